@@ -1,0 +1,42 @@
+# `make report` and `make test` need nothing before them: a bare machine with Python 3.11+ and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: setup setup-dev report test test-fast lint bench clean
+
+setup: $(VENV)/.product
+setup-dev: $(VENV)/.dev
+
+$(VENV)/.product: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.product
+	$(PIP) --editable '.[dev]'
+	sh tests/install_chromium.sh
+	@touch $@
+
+report: setup
+	$(BIN)/nope-interp compare
+
+test: lint
+	$(BIN)/pytest
+
+test-fast: setup-dev
+	$(BIN)/pytest -m 'not slow and not gemma and not browser'
+
+lint: setup-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: setup-dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,214 @@
+"""`nope-interp`: every command is three lines of Python behind a typed door.
+
+Nothing heavy is imported until a command needs it, so that `--help` answers at once.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from experiments.compare_config import CompareConfig
+from nope_interp.errors import UserError
+from probes.errors import ProbeError
+
+_INTERRUPTED = "interrupted: what was finished is kept, and the same command goes on from there."
+
+app = typer.Typer(
+    add_completion=True,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="How does a transformer without positional encodings know where it is?",
+)
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME_OR_PATH",
+        help="Hub name, Hugging Face folder, GGUF file, or a model.safetensors of ours. "
+        "Without it a small model is trained first.",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="TOML or JSON file, or a run folder's config.json."),
+]
+Task = Annotated[str | None, typer.Option(help="text or reversal.")]
+Text = Annotated[str | None, typer.Option(help="UTF-8 file to read instead of Python's manual.")]
+Positions = Annotated[
+    str | None,
+    typer.Option(help="Encoding of the model to train: none, learned, sinusoidal, rotary, ..."),
+]
+Init = Annotated[str | None, typer.Option(help="Initialisation of the model to train.")]
+Steps = Annotated[int | None, typer.Option(help="Training steps.")]
+SeqLen = Annotated[int | None, typer.Option(help="Tokens in a sequence, begin token included.")]
+Sequences = Annotated[
+    int | None,
+    typer.Option(help="Sequences in all: two thirds to fit probes on, one third held out."),
+]
+Sites = Annotated[str | None, typer.Option(help="Comma-separated: resid_post,attn_out,...")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Device = Annotated[str, typer.Option(help="A torch device: cpu, cuda, cuda:1, mps.")]
+Out = Annotated[Path, typer.Option(help="Folder that run folders are made in.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command()
+def compare(
+    model: Model = None,
+    config: Config = None,
+    task: Task = None,
+    text: Text = None,
+    positions: Positions = None,
+    init: Init = None,
+    steps: Steps = None,
+    seq_len: SeqLen = None,
+    sequences: Sequences = None,
+    sites: Sites = None,
+    seed: Seed = None,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Read position out of a model and its twins: which hypothesis explains it?"""
+    chosen = _compare_config(
+        config,
+        {"model": model, "task": task, "text": text, "seq_len": seq_len, "seed": seed},
+        {"positions": positions, "init": init, "n_ctx": seq_len, "seed": seed},
+        {"steps": steps, "seq_len": seq_len, "seed": seed},
+        sequences,
+        sites,
+    )
+    from experiments.hypotheses import compare as run
+
+    _check_device(device)
+    comparison = run(chosen, out=out, device=device)
+    report = comparison.folder / "report.html"
+    if as_json:
+        verdicts = [dataclasses.asdict(verdict) for verdict in comparison.verdicts]
+        _print_json({"headline": comparison.headline, "report": str(report), "verdicts": verdicts})
+        return
+    for verdict in comparison.verdicts:
+        print(verdict.sentence)
+    print(f"\n{comparison.headline}\nReport: {report}")
+
+
+@app.command()
+def train(
+    config: Config = None,
+    task: Task = None,
+    text: Text = None,
+    positions: Positions = None,
+    init: Init = None,
+    steps: Steps = None,
+    seq_len: SeqLen = None,
+    seed: Seed = None,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Train a small model; a killed training, started again, goes on to the same bits."""
+    chosen = _compare_config(
+        config,
+        {"task": task, "text": text, "seq_len": seq_len, "seed": seed},
+        {"positions": positions, "init": init, "n_ctx": seq_len, "seed": seed},
+        {"steps": steps, "seq_len": seq_len, "seed": seed},
+    )
+    from experiments.train import train as run
+
+    _check_device(device)
+    path = run(chosen, out=out, device=device)
+    if as_json:
+        _print_json({"model": str(path)})
+    else:
+        print(f"Model: {path}")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    to: Annotated[Path | None, typer.Option(help="File to write instead of report.html.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw the report of a finished run again from its measurements."""
+    from experiments.hypotheses import Comparison
+
+    path = Comparison.load(folder).write_report(to)
+    if as_json:
+        _print_json({"report": str(path)})
+    else:
+        print(f"Report: {path}")
+
+
+def main() -> None:
+    """Run the command line. What a user can put right is one sentence and exit code 2."""
+    try:
+        # typer returns its exits as codes when it does not stand alone.
+        code = app(standalone_mode=False)
+    except (UserError, ProbeError) as error:
+        _fail(str(error))
+    except typer.TyperException as error:
+        # Its own classes for wrong options all have this method; the public base does not say so.
+        _fail(getattr(error, "format_message", error.__str__)())
+    except (KeyboardInterrupt, typer.Abort):
+        _fail(_INTERRUPTED)
+    except MemoryError:
+        _fail("out of memory: use fewer or shorter sequences, or a smaller model.")
+    except OSError as error:
+        _fail(f"{error.strerror or error} ({error.filename or 'no file named'}).")
+    # typer turns Ctrl-C into this code.
+    if code == 130:
+        _fail(_INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(sentence: str) -> None:
+    print(f"nope-interp: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _compare_config(
+    path: Path | None,
+    own: dict[str, Any],
+    transformer: dict[str, Any],
+    training: dict[str, Any],
+    sequences: int | None = None,
+    sites: str | None = None,
+) -> CompareConfig:
+    """The config file, or the defaults, with the given options laid over it."""
+    base = (CompareConfig() if path is None else CompareConfig.read(path)).to_dict()
+    if sequences is not None:
+        own |= {"n_fit": sequences - sequences // 3, "n_held_out": sequences // 3}
+    if sites is not None:
+        own["sites"] = [site.strip() for site in sites.split(",")]
+    values = base | _given(own)
+    values["transformer"] = base["transformer"] | _given(transformer)
+    values["training"] = base["training"] | _given(training)
+    return CompareConfig.from_dict(values)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"the device {device!r} cannot be used here: choose cpu, or another torch device."
+        ) from error
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""The main job: which hypothesis explains how this model knows where it is?
+
+One trained model, its random-init twin and, where the weights are ours, its bidirectional twin are
+each read on text and on uniform random tokens, with and without a begin token. That makes the
+cells of the run; each is one stream through the model, and is written to disk when it is done.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Int
+from torch import Tensor
+
+from experiments.compare_config import CompareConfig
+from experiments.example import LONGEST, example_arrays, example_of, example_strings
+from experiments.measure import Split, measure, places
+from experiments.measurements import (
+    read_arrays,
+    read_table,
+    table,
+    write_arrays,
+    write_table,
+)
+from experiments.report.data import ReportData
+from experiments.run_folder import RunFolder, environment, fingerprint
+from experiments.subjects import Subject, subjects
+from experiments.verdict import Verdict, headline, verdicts
+from nope_interp.errors import UserError
+from nope_interp.files import write_atomically, write_json
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished run: its numbers, what they say, and the page that shows them."""
+
+    folder: Path
+    measurements: pd.DataFrame
+    arrays: dict[str, np.ndarray]
+    info: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "Comparison":
+        """Read a run folder; raises UserError where it is unfinished or damaged."""
+        run = RunFolder(Path(folder))
+        if not run.finished:
+            raise UserError(
+                f"{str(folder)!r} holds no finished run: run the command that began it."
+            )
+        info = run.read_info()
+        return cls(run.path, read_table(run.measurements), read_arrays(run.arrays), info)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What each hypothesis comes to, by the rules in `experiments.verdict`."""
+        return verdicts(self.measurements)
+
+    @property
+    def headline(self) -> str:
+        """The verdicts for the first condition, in a sentence for each variant."""
+        return headline(self.verdicts)
+
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+        from experiments.report.page import render
+
+        return render(
+            ReportData(
+                title=f"How does {self.info['model']} know where it is?",
+                measurements=self.measurements,
+                arrays=self.arrays,
+                info=self.info,
+                verdicts=self.verdicts,
+                headline=self.headline,
+                example=example_of(self.info, self.arrays),
+            )
+        )
+
+    def write_report(self, path: Path | str | None = None) -> Path:
+        """Write the report, by default into the run folder; returns its path."""
+        target = RunFolder(self.folder).report if path is None else Path(path)
+        page = self.html()
+        return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook's cell, walled off in a frame of its own."""
+        import html
+
+        return (
+            f'<iframe srcdoc="{html.escape(self.html())}" '
+            'style="width:100%;height:900px;border:0" title="nope-interp report"></iframe>'
+        )
+
+
+def compare(
+    config: CompareConfig | None = None,
+    *,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    show_progress: bool = True,
+) -> Comparison:
+    """Run the comparison, or go on with one that was interrupted, or read one that is finished.
+
+    Args:
+        config: which model, which tokens, how many; the default trains the embedded small model.
+        out: the folder that run folders are made in.
+        device: a torch device.
+        show_progress: draw progress bars on standard error.
+
+    Raises UserError for anything in `config` that cannot be done, an unwritable `out`, and
+    activations that are not finite.
+    """
+    config = CompareConfig() if config is None else config
+    identity = config.to_dict()
+    if config.model is not None and Path(config.model).exists():
+        identity["fingerprint"] = fingerprint(Path(config.model))
+    run = RunFolder.create(Path(out), config.run_name(), identity)
+    if not run.finished:
+        _run(config, run, device, show_progress)
+    comparison = Comparison.load(run.path)
+    if not run.report.is_file():
+        comparison.write_report()
+    return comparison
+
+
+def _run(config: CompareConfig, run: RunFolder, device: str, show_progress: bool) -> None:
+    began = time.monotonic()
+    facts: dict[str, Any] = {"notes": []}
+    for subject in subjects(config, run, device, show_progress):
+        facts["model"] = subject.name
+        facts["n_layers"] = subject.n_layers
+        facts["notes"] += subject.notes
+        cells = list(_cells(subject))
+        example = _example(config, cells[0])
+        facts["example_tokens"] = example_strings(subject, example)
+        for cell in cells:
+            drawn = example if cell is cells[0] else None
+            _measure_cell(config, run, subject, cell, drawn, show_progress)
+    _gather(run)
+    write_json(run.info, {**facts, **_how_it_was_run(config, time.monotonic() - began)})
+    shutil.rmtree(run.cells, ignore_errors=True)
+
+
+def _how_it_was_run(config: CompareConfig, seconds: float) -> dict[str, Any]:
+    return {
+        "config": config.to_dict(),
+        "environment": environment(),
+        "command": config.command(),
+        "seconds": round(seconds, 1),
+    }
+
+
+@dataclass(frozen=True)
+class _Cell:
+    source: Any
+    begin_token: bool
+
+    def key(self, variant: str) -> str:
+        return f"{variant}/{self.source.name}/{'begin' if self.begin_token else 'nobegin'}"
+
+
+def _cells(subject: Subject) -> Iterator[_Cell]:
+    for source in subject.sources:
+        yield _Cell(source, begin_token=False)
+        if source.begin_id is not None:
+            yield _Cell(source, begin_token=True)
+
+
+def _measure_cell(
+    config: CompareConfig,
+    run: RunFolder,
+    subject: Subject,
+    cell: _Cell,
+    example: Tensor | None,
+    show_progress: bool,
+) -> None:
+    key = cell.key(subject.variant)
+    stem = key.replace("/", "-")
+    table_path, arrays_path = run.cells / f"{stem}.parquet", run.cells / f"{stem}.safetensors"
+    if table_path.is_file():
+        return
+    draw = {"seq_len": config.seq_len, "begin_token": cell.begin_token, "seed": config.seed}
+    split = Split(
+        fit=cell.source.sequences(config.n_fit, split="fit", **draw),
+        held_out=cell.source.sequences(config.n_held_out, split="held_out", **draw),
+    )
+    context = {
+        "experiment": "compare",
+        "model": subject.name,
+        "variant": subject.variant,
+        "tokens": cell.source.name,
+        "begin_token": cell.begin_token,
+        "seed": config.seed,
+    }
+    reading = measure(
+        subject.model,
+        split,
+        places(subject.n_layers, config.sites),
+        context=context,
+        seed=config.seed,
+        batch_size=config.batch_size,
+        description=key if show_progress else None,
+    )
+    arrays = {f"{key}/{name}": array for name, array in reading.arrays.items()}
+    if example is not None:
+        arrays |= example_arrays(subject, reading, example)
+    write_arrays(arrays, arrays_path)
+    # Written last: a cell with a table is whole.
+    write_table(table(reading.rows), table_path)
+
+
+def _example(config: CompareConfig, cell: _Cell) -> Int[Tensor, " pos"]:
+    """The start of a held-out sequence of the first cell."""
+    (sequence,) = cell.source.sequences(
+        1,
+        config.seq_len,
+        begin_token=cell.begin_token,
+        split="held_out",
+        seed=config.seed,
+    )
+    return sequence[:LONGEST]
+
+
+def _gather(run: RunFolder) -> None:
+    """Join the cells, in the order they were measured, into the run's table and arrays."""
+    paths = sorted(run.cells.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    write_table(
+        pd.concat([read_table(path) for path in paths], ignore_index=True), run.measurements
+    )
+    arrays: dict[str, np.ndarray] = {}
+    for path in paths:
+        arrays |= read_arrays(path.with_suffix(".safetensors"))
+    write_arrays(arrays, run.arrays)

@@ -1,0 +1,117 @@
+"""Every probe at every layer and site of one model, on one kind of tokens, in one stream."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from experiments.measurements import rows_of
+from nope_interp.sites import hook_name
+from nope_interp.streams import Listener, stream
+from probes.nonlinear import TwoLayerProbe
+from probes.positional_vectors import PositionalVectorProbe
+from probes.regression import LinearProbe
+from probes.scores import StreamingProbe
+from probes.similarity import SimilarityProbe
+from probes.variance import VarianceProbe
+
+# Position 0 is left out: the begin token, or the attention sink that a first token becomes, gives
+# it away for nothing.
+FIRST_POSITION = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """A layer and a site of the residual stream; layer 0's `resid_pre` is the embedding."""
+
+    layer: int
+    site: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """What one cell of an experiment is measured on."""
+
+    fit: Int[Tensor, "sequence pos"]
+    held_out: Int[Tensor, "sequence pos"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What `measure` found: rows of the tidy table, arrays keyed `layer/site/probe/name`, and the
+    fitted probes of each place."""
+
+    rows: list[dict[str, Any]]
+    arrays: dict[str, np.ndarray]
+    probes: dict[Place, list[StreamingProbe]]
+
+
+def places(n_layers: int, sites: Sequence[str]) -> list[Place]:
+    """The embedding and then every site of every layer, in order of depth."""
+    every = [Place(layer, site) for layer in range(n_layers) for site in sites]
+    embedding = Place(0, "resid_pre")
+    return [embedding, *(place for place in every if place != embedding)]
+
+
+def make_probes(place: Place, seed: int) -> list[StreamingProbe]:
+    """All probes for one place. The two-layer probe, the costly one, reads the stream only."""
+    probes: list[StreamingProbe] = [
+        LinearProbe(seed=seed),
+        VarianceProbe(seed=seed),
+        SimilarityProbe(seed=seed),
+        PositionalVectorProbe(seed=seed),
+    ]
+    if place.site.startswith("resid"):
+        probes.append(TwoLayerProbe(seed=seed))
+    return probes
+
+
+def measure(
+    model: Any,
+    split: Split,
+    where: list[Place],
+    *,
+    context: dict[str, Any],
+    seed: int = 0,
+    batch_size: int = 32,
+    description: str | None = None,
+) -> "Reading":
+    """Fit all probes at all places, score them, and keep their numbers.
+
+    One forward pass over the `fit` sequences fits everything, one over the `held_out` sequences
+    scores it. `context` fills the columns that a model and its tokens decide.
+
+    Raises UserError where a place does not exist in the model or its activations are not finite.
+    """
+    probes = {place: make_probes(place, seed) for place in where}
+    for stage in ("update", "evaluate"):
+        stream(
+            model,
+            split.fit if stage == "update" else split.held_out,
+            {hook_name(p.layer, p.site): _listener(probes[p], stage) for p in where},
+            batch_size=batch_size,
+            description=description and f"{description}, {stage}",
+        )
+    reading = Reading([], {}, probes)
+    for place, placed in probes.items():
+        for name, result in ((n, r) for probe in placed for n, r in probe.result().items()):
+            here = {"layer": place.layer, "site": place.site, "probe": name}
+            reading.rows.extend(rows_of(result, {**context, **here}))
+            for key, array in result.arrays.items():
+                reading.arrays[f"{place.layer}/{place.site}/{name}/{key}"] = array
+    return reading
+
+
+def _listener(probes: list[StreamingProbe], stage: str) -> Listener:
+    return partial(_feed, [getattr(probe, stage) for probe in probes])
+
+
+def _feed(methods: list[Any], activations: Tensor) -> None:
+    positions = torch.arange(FIRST_POSITION, activations.shape[1])
+    for method in methods:
+        method(activations[:, FIRST_POSITION:], positions)

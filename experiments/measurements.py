@@ -1,0 +1,92 @@
+"""The tidy table that every experiment fills and every report reads."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from nope_interp.errors import UserError
+from nope_interp.files import write_atomically
+from probes.scores import ProbeResult
+
+# One row is one number. `head` and `step` are empty where a number belongs to no head or to no
+# moment of the training; `control` is empty for the measurement itself.
+COLUMNS = {
+    "experiment": "string",
+    "model": "string",
+    "variant": "string",
+    "tokens": "string",
+    "begin_token": "bool",
+    "seed": "int64",
+    "step": "Int64",
+    "layer": "int64",
+    "head": "Int64",
+    "site": "string",
+    "probe": "string",
+    "control": "string",
+    "metric": "string",
+    "value": "float64",
+    "ci_low": "float64",
+    "ci_high": "float64",
+    "chance": "float64",
+    "n": "int64",
+}
+
+
+def rows_of(result: ProbeResult, context: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for each score, with the columns in `context` filled in."""
+    return [
+        {
+            **context,
+            "control": score.control,
+            "metric": score.metric,
+            "value": score.value,
+            "ci_low": score.ci_low,
+            "ci_high": score.ci_high,
+            "chance": score.chance,
+            "n": score.n,
+        }
+        for score in result.scores
+    ]
+
+
+def table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as the tidy table: all columns, in order, with their types."""
+    return pd.DataFrame(list(rows), columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def write_table(measurements: pd.DataFrame, path: Path) -> Path:
+    """Write the table as Parquet, atomically."""
+    return write_atomically(path, lambda part: measurements.to_parquet(part, index=False))
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read what `write_table` wrote; raises UserError where it is missing or damaged."""
+    try:
+        return pd.read_parquet(path).astype(COLUMNS)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"the measurements {str(path)!r} are missing or damaged: delete the run folder and "
+            "run the command again."
+        ) from error
+
+
+def write_arrays(arrays: dict[str, np.ndarray], path: Path) -> Path:
+    """Write the arrays that figures draw, atomically."""
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return write_atomically(path, lambda part: save_file(contiguous, part))
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read what `write_arrays` wrote; raises UserError where it is missing or damaged."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"the arrays {str(path)!r} are missing or damaged: delete the run folder and run the "
+            "command again."
+        ) from error

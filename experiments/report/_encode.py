@@ -1,0 +1,54 @@
+"""Numbers and text made safe and small enough to stand inside the page."""
+
+import base64
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+# An HTML parser ends a script at "</script" and JavaScript once ended a line at U+2028: none of
+# these may appear as themselves, whatever the tokens are.
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_UNSAFE_TABLE = str.maketrans(_UNSAFE)
+
+
+def json_text(value: Any) -> Markup:
+    """JSON that may stand inside a script element; NaN and infinity are refused with ValueError."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Markup(text.translate(_UNSAFE_TABLE))
+
+
+def script_text(source: str) -> Markup:
+    """A JavaScript source that may stand inside a script element, its meaning unchanged."""
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    return Markup(source.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
+
+
+def number(value: Any, digits: int = 5) -> float | None:
+    """The value to that many significant digits; None where it is missing, NaN or infinite."""
+    if value is None:
+        return None
+    value = float(value)
+    return float(f"{value:.{digits}g}") if np.isfinite(value) else None
+
+
+def numbers(values: Iterable[Any], digits: int = 5) -> list[float | None]:
+    """`number` of each."""
+    return [number(value, digits) for value in values]
+
+
+def packed(values: np.ndarray, scale: int) -> str:
+    """Base64 of the values times `scale` as little-endian 16-bit integers; NaN becomes -32768.
+
+    A third of the size of the same numbers as text. Values must lie within 32767 / scale of zero.
+    """
+    scaled = np.clip(np.rint(np.asarray(values, dtype=np.float64) * scale), -32767, 32767)
+    integers = np.where(np.isnan(scaled), -32768, scaled).astype("<i2")
+    return base64.b64encode(integers.tobytes()).decode("ascii")
+
+
+def every(length: int, most: int) -> int:
+    """The smallest step that leaves at most `most` of `length` points."""
+    return max(1, -(-length // most))

@@ -1,0 +1,163 @@
+"""The table's rows and the run's arrays, found by condition, site and layer."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments.report._encode import number, numbers
+from experiments.report.data import ReportData
+from probes.scores import SHUFFLED
+
+# Known variants stand in this order, whatever else a run holds after them.
+VARIANTS = ("trained", "pretrained", "random-init", "bidirectional")
+
+# The input of the first block belongs to the residual stream, one step before block 0.
+_STREAMS = {"resid_pre": "resid", "resid_post": "resid", "attn_out": "attn_out"}
+_STREAM_NAMES = {
+    "resid": "residual stream",
+    "attn_out": "attention output",
+}
+
+
+def variants_of(data: ReportData) -> list[str]:
+    """The variants of the run, known ones first and always in the same order."""
+    names = {str(name) for name in data.measurements["variant"]}
+    names |= set(data.example.get("predictions", {}))
+    return [name for name in VARIANTS if name in names] + sorted(names - set(VARIANTS))
+
+
+class Points:
+    """The table's rows, found by condition, site, probe and metric, ready to be drawn by layer."""
+
+    def __init__(self, data: ReportData) -> None:
+        table = data.measurements
+        last_step = table["step"].isna() | (table["step"] == table["step"].max())
+        table = table[table["head"].isna() & last_step]
+        self.variants = variants_of(data)
+        self.rows: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+        # (place key, probe, variant) -> chance of the mean absolute error there
+        self.chance: dict[tuple[str, str, str], float] = {}
+        self.depths: set[int] = set()
+        for row in table.itertuples():
+            tokens, begin, stream, depth = _place(row.tokens, row.begin_token, row.site, row.layer)
+            self.depths.add(depth)
+            # A null control, as some writers of parquet leave it, is the measurement itself.
+            control = row.control if isinstance(row.control, str) else ""
+            group = (tokens, begin, stream, row.probe, row.metric)
+            self.rows[*group, control, row.variant].append((depth, row))
+            if row.metric == "mae" and not control and number(row.chance) is not None:
+                place = view_key(tokens, begin, stream, depth)
+                self.chance[place, str(row.probe), str(row.variant)] = float(str(row.chance))
+        self.groups = list(dict.fromkeys(key[:3] for key in self.rows))
+
+    def panel(self, group: tuple[Any, ...], title: str, unit: str) -> dict[str, Any]:
+        """One panel: chance, controls and values of every variant; without series if none."""
+        values: list[dict[str, Any]] = []
+        controls: list[dict[str, Any]] = []
+        chances: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for variant in self.variants:
+            for control, into in (("", values), (SHUFFLED, controls)):
+                found = sorted(self.rows.get((*group, control, variant), ()), key=lambda p: p[0])
+                if not found:
+                    continue
+                depths, rows = [depth for depth, _ in found], [row for _, row in found]
+                kind = "control" if control else "value"
+                low, high = [r.ci_low for r in rows], [r.ci_high for r in rows]
+                name = f"{variant}, {control}" if control else variant
+                value = [row.value for row in rows]
+                into.append(make_series(kind, variant, depths, value, name, low, high))
+                chance = numbers(row.chance for row in rows)
+                if any(level is not None for level in chance):
+                    level = make_series("chance", None, depths, chance, "chance")
+                    chances.setdefault((*depths, *chance), level)
+        return make_panel(title, None, unit, [*chances.values(), *controls, *values])
+
+    def site_control(self) -> dict[str, Any]:
+        """The menu of sites that the table has rows for."""
+        streams = dict.fromkeys(stream for _, _, stream in self.groups)
+        return menu("site", "Site", {s: _STREAM_NAMES.get(s, s) for s in _ordered(streams)})
+
+    def ticks(self) -> dict[str, str]:
+        """{depth: what stands under it on the axis}; the input is at -1."""
+        return {str(depth): _depth_name(depth, short=True) for depth in sorted(self.depths)}
+
+
+class Places:
+    """The arrays, found by probe and then by place: condition, site, layer."""
+
+    def __init__(self, data: ReportData) -> None:
+        self.found: dict[str, dict[tuple[Any, ...], dict[str, dict[str, np.ndarray]]]] = {}
+        order = variants_of(data)
+        # A run folder keeps other arrays too, under other keys.
+        keys = [key for key in data.arrays if key.count("/") == 6 and key.split("/")[0] in order]
+        for key in sorted(keys, key=lambda key: order.index(key.split("/")[0])):
+            variant, tokens, begin, layer, site, probe, name = key.split("/")
+            place = _place(tokens, begin == "begin", site, layer)
+            probes = self.found.setdefault(probe, {})
+            probes.setdefault(place, {}).setdefault(variant, {})[name] = data.arrays[key]
+
+    def arrays(self, probe: str) -> dict[str, dict[str, dict[str, np.ndarray]]]:
+        """{view key: {variant: {name: array}}} of one probe."""
+        places = self.found.get(probe, {})
+        return {view_key(*place): places[place] for place in sorted(places, key=lambda p: p[3])}
+
+    def controls(self) -> list[dict[str, Any]]:
+        """The menus of sites and layers that there are arrays for; the last layer is chosen."""
+        places = [place for probe in self.found.values() for place in probe]
+        streams = dict.fromkeys(place[2] for place in places)
+        depths = sorted({place[3] for place in places})
+        layers = {str(depth): _depth_name(depth) for depth in depths}
+        sites = {stream: _STREAM_NAMES.get(stream, stream) for stream in _ordered(streams)}
+        last = str(depths[-1]) if depths else ""
+        return [menu("site", "Site", sites), menu("layer", "Layer", layers, last)]
+
+
+def _place(tokens: Any, begin: Any, site: Any, layer: Any) -> tuple[str, bool, str, int]:
+    depth = -1 if site == "resid_pre" else int(layer)
+    return str(tokens), bool(begin), _STREAMS.get(str(site), str(site)), depth
+
+
+def view_key(tokens: str, begin: bool, *choices: Any) -> str:
+    """The name of a view: the condition, then what each menu is set to."""
+    return "|".join([tokens, "begin" if begin else "nobegin", *map(str, choices)])
+
+
+def _ordered(streams: Iterable[str]) -> list[str]:
+    return sorted(streams, key=lambda stream: (stream not in _STREAM_NAMES, stream != "resid"))
+
+
+def _depth_name(depth: int, short: bool = False) -> str:
+    if depth < 0:
+        return "input" if short else "input of block 0"
+    return str(depth) if short else f"block {depth}"
+
+
+def menu(
+    name: str, label: str, options: Mapping[str, str], default: str | None = None
+) -> dict[str, Any]:
+    """A drop-down menu of {value: words}, the first chosen unless `default` says otherwise."""
+    first = next(iter(options), "")
+    pairs = [list(option) for option in options.items()]
+    return {"name": name, "label": label, "options": pairs, "value": default or first}
+
+
+def bounds_of(name: str) -> tuple[str, str]:
+    """The names of the arrays that hold the interval of `name`."""
+    return f"{name}_low", f"{name}_high"
+
+
+def make_panel(title: str, variant: str | None, y: str, series: list[Any]) -> dict[str, Any]:
+    """One plot: its variant where it shows a single one, the unit of its y axis, its series."""
+    return {"title": title, "variant": variant, "y": y, "series": series}
+
+
+def make_series(
+    kind: str, variant: str | None, x: Any, y: Any, name: str, low: Any = None, high: Any = None
+) -> dict[str, Any]:
+    """One line with its interval, where it has one; variant is None for what all share."""
+    series = {"kind": kind, "variant": variant, "name": name, "x": numbers(x, 7), "y": numbers(y)}
+    if low is not None and high is not None:
+        series |= {"low": numbers(low), "high": numbers(high)}
+    return series

@@ -1,0 +1,50 @@
+"""Attention patterns for CircuitsVis: its script once per page, the data as escaped JSON.
+
+CircuitsVis's own `local_src` carries the whole script in every view and puts token strings into it
+as they are. Here the script is taken from the package once, and its `render` is called by the page
+with data that never was part of a program.
+"""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from experiments.report._encode import number, packed, script_text
+
+MOST_TOKENS = 64
+PATTERN_SCALE = 1000  # three digits after the point
+
+
+def bundle() -> Markup:
+    """CircuitsVis's script, which defines the global `CircuitsVis`."""
+    source = files("circuitsvis") / "dist" / "cdn" / "iife.js"
+    text = source.read_text(encoding="utf-8")
+    # The map file is not on the page, and asking for it would be a request.
+    return script_text(text.replace("//# sourceMappingURL=iife.js.map", ""))
+
+
+def attention_views(patterns: Mapping[str, Mapping[Any, np.ndarray]]) -> dict[str, Any]:
+    """{variant: {layer: view}} of the first `MOST_TOKENS` tokens, as the page's script reads it.
+
+    A view holds the number of heads, the number of tokens, whether the future is masked, the weight
+    that gets the full colour, and the packed weights [head query key].
+    """
+    return {
+        variant: {str(layer): _view(np.asarray(pattern)) for layer, pattern in layers.items()}
+        for variant, layers in patterns.items()
+    }
+
+
+def _view(pattern: np.ndarray) -> dict[str, Any]:
+    cropped = pattern[:, :MOST_TOKENS, :MOST_TOKENS].astype(np.float64)
+    return {
+        "heads": cropped.shape[0],
+        "tokens": cropped.shape[-1],
+        "causal": bool(np.all(np.triu(cropped, k=1) == 0)),
+        # The first queries have few keys and so weights near one: they must not set the scale.
+        "top": number(max(0.01, np.quantile(cropped, 0.99)), 2),
+        "weights": packed(cropped, PATTERN_SCALE),
+    }

@@ -1,0 +1,70 @@
+"""What a run folder is read into before the report draws it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import pandas as pd
+
+from experiments.measurements import COLUMNS
+from nope_interp.errors import UserError
+
+
+@runtime_checkable
+class Verdict(Protocol):
+    """One hypothesis, its sentence, and one row per model variant and token condition.
+
+    A row holds variant, tokens, begin_token, layer, site, metric, value, ci_low, ci_high, chance,
+    control_value and verdict (a word or two).
+    """
+
+    @property
+    def hypothesis(self) -> str: ...
+
+    @property
+    def sentence(self) -> str: ...
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything that the page shows; the page computes nothing beyond it.
+
+    measurements is the tidy table (`COLUMNS`); arrays are keyed
+    "variant/tokens/begin|nobegin/layer/site/probe/name". example holds one sequence: "tokens"
+    [pos], "predictions" {variant: {layer label: predicted position per token, None where there is
+    none}} and "patterns" {variant: {layer: [head query key]}}; it may be empty. info is JSON-able;
+    its "command" and "notes" are shown apart from the rest.
+
+    Raises:
+        UserError: a column of the table is missing, or a prediction or pattern of the example has
+            another length than its tokens.
+    """
+
+    title: str
+    measurements: pd.DataFrame
+    arrays: Mapping[str, np.ndarray]
+    info: Mapping[str, Any]
+    verdicts: Sequence[Verdict]
+    headline: str
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        missing = [column for column in COLUMNS if column not in self.measurements.columns]
+        if missing:
+            raise UserError(
+                f"the measurements lack the column {missing[0]!r}: "
+                "the report draws tables written by nope-interp; run the experiment again."
+            )
+        length = len(self.example.get("tokens", ()))
+        for what in ("predictions", "patterns"):
+            for variant, layers in self.example.get(what, {}).items():
+                for layer, values in layers.items():
+                    if np.shape(values)[-1:] != (length,):
+                        raise UserError(
+                            f"the example's {what} of {variant}, layer {layer}, have shape "
+                            f"{np.shape(values)} for {length} tokens: give one value per token."
+                        )

@@ -1,0 +1,312 @@
+"""The charts of the page, as plain data: Python picks and orders numbers, the page only draws them.
+
+A chart has controls (site, layer ...) and views, one per combination that the run measured. A view
+has panels drawn side by side, a panel has series. What a series means is its kind: "value",
+"control" (shuffled positions), "chance", "fit" (a + b/m), "depth" (one layer of one sequence).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from experiments.report._encode import every, number, packed
+from experiments.report._lookup import (
+    Places,
+    Points,
+    bounds_of,
+    make_panel,
+    make_series,
+    menu,
+    variants_of,
+    view_key,
+)
+from experiments.report.data import ReportData
+
+PROBES = {
+    "linear": "Linear probe on position",
+    "counting": "Counting: linear probe on 1/m",
+    "two_layer": "Two-layer probe",
+    "variance": "From the variance alone",
+    "similarity": "From the cosines alone",
+}
+COSINE_SCALE = 10_000  # four digits after the point
+COSINE_CELLS = 2_000_000  # about five megabytes on the page
+MOST_POSITIONS = 256  # points of one curve
+
+_MEASURES = {"mae": "mean absolute error", "r2": "R²"}
+
+
+@dataclass
+class Chart:
+    """One figure of the page; `views` is keyed "tokens|begin|choice ..." in control order."""
+
+    id: str
+    title: str
+    caption: str
+    x: str
+    kind: str = "lines"
+    controls: list[dict[str, Any]] = field(default_factory=list)
+    views: dict[str, Any] = field(default_factory=dict)
+    interval: str = "bars"
+    share_y: bool = False
+    ticks: dict[str, str] | None = None
+    from_zero: bool = True
+    log_toggle: bool = False
+    conditional: bool = True
+
+
+@dataclass(frozen=True)
+class Section:
+    """Charts under one heading, with the sentence that says how to read them."""
+
+    id: str
+    title: str
+    text: str
+    charts: tuple[Chart, ...]
+
+
+def sections(data: ReportData) -> list[Section]:
+    """Every section that the run has numbers for, in reading order."""
+    points = Points(data)
+    places = Places(data)
+    found = [
+        Section(
+            "by-layer",
+            "Position by layer",
+            "How far a held-out guess of the position is from the truth, when only one signal may "
+            "be used. Below the dashed line, position can be read; on it, it cannot.",
+            (_probe_chart(points),),
+        ),
+        Section(
+            "variance",
+            "Variance by position",
+            "Causal attention averages over the tokens it sees, so the spread of what it writes "
+            "should fall as 1/m. A flat curve carries no position.",
+            (_variance_chart(places),),
+        ),
+        Section(
+            "similarity",
+            "Similarity",
+            "If nearby positions point the same way, the matrix of cosines is brightest beside its "
+            "diagonal, and a cell nearer the diagonal beats one further away more often than a "
+            "coin would.",
+            (_cosine_chart(places), _adjacency_chart(points)),
+        ),
+        Section(
+            "by-position",
+            "Error by position",
+            "Where in the sequence a probe goes wrong. A code such as 1/m tells early positions "
+            "apart well and late ones badly.",
+            (_error_chart(places, points),),
+        ),
+    ]
+    kept = (
+        Section(s.id, s.title, s.text, tuple(chart for chart in s.charts if chart.views))
+        for s in found
+    )
+    return [section for section in kept if section.charts]
+
+
+def conditions_of(data: ReportData) -> list[tuple[str, bool]]:
+    """The (tokens, begin token) pairs that were measured; text without begin token comes first."""
+    table = data.measurements[["tokens", "begin_token"]].drop_duplicates()
+    pairs = {(str(tokens), bool(begin)) for tokens, begin in table.itertuples(index=False)}
+    return sorted(pairs, key=lambda pair: (pair[0] != "text", pair[0], pair[1]))
+
+
+def sequence_chart(data: ReportData) -> Chart:
+    """Predicted against true position of the example's tokens, one line per layer."""
+    tokens = list(data.example.get("tokens", ()))
+    positions = list(range(len(tokens)))
+    panels = []
+    for variant in variants_of(data):
+        layers = data.example.get("predictions", {}).get(variant)
+        if not layers:
+            continue
+        series = [
+            make_series("chance", None, positions, [np.mean(positions)] * len(tokens), "middle")
+        ]
+        series.append(make_series("fit", None, positions, positions, "predicted = true"))
+        for index, (label, predicted) in enumerate(layers.items()):
+            line = make_series("depth", variant, positions, predicted, str(label))
+            shade = index / max(1, len(layers) - 1)
+            series.append(line | {"shade": round(shade, 3), "text": tokens})
+        panels.append(make_panel(variant, variant, "predicted position", series))
+    return Chart(
+        id="sequence-positions",
+        title="Predicted against true position",
+        caption="One line per layer, from faint (early) to full (late). The thin line is a perfect "
+        "reading, the dashed one the guess that knows nothing: always the middle.",
+        x="true position",
+        views={"": {"panels": panels}} if panels else {},
+        share_y=True,
+        conditional=False,
+    )
+
+
+def _probe_chart(points: Points) -> Chart:
+    views = {}
+    for tokens, begin, stream in points.groups:
+        for metric, words in _MEASURES.items():
+            unit = f"{words}, positions" if metric == "mae" else words
+            panels = [
+                points.panel((tokens, begin, stream, probe, metric), title, unit)
+                for probe, title in PROBES.items()
+            ]
+            share = points.panel(
+                (tokens, begin, stream, "positional_vectors", "share"),
+                "Positional vectors",
+                "share of the variance explained",
+            )
+            panels = [panel for panel in [*panels, share | {"own_axis": True}] if panel["series"]]
+            if panels:
+                views[view_key(tokens, begin, metric, stream)] = {"panels": panels}
+    return Chart(
+        id="probe-error",
+        title="What each signal gives away, layer by layer",
+        caption="Held-out sequences; bars are 95% intervals over sequences. Dotted lines are the "
+        "same procedure on shuffled positions and should lie on chance.",
+        x="after block",
+        controls=[menu("metric", "Measure", _MEASURES), points.site_control()],
+        views=views,
+        share_y=True,
+        ticks=points.ticks(),
+    )
+
+
+def _adjacency_chart(points: Points) -> Chart:
+    metrics = {
+        "adjacency_a": ("A: all pairs, lower triangle", "probability"),
+        "adjacency_b": ("B: neighbouring cells only", "probability"),
+        "adjacency_c": ("C: both sides", "probability"),
+        "seriation_tau": ("Order recovered (seriation)", "|Kendall τ|"),
+    }
+    views = {}
+    for tokens, begin, stream in points.groups:
+        panels = [
+            points.panel((tokens, begin, stream, "similarity", metric), title, unit)
+            for metric, (title, unit) in metrics.items()
+        ]
+        panels = [panel for panel in panels if panel["series"]]
+        if panels:
+            views[view_key(tokens, begin, stream)] = {"panels": panels}
+    return Chart(
+        id="adjacency",
+        title="Adjacency scores and recovered order",
+        caption="Probability that a cell nearer the diagonal holds the larger cosine, in three "
+        "variants; chance is one half. Seriation orders the tokens from the matrix alone; its "
+        "chance is the mean |τ| of random orders.",
+        x="after block",
+        controls=[points.site_control()],
+        views=views,
+        ticks=points.ticks(),
+        from_zero=False,
+    )
+
+
+def _variance_chart(places: Places) -> Chart:
+    views = {}
+    for key, variants in places.arrays("variance").items():
+        panels = []
+        for variant, arrays in variants.items():
+            if "curve" not in arrays:
+                continue
+            visible = arrays.get("positions", np.arange(len(arrays["curve"]))) + 1
+            step = every(len(visible), MOST_POSITIONS)
+            m, curve = visible[::step], arrays["curve"][::step]
+            level = np.full(len(m), np.nanmean(arrays["curve"]))
+            bounds = [arrays[n][::step] if n in arrays else None for n in bounds_of("curve")]
+            series = [
+                make_series("chance", variant, m, level, "no position: its own mean"),
+                make_series("value", variant, m, curve, variant, *bounds),
+            ]
+            if "law" in arrays:
+                a, b = arrays["law"]
+                fit = make_series("fit", variant, m, a + b / m, f"{a:.3g} + {b:.3g}/m")
+                series.insert(1, fit)
+            panels.append(make_panel(variant, variant, "variance of the components", series))
+        if panels:
+            views[key] = {"panels": panels}
+    return Chart(
+        id="variance-by-position",
+        title="Variance of the components at each position",
+        caption="Mean over held-out sequences with its 95% band, the fitted a + b/m as a thin line "
+        "and, dashed, the curve's own mean: what no trace of position would look like. Each "
+        "variant has its own scale.",
+        x="tokens visible, m",
+        controls=places.controls(),
+        views=views,
+        interval="band",
+        log_toggle=True,
+    )
+
+
+def _cosine_chart(places: Places) -> Chart:
+    found = places.arrays("similarity")
+    cells = sum(a["cosine"].size // 2 for v in found.values() for a in v.values() if "cosine" in a)
+    step = int(np.ceil(np.sqrt(max(1.0, cells / COSINE_CELLS))))
+    views = {}
+    for key, variants in found.items():
+        panels = []
+        for variant, arrays in variants.items():
+            if "cosine" not in arrays:
+                continue
+            cosine = np.asarray(arrays["cosine"], dtype=np.float64)[::step, ::step]
+            positions = arrays.get("positions", np.arange(len(arrays["cosine"])))[::step]
+            below = cosine[np.tril_indices(len(cosine), k=-1)]
+            panel = make_panel(variant, variant, "", [])
+            panel["matrix"] = {
+                "positions": [int(p) for p in positions],
+                "cells": packed(below, COSINE_SCALE),
+                "low": number(np.min(below, initial=np.inf)),
+                "high": number(np.max(below, initial=-np.inf)),
+            }
+            panels.append(panel)
+        if panels:
+            views[key] = {"panels": panels}
+    thinned = "" if step == 1 else f" Every {step}th position is shown."
+    return Chart(
+        id="cosine",
+        title="Mean cosine between the vectors at two positions",
+        caption="Mean over held-out sequences; one colour scale for all variants. The diagonal, "
+        f"always 1, is left out so that the rest can be seen.{thinned}",
+        x="position",
+        kind="heat",
+        controls=places.controls(),
+        views=views,
+    )
+
+
+def _error_chart(places: Places, points: Points) -> Chart:
+    views: dict[str, Any] = {}
+    for probe in ("linear", "two_layer"):
+        for key, variants in places.arrays(probe).items():
+            series: list[dict[str, Any]] = []
+            for variant, arrays in variants.items():
+                if "error" not in arrays:
+                    continue
+                positions = arrays.get("positions", np.arange(len(arrays["error"])))
+                step = every(len(positions), MOST_POSITIONS)
+                at, bounds = positions[::step], bounds_of("error")
+                chance = points.chance.get((key, probe, variant))
+                if chance is not None and all(s["kind"] != "chance" for s in series):
+                    series.append(
+                        make_series("chance", None, at, [chance] * len(at), "chance (mean)")
+                    )
+                values = [arrays[n][::step] if n in arrays else None for n in ("error", *bounds)]
+                series.append(make_series("value", variant, at, values[0], variant, *values[1:]))
+            if series:
+                panel = make_panel(PROBES[probe], None, "mean absolute error, positions", series)
+                views.setdefault(key, {"panels": []})["panels"].append(panel)
+    return Chart(
+        id="error-by-position",
+        title="Error at each position",
+        caption="Mean over held-out sequences with its 95% band. The dashed line is the chance "
+        "level of the error averaged over positions.",
+        x="position",
+        controls=places.controls(),
+        views=views,
+        interval="band",
+        share_y=True,
+    )

@@ -1,0 +1,149 @@
+"""From numbers to a sentence, by rules stated here and nowhere else.
+
+For each hypothesis, variant and condition the best place is named. Because it is the best of many,
+its interval is widened (Bonferroni over the places). Position is called
+
+- `readable`   where the widened interval lies on the better side of chance, and at least a tenth
+               of the chance error is removed;
+- `faint`      where it does, but less than a tenth is removed;
+- `unreadable` where the widened interval holds chance, and a tenth is excluded by it;
+- `undecided`  where it holds both;
+- `invalid`    where the shuffled-position control itself removes a tenth of the chance error, or
+               as much as the near end of a readable or faint interval.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from scipy.stats import norm
+
+from probes.scores import SHUFFLED
+
+# hypothesis -> (probe, metric, is smaller better)
+HYPOTHESES = {
+    "variance": ("variance", "mae", True),
+    "similarity": ("similarity", "mae", True),
+    "counting": ("counting", "r2", False),
+    "positional vectors": ("positional_vectors", "share", False),
+    "any linear code": ("linear", "mae", True),
+    "any code (two-layer)": ("two_layer", "mae", True),
+}
+
+# Less than this share of the chance error removed is a trace, not an account of position.
+_WORTH_NAMING = 0.1
+
+CONDITION = ["variant", "tokens", "begin_token"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one hypothesis comes to: a sentence, and the best place for each variant and condition.
+
+    `rows` have the keys variant, tokens, begin_token, layer, site, metric, value, ci_low, ci_high
+    (widened), chance, skill (share of the chance error removed; for shares, the share), n,
+    control_value and verdict.
+    """
+
+    hypothesis: str
+    sentence: str
+    rows: list[dict[str, Any]]
+
+
+def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
+    """One verdict for each hypothesis whose probe is in the table."""
+    found = []
+    for hypothesis, (probe, metric, smaller) in HYPOTHESES.items():
+        chosen = measurements.query("probe == @probe and metric == @metric")
+        if chosen.empty:
+            continue
+        rows = [
+            _best_place(group, smaller)
+            for _, group in chosen.groupby(CONDITION, sort=False, observed=True)
+        ]
+        found.append(Verdict(hypothesis, _sentence(hypothesis, rows), rows))
+    return found
+
+
+def headline(found: list[Verdict]) -> str:
+    """What the first condition says, in one sentence for each variant."""
+    rows = [
+        (verdict.hypothesis, row) for verdict in found for row in _first_condition(verdict.rows)
+    ]
+    variants = dict.fromkeys(row["variant"] for _, row in rows)
+    sentences = []
+    for variant in variants:
+        by_word: dict[str, list[str]] = {}
+        for hypothesis, row in rows:
+            if row["variant"] == variant:
+                by_word.setdefault(row["verdict"], []).append(hypothesis)
+        said = "; ".join(f"{word} from {', '.join(names)}" for word, names in by_word.items())
+        sentences.append(f"{variant}: position is {said}.")
+    return f"On {_condition_words(rows[0][1])}. " + " ".join(
+        s[0].upper() + s[1:] for s in sentences
+    )
+
+
+def _best_place(group: pd.DataFrame, smaller: bool) -> dict[str, Any]:
+    real = group[group["control"] == ""]
+    best = real.loc[real["value"].idxmin() if smaller else real["value"].idxmax()]
+    control = group[
+        (group["control"] == SHUFFLED)
+        & (group["layer"] == best["layer"])
+        & (group["site"] == best["site"])
+    ]
+    row = best[[*CONDITION, "layer", "site", "metric", "value", "chance", "n"]].to_dict()
+    row["ci_low"], row["ci_high"] = _widened(best, n_places=len(real))
+    row["skill"] = _skill(best["value"], best["chance"], smaller)
+    row["control_value"] = float(control["value"].iloc[0]) if len(control) else float("nan")
+    row["verdict"] = _word(row, smaller)
+    return row
+
+
+def _widened(score: pd.Series, n_places: int) -> tuple[float, float]:
+    """The 95% interval stretched to hold for the best of `n_places` (Bonferroni, normal tails)."""
+    stretch = norm.ppf(1 - 0.025 / n_places) / norm.ppf(0.975)
+    value = score["value"]
+    return value - stretch * (value - score["ci_low"]), value + stretch * (score["ci_high"] - value)
+
+
+def _skill(value: float, chance: float, smaller: bool) -> float:
+    return 1 - value / chance if smaller else value - chance
+
+
+def _word(row: dict[str, Any], smaller: bool) -> str:
+    bounds = sorted(_skill(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
+    control = _skill(row["control_value"], row["chance"], smaller)
+    if control >= _WORTH_NAMING or 0 < bounds[0] <= control:
+        return "invalid"
+    if bounds[0] > 0:
+        return "readable" if row["skill"] >= _WORTH_NAMING else "faint"
+    return "undecided" if bounds[1] >= _WORTH_NAMING else "unreadable"
+
+
+def _first_condition(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    first = (rows[0]["tokens"], rows[0]["begin_token"])
+    return [row for row in rows if (row["tokens"], row["begin_token"]) == first]
+
+
+def _condition_words(row: dict[str, Any]) -> str:
+    kind = "uniform random tokens" if row["tokens"] == "random" else row["tokens"]
+    return f"{kind} {'with' if row['begin_token'] else 'without'} a begin token"
+
+
+def _sentence(hypothesis: str, rows: list[dict[str, Any]]) -> str:
+    first = _first_condition(rows)
+    parts = []
+    for row in first:
+        interval = f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
+        what = (
+            f"{row['variant']} {row['value']:.3g} {interval} at layer {row['layer']} {row['site']}"
+        )
+        parts.append(f"{what} ({row['verdict']})")
+    unit = "error in positions" if first[0]["metric"] == "mae" else "share of variance"
+    chance = f"chance {first[0]['chance']:.3g}"
+    return (
+        f"Position from {hypothesis}, on {_condition_words(first[0])}: {unit}, {chance}: "
+        + "; ".join(parts)
+        + "."
+    )

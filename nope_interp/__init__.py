@@ -1,0 +1,1 @@
+"""Models whose activations we study, and the means to run and train them."""

@@ -1,0 +1,63 @@
+"""Files that are either whole or absent: written beside their place, then renamed into it."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nope_interp.errors import UserError
+
+
+def make_folder(folder: Path) -> Path:
+    """Create `folder` with its parents and prove that it can be written to.
+
+    Raises UserError where it cannot, before any work is done for it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the folder {str(folder)!r} ({error.strerror or error}): "
+            "choose another one."
+        ) from error
+    return folder
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
+    """Call `write` on a temporary name in `path`'s folder, then rename the result to `path`.
+
+    A killed process leaves the old file, or none; never half of the new one.
+    """
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {str(path)!r} ({error.strerror or error}): free some space or choose "
+            "another folder."
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def write_json(path: Path, value: Any) -> Path:
+    """Write `value` as indented JSON, atomically."""
+    text = json.dumps(value, indent=2, sort_keys=True) + "\n"
+    return write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; raises UserError where the file is missing or is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {str(path)!r} ({error.strerror or error}).") from error
+    except ValueError as error:
+        raise UserError(f"{str(path)!r} is not valid JSON ({error}).") from error

@@ -1,0 +1,86 @@
+"""One forward pass, every layer, nothing kept.
+
+`stream` runs a model over batches of tokens and hands each layer's tensor to whoever listens, at
+the moment it appears; the tensor is then dropped. Logits are never computed: for a model with a
+large vocabulary they cost more than all its layers. The same code runs our `HookedTransformer` and
+TransformerLens's `TransformerBridge`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from tqdm import tqdm
+
+from nope_interp.errors import UserError, unknown_name
+
+Listener = Callable[[Tensor], None]
+
+
+def run_trunk(model: Any, tokens: Int[Tensor, "batch pos"]) -> None:
+    """All layers of a model, hooks included, without the unembedding."""
+    bridged = getattr(model, "original_model", None)
+    if bridged is None:
+        model(tokens, return_type=None)
+    else:
+        bridged.base_model(tokens, use_cache=False)
+
+
+def stream(
+    model: Any,
+    tokens: Int[Tensor, "sequence pos"],
+    listeners: Mapping[str, Listener],
+    *,
+    batch_size: int = 32,
+    description: str | None = None,
+) -> None:
+    """Run `model` once over `tokens` and let every listener see its activations.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge, in evaluation mode.
+        tokens: sequences of equal length, never padded.
+        listeners: a callable for each hook name; residual sites give it
+            `[batch, pos, d_model]`, `attn.hook_pattern` gives `[batch, head, query, key]`.
+            The tensor is only valid during the call.
+        batch_size: sequences in a forward pass.
+        description: label of the progress bar; None draws no bar.
+
+    Raises UserError for a hook that the model lacks (with the nearest name), a hook that never
+    fired, activations that are not finite (with the hook and the batch), and, with the same
+    context, for any ValueError of a listener.
+    """
+    for name in listeners:
+        if name not in model.hook_dict:
+            raise unknown_name("hook", name, model.hook_dict)
+    device = next(model.parameters()).device
+    starts: Iterable[int] = range(0, len(tokens), batch_size)
+    bar = tqdm(starts, desc=description, unit="batch", disable=description is None, leave=False)
+    fired = dict.fromkeys(listeners, 0)
+
+    def listen(activations: Tensor, hook: object, name: str, batch: int) -> None:
+        fired[name] += 1
+        _hear(listeners[name], activations, name, batch)
+
+    for batch, start in enumerate(bar):
+        hooks = [(name, partial(listen, name=name, batch=batch)) for name in listeners]
+        with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+            run_trunk(model, tokens[start : start + batch_size].to(device))
+    silent = [name for name, count in fired.items() if count == 0]
+    if silent and len(tokens):
+        raise UserError(
+            f"the hook {silent[0]!r} exists but never fired: this architecture does not compute it."
+        )
+
+
+def _hear(listener: Listener, activations: Tensor, name: str, batch: int) -> None:
+    """Hand activations to a listener; an error says where it happened."""
+    # The sum is one cheap pass: it is finite exactly when every element is, short of overflow.
+    if not torch.isfinite(activations.sum(dtype=torch.float32)):
+        raise UserError(f"activations at {name}, batch {batch}, hold NaN or infinite values.")
+    try:
+        listener(activations)
+    except ValueError as error:
+        raise UserError(f"{name}, batch {batch}: {error}") from error

@@ -1,0 +1,1 @@
+"""Synthetic tasks and text, as batches of tokens."""

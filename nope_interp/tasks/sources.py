@@ -1,0 +1,97 @@
+"""Where the tokens of a measurement come from: text, uniform draws, or a synthetic task.
+
+A source hands out two disjoint splits of sequences, `fit` and `held_out`, so that no probe is ever
+scored on a sequence, or on overlapping text, that it was fitted on.
+"""
+
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from nope_interp.errors import UserError
+
+Split = Literal["fit", "held_out"]
+
+# Of the text that a probe may see: how much is for fitting, the rest is held out.
+_FIT_SHARE = 0.65
+
+
+@runtime_checkable
+class TokenSource(Protocol):
+    """Draws equal-length sequences, the same ones for the same seed."""
+
+    name: str
+    begin_id: int | None
+
+    def sequences(
+        self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
+    ) -> Int[Tensor, "sequence pos"]: ...
+
+
+def split_generator(split: Split, seed: int) -> torch.Generator:
+    """A random generator whose stream is not shared between the splits of one seed."""
+    return torch.Generator().manual_seed(2 * seed + (split == "held_out"))
+
+
+def with_begin_token(
+    tokens: Int[Tensor, "sequence pos"], begin_id: int | None
+) -> Int[Tensor, "sequence pos_plus_one"]:
+    """`tokens` behind a begin token; raises UserError where the vocabulary has none."""
+    if begin_id is None:
+        raise UserError("this model's tokenizer has no begin token: measure without one.")
+    return torch.nn.functional.pad(tokens, (1, 0), value=begin_id)
+
+
+class TextSource:
+    """Windows of one long text that never overlap: each token is in at most one sequence.
+
+    Args:
+        tokens: the text as ids, in reading order.
+        begin_id: id of the begin token, None where there is none.
+    """
+
+    name = "text"
+
+    def __init__(self, tokens: Int[Tensor, " token"], begin_id: int | None) -> None:
+        self.tokens = tokens
+        self.begin_id = begin_id
+
+    def sequences(
+        self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
+    ) -> Int[Tensor, "sequence pos"]:
+        """`n` windows in random order; raises UserError where the split's text is too short."""
+        length = seq_len - begin_token
+        cut = int(len(self.tokens) * _FIT_SHARE)
+        part = self.tokens[:cut] if split == "fit" else self.tokens[cut:]
+        available = len(part) // length if length > 0 else 0
+        if available < n:
+            raise UserError(
+                f"the text is too short: its {len(part)} tokens for the {split} split hold "
+                f"{available} sequences of {length}, but {n} are needed: give a longer text, "
+                "shorter sequences, or fewer of them."
+            )
+        generator = split_generator(split, seed)
+        chosen = torch.randperm(available, generator=generator)[:n]
+        windows = part[: available * length].view(available, length)[chosen]
+        return with_begin_token(windows, self.begin_id) if begin_token else windows
+
+
+class UniformSource:
+    """Tokens drawn independently and uniformly: nothing but the model can tell a position."""
+
+    name = "random"
+
+    def __init__(self, ids: Int[Tensor, " token"], begin_id: int | None) -> None:
+        self.ids = ids
+        self.begin_id = begin_id
+
+    def sequences(
+        self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
+    ) -> Int[Tensor, "sequence pos"]:
+        """`n` fresh sequences; the two splits draw from different random streams."""
+        generator = split_generator(split, seed)
+        shape = (n, seq_len - begin_token)
+        drawn = self.ids[torch.randint(len(self.ids), shape, generator=generator)]
+        return with_begin_token(drawn, self.begin_id) if begin_token else drawn

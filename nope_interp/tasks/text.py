@@ -1,0 +1,82 @@
+"""Language modelling on text: the English that ships with Python, or a file of the user's."""
+
+from pathlib import Path
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from nope_interp.errors import UserError
+from nope_interp.tasks.sources import TextSource, UniformSource
+from nope_interp.tasks.tokenizer import ByteTokenizer
+
+# The rest of the text is never trained on: probes are fitted and scored there.
+_TRAINING_SHARE = 0.7
+
+
+def python_documentation() -> str:
+    """The language reference that Python's own `help()` prints: 460 kB of English prose."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name] for name in sorted(topics))
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file; raises UserError where it is missing, empty or something else."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read the text {str(path)!r} ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"the text {str(path)!r} is not UTF-8 ({error.reason}).") from error
+    if not text.strip():
+        raise UserError(f"the text {str(path)!r} is empty: give a file with text in it.")
+    return text
+
+
+class TextTask:
+    """Next-byte prediction. Half of each batch begins with the begin token, half does not.
+
+    Both halves are needed: a model that always saw a begin token could not fairly be read
+    without one, and the mechanisms differ (Kazemnejad et al. 2023, Theorem 1, needs it).
+    """
+
+    name = "text"
+
+    def __init__(self, text: str | None = None) -> None:
+        self.tokenizer = ByteTokenizer()
+        tokens = self.tokenizer.encode_corpus(python_documentation() if text is None else text)
+        cut = int(len(tokens) * _TRAINING_SHARE)
+        self._training_tokens = tokens[:cut]
+        self._probing_tokens = tokens[cut:]
+
+    @property
+    def d_vocab(self) -> int:
+        return self.tokenizer.d_vocab
+
+    def source(self) -> TextSource:
+        """The text that training never sees."""
+        return TextSource(self._probing_tokens, self.tokenizer.begin_id)
+
+    def uniform_source(self) -> UniformSource:
+        """All 256 bytes, equally likely."""
+        return UniformSource(torch.arange(256), self.tokenizer.begin_id)
+
+    def batch(
+        self, n: int, seq_len: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+        """Windows at random places, and which tokens are to be predicted (all but the first)."""
+        last_start = len(self._training_tokens) - seq_len
+        if last_start < 1:
+            raise UserError(
+                f"the text is too short to train on: {len(self._training_tokens)} tokens for "
+                f"sequences of {seq_len}: give a longer text or shorter sequences."
+            )
+        starts = torch.randint(last_start, (n,), generator=generator)
+        offsets = torch.arange(seq_len)
+        tokens = self._training_tokens[rearrange(starts, "batch -> batch 1") + offsets]
+        tokens[: n // 2, 0] = self.tokenizer.begin_id
+        predicted = torch.ones_like(tokens, dtype=torch.bool)
+        predicted[:, 0] = False
+        return tokens, predicted

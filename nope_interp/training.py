@@ -1,0 +1,178 @@
+"""Train a config on a task. A killed run, started again, ends in the same bits.
+
+Every step draws its batch, and its dropout, from a generator seeded by (seed, step), so the only
+state to keep is the weights and the optimiser's moments.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from tqdm import tqdm
+
+from nope_interp.checkpoints import load_tensors, load_weights, save_tensors
+from nope_interp.config import TransformerConfig
+from nope_interp.errors import UserError
+from nope_interp.tasks.registry import Task
+from nope_interp.training_config import TrainingConfig
+from nope_interp.transformer import HookedTransformer
+
+
+def learning_rate(step: int, config: TrainingConfig) -> float:
+    """Linear warm-up, then a cosine from the peak to a tenth of it."""
+    if step < config.warmup:
+        return config.learning_rate * (step + 1) / config.warmup
+    progress = (step - config.warmup) / max(1, config.steps - config.warmup)
+    return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
+
+
+def masked_loss(
+    logits: Float[Tensor, "batch pos d_vocab"],
+    tokens: Int[Tensor, "batch pos"],
+    predicted: Bool[Tensor, "batch pos"],
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy, in nats per token, of the tokens marked as predicted."""
+    wanted = predicted[:, 1:]
+    return F.cross_entropy(logits[:, :-1][wanted], tokens[:, 1:][wanted])
+
+
+def train(
+    config: TransformerConfig,
+    training: TrainingConfig,
+    task: Task,
+    *,
+    state_path: Path | None = None,
+    device: str = "cpu",
+    show_progress: bool = True,
+) -> HookedTransformer:
+    """A trained model, in evaluation mode.
+
+    Args:
+        config: the model to train, from its own seed.
+        training: length, speed and seed of the training.
+        task: where batches come from.
+        state_path: file that keeps the training state, so that a killed run goes on from there;
+            None keeps nothing.
+        device: a torch device.
+        show_progress: draw a bar with the loss on standard error.
+
+    Raises UserError where the sizes of config, training and task do not fit, where the saved state
+    is damaged or of another training, and where the loss stops being finite.
+    """
+    _check_sizes(config, training, task)
+    model = HookedTransformer(config).to(device)
+    optimizer = _optimizer(model, training)
+    header = {"config": config.to_dict(), "training": asdict(training), "task": task.name}
+    start = _restore(state_path, header, model, optimizer)
+    model.train()
+    for step, loss in _steps(model, optimizer, training, task, start, device, show_progress):
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss} at step {step}: lower the learning rate or the init scale."
+            )
+        done = step + 1
+        if state_path is not None and done % training.checkpoint_every == 0:
+            save_tensors(state_path, _state(model, optimizer), {**header, "step": done})
+    return model.eval()
+
+
+def _steps(
+    model: HookedTransformer,
+    optimizer: torch.optim.Optimizer,
+    training: TrainingConfig,
+    task: Task,
+    start: int,
+    device: str,
+    show_progress: bool,
+) -> Iterator[tuple[int, float]]:
+    bar = tqdm(
+        range(start, training.steps),
+        initial=start,
+        total=training.steps,
+        desc=f"training on {task.name}",
+        unit="step",
+        disable=not show_progress,
+    )
+    for step in bar:
+        generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
+        tokens, predicted = task.batch(training.batch_size, training.seq_len, generator)
+        tokens, predicted = tokens.to(device), predicted.to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, training)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(training.seed * 1_000_003 + step)  # dropout's
+            loss = masked_loss(model(tokens), tokens, predicted)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+        optimizer.step()
+        value = loss.item()
+        bar.set_postfix(loss=f"{value:.3f}", refresh=False)
+        yield step, value
+
+
+def _check_sizes(config: TransformerConfig, training: TrainingConfig, task: Task) -> None:
+    if training.seq_len > config.n_ctx:
+        raise UserError(
+            f"training sequences of {training.seq_len} tokens are longer than the context of "
+            f"{config.n_ctx}: raise n_ctx or shorten them."
+        )
+    if config.d_vocab < task.d_vocab:
+        raise UserError(
+            f"the task {task.name!r} has {task.d_vocab} tokens but d_vocab is {config.d_vocab}: "
+            "raise d_vocab."
+        )
+    if not config.causal:
+        raise UserError(
+            "a bidirectional model sees the token it should predict: train causal ones."
+        )
+
+
+def _optimizer(model: HookedTransformer, training: TrainingConfig) -> torch.optim.AdamW:
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": training.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=training.learning_rate, betas=(0.9, 0.99), fused=True)
+
+
+def _state(model: HookedTransformer, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights and moments as one flat dictionary; moments are keyed by the optimiser's index."""
+    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    for index, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer/{index}/{name}": tensor for name, tensor in moments.items()}
+    return tensors
+
+
+def _restore(
+    path: Path | None,
+    header: dict[str, Any],
+    model: HookedTransformer,
+    optimizer: torch.optim.Optimizer,
+) -> int:
+    """Load a saved training state, if there is one; the step to go on from."""
+    if path is None or not path.exists():
+        return 0
+    tensors, saved = load_tensors(path)
+    step = saved.pop("step", None)
+    if saved != header:
+        raise UserError(
+            f"{str(path)!r} is the state of another training: delete it or choose another folder."
+        )
+    weights = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
+    load_weights(model, weights, path)
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if key.startswith("optimizer/"):
+            _, index, name = key.split("/")
+            moments.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+    return int(step)

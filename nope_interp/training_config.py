@@ -1,0 +1,40 @@
+"""How long, how fast and on how much a model is trained. Imports nothing heavy."""
+
+from dataclasses import dataclass, fields
+
+from nope_interp.errors import UserError
+from nope_interp.fields import check_types
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long, how fast, on how much.
+
+    Attributes:
+        steps: optimiser steps.
+        batch_size: sequences in a step.
+        seq_len: tokens in a sequence, begin token included.
+        learning_rate: its peak, reached after `warmup` steps; a cosine then takes it to a tenth.
+        weight_decay: AdamW's, on matrices only.
+        clip: the gradient's norm is scaled down to this.
+        checkpoint_every: steps between two savings of the training state.
+        seed: of batches and dropout.
+    """
+
+    steps: int = 1200
+    batch_size: int = 16
+    seq_len: int = 128
+    learning_rate: float = 2e-3
+    warmup: int = 100
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    checkpoint_every: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_types(self, "training")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            may_be_zero = field.name in ("warmup", "weight_decay", "seed")
+            if value < 0 or (value == 0 and not may_be_zero):
+                raise UserError(f"training {field.name} is {value}: it is too small.")

@@ -1,0 +1,215 @@
+"""What the streaming probes share: the order of calls, and the checks on what they are given."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from einops import repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes._position_errors import PositionErrors
+from probes.controls import shuffled_positions
+from probes.errors import ProbeError
+from probes.scores import ProbeResult
+
+
+def raised(activations: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The same numbers in float32 where they came in half precision; otherwise no copy."""
+    half = activations.dtype in (torch.float16, torch.bfloat16)
+    return activations.float() if half else activations
+
+
+def require_finite(statistic: Float[Tensor, "*shape"]) -> None:
+    """Raises ProbeError where a sum over the activations shows that they hold NaN or infinity.
+
+    One such number spoils every sum it enters: a look at a small statistic is a look at them all.
+    """
+    if not torch.isfinite(statistic).all():
+        raise ProbeError(
+            "activations hold NaN or infinite numbers: look for the first layer that makes them, "
+            "or run the model in float32"
+        )
+
+
+class Stream(ABC):
+    """The order of calls that every streaming probe keeps, and the checks on what it is given.
+
+    A probe is fitted with `update`, scored with `evaluate`, and read with `result`. Subclasses say
+    what to keep of a batch (`_fit`), how to solve (`_solve`), what to keep of a held-out batch
+    (`_score`), and what came out (`_result`).
+
+    Over several machines: `merge` what each saw with `update` into one probe, send each machine
+    a `for_shard` of it, `evaluate` there, and `merge` again.
+    """
+
+    def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
+        self.n_resamples = n_resamples
+        self.n_fitted = 0
+        self.n_held_out = 0
+        self._solved = False
+        self._d_model = 0
+        self._positions = torch.empty(0, dtype=torch.int64)
+        self._set_seed(seed)
+
+    def _set_seed(self, seed: int) -> None:
+        self.seed = seed
+        self._generator = torch.Generator().manual_seed(seed)
+
+    # Shapes are checked here, in words, rather than by the annotation.
+    def update(self, activations: Tensor, positions: Tensor) -> None:
+        """Adds sequences to fit on.
+
+        activations: [batch pos d_model], any float type; positions: [pos], 0-based and strictly
+        increasing. Raises ProbeError for other shapes, for NaN or infinity, for sizes or positions
+        that change between batches, and after `evaluate`.
+        """
+        if self._solved:
+            raise ProbeError(
+                "update() came after evaluate(), which has solved the fit: "
+                "give all sequences to fit on first, or start a new probe"
+            )
+        self._check(activations, positions)
+        self._fit(activations.detach())
+        self.n_fitted += len(activations)
+
+    def evaluate(self, activations: Tensor, positions: Tensor) -> None:
+        """Adds held-out sequences, given as to `update`. The first call solves the fit."""
+        if not self._solved and self.n_fitted < 2:
+            raise ProbeError(
+                f"evaluate() has nothing to judge: the probe was fitted on {self.n_fitted} "
+                "sequences; give at least 2 to update() first"
+            )
+        self._check(activations, positions)
+        if not self._solved:
+            self._solve()
+            self._solved = True
+        self._score(activations.detach())
+        self.n_held_out += len(activations)
+
+    def merge(self, other: Self) -> None:
+        """Adds what `other` saw: fits before any `evaluate`, held-out sequences after it.
+
+        Raises ProbeError where the two are at different stages, saw different sizes or positions,
+        were fitted differently, or drew the same bootstrap weights.
+        """
+        if not other.n_fitted:
+            return
+        if self._solved != other._solved:
+            raise ProbeError(
+                "cannot merge a probe that has evaluated with one that has not: merge the fits "
+                "first, then evaluate on each machine with for_shard()"
+            )
+        self._adopt(other._d_model, other._positions)
+        if self._solved:
+            if not _same(self._fitted(), other._fitted()):
+                raise ProbeError(
+                    "cannot merge held-out sequences judged by two different fits: merge the fits "
+                    "first, then evaluate on each machine with for_shard()"
+                )
+            self._merge_scores(other)
+        else:
+            self._merge_fit(other)
+            self.n_fitted += other.n_fitted
+        self.n_held_out += other.n_held_out
+
+    def for_shard(self, seed: int) -> Self:
+        """A copy with the same fit and its own randomness, to `evaluate` on another machine.
+
+        Give every shard another seed. Raises ProbeError after `evaluate`.
+        """
+        if self._solved:
+            raise ProbeError("for_shard() came after evaluate(): hand the copies out before it")
+        shard = copy.deepcopy(self)
+        shard._set_seed(seed)
+        return shard
+
+    def result(self) -> dict[str, ProbeResult]:
+        """Scores and arrays by probe name; raises ProbeError before 2 held-out sequences."""
+        if self.n_held_out < 2:
+            raise ProbeError(
+                f"result() has too little to stand on: {self.n_held_out} held-out sequences were "
+                "evaluated; give at least 2 to evaluate() first"
+            )
+        return self._result()
+
+    def _check(self, activations: Tensor, positions: Tensor) -> None:
+        shape = tuple(activations.shape)
+        if activations.ndim != 3:
+            raise ProbeError(f"activations have shape {shape}; expected (batch, pos, d_model)")
+        if not activations.is_floating_point():
+            raise ProbeError(f"activations are {activations.dtype}; expected floating point")
+        if positions.is_floating_point():
+            raise ProbeError(f"positions are {positions.dtype}; expected whole numbers")
+        if 0 in shape:
+            axis = ("batch", "pos", "d_model")[shape.index(0)]
+            raise ProbeError(f"activations have shape {shape}: the {axis} axis is empty")
+        if tuple(positions.shape) != shape[1:2]:
+            raise ProbeError(
+                f"positions have shape {tuple(positions.shape)}; expected ({shape[1]},), one for "
+                f"each step of the pos axis of activations {shape}"
+            )
+        self._adopt(shape[2], positions.cpu())
+
+    def _adopt(self, d_model: int, positions: Tensor) -> None:
+        if not self._d_model:
+            if len(positions) < 2 or (positions.diff() <= 0).any() or positions[0] < 0:
+                raise ProbeError(
+                    "positions must be at least 2 whole numbers from 0 upwards, strictly "
+                    f"increasing; got {positions.tolist()[:8]}"
+                )
+            self._d_model, self._positions = d_model, positions
+        if d_model != self._d_model:
+            raise ProbeError(
+                f"d_model changed from {self._d_model} to {d_model} between batches: "
+                "use one probe per layer and site"
+            )
+        if not torch.equal(positions, self._positions):
+            raise ProbeError(
+                f"positions changed between batches, from {_span(self._positions)} to "
+                f"{_span(positions)}: cut all sequences to one length"
+            )
+
+    def _labels(self, batch: int) -> Int[Tensor, "control batch pos"]:
+        """The true positions, and for the control the same ones shuffled."""
+        true = repeat(self._positions, "pos -> batch pos", batch=batch)
+        return torch.stack([true, shuffled_positions(batch, self._positions, self._generator)])
+
+    def _position_errors(self, target: Float[Tensor, " pos"]) -> PositionErrors:
+        return PositionErrors(self._positions, target, self.n_resamples, self.seed)
+
+    @abstractmethod
+    def _fit(self, activations: Tensor) -> None: ...
+
+    @abstractmethod
+    def _solve(self) -> None: ...
+
+    @abstractmethod
+    def _score(self, activations: Tensor) -> None: ...
+
+    @abstractmethod
+    def _fitted(self) -> Sequence[np.ndarray]: ...
+
+    @abstractmethod
+    def _merge_fit(self, other: Self) -> None: ...
+
+    @abstractmethod
+    def _merge_scores(self, other: Self) -> None: ...
+
+    @abstractmethod
+    def _result(self) -> dict[str, ProbeResult]: ...
+
+
+def _span(positions: Tensor) -> str:
+    return f"{len(positions)} positions {int(positions[0])}..{int(positions[-1])}"
+
+
+def _same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+    # Sums merged in another order differ by rounding: equal up to that is the same fit.
+    return all(
+        a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=1e-9 * np.abs(a).max())
+        for a, b in zip(ours, theirs, strict=True)
+    )

@@ -1,0 +1,152 @@
+"""Chance levels, shuffled positions, and bootstrap intervals over sequences."""
+
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes.errors import ProbeError
+from probes.scores import Score
+
+ArrayFunction = Callable[[np.ndarray], np.ndarray]
+
+
+def chance_error(positions: Int[Tensor, " pos"]) -> float:
+    """The mean absolute error, in positions, of the best constant guess: the median.
+
+    For L contiguous positions this is L/4 ("always the middle").
+    """
+    exact = positions.double()
+    return float((exact - exact.quantile(0.5)).abs().mean())
+
+
+def shuffled_positions(
+    batch: int, positions: Int[Tensor, " pos"], generator: torch.Generator
+) -> Int[Tensor, "batch pos"]:
+    """Position labels permuted independently in each sequence, for a control to learn.
+
+    Every sequence keeps the same set of labels, so only their link to the activations is gone.
+    """
+    orders = torch.rand(batch, len(positions), generator=generator).argsort(dim=-1)
+    return positions[orders]
+
+
+class SequenceBootstrap:
+    """Bootstrap intervals for means over sequences, from a stream, in memory that does not grow.
+
+    The tokens of one sequence depend on each other, so whole sequences are resampled. How often a
+    multinomial resample holds a sequence is nearly a Poisson(1) variable, independent of the rest:
+    each sequence is therefore added to every resample with a fresh Poisson(1) weight and forgotten
+    (Poisson bootstrap: Hanley and MacGibbon 2006; Chamandy et al. 2012).
+
+    Shards of one data set need different seeds, or their resamples would not be independent.
+    """
+
+    def __init__(self, n_resamples: int = 1000, seed: int = 0) -> None:
+        if n_resamples < 2:
+            raise ProbeError(f"n_resamples is {n_resamples}; an interval needs at least 2")
+        self.n_resamples = n_resamples
+        self.n = 0
+        self._seeds = frozenset({seed})
+        self._generator = np.random.default_rng(seed)
+        self._total = np.zeros(0)  # [k]
+        self._resampled = np.zeros((n_resamples, 0))  # [resample k], weighted sums
+        self._weights = np.zeros(n_resamples)
+
+    def update(self, values: Float[Tensor, "batch k"] | Float[np.ndarray, "batch k"]) -> Self:
+        """Adds one row of k numbers per sequence."""
+        if isinstance(values, Tensor):
+            values = values.detach().cpu().numpy()
+        rows = np.asarray(values, dtype=np.float64)
+        if not np.isfinite(rows).all():
+            raise ProbeError("values hold NaN or infinite numbers: their mean would mean nothing")
+        weights = self._generator.poisson(1.0, (self.n_resamples, len(rows))).astype(np.float64)
+        self._add(len(rows), rows.sum(axis=0), weights @ rows, weights.sum(axis=1))
+        return self
+
+    def merge(self, other: "SequenceBootstrap") -> Self:
+        """Adds the sequences that `other` saw; raises ProbeError where the two share a seed."""
+        if not other.n:
+            return self
+        if other.n_resamples != self.n_resamples:
+            raise ProbeError(
+                f"cannot merge {other.n_resamples} resamples into {self.n_resamples}: "
+                "give both the same n_resamples"
+            )
+        shared = self._seeds & other._seeds
+        if self.n and shared:
+            raise ProbeError(
+                f"cannot merge two bootstraps that share the seed {min(shared)}: their resamples "
+                "are not independent; give each shard a seed of its own"
+            )
+        self._seeds |= other._seeds
+        self._add(other.n, other._total, other._resampled, other._weights)
+        return self
+
+    def _add(self, n: int, total: np.ndarray, resampled: np.ndarray, weights: np.ndarray) -> None:
+        if not self.n:
+            self._total, self._resampled = np.zeros_like(total), np.zeros_like(resampled)
+        if total.shape != self._total.shape:
+            raise ProbeError(
+                f"each sequence must bring {len(self._total)} numbers as before; got {len(total)}"
+            )
+        self.n += n
+        self._total += total
+        self._resampled += resampled
+        self._weights += weights
+
+    def mean(self) -> Float[np.ndarray, " k"]:
+        """The means over all sequences seen; weights play no part in them."""
+        if self.n < 2:
+            raise ProbeError(f"an interval needs at least 2 held-out sequences; got {self.n}")
+        return self._total / self.n
+
+    def interval(
+        self, level: float = 0.95
+    ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+        """The lower and upper bounds of the k means."""
+        return self.interval_of(lambda means: means, level)
+
+    def interval_of(
+        self, function: ArrayFunction, level: float = 0.95
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The bounds of a function of the k means, such as R2 = 1 - sse/sst.
+
+        `function` maps [... k] to [...] (or to [... j]), along any leading axes. The bounds are
+        quantiles over the resamples, moved so that the resamples' mean falls on the estimate. For a
+        mean the move is nothing. For the R2 of a mean curve it matters: each resample carries the
+        sampling noise twice, so that all of them lie below the estimate.
+        """
+        estimate = function(self.mean())
+        # With few sequences a resample may draw none at all: it says nothing and is left out.
+        drawn = self._weights > 0
+        replicas = function(self._resampled[drawn] / self._weights[drawn, None])
+        tail = (1 - level) / 2
+        low, high = np.quantile(replicas, [tail, 1 - tail], axis=0)
+        shift = estimate - replicas.mean(axis=0)
+        return low + shift, high + shift
+
+    def score(
+        self,
+        metric: str,
+        function: ArrayFunction,
+        *,
+        chance: float,
+        control: str = "",
+    ) -> Score:
+        """The Score of a function of the k means, with its 95% interval."""
+        low, high = self.interval_of(function)
+        value = float(function(self.mean()))
+        return Score(metric, value, float(low), float(high), chance, self.n, control)
+
+
+def half_of(control: int, function: ArrayFunction) -> ArrayFunction:
+    """The function, on the half of the columns that is the measurement (0) or its control (1)."""
+
+    def on_half(means: np.ndarray) -> np.ndarray:
+        return function(np.split(means, 2, axis=-1)[control])
+
+    return on_half

@@ -1,0 +1,241 @@
+"""The two-layer ReLU probe of Chi et al. 2023 and Haviv et al. 2022."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+from torch.nn import functional
+
+from probes._stream import Stream, raised, require_finite
+from probes.errors import ProbeError
+from probes.scores import ProbeResult
+
+
+class _Networks:
+    """Two-layer networks side by side: they see the same rows, each learns labels of its own.
+
+    Features are standardised by the moments of the first rows seen. Adam, cross-entropy. All
+    randomness comes from one generator on the CPU, so that a seed means the same on any device.
+    """
+
+    def __init__(
+        self,
+        first: Float[Tensor, "rows d"],
+        n_networks: int,
+        n_classes: int,
+        *,
+        hidden: int,
+        learning_rate: float,
+        seed: int,
+    ) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        deviation, self._mean = torch.std_mean(first, dim=0, correction=0)
+        self._deviation = torch.where(deviation > 0, deviation, 1.0)
+        d = first.shape[1]
+
+        def drawn(*shape: int, fan_in: int) -> Tensor:
+            bound = fan_in**-0.5
+            values = torch.rand(*shape, generator=self._generator, dtype=torch.float64)
+            return ((2 * values - 1) * bound).to(first).requires_grad_()
+
+        self._in = drawn(d, n_networks * hidden, fan_in=d)
+        self._in_bias = drawn(n_networks * hidden, fan_in=d)
+        self._out = drawn(n_networks, hidden, n_classes, fan_in=hidden)
+        self._out_bias = drawn(n_networks, 1, n_classes, fan_in=hidden)
+        self.weights = [self._in, self._in_bias, self._out, self._out_bias]
+        self._optimizer = torch.optim.Adam(self.weights, lr=learning_rate)
+
+    def standardised(self, rows: Float[Tensor, "rows d"]) -> Float[Tensor, "rows d"]:
+        return (rows - self._mean) / self._deviation
+
+    def logits(self, rows: Float[Tensor, "rows d"]) -> Float[Tensor, "network rows classes"]:
+        """rows: standardised."""
+        hidden = functional.relu(torch.addmm(self._in_bias, rows, self._in))
+        hidden = rearrange(hidden, "rows (network h) -> network rows h", network=len(self._out))
+        return torch.baddbmm(self._out_bias, hidden, self._out)
+
+    def learn(
+        self,
+        rows: Float[Tensor, "rows d"],
+        labels: Int[Tensor, "network rows"],
+        *,
+        passes: int,
+        batch_size: int,
+    ) -> None:
+        """`passes` passes of Adam over the standardised rows, each in a new random order."""
+        for _ in range(passes):
+            order = torch.randperm(len(rows), generator=self._generator).to(rows.device)
+            for chosen in order.split(batch_size):
+                logits = rearrange(self.logits(rows[chosen]), "network rows c -> (network rows) c")
+                # Summed over networks, so that each learns as it would alone.
+                loss = functional.cross_entropy(
+                    logits, labels[:, chosen].flatten(), reduction="sum"
+                ) / len(chosen)
+                self._optimizer.zero_grad()
+                loss.backward()
+                self._optimizer.step()
+
+
+class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier with one hidden ReLU layer, trained by Adam on the cross-entropy.
+
+    The probe that Chi et al. 2023 and Haviv et al. 2022 read positions with: position as a class,
+    d -> hidden -> ReLU -> classes. The same seed gives the same bits. `fit` makes `passes` passes
+    over the rows, `partial_fit` one pass over the rows it is given.
+    """
+
+    def __init__(
+        self,
+        hidden: int = 128,
+        learning_rate: float = 3e-3,
+        passes: int = 100,
+        batch_size: int = 256,
+        seed: int = 0,
+    ) -> None:
+        self.hidden = hidden
+        self.learning_rate = learning_rate
+        self.passes = passes
+        self.batch_size = batch_size
+        self.seed = seed
+
+    def fit(self, X: Float[np.ndarray, "n d"], y: np.ndarray) -> Self:
+        """Fits to X [n d] and class labels y [n], forgetting what was seen before."""
+        return self._absorb(X, y, np.unique(y), passes=self.passes, reset=True)
+
+    def partial_fit(
+        self, X: Float[np.ndarray, "n d"], y: np.ndarray, classes: np.ndarray | None = None
+    ) -> Self:
+        """One pass over more rows; the first call needs `classes`, all labels there will be."""
+        if hasattr(self, "networks_"):
+            return self._absorb(X, y, self.classes_, passes=1, reset=False)
+        if classes is None:
+            raise ProbeError("the first partial_fit needs classes: all labels there will be")
+        return self._absorb(X, y, np.unique(classes), passes=1, reset=True)
+
+    def _absorb(
+        self, X: np.ndarray, y: np.ndarray, classes: np.ndarray, *, passes: int, reset: bool
+    ) -> Self:
+        X, y = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
+        check_classification_targets(y)
+        unknown = np.setdiff1d(y, classes)
+        if len(unknown):
+            raise ProbeError(f"y holds {unknown[0]!r}, which is not among the classes {classes}")
+        rows = torch.from_numpy(np.require(X, requirements=["C", "W"]))
+        if reset:
+            self.classes_ = classes
+            self.networks_ = _Networks(
+                rows,
+                n_networks=1,
+                n_classes=len(classes),
+                hidden=self.hidden,
+                learning_rate=self.learning_rate,
+                seed=self.seed,
+            )
+        labels = torch.from_numpy(np.searchsorted(classes, y))[None]
+        with torch.enable_grad():
+            self.networks_.learn(
+                self.networks_.standardised(rows), labels, passes=passes, batch_size=self.batch_size
+            )
+        return self
+
+    def predict_proba(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n classes"]:
+        """The probability of each class in `classes_`; rows sum to 1."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        rows = torch.from_numpy(np.require(X, requirements=["C", "W"]))
+        with torch.no_grad():
+            logits = self.networks_.logits(self.networks_.standardised(rows))[0]
+        return logits.double().softmax(dim=-1).numpy()
+
+    def predict(self, X: Float[np.ndarray, "n d"]) -> np.ndarray:
+        """The most probable class of each row."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+class TwoLayerProbe(Stream):
+    """How well a two-layer ReLU network reads the position: "two_layer", with mae and r2.
+
+    One class per position, as in Chi et al. 2023 and Haviv et al. 2022. Every batch given to
+    `update` is learned in `passes` passes of Adam and dropped. The position predicted is the
+    median of the network's distribution over positions, which is what a mean absolute error asks
+    for (so r2, taken on the same prediction, is a little below its best). A second network beside
+    the first learns the shuffled labels.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: int = 128,
+        learning_rate: float = 1e-2,
+        passes: int = 2,
+        batch_size: int = 512,
+        seed: int = 0,
+        n_resamples: int = 1000,
+    ) -> None:
+        super().__init__(seed=seed, n_resamples=n_resamples)
+        self.hidden = hidden
+        self.learning_rate = learning_rate
+        self.passes = passes
+        self.batch_size = batch_size
+
+    def _fit(self, activations: Tensor) -> None:
+        # Streams run under no_grad or inference_mode, whose tensors autograd refuses.
+        with torch.inference_mode(False), torch.enable_grad():
+            rows = rearrange(raised(activations), "batch pos d -> (batch pos) d")
+            require_finite(rows.sum())
+            if not self.n_fitted:
+                self._networks = _Networks(
+                    rows.clone(),
+                    n_networks=2,
+                    n_classes=len(self._positions),
+                    hidden=self.hidden,
+                    learning_rate=self.learning_rate,
+                    seed=self.seed,
+                )
+            self._networks.learn(
+                self._networks.standardised(rows),
+                self._classes(len(activations)).to(rows.device),
+                passes=self.passes,
+                batch_size=self.batch_size,
+            )
+
+    def _classes(self, batch: int) -> Int[Tensor, "network rows"]:
+        """Class indices: of the true positions, and of the shuffled ones."""
+        classes = torch.searchsorted(self._positions, self._labels(batch))
+        return rearrange(classes, "network batch pos -> network (batch pos)")
+
+    def _solve(self) -> None:
+        self._errors = self._position_errors(self._positions.double())
+
+    def _score(self, activations: Tensor) -> None:
+        rows = rearrange(raised(activations), "batch pos d -> (batch pos) d")
+        with torch.no_grad():
+            logits = self._networks.logits(self._networks.standardised(rows))
+        require_finite(logits)
+        below = (logits.softmax(dim=-1).cumsum(dim=-1) < 0.5).sum(dim=-1).cpu()
+        median = self._positions[below.clamp(max=len(self._positions) - 1)]
+        labels = self._labels(len(activations))
+        error = rearrange(median, "c (batch pos) -> c batch pos", pos=labels.shape[-1]) - labels
+        self._errors.update(error.double(), error.double())
+
+    def _fitted(self) -> Sequence[np.ndarray]:
+        return [weight.detach().cpu().numpy() for weight in self._networks.weights]
+
+    def _merge_fit(self, other: Self) -> None:
+        raise ProbeError(
+            "two-layer probes cannot be merged before evaluate(): gradient descent leaves no sums "
+            "to add; give all sequences to fit on to one probe"
+        )
+
+    def _merge_scores(self, other: Self) -> None:
+        self._errors.merge(other._errors)
+
+    def _result(self) -> dict[str, ProbeResult]:
+        return {"two_layer": ProbeResult(self._errors.scores(), self._errors.arrays())}

@@ -1,0 +1,67 @@
+"""What every probe returns, and the interface that streams drive."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+SHUFFLED = "shuffled positions"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number with its interval, the level that knowing nothing gives, and what it was taken on.
+
+    ci_low and ci_high bound the 95% bootstrap interval over held-out sequences; chance is NaN where
+    no chance level exists; n counts sequences; control is "" for the measurement itself and
+    "shuffled positions" for the same procedure run on permuted position labels.
+    """
+
+    metric: str
+    value: float
+    ci_low: float
+    ci_high: float
+    chance: float
+    n: int
+    control: str = ""
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """The scores of one probe at one place in a model, and the arrays that figures draw."""
+
+    scores: tuple[Score, ...]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def score(self, metric: str, control: str = "") -> Score:
+        """The score of that name; raises KeyError where the probe has none."""
+        for score in self.scores:
+            if score.metric == metric and score.control == control:
+                return score
+        raise KeyError((metric, control))
+
+
+@runtime_checkable
+class StreamingProbe(Protocol):
+    """A probe fed batch by batch, which keeps statistics only and never the activations.
+
+    Sequences given to `update` are fitted on, sequences given to `evaluate` are held out. The first
+    `evaluate` solves the fit; an `update` after it raises ProbeError.
+
+    `result` is keyed by the probe's name in the measurements, because one set of statistics may
+    answer for several: the Gram matrix of `LinearProbe` gives "linear" and "counting".
+    """
+
+    def update(
+        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
+    ) -> None: ...
+
+    def evaluate(
+        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
+    ) -> None: ...
+
+    def merge(self, other: Any) -> None: ...
+
+    def result(self) -> dict[str, ProbeResult]: ...

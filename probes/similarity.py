@@ -1,0 +1,265 @@
+"""The similarity of rows at nearby positions: adjacency, position from cosines alone, seriation.
+
+Zuo, Guerzhoy and Guerzhoy 2025 (arXiv 2501.00073): under causal attention without positional
+encodings, rows at nearby positions have the larger cosine similarity. In the first attention layer
+that follows from averaging independent values: cos(c_i, c_j) = sqrt(i/j) for i <= j.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from scipy.linalg import eigh
+from torch import Tensor
+
+from probes._stream import Stream, raised, require_finite
+from probes.controls import SequenceBootstrap
+from probes.errors import ProbeError
+from probes.regression import LinearMoments
+from probes.scores import SHUFFLED, ProbeResult, Score
+
+_LEFT, _RIGHT = 0, 1
+
+
+def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch pos pos"]:
+    """Cosines between all rows of a sequence, -1 to 1; a row of zeros has cosine 0 with all."""
+    x = raised(x)
+    products = x @ x.mT
+    norms = products.diagonal(dim1=-2, dim2=-1).sqrt().clamp(min=torch.finfo(x.dtype).tiny)
+    return products / norms[..., None] / norms[..., None, :]
+
+
+def adjacency_a(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
+    """P(C_ij > C_ik) over k < j < i: of two earlier rows, the nearer is the more similar.
+
+    The published adjacency probability score of Zuo et al. 2025 leaves room for three readings;
+    this is the one over all pairs of the lower triangle. Chance 0.5, perfect 1; ties count 0.5,
+    the diagonal never enters.
+    """
+    return _nearer_is_larger(_by_distance(cosines), [(_LEFT, _LEFT)])
+
+
+def adjacency_b(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
+    """P(C_ij > C_i,j-1) over 2 <= j < i: as `adjacency_a`, between neighbouring cells only."""
+    left = _by_distance(cosines)[_LEFT]
+    signs = torch.sign(left[:-1] - left[1:])
+    n_pairs = (~left[1:, :, 0].isnan()).sum()
+    return 0.5 + 0.5 * signs.double().sum(dim=(0, 1)) / n_pairs
+
+
+def adjacency_c(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
+    """P(C_ij > C_ik) over j, k other than i with |i-j| < |i-k|: as `adjacency_a`, on both sides."""
+    sides = (_LEFT, _RIGHT)
+    return _nearer_is_larger(_by_distance(cosines), [(a, b) for a in sides for b in sides])
+
+
+def _by_distance(
+    cosines: Float[Tensor, "batch pos pos"],
+) -> Float[Tensor, "side distance pos batch"]:
+    """C_i,i-r and C_i,i+r by distance r = 1, 2, ...; NaN beyond the ends of the sequence."""
+    pos = cosines.shape[-1]
+    if pos < 3:
+        raise ProbeError(f"adjacency compares two rows with a third; got {pos} positions")
+    places = torch.arange(pos, device=cosines.device)
+    row, distance = places[:, None], places[1:]
+    column = torch.stack([row - distance, row + distance])
+    beyond = (column < 0) | (column >= pos)
+    cells = cosines[:, row, column.clamp(0, pos - 1)].masked_fill(beyond, torch.nan)
+    return rearrange(cells, "batch side pos distance -> side distance pos batch").contiguous()
+
+
+def _nearer_is_larger(
+    cells: Float[Tensor, "side distance pos batch"], sides: list[tuple[int, int]]
+) -> Float[Tensor, " batch"]:
+    """P(cell at r > cell at r') over rows, distances r < r', and pairs of (side of r, side of r').
+
+    Distance by distance, because all triples at once would not fit. The sign of NaN is 0, so cells
+    beyond the ends count for nothing.
+    """
+    there = (~cells[..., 0].isnan()).double()
+    excess = cells.new_zeros(cells.shape[2:])
+    n_pairs = there.new_zeros(())
+    for near, far in sides:
+        for r in range(cells.shape[1] - 1):
+            excess += torch.sign(cells[near, r] - cells[far, r + 1 :]).sum(dim=0)
+        n_pairs += (there[near].cumsum(dim=0)[:-1] * there[far, 1:]).sum()
+    return 0.5 + 0.5 * excess.double().sum(dim=0) / n_pairs
+
+
+def cosine_profile(
+    cosines: Float[Tensor, "*batch pos pos"],
+) -> Float[Tensor, "*batch pos others"]:
+    """Each row's cosines with the other rows, in rising order.
+
+    Sorted and without the diagonal, because a column's index or the place of the 1 would give the
+    position away.
+    """
+    diagonal = torch.eye(cosines.shape[-1], dtype=torch.bool, device=cosines.device)
+    return cosines.masked_fill(diagonal, torch.inf).sort(dim=-1).values[..., :-1]
+
+
+def seriate(
+    similarity: Float[Tensor, "batch pos pos"], generator: torch.Generator
+) -> Int[Tensor, "batch pos"]:
+    """The rows of each matrix in an order that puts similar ones next to each other.
+
+    Spectral ordering (Atkins, Boman and Hendrickson 1998): sorted by the Fiedler vector, the second
+    eigenvector of the Laplacian of the similarity shifted to be nonnegative. For a matrix that
+    falls away from its diagonal (Robinsonian) it is the true order or its reverse, which cannot be
+    told apart. Rows are dealt at random first, so that ties cannot keep the order they came in.
+    """
+    batch, pos = similarity.shape[:2]
+    dealt = torch.rand(batch, pos, generator=generator).argsort(dim=-1)
+    weights = _permuted(similarity.cpu().double(), dealt).numpy()
+    fiedler = np.stack([_fiedler_vector(matrix) for matrix in weights])
+    return dealt.gather(-1, torch.from_numpy(fiedler.argsort(axis=-1)))
+
+
+def _fiedler_vector(similarity: Float[np.ndarray, "pos pos"]) -> Float[np.ndarray, " pos"]:
+    weights = similarity - similarity.min()
+    np.fill_diagonal(weights, 0)
+    laplacian = np.diag(weights.sum(axis=1)) - weights
+    return eigh(laplacian, subset_by_index=[1, 1])[1][:, 0]
+
+
+def _permuted(
+    cosines: Float[Tensor, "batch pos pos"], order: Int[Tensor, "batch pos"]
+) -> Float[Tensor, "batch pos pos"]:
+    """Rows and columns in another order."""
+    batch = torch.arange(len(order))[:, None, None]
+    return cosines[batch, order[:, :, None], order[:, None, :]]
+
+
+def kendall_tau(
+    order: Int[Tensor, "batch pos"], labels: Int[Tensor, "batch pos"]
+) -> Float[Tensor, " batch"]:
+    """|Kendall's tau| between a recovered order of the rows and the rows' labels, 0 to 1.
+
+    Absolute, because a similarity matrix cannot tell a sequence from its reverse.
+    """
+    found = labels.gather(-1, order)
+    pairs = torch.sign(found[:, None, :] - found[:, :, None]).triu()
+    pos = order.shape[-1]
+    return pairs.sum(dim=(-2, -1)).abs().double() / (pos * (pos - 1) / 2)
+
+
+def chance_tau(n: int) -> float:
+    """The mean |Kendall tau| of random orders of n rows.
+
+    tau is nearly normal with variance 2 (2n + 5) / (9 n (n - 1)) (Kendall 1938), and the mean of
+    |N(0, s^2)| is s sqrt(2/pi): within 1% from n = 8 on.
+    """
+    variance = 2 * (2 * n + 5) / (9 * n * (n - 1))
+    return float(np.sqrt(variance * 2 / np.pi))
+
+
+class SimilarityProbe(Stream):
+    """What the cosines between the rows of a sequence say about their positions: "similarity".
+
+    * cosine [pos pos]: mean cosine matrix.
+    * adjacency_a, adjacency_b, adjacency_c: chance 0.5.
+    * mae, r2: position by ridge regression on the row's `cosine_profile`.
+    * seriation_tau: |Kendall tau| of the order that `seriate` finds; chance is a random order's.
+
+    Cosine matrices are as large as attention maps: only those of the first `n_sequences` sequences
+    to fit on and as many held-out ones are kept, and further batches cost nothing. For the control
+    the rows and columns of every matrix are permuted.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_sequences: int = 32,
+        alpha: float = 1.0,
+        seed: int = 0,
+        n_resamples: int = 1000,
+    ) -> None:
+        super().__init__(seed=seed, n_resamples=n_resamples)
+        self.n_sequences = n_sequences
+        self.alpha = alpha
+        if n_sequences < 2:
+            raise ProbeError(f"n_sequences is {n_sequences}; an interval needs at least 2")
+        # Cosines [batch pos pos] and labels [control batch pos] of the sequences kept.
+        self._to_fit: list[tuple[Tensor, Tensor]] = []
+        self._held_out: list[tuple[Tensor, Tensor]] = []
+
+    def _keep(self, kept: list[tuple[Tensor, Tensor]], activations: Tensor) -> None:
+        room = self.n_sequences - sum(len(cosines) for cosines, _ in kept)
+        if room > 0:
+            cosines = cosine_similarity(activations[:room]).cpu()
+            require_finite(cosines)
+            kept.append((cosines, self._labels(len(cosines))))
+
+    def _first(self, kept: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        """The first `n_sequences` of what two probes kept."""
+        cosines = torch.cat([cosines for cosines, _ in kept])
+        labels = torch.cat([labels for _, labels in kept], dim=1)
+        return [(cosines[: self.n_sequences], labels[:, : self.n_sequences])]
+
+    def _fit(self, activations: Tensor) -> None:
+        self._keep(self._to_fit, activations)
+
+    def _solve(self) -> None:
+        [(cosines, labels)] = self._first(self._to_fit)
+        targets = rearrange(labels, "control batch pos -> batch pos control")
+        moments = LinearMoments().update(cosine_profile(cosines), targets)
+        self._coefficients, self._intercepts = moments.ridge(self.alpha)
+        self._to_fit = []
+
+    def _score(self, activations: Tensor) -> None:
+        self._keep(self._held_out, activations)
+
+    def _fitted(self) -> Sequence[np.ndarray]:
+        return self._coefficients, self._intercepts
+
+    def _merge_fit(self, other: Self) -> None:
+        self._to_fit = self._first(self._to_fit + other._to_fit)
+
+    def _merge_scores(self, other: Self) -> None:
+        self._held_out = self._first(self._held_out + other._held_out)
+
+    def _result(self) -> dict[str, ProbeResult]:
+        [(cosines, labels)] = self._first(self._held_out)
+        scores = (
+            *self._position_scores(cosines, labels),
+            *self._adjacency_scores(cosines, labels),
+            *self._seriation_scores(cosines, labels),
+        )
+        arrays = {"cosine": cosines.mean(dim=0).numpy(), "positions": self._positions.numpy()}
+        return {"similarity": ProbeResult(scores, arrays)}
+
+    def _position_scores(self, cosines: Tensor, labels: Tensor) -> tuple[Score, ...]:
+        predicted = cosine_profile(cosines).double() @ torch.from_numpy(self._coefficients)
+        predicted = predicted + torch.from_numpy(self._intercepts)
+        error = rearrange(predicted, "batch pos control -> control batch pos") - labels
+        errors = self._position_errors(self._positions.double())
+        errors.update(error, error)
+        return errors.scores()
+
+    def _adjacency_scores(self, cosines: Tensor, labels: Tensor) -> list[Score]:
+        shuffled = _permuted(cosines, labels[1].argsort(dim=-1))
+        return [
+            self._mean_score(metric, function(matrices), 0.5, control)
+            for control, matrices in (("", cosines), (SHUFFLED, shuffled))
+            for metric, function in (
+                ("adjacency_a", adjacency_a),
+                ("adjacency_b", adjacency_b),
+                ("adjacency_c", adjacency_c),
+            )
+        ]
+
+    def _seriation_scores(self, cosines: Tensor, labels: Tensor) -> list[Score]:
+        # A generator of its own, so that a result read twice has the same bits.
+        order = seriate(cosines, torch.Generator().manual_seed(self.seed))
+        chance = chance_tau(cosines.shape[-1])
+        return [
+            self._mean_score("seriation_tau", kendall_tau(order, labels[i]), chance, control)
+            for i, control in enumerate(("", SHUFFLED))
+        ]
+
+    def _mean_score(self, metric: str, values: Tensor, chance: float, control: str) -> Score:
+        bootstrap = SequenceBootstrap(self.n_resamples, self.seed).update(values[:, None])
+        return bootstrap.score(metric, lambda means: means[..., 0], chance=chance, control=control)

@@ -1,0 +1,223 @@
+"""The variance of a row's components against position: its law, and position read from it alone.
+
+Chi et al. 2023 derive that one causal layer at random initialisation gives its output a variance
+proportional to 1/m over the m tokens that a query sees, on top of the residual's own. The variance
+is taken across the components of one row, as Zuo et al. 2025 describe it.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from scipy.ndimage import gaussian_filter1d
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from probes._stream import Stream, raised, require_finite
+from probes.controls import ArrayFunction, SequenceBootstrap, half_of
+from probes.scores import SHUFFLED, ProbeResult
+
+# Bins of log variance, in nats: a thousandth is far below the spread of any row's log variance
+# (sqrt(2/d), 0.02 at d = 4096). Every shard uses the same grid, so that its bins add up.
+_BIN_WIDTH = 1 / 1024
+# A constant row has no log variance: it counts as this one.
+_LOWEST = -100.0
+
+
+def row_variance(activations: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows"]:
+    """The variance across the components of each row, by which a layer norm divides (float64)."""
+    activations = raised(activations)
+    centred = activations - activations.mean(dim=-1, keepdim=True)
+    return torch.linalg.vector_norm(centred, dim=-1).double().square() / centred.shape[-1]
+
+
+def variance_law(
+    curve: Float[np.ndarray, "*curves pos"], positions: Int[np.ndarray, " pos"]
+) -> Float[np.ndarray, "*curves 2"]:
+    """(a, b) of the least-squares fit of a variance curve to a + b/m, with m = position + 1.
+
+    Chi et al. 2023: a is the residual's own variance, b what attention adds at the first position.
+    """
+    return curve @ np.linalg.pinv(_law_terms(positions)).T
+
+
+def _law_terms(positions: Int[np.ndarray, " pos"]) -> Float[np.ndarray, "pos 2"]:
+    return np.stack([np.ones(len(positions)), 1 / (positions + 1)], axis=1)
+
+
+class _LogVarianceBins:
+    """Sums of targets by bin of log variance, which is all that kernel regression needs."""
+
+    def __init__(self) -> None:
+        self._bins = np.zeros(0, dtype=np.int64)
+        self._sums = np.zeros((0, 0))  # [bin (count, target...)]
+
+    def update(self, variance: Float[np.ndarray, " n"], targets: Float[np.ndarray, "n k"]) -> Self:
+        bins = np.floor(_log(variance) / _BIN_WIDTH).astype(np.int64)
+        self._add(bins, np.column_stack([np.ones(len(bins)), targets]))
+        return self
+
+    def merge(self, other: "_LogVarianceBins") -> None:
+        self._add(other._bins, other._sums)
+
+    def _add(self, bins: np.ndarray, sums: np.ndarray) -> None:
+        if len(self._bins):
+            bins, sums = np.concatenate([self._bins, bins]), np.concatenate([self._sums, sums])
+        self._bins, where = np.unique(bins, return_inverse=True)
+        self._sums = np.stack(
+            [np.bincount(where, column, minlength=len(self._bins)) for column in sums.T], axis=1
+        )
+
+    def curve(self) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, "point k"]]:
+        """Log variances, and the targets' mean around each (Nadaraya 1964, Watson 1964).
+
+        The kernel is Gaussian; its bandwidth is Silverman's (1986, equation 3.28), 1.06 sigma
+        n^(-1/5), with sigma the standard deviation of the log variances.
+        """
+        counts = self._sums[:, 0]
+        deviation = np.sqrt(np.cov(self._bins, fweights=counts.astype(np.int64), ddof=0))
+        bandwidth = 1.06 * deviation * counts.sum() ** -0.2
+        first = self._bins[0]
+        dense = np.zeros((self._bins[-1] - first + 1, self._sums.shape[1]))
+        dense[self._bins - first] = self._sums
+        if bandwidth > 0:
+            dense = gaussian_filter1d(dense, bandwidth, axis=0, mode="constant")
+        # Beyond the kernel's reach of any row there is nothing to average.
+        reached = np.flatnonzero(dense[:, 0] > 0)
+        centres = (first + reached + 0.5) * _BIN_WIDTH
+        return centres, dense[reached, 1:] / dense[reached, :1]
+
+
+def _log(variance: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*rows"]:
+    return np.log(np.maximum(variance, np.exp(_LOWEST)))
+
+
+class VarianceRegressor(RegressorMixin, BaseEstimator):
+    """A regressor that sees nothing of a row but the log variance across its components.
+
+    Kernel regression on sums over a fixed grid of log variances, so that `partial_fit` is exact
+    and memory does not grow with the data.
+    """
+
+    def fit(self, X: Float[np.ndarray, "n d"], y: Float[np.ndarray, " n"]) -> Self:
+        """Fits to rows X [n d] and targets y [n], forgetting what was seen before."""
+        return self._absorb(_LogVarianceBins(), X, y, reset=True)
+
+    def partial_fit(self, X: Float[np.ndarray, "n d"], y: Float[np.ndarray, " n"]) -> Self:
+        """Adds rows to what was seen before."""
+        first = not hasattr(self, "bins_")
+        return self._absorb(_LogVarianceBins() if first else self.bins_, X, y, reset=first)
+
+    def predict(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+        """The mean target of rows with nearly the same variance."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        return np.interp(_log(X.var(axis=1)), self.log_variance_, self.mean_target_)
+
+    def _absorb(self, bins: _LogVarianceBins, X: np.ndarray, y: np.ndarray, reset: bool) -> Self:
+        X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, y_numeric=True)
+        self.bins_ = bins.update(X.var(axis=1), column_or_1d(y, dtype=np.float64)[:, None])
+        self.log_variance_, means = bins.curve()
+        self.mean_target_ = means[:, 0]
+        return self
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        # A row's variance alone says little about most targets: that is the point of it.
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+class VarianceProbe(Stream):
+    """What the variance of a row says about its position: "variance".
+
+    * curve [pos]: mean row variance of the held-out sequences, with its interval.
+    * law [2]: (a, b) of a + b/m, by unweighted least squares on the mean curve of the fitted
+      sequences; law_r2 is the share of the held-out curve's variation that it explains. Chance 0.
+    * mae, r2: position predicted from the row's log variance alone, as by `VarianceRegressor`.
+
+    For the control, each sequence's variances are dealt to shuffled positions.
+    """
+
+    def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
+        super().__init__(seed=seed, n_resamples=n_resamples)
+        self._bins = _LogVarianceBins()
+        self._curves: Float[np.ndarray, "control pos"] = np.zeros((2, 1))  # sums over sequences
+
+    def _variance(self, activations: Tensor) -> Float[Tensor, "batch pos"]:
+        variance = row_variance(activations).cpu()
+        require_finite(variance)
+        return variance
+
+    def _by_label(
+        self, variance: Float[Tensor, "batch pos"], labels: Int[Tensor, "control batch pos"]
+    ) -> Float[Tensor, "control batch pos"]:
+        """Each sequence's variances in the order of its labels."""
+        return variance.expand(labels.shape).gather(-1, labels.argsort(dim=-1))
+
+    def _fit(self, activations: Tensor) -> None:
+        variance, labels = self._variance(activations), self._labels(len(activations))
+        self._curves = self._curves + self._by_label(variance, labels).sum(dim=1).numpy()
+        targets = rearrange(labels, "control batch pos -> (batch pos) control")
+        self._bins.update(variance.flatten().numpy(), targets.double().numpy())
+
+    def _solve(self) -> None:
+        self._log_variance, self._mean_position = self._bins.curve()
+        self._law = variance_law(self._curves / self.n_fitted, self._positions.numpy())
+        self._errors = self._position_errors(self._positions.double())
+        self._bootstrap = SequenceBootstrap(self.n_resamples, self.seed)
+
+    def _score(self, activations: Tensor) -> None:
+        variance, labels = self._variance(activations), self._labels(len(activations))
+        log_variance = _log(variance.numpy())
+        predicted = np.stack(
+            [np.interp(log_variance, self._log_variance, mean) for mean in self._mean_position.T]
+        )
+        error = torch.from_numpy(predicted) - labels
+        self._errors.update(error, error)
+        curves = self._by_label(variance, labels)
+        self._bootstrap.update(rearrange(curves, "control batch pos -> batch (control pos)"))
+
+    def _fitted(self) -> Sequence[np.ndarray]:
+        return self._log_variance, self._mean_position, self._law
+
+    def _merge_fit(self, other: Self) -> None:
+        self._curves = self._curves + other._curves
+        self._bins.merge(other._bins)
+
+    def _merge_scores(self, other: Self) -> None:
+        self._errors.merge(other._errors)
+        self._bootstrap.merge(other._bootstrap)
+
+    def _result(self) -> dict[str, ProbeResult]:
+        positions = self._positions.numpy()
+        predicted = self._law @ _law_terms(positions).T
+
+        def law_r2(control: int) -> ArrayFunction:
+            def r2(curve: np.ndarray) -> np.ndarray:
+                missed = ((curve - predicted[control]) ** 2).mean(axis=-1)
+                spread = curve.var(axis=-1)
+                # A curve without any variation leaves nothing to explain.
+                return np.where(spread > 0, 1 - missed / np.where(spread > 0, spread, 1), 0.0)
+
+            return half_of(control, r2)
+
+        laws = tuple(
+            self._bootstrap.score("law_r2", law_r2(i), chance=0.0, control=control)
+            for i, control in enumerate(("", SHUFFLED))
+        )
+        pos = len(positions)
+        low, high = self._bootstrap.interval()
+        arrays = {
+            "curve": self._bootstrap.mean()[:pos],
+            "curve_low": low[:pos],
+            "curve_high": high[:pos],
+            "law": self._law[0],
+            "positions": positions,
+        }
+        return {"variance": ProbeResult((*self._errors.scores(), *laws), arrays)}

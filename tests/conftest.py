@@ -1,0 +1,28 @@
+"""Models that several test files share: tiny random ones of ours, and tiny Hugging Face ones."""
+
+import os
+
+# Read when the library is imported: no test may reach a model hub, whatever the network allows.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+
+from nope_interp.config import TransformerConfig
+from nope_interp.transformer import HookedTransformer
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> TransformerConfig:
+    return TransformerConfig(n_layers=2, d_model=32, n_heads=4, d_vocab=50, n_ctx=32)
+
+
+@pytest.fixture
+def tiny_model(tiny_config: TransformerConfig) -> HookedTransformer:
+    return HookedTransformer(tiny_config).eval()
+
+
+@pytest.fixture
+def tiny_tokens(tiny_config: TransformerConfig) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(tiny_config.d_vocab, (6, 24), generator=generator)

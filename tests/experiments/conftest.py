@@ -1,0 +1,213 @@
+"""A synthetic run with the true schema: numbers are random, names and shapes as in a real one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.measurements import COLUMNS
+from experiments.report.data import ReportData
+
+HOSTILE = "</script><script>document.title='x'</script>"
+METRICS = {
+    "linear": ("mae", "r2"),
+    "counting": ("r2", "mae"),
+    "two_layer": ("mae", "r2"),
+    "variance": ("mae", "r2", "law_r2"),
+    "similarity": ("mae", "r2", "adjacency_a", "adjacency_b", "adjacency_c", "seriation_tau"),
+    "positional_vectors": ("share",),
+}
+
+
+@dataclass(frozen=True)
+class SyntheticVerdict:
+    hypothesis: str
+    sentence: str
+    rows: tuple[dict[str, Any], ...]
+
+
+def _chance(metric: str, n_positions: int) -> float:
+    chances = {"mae": n_positions / 4, "law_r2": np.nan, "seriation_tau": 0.08}
+    return 0.5 if metric.startswith("adjacency") else chances.get(metric, 0.0)
+
+
+def _value(rng: np.random.Generator, metric: str, chance: float, strength: float) -> float:
+    if metric == "mae":
+        return chance * (1 - 0.9 * strength) + rng.normal(0, 0.02 * chance)
+    base = 0.0 if np.isnan(chance) else chance
+    return base + (0.97 - base) * strength + rng.normal(0, 0.01)
+
+
+def _places(n_layers: int) -> list[tuple[int, str]]:
+    inner = [(layer, site) for layer in range(n_layers) for site in ("attn_out", "resid_post")]
+    return [(0, "resid_pre"), *inner]
+
+
+def synthetic_report(
+    n_layers: int = 2,
+    n_positions: int = 24,
+    variants: Sequence[str] = ("trained", "random-init", "bidirectional"),
+    tokens: Sequence[str] = ("text", "random"),
+    example_tokens: Sequence[str] | None = None,
+    seed: int = 0,
+    **changes: Any,
+) -> ReportData:
+    """A ReportData of that size; `changes` replace whole fields."""
+    rng = np.random.default_rng(seed)
+    positions = np.arange(1, n_positions)
+    m = positions + 1
+    rows: list[dict[str, Any]] = []
+    arrays: dict[str, np.ndarray] = {}
+    for variant in variants:
+        for source in tokens:
+            for begin in (False, True):
+                for layer, site in _places(n_layers):
+                    depth = 0 if site == "resid_pre" else layer + 1
+                    reach = {"trained": 0.95, "pretrained": 0.95, "random-init": 0.4}.get(
+                        variant, 0
+                    )
+                    strength = reach * depth / n_layers * (1.0 if begin else 0.85)
+                    place = f"{variant}/{source}/{'begin' if begin else 'nobegin'}/{layer}/{site}"
+                    for probe, metrics in METRICS.items():
+                        if probe == "two_layer" and site == "attn_out":
+                            continue
+                        for metric in metrics:
+                            for control in ("", "shuffled positions"):
+                                if control and metric in ("law_r2",):
+                                    continue
+                                chance = _chance(metric, n_positions)
+                                value = _value(rng, metric, chance, 0 if control else strength)
+                                half = 0.04 * abs(value) + 0.005
+                                where = ("compare", "nope-4x128", variant, source, begin, 0, None)
+                                what = (layer, None, site, probe, control, metric)
+                                score = (value, value - half, value + half, chance, 64)
+                                rows.append(dict(zip(COLUMNS, where + what + score, strict=True)))
+                        arrays[f"{place}/{probe}/positions"] = positions
+                    law = np.array([0.3 + depth, strength * 4])
+                    curve = law[0] + law[1] / m + rng.normal(0, 0.02, len(m))
+                    arrays |= {
+                        f"{place}/variance/curve": curve,
+                        f"{place}/variance/curve_low": curve - 0.05,
+                        f"{place}/variance/curve_high": curve + 0.05,
+                        f"{place}/variance/law": law,
+                    }
+                    i, j = np.meshgrid(m, m, indexing="ij")
+                    cosine = strength * np.sqrt(np.minimum(i, j) / np.maximum(i, j))
+                    noise = rng.normal(0, 0.01, cosine.shape)
+                    cosine = np.clip(cosine + (noise + noise.T) / 2, -1, 1)
+                    np.fill_diagonal(cosine, 1.0)
+                    arrays[f"{place}/similarity/cosine"] = cosine
+                    for probe in ("linear", "two_layer"):
+                        if probe == "two_layer" and site == "attn_out":
+                            continue
+                        error = (
+                            n_positions
+                            / 4
+                            * (1 - 0.8 * strength * (1 - positions / 2 / n_positions))
+                        )
+                        error = error + rng.normal(0, 0.2, len(m))
+                        arrays |= {
+                            f"{place}/{probe}/error": error,
+                            f"{place}/{probe}/error_low": error - 0.8,
+                            f"{place}/{probe}/error_high": error + 0.8,
+                        }
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+    fields: dict[str, Any] = {
+        "title": "How nope-4x128 knows where it is",
+        "measurements": table,
+        "arrays": arrays,
+        "info": {
+            "model": "nope-4x128",
+            "config": {"n_layers": n_layers, "d_model": 128, "positions": "none", "causal": True},
+            "sequences fitted": 192,
+            "sequences held out": 64,
+            "seq_len": n_positions,
+            "seed": 0,
+            "versions": {"torch": "2.8.0", "transformer-lens": "4.3.0"},
+            "platform": "Linux, 2 cores",
+            "seconds": 231,
+            "command": "nope-interp compare --seed 0",
+            "notes": [
+                "Position 0 is left out: the begin token and the attention sink give it away."
+            ],
+        },
+        "verdicts": _verdicts(table, variants, tokens),
+        "headline": (
+            "Synthetic numbers: after training, position can be read within 3 of 24 places from a "
+            "straight line through the residual stream; before training it cannot."
+        ),
+        "example": _example(rng, variants, n_layers, example_tokens or _tokens(n_positions)),
+    }
+    return ReportData(**(fields | changes))
+
+
+def _tokens(n: int) -> list[str]:
+    words = ["The", "quick", "brown", "fox", "jumps", "over", "a", "dog", "and\n", "sleeps"]
+    return [HOSTILE, *(" " + words[i % len(words)] for i in range(n - 1))]
+
+
+def _verdicts(
+    table: pd.DataFrame, variants: Sequence[str], tokens: Sequence[str]
+) -> list[SyntheticVerdict]:
+    asked = {
+        "variance": ("variance", "mae"),
+        "similarity": ("similarity", "mae"),
+        "counting": ("counting", "mae"),
+        "positional vectors": ("positional_vectors", "share"),
+    }
+    verdicts = []
+    for hypothesis, (probe, metric) in asked.items():
+        rows = []
+        of_probe = table[(table["probe"] == probe) & (table["metric"] == metric)]
+        keys = ["variant", "tokens", "begin_token"]
+        for key, group in of_probe.groupby(keys, sort=False):
+            own = group[group["control"] == ""].sort_values("value", ascending=metric == "mae")
+            best = own.iloc[0]
+            control = group[
+                (group["control"] != "")
+                & (group["layer"] == best["layer"])
+                & (group["site"] == best["site"])
+            ]
+            names = ["layer", "site", "metric", "value", "ci_low", "ci_high", "chance"]
+            row = dict(zip(keys, key, strict=True)) | {name: best[name] for name in names}
+            word = {"trained": "readable", "random-init": "faint"}.get(row["variant"], "unreadable")
+            rows.append(row | {"control_value": control["value"].iloc[0], "verdict": word})
+        sentence = (
+            f"Synthetic sentence about {hypothesis}: read in the trained model, absent before."
+        )
+        verdicts.append(SyntheticVerdict(hypothesis, sentence, tuple(rows)))
+    return verdicts
+
+
+def _example(
+    rng: np.random.Generator, variants: Sequence[str], n_layers: int, tokens: Sequence[str]
+) -> dict[str, Any]:
+    n = len(tokens)
+    predictions: dict[str, dict[str, list[float | None]]] = {}
+    patterns: dict[str, dict[str, np.ndarray]] = {}
+    for variant in variants:
+        predictions[variant], patterns[variant] = {}, {}
+        for layer in range(n_layers):
+            strength = (
+                {"trained": 0.9, "pretrained": 0.9}.get(variant, 0.1) * (layer + 1) / n_layers
+            )
+            guess = strength * np.arange(n) + (1 - strength) * n / 2 + rng.normal(0, 1, n)
+            predictions[variant][f"block {layer}"] = [None, *guess[1:].tolist()]
+            weights = rng.exponential(1.0, (4, n, n))
+            if variant != "bidirectional":
+                weights = np.tril(weights)
+            patterns[variant][f"block {layer}"] = weights / weights.sum(-1, keepdims=True)
+    return {"tokens": list(tokens), "predictions": predictions, "patterns": patterns}
+
+
+@pytest.fixture(scope="session")
+def make_report() -> Callable[..., ReportData]:
+    return synthetic_report
+
+
+@pytest.fixture(scope="session")
+def small_report() -> ReportData:
+    return synthetic_report()

@@ -1,0 +1,304 @@
+"""The page as text: nothing escapes, nothing is asked of the network, nothing is invented."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.report import circuits, figures
+from experiments.report._encode import every, json_text, number, packed, script_text
+from experiments.report.data import ReportData
+from experiments.report.page import render
+from nope_interp.errors import UserError
+
+HOSTILE = "</script><script>document.title='x'</script>"
+IMAGE = "<img src=x onerror=alert(1)>"
+
+
+class Page(HTMLParser):
+    """What a browser would find: elements, their attributes and the text of each script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.words: list[str] = []
+        self._in_script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+        self._in_script = tag == "script"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_script = self._in_script and tag != "script"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script:
+            self.scripts[-1] += data
+        else:
+            self.words.append(data)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        (found,) = (s for s in self.scripts if s.startswith('{"variants"'))
+        return json.loads(found)
+
+
+@pytest.fixture(scope="module")
+def page_text(small_report: ReportData) -> str:
+    return render(small_report)
+
+
+@pytest.fixture(scope="module")
+def page(page_text: str) -> Page:
+    return Page(page_text)
+
+
+def test_each_library_stands_in_the_page_once(page_text: str, page: Page) -> None:
+    # Their licence line and their global's definition are in each exactly once.
+    assert page_text.count("* plotly.js v") == 1
+    assert page_text.count("var CircuitsVis=") == 1
+    assert len(page.scripts) == 4  # data, Plotly, CircuitsVis, ours
+
+
+def test_nothing_is_asked_of_the_network(page: Page) -> None:
+    for tag, attributes in page.elements:
+        # Links are for people to follow; everything else with an address would be fetched.
+        for name in ("src", "srcset", "href", "data", "action", "poster"):
+            if tag != "a" and attributes.get(name):
+                assert str(attributes[name]).startswith("data:"), (tag, attributes)
+    assert "sourceMappingURL" not in "".join(page.scripts)
+
+
+def test_the_policy_lets_only_these_scripts_run(page: Page) -> None:
+    metas = [a for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    policy = str(metas[0]["content"])
+    assert policy.startswith("default-src 'none'")
+    allowed = set(re.findall(r"'sha256-([^']+)'", policy))
+    hashes = {base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in page.scripts}
+    assert allowed < hashes
+    assert len(hashes - allowed) == 1  # the data, which never runs
+
+
+def test_hostile_strings_are_text_everywhere(make_report: Any) -> None:
+    data = make_report(
+        variants=("trained", IMAGE),
+        title=HOSTILE,
+        headline=IMAGE,
+        info={"model": HOSTILE, "config": {IMAGE: [IMAGE]}, "notes": [IMAGE], "command": HOSTILE},
+    )
+    text = render(data)
+    page = Page(text)
+    assert IMAGE not in text
+    assert HOSTILE not in text
+    assert not [tag for tag, _ in page.elements if tag == "img"]
+    assert len(page.scripts) == 4
+    shown = "".join(page.words)
+    assert HOSTILE in shown
+    assert IMAGE in shown
+    assert page.data["example"]["tokens"][0] == HOSTILE
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.recursive(st.text() | st.none() | st.floats(allow_nan=False, allow_infinity=False),
+                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
+def test_json_reads_back_and_holds_nothing_an_html_parser_sees(value: Any) -> None:
+    text = json_text(value)
+    assert json.loads(text) == value
+    assert not set(text) & set("<>&\u2028\u2029")
+
+
+def test_json_refuses_what_json_cannot_say() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_text([float("nan")])
+
+
+def test_script_text_cannot_end_its_element() -> None:
+    source = script_text("a = '</script><!-- </SCRIPT-like'\r\n")
+    assert "</script" not in source
+    assert "<!--" not in source
+    assert "\r" not in source
+
+
+@pytest.mark.parametrize("scale", [1000, 10_000])
+def test_packed_numbers_unpack_to_half_a_unit(scale: int) -> None:
+    values = np.append(np.random.default_rng(0).uniform(-1, 1, 500), np.nan)
+    integers = np.frombuffer(base64.b64decode(packed(values, scale)), "<i2")
+    assert integers[-1] == -32768
+    # Rounding to whole units of 1/scale errs by at most half of one.
+    assert np.max(np.abs(integers[:-1] / scale - values[:-1])) <= 0.5 / scale + 1e-12
+
+
+@given(st.integers(1, 5000), st.integers(1, 500))
+def test_every_is_the_smallest_sufficient_step(length: int, most: int) -> None:
+    step = every(length, most)
+    assert len(range(0, length, step)) <= most
+    assert step == 1 or len(range(0, length, step - 1)) > most
+
+
+def test_every_chart_has_its_csv_a_heading_and_a_caption(page_text: str, page: Page) -> None:
+    figure_texts = re.findall(r'<figure class="chart".*?</figure>', page_text, re.DOTALL)
+    assert len(figure_texts) == len(page.data["charts"]) + 2  # the strip and the attention views
+    for text in figure_texts:
+        assert 'class="quiet csv"' in text
+        assert re.search(r"<h3[^>]*>\s*\w", text)
+        assert re.search(r"<figcaption>\s*\w", text)
+
+
+def test_every_line_chart_draws_chance_and_every_layer_chart_its_control(page: Page) -> None:
+    for name, chart in page.data["charts"].items():
+        if chart["kind"] != "lines":
+            continue
+        for view in chart["views"].values():
+            for panel in view["panels"]:
+                kinds = {series["kind"] for series in panel["series"]}
+                assert "chance" in kinds, (name, panel["title"])
+                if name in ("probe-error", "adjacency"):
+                    assert "control" in kinds, (name, panel["title"])
+
+
+def test_the_probe_chart_holds_the_tables_numbers(small_report: ReportData) -> None:
+    chart = figures.sections(small_report)[0].charts[0]
+    table = small_report.measurements
+    panel = chart.views["random|begin|mae|resid"]["panels"][0]
+    (line,) = (s for s in panel["series"] if s["name"] == "random-init")
+    rows = table.query(
+        "variant == 'random-init' and tokens == 'random' and begin_token and probe == 'linear'"
+        " and metric == 'mae' and control == ''"
+    )
+    streams = [rows[rows["site"] == site] for site in ("resid_pre", "resid_post")]
+    wanted = pd.concat(streams)
+    assert line["x"] == [-1, 0, 1]  # the input stands one step before block 0
+    for ours, column in (("y", "value"), ("low", "ci_low"), ("high", "ci_high")):
+        assert line[ours] == [number(v) for v in wanted[column]]
+
+
+def test_the_heat_map_holds_the_arrays_numbers(small_report: ReportData) -> None:
+    chart = figures.sections(small_report)[2].charts[0]
+    panel = chart.views["text|nobegin|attn_out|1"]["panels"][0]
+    array = small_report.arrays["trained/text/nobegin/1/attn_out/similarity/cosine"]
+    integers = np.frombuffer(base64.b64decode(panel["matrix"]["cells"]), "<i2")
+    below = array[np.tril_indices(len(array), k=-1)]
+    assert np.allclose(integers / figures.COSINE_SCALE, below, atol=0.5 / figures.COSINE_SCALE)
+
+
+def test_the_fit_is_the_law_at_each_position(small_report: ReportData) -> None:
+    chart = figures.sections(small_report)[1].charts[0]
+    panel = chart.views["text|nobegin|resid|1"]["panels"][0]
+    (fit,) = (s for s in panel["series"] if s["kind"] == "fit")
+    a, b = small_report.arrays["trained/text/nobegin/1/resid_post/variance/law"]
+    m = small_report.arrays["trained/text/nobegin/1/resid_post/variance/positions"] + 1
+    # Five significant digits are kept.
+    assert np.allclose(fit["y"], a + b / m, rtol=1e-4)
+
+
+def test_what_was_not_measured_is_not_offered(make_report: Any) -> None:
+    data = make_report(variants=("pretrained", "random-init"), tokens=("text",), example={})
+    kept = data.measurements[data.measurements["probe"] != "two_layer"]
+    arrays = {key: a for key, a in data.arrays.items() if "/two_layer/" not in key}
+    page = Page(render(make_report(measurements=kept, arrays=arrays, example={})))
+    assert page.data["variants"] == ["pretrained", "random-init"]
+    assert page.data["example"] is None
+    assert not any("CircuitsVis=" in script for script in page.scripts)
+    titles = [
+        panel["title"]
+        for chart in page.data["charts"].values()
+        for view in chart["views"].values()
+        for panel in view["panels"]
+    ]
+    assert figures.PROBES["linear"] in titles
+    assert figures.PROBES["two_layer"] not in titles
+    radios = [a["value"] for tag, a in page.elements if a.get("name") == "tokens"]
+    assert radios == ["text"]
+
+
+def test_a_run_with_nothing_to_draw_still_makes_a_page(small_report: ReportData) -> None:
+    empty = ReportData(
+        title="empty",
+        measurements=small_report.measurements.iloc[:0],
+        arrays={},
+        info={},
+        verdicts=[],
+        headline="nothing",
+    )
+    assert Page(render(empty)).data["charts"] == {}
+
+
+def test_missing_numbers_become_gaps(make_report: Any) -> None:
+    data = make_report()
+    table = data.measurements.copy()
+    table.loc[table["metric"] == "mae", ["value", "ci_low", "ci_high"]] = np.nan
+    page = Page(render(make_report(measurements=table)))
+    panel = page.data["charts"]["probe-error"]["views"]["text|nobegin|mae|resid"]["panels"][0]
+    (line,) = (s for s in panel["series"] if s["name"] == "trained")
+    assert line["y"] == [None, None, None]
+
+
+def test_arrays_of_other_kinds_are_left_alone(small_report: ReportData) -> None:
+    more = {**small_report.arrays, "example/trained/pattern/0": np.zeros((2, 3, 3))}
+    drawn = figures.sections(small_report)
+    fields = vars(small_report) | {"arrays": more}
+    assert figures.sections(ReportData(**fields)) == drawn
+
+
+def test_the_whole_table_is_in_the_page(small_report: ReportData, page: Page) -> None:
+    table = page.data["table"]
+    assert table["length"] == len(small_report.measurements)
+    columns = {column["name"]: column for column in table["columns"]}
+    values = np.array(columns["value"]["values"], dtype=float)
+    # Six significant digits are kept.
+    assert np.allclose(values, small_report.measurements["value"], rtol=1e-5)
+    assert columns["variant"]["choices"]
+    assert not columns["model"]["shown"]
+
+
+def test_attention_views_are_cropped_and_know_the_future_mask() -> None:
+    rng = np.random.default_rng(0)
+    full = rng.uniform(0, 1, (2, 80, 80))
+    views = circuits.attention_views({"a": {0: full, 1: np.tril(full)}})
+    assert views["a"]["0"]["tokens"] == circuits.MOST_TOKENS
+    assert not views["a"]["0"]["causal"]
+    assert views["a"]["1"]["causal"]
+
+
+def test_the_page_stays_small_at_the_default_size(make_report: Any) -> None:
+    data = make_report(n_layers=4, n_positions=128)
+    assert len(render(data).encode()) < 12_000_000
+
+
+def test_many_matrices_are_thinned_to_the_budget(make_report: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(figures, "COSINE_CELLS", 2000)
+    chart = figures.sections(make_report())[2].charts[0]
+    panels = [panel for view in chart.views.values() for panel in view["panels"]]
+    cells = sum(len(base64.b64decode(panel["matrix"]["cells"])) // 2 for panel in panels)
+    assert cells <= 2000
+    assert "th position is shown" in chart.caption
+    assert panels[0]["matrix"]["positions"][:2] != [1, 2]
+
+
+def test_a_missing_column_is_named(small_report: ReportData) -> None:
+    fields = vars(small_report) | {"measurements": small_report.measurements.drop(columns="chance")}
+    with pytest.raises(UserError, match="'chance'"):
+        ReportData(**fields)
+
+
+def test_an_example_of_unequal_length_is_refused(small_report: ReportData) -> None:
+    example = {"tokens": ["a", "b"], "predictions": {"trained": {"block 0": [None, 1.0, 2.0]}}}
+    with pytest.raises(UserError, match=r"predictions of trained, layer block 0, .* 2 tokens"):
+        ReportData(**(vars(small_report) | {"example": example}))
+
+
+def test_invalid_unicode_in_a_name_does_not_stop_the_page(make_report: Any) -> None:
+    text = render(make_report(title="folder \udcff", example_tokens=["a\ud800", "b"] * 4))
+    text.encode("utf-8")

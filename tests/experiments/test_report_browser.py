@@ -1,0 +1,415 @@
+"""The page in a real browser, network off: it draws, switches, sorts, saves, and stays safe."""
+
+import csv
+import html
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from experiments.report.data import ReportData
+from experiments.report.page import render
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "</script><script>document.title='x'</script>"
+# Far more than a redraw takes, so that a busy machine does not fail the test.
+PATIENCE = 30
+
+
+class Browser:
+    """A page opened from its file, with what the tests ask of it."""
+
+    def __init__(self, driver: webdriver.Chrome, url: str, downloads: Path) -> None:
+        self.driver, self.downloads = driver, downloads
+        driver.get_log("browser")
+        driver.get(url)
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, condition: Callable[[], Any]) -> Any:
+        return WebDriverWait(self.driver, PATIENCE, poll_frequency=0.05).until(
+            lambda _: condition()
+        )
+
+    def click(self, selector: str) -> None:
+        element = self.find(selector)
+        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.click()
+
+    def choose(self, selector: str, value: str) -> None:
+        Select(self.find(selector)).select_by_value(value)
+
+    def traces(self, chart: str, panel: int = 0) -> list[dict[str, Any]]:
+        """What Plotly holds for a panel: the drawn data itself."""
+        return self.run(
+            "const plot = document.querySelectorAll(`#${arguments[0]} .plot`)[arguments[1]];"
+            "return plot.data.map(t => ({name: t.name, type: t.type, x: t.x, y: t.y, z: t.z}))",
+            chart,
+            panel,
+        )
+
+    def line(self, chart: str, name: str, panel: int = 0) -> list[float]:
+        (found,) = [t["y"] for t in self.traces(chart, panel) if t["name"] == name]
+        return found
+
+    def column(self, name: str) -> list[str]:
+        heads = [cell.text.split("\n")[0] for cell in self.all("#table thead th")]
+        index = heads.index(name) + 1
+        return [cell.text for cell in self.all(f"#table tbody td:nth-child({index})")]
+
+    def sort_by(self, name: str) -> None:
+        buttons = self.all("#table thead button")
+        (button,) = [button for button in buttons if button.text == name]
+        self.run("arguments[0].scrollIntoView({block: 'center'})", button)
+        button.send_keys(Keys.ENTER)  # the keyboard's way; a click does the same
+
+    def download(self, selector: str) -> list[list[str]]:
+        """The rows of the CSV file that a click saves."""
+        before = set(self.downloads.iterdir())
+        self.click(selector)
+        (file,) = self.wait(
+            lambda: [f for f in set(self.downloads.iterdir()) - before if f.suffix == ".csv"]
+        )
+        with file.open(encoding="utf-8", newline="") as stream:
+            return list(csv.reader(stream))
+
+
+def _program(name: str, package: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        pytest.fail(f"{name} is not on the PATH: install it (Debian: apt-get install {package}).")
+    return path
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = _program("chromium", "chromium")
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--window-size=1200,900",
+        "--host-resolver-rules=MAP * ~NOTFOUND",  # the network is off
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = Service(_program("chromedriver", "chromium-driver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def downloads(driver: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("downloads")
+    where = {"behavior": "allow", "downloadPath": str(folder)}
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", where)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page_file(small_report: ReportData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render(small_report), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Browser:
+    return Browser(driver, page_file.as_uri(), downloads)
+
+
+def test_the_page_draws_everything_and_complains_of_nothing(browser: Browser) -> None:
+    plots = browser.all(".plot")
+    assert len(plots) == 6 + 3 + 3 + 4 + 2 + 3
+    browser.wait(lambda: all(plot.find_elements(By.CSS_SELECTOR, ".main-svg") for plot in plots))
+    assert browser.all("#probe-error .scatterlayer .js-line")
+    assert browser.all("#cosine .heatmaplayer image")
+    browser.wait(lambda: browser.all("#attention canvas"))
+    assert browser.driver.get_log("browser") == []
+    asked = browser.run("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert [name for name in asked if not name.startswith("data:")] == []
+
+
+def test_the_console_would_have_told(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    # The positive control of the test above: a request and an error do show in the log.
+    path = tmp_path / "bad.html"
+    path.write_text("<img src='http://example.org/x.png'><script>throw Error('seen')</script>")
+    driver.get_log("browser")
+    driver.get(path.as_uri())
+    messages = " ".join(entry["message"] for entry in driver.get_log("browser"))
+    assert "ERR_NAME_NOT_RESOLVED" in messages
+    assert "seen" in messages
+
+
+def test_a_hostile_token_shows_as_text(browser: Browser, small_report: ReportData) -> None:
+    assert browser.driver.title == small_report.title
+    assert browser.find("#strip li b").text == HOSTILE
+    assert len(browser.all("script")) == 4
+    # Plotly reads its labels as HTML of a kind: there the token must come escaped.
+    hovers = browser.run(
+        "return [...document.querySelectorAll('#sequence-positions .plot')]"
+        ".flatMap(plot => plot.data).flatMap(trace => trace.text ?? [])"
+    )
+    assert "&lt;/script&gt;&lt;script&gt;document.title='x'&lt;/script&gt; at 0" in hovers
+    assert not any("<" in hover for hover in hovers)
+
+
+def test_the_policy_stops_scripts_and_requests_that_slip_in(browser: Browser) -> None:
+    browser.run(
+        "const s = document.createElement('script'); s.textContent = 'document.title = \"x\"';"
+        "document.body.append(s);"
+        "const i = new Image(); i.src = 'http://example.org/x.png'; document.body.append(i);"
+    )
+    assert browser.driver.title != "x"
+    messages = " ".join(entry["message"] for entry in browser.driver.get_log("browser"))
+    assert messages.count("Content Security Policy") == 2
+
+
+def test_the_heat_map_follows_layer_and_site(browser: Browser, small_report: ReportData) -> None:
+    def drawn() -> np.ndarray:
+        (trace,) = browser.traces("cosine")
+        return np.array(trace["z"], dtype=float)
+
+    def stored(layer: int, site: str) -> np.ndarray:
+        key = f"trained/text/nobegin/{layer}/{site}/similarity/cosine"
+        array = small_report.arrays[key].copy()
+        np.fill_diagonal(array, np.nan)
+        return array
+
+    # Four digits after the point are kept.
+    assert np.allclose(drawn(), stored(1, "resid_post"), atol=6e-5, equal_nan=True)
+    before = browser.find("#cosine .heatmaplayer image").get_attribute("href")
+    browser.choose("#cosine select[name='layer']", "0")
+    assert np.allclose(drawn(), stored(0, "resid_post"), atol=6e-5, equal_nan=True)
+    browser.wait(
+        lambda: browser.find("#cosine .heatmaplayer image").get_attribute("href") != before
+    )
+    browser.choose("#cosine select[name='layer']", "-1")
+    assert np.allclose(drawn(), stored(0, "resid_pre"), atol=6e-5, equal_nan=True)
+    browser.choose("#cosine select[name='site']", "attn_out")
+    layers = [o.get_attribute("value") for o in browser.all("#cosine select[name='layer'] option")]
+    assert layers == ["0", "1"]  # the input has no attention output, so it is not offered
+    assert np.allclose(drawn(), stored(1, "attn_out"), atol=6e-5, equal_nan=True)
+
+
+def test_the_condition_switches_every_chart_and_the_verdict(
+    browser: Browser, small_report: ReportData
+) -> None:
+    def wanted(tokens: str, begin: bool) -> list[float]:
+        table = small_report.measurements
+        rows = table[
+            (table["variant"] == "trained")
+            & (table["tokens"] == tokens)
+            & (table["begin_token"] == begin)
+            & (table["probe"] == "linear")
+            & (table["metric"] == "mae")
+            & (table["control"] == "")
+            & table["site"].isin(["resid_pre", "resid_post"])
+        ]
+        return rows["value"].tolist()
+
+    # Five significant digits are kept.
+    assert np.allclose(browser.line("probe-error", "trained"), wanted("text", False), rtol=1e-4)
+    names = ["probe-error", "variance-by-position", "adjacency", "error-by-position", "cosine"]
+    before = {name: browser.traces(name) for name in names}
+    browser.click("input[name='tokens'][value='random'] + span")
+    browser.click("input[name='begin'][value='begin'] + span")
+    assert np.allclose(browser.line("probe-error", "trained"), wanted("random", True), rtol=1e-4)
+    for name in names:
+        assert browser.traces(name) != before[name], name
+    shown = [body for body in browser.all("#verdicts tbody") if body.is_displayed()]
+    assert [body.get_attribute("data-condition") for body in shown] == ["random|begin"]
+    assert "random tokens with a begin token" in browser.find("#verdicts caption").text
+
+
+def test_a_variant_can_be_hidden(browser: Browser) -> None:
+    assert browser.line("probe-error", "random-init")
+    (button,) = [b for b in browser.all("#probe-error .legend button") if b.text == "random-init"]
+    button.click()
+    names = [trace["name"] for trace in browser.traces("probe-error")]
+    assert "random-init" not in names
+    assert "trained" in names
+    assert "chance" in names
+
+
+def test_the_axes_become_logarithmic(browser: Browser) -> None:
+    kind = "return document.querySelector('#variance-by-position .plot').layout.xaxis.type"
+    assert browser.run(kind) == "linear"
+    browser.click("#variance-by-position .log")
+    assert browser.run(kind) == "log"
+
+
+def test_the_table_sorts_both_ways_by_number_and_by_word(browser: Browser) -> None:
+    browser.sort_by("value")
+    rising = [float(text) for text in browser.column("value")]
+    assert rising == sorted(rising)
+    assert browser.find("#table th[aria-sort]").get_attribute("aria-sort") == "ascending"
+    browser.sort_by("value")
+    falling = [float(text) for text in browser.column("value")]
+    assert falling == sorted(falling, reverse=True)
+    assert falling[0] > rising[0]
+    browser.sort_by("probe")
+    assert browser.column("probe")[0] == "counting"
+    browser.sort_by("probe")
+    assert browser.column("probe")[0] == "variance"
+
+
+def test_missing_numbers_sort_last_both_ways(browser: Browser) -> None:
+    # law_r2 has no chance level.
+    for _ in range(2):
+        browser.sort_by("chance")
+        assert "–" not in browser.column("chance")
+
+
+def test_the_table_filters_and_pages(browser: Browser, small_report: ReportData) -> None:
+    table = small_report.measurements
+    assert browser.find("#count").text == f"rows 1 to 25 of {len(table)}"
+    browser.click("#next")
+    assert browser.find("#count").text.startswith("rows 26 to 50")
+    Select(browser.find("#table select[aria-label='only this variant']")).select_by_visible_text(
+        "bidirectional"
+    )
+    browser.find("#search").send_keys("seriation")
+    chosen = (table["variant"] == "bidirectional") & (table["metric"] == "seriation_tau")
+    assert browser.find("#count").text.endswith(f"of {chosen.sum()}")
+    assert set(browser.column("variant")) == {"bidirectional"}
+    assert set(browser.column("metric")) == {"seriation_tau"}
+    browser.find("#search").send_keys(" nothing-like-this")
+    assert browser.find("#count").text == "no row matches"
+    browser.click("#clear")
+    assert browser.find("#count").text.endswith(f"of {len(table)}")
+
+
+def test_the_table_is_saved_as_filtered(browser: Browser, small_report: ReportData) -> None:
+    Select(browser.find("#table select[aria-label='only this probe']")).select_by_visible_text(
+        "positional_vectors"
+    )
+    header, *rows = browser.download("#table-csv")
+    table = small_report.measurements
+    table = table[table["probe"] == "positional_vectors"]
+    assert header == list(table.columns)
+    values = [float(row[header.index("value")]) for row in rows]
+    # Six significant digits are kept.
+    assert np.allclose(values, table["value"], rtol=1e-5)
+    assert {row[header.index("model")] for row in rows} == {"nope-4x128"}
+
+
+def test_a_chart_saves_the_numbers_behind_it(browser: Browser) -> None:
+    header, *rows = browser.download("#probe-error .csv")
+    mine = [
+        float(row[header.index("value")])
+        for row in rows
+        if row[header.index("panel")] == "Linear probe on position"
+        and row[header.index("series")] == "trained"
+    ]
+    assert mine == browser.line("probe-error", "trained")
+    assert {row[header.index("role")] for row in rows} == {
+        "measured",
+        "shuffled positions",
+        "chance",
+    }
+
+
+def test_the_sequence_and_the_heat_map_are_saved(
+    browser: Browser, small_report: ReportData
+) -> None:
+    header, *rows = browser.download("#strip .csv")
+    tokens = small_report.example["tokens"]
+    assert [row[header.index("token")] for row in rows[: len(tokens)]] == tokens
+    header, *rows = browser.download("#cosine .csv")
+    array = small_report.arrays["trained/text/nobegin/1/resid_post/similarity/cosine"]
+    assert rows[0][:3] == ["trained", "1", "2"]
+    assert float(rows[0][3]) == pytest.approx(array[0, 1], abs=6e-5)
+
+
+def test_dark_and_light(browser: Browser) -> None:
+    def ground() -> int:
+        colour = browser.run("return getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour.strip("rgb()").split(","))
+
+    def lines() -> str:
+        return browser.run("return document.querySelector('#probe-error .plot').data[0].line.color")
+
+    def prefer(scheme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    prefer("light")
+    light, light_lines = ground(), lines()
+    prefer("dark")
+    browser.wait(lambda: lines() != light_lines)  # the charts are drawn again
+    assert ground() < light
+    browser.click("#theme")  # against the system's wish
+    assert ground() == light
+    assert lines() == light_lines
+    prefer("")
+
+
+def test_the_sequence_follows_model_and_layer(browser: Browser, small_report: ReportData) -> None:
+    def shown() -> list[str]:
+        return [item.text for item in browser.all("#strip li small")]
+
+    predictions = small_report.example["predictions"]
+    for variant, layer in (("trained", "block 1"), ("random-init", "block 0")):
+        browser.choose("#strip select[name='variant']", variant)
+        browser.choose("#strip select[name='layer']", layer)
+        wanted = [float(p) for p in predictions[variant][layer][1:]]
+        assert shown()[0] == "–"
+        # Shown as whole positions.
+        assert np.allclose([float(text) for text in shown()[1:]], wanted, atol=0.51)
+
+
+def test_the_attention_view_follows_model_and_layer(browser: Browser) -> None:
+    first = browser.wait(lambda: browser.find(".circuits > div").get_attribute("id"))
+    header, *rows = browser.download("#attention .csv")
+    assert header == ["head", "query", "key", "weight"]
+    weights = {(int(h), int(q), int(k)): float(w) for h, q, k, w in rows}
+    assert all(weight == 0 for (_, q, k), weight in weights.items() if k > q)
+    browser.choose("#attention select[name='variant']", "bidirectional")
+    browser.wait(lambda: browser.find(".circuits > div").get_attribute("id") != first)
+    browser.wait(lambda: len(browser.all(".circuits canvas")) == 5)  # four heads and one enlarged
+    _, *rows = browser.download("#attention .csv")
+    assert any(float(weight) > 0 for _, q, k, weight in rows if int(k) > int(q))
+    assert browser.driver.get_log("browser") == []
+
+
+def test_the_page_works_inside_a_frame(
+    driver: webdriver.Chrome, downloads: Path, page_file: Path, tmp_path: Path
+) -> None:
+    # As a notebook shows it.
+    inner = html.escape(page_file.read_text(encoding="utf-8"))
+    outer = tmp_path / "frame.html"
+    outer.write_text(f'<iframe srcdoc="{inner}" width="1100" height="900"></iframe>', "utf-8")
+    browser = Browser(driver, outer.as_uri(), downloads)
+    driver.switch_to.frame(browser.find("iframe"))
+    browser.wait(lambda: len(browser.all(".plot .main-svg")) > 20)
+    browser.choose("#cosine select[name='layer']", "0")
+    assert browser.driver.get_log("browser") == []
+    driver.switch_to.default_content()
+
+
+def test_printing_redraws_on_white_and_goes_back(browser: Browser) -> None:
+    browser.click("#theme")
+    theme = browser.run("return document.documentElement.dataset.theme")
+    assert browser.driver.print_page()
+    assert browser.run("return document.documentElement.dataset.theme") == theme

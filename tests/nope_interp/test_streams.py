@@ -1,0 +1,109 @@
+"""Streams against `run_with_cache`, on our model and on bridges."""
+
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+from nope_interp.errors import UserError
+from nope_interp.sites import RESIDUAL_SITES, hook_name
+from nope_interp.streams import run_trunk, stream
+from tests.huggingface import tiny_gemma3, tiny_gpt2
+
+
+def bridge(model: Any) -> Any:
+    return build_bridge_from_module(model, type(model).__name__, hf_config=model.config)
+
+
+@pytest.fixture(params=["ours", "gpt2", "gemma3"])
+def model(request: pytest.FixtureRequest, tiny_model: Any) -> Any:
+    if request.param == "ours":
+        return tiny_model
+    return bridge(tiny_gpt2() if request.param == "gpt2" else tiny_gemma3())
+
+
+def test_streamed_statistics_equal_cache_and_numpy(model: Any, tiny_tokens: torch.Tensor) -> None:
+    names = [hook_name(layer, site) for layer in range(2) for site in RESIDUAL_SITES]
+    names += [f"blocks.{layer}.attn.hook_pattern" for layer in range(2)]
+    sums: dict[str, Any] = defaultdict(float)
+
+    def add(activations: torch.Tensor, name: str) -> None:
+        sums[name] = sums[name] + activations.double().sum(0).numpy()
+
+    stream(model, tiny_tokens, {name: partial(add, name=name) for name in names}, batch_size=4)
+    _, cache = model.run_with_cache(tiny_tokens, names_filter=names)
+    for name in names:
+        expected = np.sum(cache[name].double().numpy(), axis=0)
+        # float32 forward passes over batches of 4 and of 6 add up in another order.
+        np.testing.assert_allclose(sums[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_come_in_order_and_whole(tiny_model: Any, tiny_tokens: torch.Tensor) -> None:
+    seen: list[torch.Tensor] = []
+    stream(tiny_model, tiny_tokens, {"hook_embed": lambda x: seen.append(x.clone())}, batch_size=4)
+    assert [len(batch) for batch in seen] == [4, 2]
+    assert torch.equal(torch.cat(seen), tiny_model.W_E[tiny_tokens])
+
+
+def test_trunk_computes_no_logits(model: Any, tiny_tokens: torch.Tensor) -> None:
+    calls = []
+    unembed = getattr(model, "original_model", model)
+    unembed = unembed.lm_head if hasattr(unembed, "lm_head") else unembed.unembed
+    handle = unembed.register_forward_hook(lambda *args: calls.append(1))
+    run_trunk(model, tiny_tokens)
+    assert calls == []
+    model(tiny_tokens)  # the positive control: the hook does see logits being made
+    assert calls == [1]
+    handle.remove()
+
+
+def test_stream_leaves_no_hooks_and_no_gradients(
+    tiny_model: Any, tiny_tokens: torch.Tensor
+) -> None:
+    needs_gradient = []
+    stream(
+        tiny_model, tiny_tokens, {"hook_embed": lambda x: needs_gradient.append(x.requires_grad)}
+    )
+    assert needs_gradient == [False]
+    assert not any(point.has_hooks() for point in tiny_model.hook_dict.values())
+
+
+def test_unknown_hook_offers_the_nearest(tiny_model: Any, tiny_tokens: torch.Tensor) -> None:
+    with pytest.raises(UserError, match=r"did you mean 'blocks.1.hook_resid_post'"):
+        stream(tiny_model, tiny_tokens, {"blocks.1.hook_residpost": print})
+    with pytest.raises(UserError, match=r"did you mean 'resid_post'"):
+        hook_name(0, "resid_pots")
+
+
+def test_silent_hook_is_an_error(tiny_tokens: torch.Tensor) -> None:
+    rotary = bridge(tiny_gemma3())
+    silent = "hook_pos_embed"  # rotary models list it, but have nothing to put in it
+    with pytest.raises(UserError, match="never fired"):
+        stream(rotary, tiny_tokens, {silent: lambda x: None})
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
+def test_non_finite_activations_name_hook_and_batch(
+    tiny_model: Any, tiny_tokens: torch.Tensor, poison: float
+) -> None:
+    tokens = tiny_tokens.clone()
+    tokens[tokens == 7] = 8
+    tokens[5, 3] = 7  # in the second batch of four
+    with torch.no_grad():
+        tiny_model.W_E[7] = poison
+    with pytest.raises(
+        UserError, match=r"blocks\.0\.hook_resid_pre, batch 1, hold NaN or infinite"
+    ):
+        stream(tiny_model, tokens, {hook_name(0, "resid_pre"): lambda x: None}, batch_size=4)
+
+
+def test_listener_errors_gain_context(tiny_model: Any, tiny_tokens: torch.Tensor) -> None:
+    def refuse(activations: torch.Tensor) -> None:
+        raise ValueError("too flat")
+
+    with pytest.raises(UserError, match=r"hook_embed, batch 0: too flat"):
+        stream(tiny_model, tiny_tokens, {"hook_embed": refuse})

@@ -1,0 +1,176 @@
+"""Training learns, and a killed run ends in the same bits as an undisturbed one."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nope_interp import training as training_module
+from nope_interp.checkpoints import bidirectional_twin, load_model, load_tensors, save_model
+from nope_interp.config import TransformerConfig
+from nope_interp.errors import UserError
+from nope_interp.tasks.reversal import ReversalTask
+from nope_interp.tasks.text import TextTask
+from nope_interp.training import learning_rate, masked_loss, train
+from nope_interp.training_config import TrainingConfig
+from nope_interp.transformer import HookedTransformer
+
+CONFIG = TransformerConfig(
+    n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=32, dropout=0.1, tied_embeddings=True
+)
+TRAINING = TrainingConfig(
+    steps=12, batch_size=4, seq_len=32, warmup=3, checkpoint_every=4, learning_rate=1e-2
+)
+
+
+def run(path: Path | None = None, **changes: Any) -> HookedTransformer:
+    training = dataclasses.replace(TRAINING, **changes)
+    return train(CONFIG, training, TextTask(), state_path=path, show_progress=False)
+
+
+def assert_same_bits(a: HookedTransformer, b: HookedTransformer) -> None:
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        assert torch.equal(x, y), name
+
+
+def test_loss_falls() -> None:
+    task = TextTask()
+    tokens, predicted = task.batch(32, 32, torch.Generator().manual_seed(99))
+    untrained, trained = HookedTransformer(CONFIG).eval(), run(steps=60)
+    with torch.no_grad():
+        before = masked_loss(untrained(tokens), tokens, predicted)
+        after = masked_loss(trained(tokens), tokens, predicted)
+    assert before > 0.95 * math.log(257)  # an untrained model knows nothing
+    assert after < before - 1
+
+
+def test_masked_loss_is_cross_entropy_of_the_marked_tokens() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 7, generator=generator)
+    tokens = torch.randint(7, (2, 5), generator=generator)
+    predicted = torch.tensor(
+        [[False, True, False, False, True], [False, False, False, True, False]]
+    )
+    terms = [F.cross_entropy(logits[b, i - 1], tokens[b, i]) for b, i in ((0, 1), (0, 4), (1, 3))]
+    torch.testing.assert_close(masked_loss(logits, tokens, predicted), sum(terms) / 3)
+
+
+def test_learning_rate_schedule() -> None:
+    config = TrainingConfig(steps=1000, warmup=100, learning_rate=1.0)
+    assert learning_rate(0, config) == pytest.approx(0.01)
+    assert learning_rate(100, config) == pytest.approx(1.0)
+    assert learning_rate(550, config) == pytest.approx(0.55)
+    assert learning_rate(1000, config) == pytest.approx(0.1)
+
+
+def test_same_seed_same_bits_and_other_seed_other_bits() -> None:
+    assert_same_bits(run(), run())
+    other = run(seed=1).state_dict()
+    assert any(not torch.equal(x, other[name]) for name, x in run().state_dict().items())
+
+
+@pytest.mark.parametrize("killed_after", [4, 6, 11])
+def test_killed_run_ends_in_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int
+) -> None:
+    state = tmp_path / "state.safetensors"
+    real = training_module.masked_loss
+    calls = 0
+
+    def killed(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > killed_after:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(training_module, "masked_loss", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(state)
+    monkeypatch.setattr(training_module, "masked_loss", real)
+    _, header = load_tensors(state)
+    assert header["step"] == killed_after // 4 * 4
+    assert_same_bits(run(state), run())
+
+
+def test_state_of_another_training_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state.safetensors"
+    run(state)
+    with pytest.raises(UserError, match="another training"):
+        run(state, learning_rate=5e-3)
+
+
+def test_model_round_trip_keeps_the_bits(tmp_path: Path) -> None:
+    model = run()
+    path = save_model(model, tmp_path / "model.safetensors", task="text")
+    loaded, task = load_model(path)
+    assert task == "text"
+    assert loaded.config == model.config
+    assert_same_bits(loaded, model)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 40, 0.5, 0.999])
+def test_truncated_checkpoints_are_one_sentence(tmp_path: Path, keep: float) -> None:
+    path = save_model(HookedTransformer(CONFIG), tmp_path / "model.safetensors", task="text")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep if keep >= 1 else keep * len(whole))])
+    with pytest.raises(UserError, match=r"damaged or cut short.*train again"):
+        load_model(path)
+
+
+def test_foreign_and_absent_checkpoints(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(2)}, tmp_path / "foreign.safetensors")
+    with pytest.raises(UserError, match="not written by nope-interp"):
+        load_model(tmp_path / "foreign.safetensors")
+    with pytest.raises(UserError, match="no checkpoint"):
+        load_model(tmp_path / "absent.safetensors")
+    run(tmp_path / "state.safetensors")
+    with pytest.raises(UserError, match="a training state, not a model"):
+        load_model(tmp_path / "state.safetensors")
+
+
+def test_bidirectional_twin_has_the_weights_but_not_the_mask() -> None:
+    model = run()
+    twin = bidirectional_twin(model)
+    assert_same_bits(twin, model)
+    tokens = torch.randint(257, (1, 12), generator=torch.Generator().manual_seed(0))
+    changed = tokens.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % 257
+    with torch.no_grad():
+        assert torch.equal(model(tokens)[0, :-1], model(changed)[0, :-1])
+        assert not torch.equal(twin(tokens)[0, :-1], twin(changed)[0, :-1])
+
+
+def test_nonsense_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="longer than the context of 32"):
+        run(seq_len=64)
+    with pytest.raises(UserError, match="raise d_vocab"):
+        train(
+            dataclasses.replace(CONFIG, d_vocab=20), TRAINING, ReversalTask(), show_progress=False
+        )
+    with pytest.raises(UserError, match="bidirectional"):
+        train(dataclasses.replace(CONFIG, causal=False), TRAINING, TextTask(), show_progress=False)
+    with pytest.raises(UserError, match="lower the learning rate"):
+        run(learning_rate=1e30, clip=1e30, steps=30)
+    for bad in ({"steps": 0}, {"steps": 1.5}, {"clip": math.nan}, {"learning_rate": "fast"}):
+        with pytest.raises(UserError, match=f"training {next(iter(bad))} is"):
+            dataclasses.replace(TRAINING, **bad)
+
+
+@pytest.mark.slow
+def test_reversal_is_learnt() -> None:
+    """A NoPE model reverses strings of up to five letters: only position makes that possible."""
+    config = TransformerConfig(n_layers=2, d_model=64, n_heads=4, d_vocab=28, n_ctx=16)
+    task = ReversalTask()
+    training = TrainingConfig(steps=500, batch_size=64, seq_len=12, learning_rate=3e-3)
+    model = train(config, training, task, show_progress=False)
+    examples = task.examples(100, 3, torch.Generator().manual_seed(5), begin_token=True)
+    answers = model.generate(examples[:, :5], max_new_tokens=3)
+    exact = (answers == examples).all(1).double().mean()
+    assert exact > 0.9  # by chance 26 ** -3

@@ -1,0 +1,14 @@
+"""scikit-learn's own conformance checks, on every estimator the package has."""
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from probes.nonlinear import TwoLayerClassifier
+from probes.regression import RidgeRegressor
+from probes.variance import VarianceRegressor
+
+
+@parametrize_with_checks(
+    [RidgeRegressor(), TwoLayerClassifier(hidden=32, learning_rate=1e-2), VarianceRegressor()]
+)
+def test_scikit_learn_conformance(estimator, check):
+    check(estimator)
