@@ -1,4 +1,4 @@
-"""One held-out sequence, token by token: what the linear probe predicts, and who attends to whom."""
+"""One held-out sequence, token by token: what the linear probe reads, and who attends to whom."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """The models that a comparison reads: the one in question, its twins, and their tokens."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +57,19 @@ def _own_subjects(
         trained, trained_on = load_model(Path(config.model))
         if trained_on != config.task:
             raise UserError(
-                f"{config.model!r} was trained on {trained_on!r}: compare it with --task {trained_on}."
+                f"{config.model!r} was trained on {trained_on!r}: add --task {trained_on}."
             )
         name = Path(config.model).stem
-    trained.to(device)
-    common = {
-        "name": name,
-        "tokenizer": task.tokenizer,
-        "sources": (task.source(), task.uniform_source()),
-    }
-    yield Subject(variant="trained", model=trained, **common)
-    yield Subject(
-        variant="random-init", model=HookedTransformer(trained.config).to(device).eval(), **common
+    subject = Subject(
+        name=name,
+        variant="trained",
+        model=trained.to(device),
+        tokenizer=task.tokenizer,
+        sources=(task.source(), task.uniform_source()),
+    )
+    yield subject
+    yield replace(
+        subject, variant="random-init", model=HookedTransformer(trained.config).to(device)
     )
     if trained.config.causal:
         note = (
@@ -76,7 +77,7 @@ def _own_subjects(
             "encoding it is permutation-equivariant, so no probe should find position in it."
         )
         twin = bidirectional_twin(trained)
-        yield Subject(variant="bidirectional", model=twin, notes=(note,), **common)
+        yield replace(subject, variant="bidirectional", model=twin, notes=(note,))
 
 
 def _pretrained_subjects(config: CompareConfig, name: str, device: str) -> Iterator[Subject]:
@@ -84,15 +85,16 @@ def _pretrained_subjects(config: CompareConfig, name: str, device: str) -> Itera
         raise UserError(f"a pretrained model reads text, not {config.task!r}: leave the task out.")
     text = python_documentation() if config.text is None else read_text(Path(config.text))
     loaded = load_pretrained(name, device=device)
-    notes = _notes_on_pretrained(loaded.model, config)
-    common = {
-        "name": Path(name).name if Path(name).exists() else name,
-        "tokenizer": loaded.tokenizer,
-        "sources": (loaded.text_source(text), loaded.uniform_source()),
-    }
-    twin_seed = config.seed
-    yield Subject(variant="pretrained", model=loaded.model, notes=notes, **common)
-    yield Subject(variant="random-init", model=random_twin(loaded, twin_seed).model, **common)
+    subject = Subject(
+        name=Path(name).name if Path(name).exists() else name,
+        variant="pretrained",
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        sources=(loaded.text_source(text), loaded.uniform_source()),
+        notes=_notes_on_pretrained(loaded.model, config),
+    )
+    yield subject
+    yield replace(subject, variant="random-init", model=random_twin(loaded, config.seed).model)
 
 
 def _own_name(config: CompareConfig) -> str:
@@ -103,7 +105,7 @@ def _own_name(config: CompareConfig) -> str:
 
 def _notes_on_pretrained(model: Any, config: CompareConfig) -> tuple[str, ...]:
     notes = [
-        "A pretrained model has no bidirectional twin here: its attention mask is not ours to lift. "
+        "A pretrained model has no bidirectional twin: its attention mask is not ours to lift. "
         "Its controls are the random-init twin and the shuffled positions.",
         "This model's own positional encoding is at work: what is read here is the encoding and "
         "the causal mask together.",

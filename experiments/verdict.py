@@ -54,7 +54,7 @@ def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
     """One verdict for each hypothesis whose probe is in the table."""
     found = []
     for hypothesis, (probe, metric, smaller) in HYPOTHESES.items():
-        chosen = measurements.query("probe == @probe and metric == @metric")
+        chosen = measurements[(measurements["probe"] == probe) & (measurements["metric"] == metric)]
         if chosen.empty:
             continue
         rows = [
@@ -85,26 +85,31 @@ def headline(found: list[Verdict]) -> str:
 
 
 def _best_place(group: pd.DataFrame, smaller: bool) -> dict[str, Any]:
-    real = group[group["control"] == ""]
-    best = real.loc[real["value"].idxmin() if smaller else real["value"].idxmax()]
-    control = group[
-        (group["control"] == SHUFFLED)
-        & (group["layer"] == best["layer"])
-        & (group["site"] == best["site"])
+    rows = [{str(key): cell for key, cell in row.items()} for row in group.to_dict("records")]
+    real = [row for row in rows if row["control"] == ""]
+    pick = min if smaller else max
+    best = pick(real, key=lambda row: row["value"])
+    place = (best["layer"], best["site"])
+    control = [
+        row["value"]
+        for row in rows
+        if row["control"] == SHUFFLED and (row["layer"], row["site"]) == place
     ]
-    row = best[[*CONDITION, "layer", "site", "metric", "value", "chance", "n"]].to_dict()
-    row["ci_low"], row["ci_high"] = _widened(best, n_places=len(real))
-    row["skill"] = _skill(best["value"], best["chance"], smaller)
-    row["control_value"] = float(control["value"].iloc[0]) if len(control) else float("nan")
-    row["verdict"] = _word(row, smaller)
-    return row
+    kept = (*CONDITION, "layer", "site", "metric", "value", "chance", "n")
+    low, high = _widened(best["value"], best["ci_low"], best["ci_high"], n_places=len(real))
+    row = {name: best[name] for name in kept} | {
+        "ci_low": low,
+        "ci_high": high,
+        "skill": _skill(best["value"], best["chance"], smaller),
+        "control_value": control[0] if control else float("nan"),
+    }
+    return {**row, "verdict": _word(row, smaller)}
 
 
-def _widened(score: pd.Series, n_places: int) -> tuple[float, float]:
+def _widened(value: float, low: float, high: float, n_places: int) -> tuple[float, float]:
     """The 95% interval stretched to hold for the best of `n_places` (Bonferroni, normal tails)."""
-    stretch = norm.ppf(1 - 0.025 / n_places) / norm.ppf(0.975)
-    value = score["value"]
-    return value - stretch * (value - score["ci_low"]), value + stretch * (score["ci_high"] - value)
+    stretch = float(norm.ppf(1 - 0.025 / n_places) / norm.ppf(0.975))
+    return value - stretch * (value - low), value + stretch * (high - value)
 
 
 def _skill(value: float, chance: float, smaller: bool) -> float:

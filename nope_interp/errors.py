@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Something a user can put right: the text is one sentence naming the culprit and the remedy."""
+    """Something a user can put right: one sentence that names the culprit and the remedy."""
 
 
 def unknown_name(what: str, name: object, choices: Iterable[str]) -> UserError:

@@ -1,7 +1,5 @@
 """The errors of predicted positions on held-out sequences, beside those of the shuffled control."""
 
-from typing import Self
-
 import numpy as np
 import torch
 from einops import rearrange
@@ -43,7 +41,7 @@ class PositionErrors:
         columns = torch.cat([error.double().abs(), squares], dim=-1)
         self._bootstrap.update(rearrange(columns, "control batch c -> batch (control c)"))
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "PositionErrors") -> None:
         self._bootstrap.merge(other._bootstrap)
 
     def scores(self) -> tuple[Score, ...]:

@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from probes._position_errors import PositionErrors
 from probes.controls import shuffled_positions
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
+
+# Where typing.Self would stand, which the run-time checks of the tests cannot read.
+Probe = TypeVar("Probe", bound="Stream")
 
 
 def raised(activations: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -90,7 +93,7 @@ class Stream(ABC):
         self._score(activations.detach())
         self.n_held_out += len(activations)
 
-    def merge(self, other: Self) -> None:
+    def merge(self: Probe, other: Probe) -> None:
         """Adds what `other` saw: fits before any `evaluate`, held-out sequences after it.
 
         Raises ProbeError where the two are at different stages, saw different sizes or positions,
@@ -116,7 +119,7 @@ class Stream(ABC):
             self.n_fitted += other.n_fitted
         self.n_held_out += other.n_held_out
 
-    def for_shard(self, seed: int) -> Self:
+    def for_shard(self: Probe, seed: int) -> Probe:
         """A copy with the same fit and its own randomness, to `evaluate` on another machine.
 
         Give every shard another seed. Raises ProbeError after `evaluate`.
@@ -194,10 +197,10 @@ class Stream(ABC):
     def _fitted(self) -> Sequence[np.ndarray]: ...
 
     @abstractmethod
-    def _merge_fit(self, other: Self) -> None: ...
+    def _merge_fit(self: Probe, other: Probe) -> None: ...
 
     @abstractmethod
-    def _merge_scores(self, other: Self) -> None: ...
+    def _merge_scores(self: Probe, other: Probe) -> None: ...
 
     @abstractmethod
     def _result(self) -> dict[str, ProbeResult]: ...

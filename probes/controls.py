@@ -1,7 +1,6 @@
 """Chance levels, shuffled positions, and bootstrap intervals over sequences."""
 
 from collections.abc import Callable
-from typing import Self
 
 import numpy as np
 import torch
@@ -56,7 +55,9 @@ class SequenceBootstrap:
         self._resampled = np.zeros((n_resamples, 0))  # [resample k], weighted sums
         self._weights = np.zeros(n_resamples)
 
-    def update(self, values: Float[Tensor, "batch k"] | Float[np.ndarray, "batch k"]) -> Self:
+    def update(
+        self, values: Float[Tensor, "batch k"] | Float[np.ndarray, "batch k"]
+    ) -> "SequenceBootstrap":
         """Adds one row of k numbers per sequence."""
         if isinstance(values, Tensor):
             values = values.detach().cpu().numpy()
@@ -67,7 +68,7 @@ class SequenceBootstrap:
         self._add(len(rows), rows.sum(axis=0), weights @ rows, weights.sum(axis=1))
         return self
 
-    def merge(self, other: "SequenceBootstrap") -> Self:
+    def merge(self, other: "SequenceBootstrap") -> "SequenceBootstrap":
         """Adds the sequences that `other` saw; raises ProbeError where the two share a seed."""
         if not other.n:
             return self

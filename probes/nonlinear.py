@@ -1,7 +1,7 @@
 """The two-layer ReLU probe of Chi et al. 2023 and Haviv et al. 2022."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,13 +105,13 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.seed = seed
 
-    def fit(self, X: Float[np.ndarray, "n d"], y: np.ndarray) -> Self:
+    def fit(self, X: Any, y: Any) -> "TwoLayerClassifier":
         """Fits to X [n d] and class labels y [n], forgetting what was seen before."""
         return self._absorb(X, y, np.unique(y), passes=self.passes, reset=True)
 
     def partial_fit(
-        self, X: Float[np.ndarray, "n d"], y: np.ndarray, classes: np.ndarray | None = None
-    ) -> Self:
+        self, X: Any, y: Any, classes: np.ndarray | None = None
+    ) -> "TwoLayerClassifier":
         """One pass over more rows; the first call needs `classes`, all labels there will be."""
         if hasattr(self, "networks_"):
             return self._absorb(X, y, self.classes_, passes=1, reset=False)
@@ -120,8 +120,8 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         return self._absorb(X, y, np.unique(classes), passes=1, reset=True)
 
     def _absorb(
-        self, X: np.ndarray, y: np.ndarray, classes: np.ndarray, *, passes: int, reset: bool
-    ) -> Self:
+        self, X: Any, y: Any, classes: np.ndarray, *, passes: int, reset: bool
+    ) -> "TwoLayerClassifier":
         X, y = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
         check_classification_targets(y)
         unknown = np.setdiff1d(y, classes)
@@ -145,7 +145,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
             )
         return self
 
-    def predict_proba(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n classes"]:
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "n classes"]:
         """The probability of each class in `classes_`; rows sum to 1."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
@@ -154,7 +154,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
             logits = self.networks_.logits(self.networks_.standardised(rows))[0]
         return logits.double().softmax(dim=-1).numpy()
 
-    def predict(self, X: Float[np.ndarray, "n d"]) -> np.ndarray:
+    def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
@@ -228,13 +228,13 @@ class TwoLayerProbe(Stream):
     def _fitted(self) -> Sequence[np.ndarray]:
         return [weight.detach().cpu().numpy() for weight in self._networks.weights]
 
-    def _merge_fit(self, other: Self) -> None:
+    def _merge_fit(self, other: "TwoLayerProbe") -> None:
         raise ProbeError(
             "two-layer probes cannot be merged before evaluate(): gradient descent leaves no sums "
             "to add; give all sequences to fit on to one probe"
         )
 
-    def _merge_scores(self, other: Self) -> None:
+    def _merge_scores(self, other: "TwoLayerProbe") -> None:
         self._errors.merge(other._errors)
 
     def _result(self) -> dict[str, ProbeResult]:

@@ -5,7 +5,6 @@ hidden state, h(t) - p(t), is its content.
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 import torch
@@ -75,10 +74,10 @@ class PositionalVectorProbe(Stream):
     def _fitted(self) -> Sequence[np.ndarray]:
         return [self._vectors.cpu().numpy(), self._mean.cpu().numpy()]
 
-    def _merge_fit(self, other: Self) -> None:
+    def _merge_fit(self, other: "PositionalVectorProbe") -> None:
         self._sums = self._sums + other._sums.to(self._sums.device)
 
-    def _merge_scores(self, other: Self) -> None:
+    def _merge_scores(self, other: "PositionalVectorProbe") -> None:
         self._bootstrap.merge(other._bootstrap)
 
     def _result(self) -> dict[str, ProbeResult]:

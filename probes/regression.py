@@ -1,7 +1,7 @@
 """Linear regression of position on activations, in closed form, from streamed moments."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +38,9 @@ class LinearMoments:
         self._cross = torch.zeros(0)  # [d k], centred
         self._epsilon = 0.0
 
-    def update(self, features: Float[Tensor, "*rows d"], targets: Float[Tensor, "*rows k"]) -> Self:
+    def update(
+        self, features: Float[Tensor, "*rows d"], targets: Float[Tensor, "*rows k"]
+    ) -> "LinearMoments":
         """Adds rows; raises ProbeError where features hold NaN or infinity."""
         features, targets = raised(features), targets.to(features.device, torch.float64)
         mean, target_mean = _row_mean(features), _row_mean(targets)
@@ -56,7 +58,7 @@ class LinearMoments:
             self._gram[start : start + width, start:] += block.mT @ centred[:, start:]
         return self
 
-    def merge(self, other: "LinearMoments") -> Self:
+    def merge(self, other: "LinearMoments") -> "LinearMoments":
         """Adds the rows that `other` saw."""
         if other.n:
             self._epsilon = max(self._epsilon, other._epsilon)
@@ -127,22 +129,22 @@ class RidgeRegressor(RegressorMixin, BaseEstimator):
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
 
-    def fit(self, X: Float[np.ndarray, "n d"], y: np.ndarray) -> Self:
+    def fit(self, X: Any, y: Any) -> "RidgeRegressor":
         """Fits to X [n d] and y [n] or [n k], forgetting what was seen before."""
         return self._absorb(LinearMoments(), X, y, reset=True)
 
-    def partial_fit(self, X: Float[np.ndarray, "n d"], y: np.ndarray) -> Self:
+    def partial_fit(self, X: Any, y: Any) -> "RidgeRegressor":
         """Adds rows to what was seen before and solves again."""
         first = not hasattr(self, "moments_")
         return self._absorb(LinearMoments() if first else self.moments_, X, y, reset=first)
 
-    def predict(self, X: Float[np.ndarray, "n d"]) -> np.ndarray:
+    def predict(self, X: Any) -> np.ndarray:
         """Predictions, shaped as y was: [n] or [n k]."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
         return X @ self.coef_.T + self.intercept_
 
-    def _absorb(self, moments: LinearMoments, X: np.ndarray, y: np.ndarray, reset: bool) -> Self:
+    def _absorb(self, moments: LinearMoments, X: Any, y: Any, reset: bool) -> "RidgeRegressor":
         X, y = validate_data(
             self,
             X,
@@ -229,10 +231,10 @@ class LinearProbe(Stream):
     def _fitted(self) -> Sequence[np.ndarray]:
         return self._coefficients, self._intercepts
 
-    def _merge_fit(self, other: Self) -> None:
+    def _merge_fit(self, other: "LinearProbe") -> None:
         self._moments.merge(other._moments)
 
-    def _merge_scores(self, other: Self) -> None:
+    def _merge_scores(self, other: "LinearProbe") -> None:
         self._linear.merge(other._linear)
         self._counting.merge(other._counting)
 

@@ -6,7 +6,6 @@ that follows from averaging independent values: cos(c_i, c_j) = sqrt(i/j) for i 
 """
 
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 import torch
@@ -215,10 +214,10 @@ class SimilarityProbe(Stream):
     def _fitted(self) -> Sequence[np.ndarray]:
         return self._coefficients, self._intercepts
 
-    def _merge_fit(self, other: Self) -> None:
+    def _merge_fit(self, other: "SimilarityProbe") -> None:
         self._to_fit = self._first(self._to_fit + other._to_fit)
 
-    def _merge_scores(self, other: Self) -> None:
+    def _merge_scores(self, other: "SimilarityProbe") -> None:
         self._held_out = self._first(self._held_out + other._held_out)
 
     def _result(self) -> dict[str, ProbeResult]:

@@ -6,7 +6,7 @@ is taken across the components of one row, as Zuo et al. 2025 describe it.
 """
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +57,9 @@ class _LogVarianceBins:
         self._bins = np.zeros(0, dtype=np.int64)
         self._sums = np.zeros((0, 0))  # [bin (count, target...)]
 
-    def update(self, variance: Float[np.ndarray, " n"], targets: Float[np.ndarray, "n k"]) -> Self:
+    def update(
+        self, variance: Float[np.ndarray, " n"], targets: Float[np.ndarray, "n k"]
+    ) -> "_LogVarianceBins":
         bins = np.floor(_log(variance) / _BIN_WIDTH).astype(np.int64)
         self._add(bins, np.column_stack([np.ones(len(bins)), targets]))
         return self
@@ -104,22 +106,22 @@ class VarianceRegressor(RegressorMixin, BaseEstimator):
     and memory does not grow with the data.
     """
 
-    def fit(self, X: Float[np.ndarray, "n d"], y: Float[np.ndarray, " n"]) -> Self:
+    def fit(self, X: Any, y: Any) -> "VarianceRegressor":
         """Fits to rows X [n d] and targets y [n], forgetting what was seen before."""
         return self._absorb(_LogVarianceBins(), X, y, reset=True)
 
-    def partial_fit(self, X: Float[np.ndarray, "n d"], y: Float[np.ndarray, " n"]) -> Self:
+    def partial_fit(self, X: Any, y: Any) -> "VarianceRegressor":
         """Adds rows to what was seen before."""
         first = not hasattr(self, "bins_")
         return self._absorb(_LogVarianceBins() if first else self.bins_, X, y, reset=first)
 
-    def predict(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+    def predict(self, X: Any) -> Float[np.ndarray, " n"]:
         """The mean target of rows with nearly the same variance."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         return np.interp(_log(X.var(axis=1)), self.log_variance_, self.mean_target_)
 
-    def _absorb(self, bins: _LogVarianceBins, X: np.ndarray, y: np.ndarray, reset: bool) -> Self:
+    def _absorb(self, bins: _LogVarianceBins, X: Any, y: Any, reset: bool) -> "VarianceRegressor":
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, y_numeric=True)
         self.bins_ = bins.update(X.var(axis=1), column_or_1d(y, dtype=np.float64)[:, None])
         self.log_variance_, means = bins.curve()
@@ -186,11 +188,11 @@ class VarianceProbe(Stream):
     def _fitted(self) -> Sequence[np.ndarray]:
         return self._log_variance, self._mean_position, self._law
 
-    def _merge_fit(self, other: Self) -> None:
+    def _merge_fit(self, other: "VarianceProbe") -> None:
         self._curves = self._curves + other._curves
         self._bins.merge(other._bins)
 
-    def _merge_scores(self, other: Self) -> None:
+    def _merge_scores(self, other: "VarianceProbe") -> None:
         self._errors.merge(other._errors)
         self._bootstrap.merge(other._bootstrap)
 

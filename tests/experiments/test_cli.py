@@ -178,10 +178,9 @@ def test_malformed_configs_are_refused_or_read_back(
     values = {"transformer": transformer, "training": training, **junk}
     try:
         config = CompareConfig.from_dict(values)
-    except UserError as error:
-        assert "\n" not in str(error).replace(repr(junk), "")
-    else:
-        assert CompareConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    except UserError:
+        return  # any other exception fails the test
+    assert CompareConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 @settings(max_examples=8, deadline=None)

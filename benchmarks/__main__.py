@@ -1,0 +1,18 @@
+"""`python -m benchmarks`: every claim in one table; exit code 1 where one is missed."""
+
+import sys
+
+from benchmarks import forward, memory, probing, start
+
+
+def main() -> int:
+    missed = 0
+    for module in (start, forward, memory, probing):
+        for claim in module.claims():
+            print(claim, flush=True)
+            missed += not claim.met
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Measure contestants side by side, each in a process of its own where memory counts."""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A ratio that should be at most, or at least, a goal."""
+
+    name: str
+    ratio: float
+    goal: float
+    at_most: bool = True
+
+    @property
+    def met(self) -> bool:
+        return self.ratio <= self.goal if self.at_most else self.ratio >= self.goal
+
+    def __str__(self) -> str:
+        bound = f"{'at most' if self.at_most else 'at least'} {self.goal:.2f}"
+        return f"{self.name:<72} {self.ratio:6.3f}   {bound:<14} {'met' if self.met else 'MISSED'}"
+
+
+def seconds(contestants: Sequence[Callable[[], object]], rounds: int = 9) -> list[float]:
+    """The median time of each, taken in turns so that a slow moment hits all alike."""
+    times: list[list[float]] = [[] for _ in contestants]
+    for contestant in contestants:
+        contestant()  # warm up
+    for _ in range(rounds):
+        for contestant, taken in zip(contestants, times, strict=True):
+            start = time.perf_counter()
+            contestant()
+            taken.append(time.perf_counter() - start)
+    return [median(taken) for taken in times]
+
+
+def paired_ratio(ours: Callable[[], object], peer: Callable[[], object], rounds: int) -> float:
+    """The median over rounds of our time by the peer's, each pair taken back to back."""
+    ratios = []
+    for contestant in (ours, peer):
+        contestant()
+    for _ in range(rounds):
+        start = time.perf_counter()
+        ours()
+        middle = time.perf_counter()
+        peer()
+        ratios.append((middle - start) / (time.perf_counter() - middle))
+    return median(ratios)
+
+
+def in_process(module: str, contestant: str) -> dict[str, float]:
+    """Run `python -m module contestant` alone; it prints its own measurements as JSON."""
+    run = subprocess.run(
+        [sys.executable, "-m", module, contestant], capture_output=True, text=True, check=True
+    )
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def peak_megabytes() -> float:
+    """The largest resident size of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
