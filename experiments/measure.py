@@ -37,8 +37,8 @@ class Place:
 class Split:
     """What one cell of an experiment is measured on."""
 
-    fit: Int[Tensor, "sequence pos"]
-    held_out: Int[Tensor, "sequence pos"]
+    fit: Int[Tensor, "fitted pos"]
+    held_out: Int[Tensor, "scored pos"]
 
 
 @dataclass(frozen=True)

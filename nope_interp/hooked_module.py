@@ -29,8 +29,8 @@ class Tokenizer(Protocol):
 class HookedModule(HookedRootModule):
     """TransformerLens's `HookedRootModule` with caches like a bridge's and no silent misses.
 
-    A hook name that matches nothing is an error, here and in `run_with_cache`. Subclasses set
-    `cfg` and call `setup()`.
+    A hook name that matches nothing is an error, here and in `run_with_cache`. Subclasses have
+    `cfg` and `W_U`, and call `setup()` once their modules are there.
     """
 
     cfg: TransformerLensConfig

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -88,24 +87,6 @@ class HookedTransformer(HookedModule):
         self._cfg.device = str(self.embed.weight.device)
         self._cfg.dtype = self.embed.weight.dtype
         return self._cfg
-
-    @overload
-    def forward(
-        self, tokens: Tensor, return_type: Literal["logits"] = ..., stop_at_layer: None = ...
-    ) -> Float[Tensor, "batch pos d_vocab"]: ...
-
-    @overload
-    def forward(
-        self, tokens: Tensor, return_type: Literal["loss"], stop_at_layer: None = ...
-    ) -> Float[Tensor, ""]: ...
-
-    @overload
-    def forward(self, tokens: Tensor, return_type: None, stop_at_layer: None = ...) -> None: ...
-
-    @overload
-    def forward(
-        self, tokens: Tensor, return_type: str | None = ..., *, stop_at_layer: int
-    ) -> Float[Tensor, "batch pos d_model"]: ...
 
     def forward(
         self,

@@ -105,6 +105,10 @@ class SequenceBootstrap:
             raise ProbeError(f"an interval needs at least 2 held-out sequences; got {self.n}")
         return self._total / self.n
 
+    def value_of(self, function: ArrayFunction) -> np.ndarray:
+        """The function of the k means over all sequences; it maps [row k] to [row] or [row j]."""
+        return np.asarray(function(self.mean()[None])[0])
+
     def interval(
         self, level: float = 0.95
     ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
@@ -116,19 +120,19 @@ class SequenceBootstrap:
     ) -> tuple[np.ndarray, np.ndarray]:
         """The bounds of a function of the k means, such as R2 = 1 - sse/sst.
 
-        `function` maps [... k] to [...] (or to [... j]), along any leading axes. The bounds are
-        quantiles over the resamples, moved so that the resamples' mean falls on the estimate. For a
-        mean the move is nothing. For the R2 of a mean curve it matters: each resample carries the
-        sampling noise twice, so that all of them lie below the estimate.
+        `function` maps rows of means [row k] to [row] or [row j]. The bounds are quantiles over the
+        resamples, moved so that the resamples' mean falls on the estimate. For a mean the move is
+        nothing. For the R2 of a mean curve it matters: each resample carries the sampling noise
+        twice, so that all of them lie below the estimate.
         """
-        estimate = function(self.mean())
+        estimate = self.value_of(function)
         # With few sequences a resample may draw none at all: it says nothing and is left out.
         drawn = self._weights > 0
         replicas = function(self._resampled[drawn] / self._weights[drawn, None])
         tail = (1 - level) / 2
         low, high = np.quantile(replicas, [tail, 1 - tail], axis=0)
         shift = estimate - replicas.mean(axis=0)
-        return low + shift, high + shift
+        return np.asarray(low + shift), np.asarray(high + shift)
 
     def score(
         self,
@@ -140,7 +144,7 @@ class SequenceBootstrap:
     ) -> Score:
         """The Score of a function of the k means, with its 95% interval."""
         low, high = self.interval_of(function)
-        value = float(function(self.mean()))
+        value = float(self.value_of(function))
         return Score(metric, value, float(low), float(high), chance, self.n, control)
 
 

@@ -1,7 +1,7 @@
 """The two-layer ReLU probe of Chi et al. 2023 and Haviv et al. 2022."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 import torch
@@ -91,6 +91,14 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
     over the rows, `partial_fit` one pass over the rows it is given.
     """
 
+    hidden: int
+    learning_rate: float
+    passes: int
+    batch_size: int
+    seed: int
+    classes_: np.ndarray
+
+    @no_type_check  # scikit-learn wants whatever is given stored as it is
     def __init__(
         self,
         hidden: int = 128,
@@ -107,38 +115,36 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> "TwoLayerClassifier":
         """Fits to X [n d] and class labels y [n], forgetting what was seen before."""
-        return self._absorb(X, y, np.unique(y), passes=self.passes, reset=True)
+        return self._absorb(X, y, None, passes=self.passes, reset=True)
 
-    def partial_fit(
-        self, X: Any, y: Any, classes: np.ndarray | None = None
-    ) -> "TwoLayerClassifier":
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "TwoLayerClassifier":
         """One pass over more rows; the first call needs `classes`, all labels there will be."""
-        if hasattr(self, "networks_"):
-            return self._absorb(X, y, self.classes_, passes=1, reset=False)
-        if classes is None:
+        first = not hasattr(self, "networks_")
+        if first and classes is None:
             raise ProbeError("the first partial_fit needs classes: all labels there will be")
-        return self._absorb(X, y, np.unique(classes), passes=1, reset=True)
+        return self._absorb(X, y, classes, passes=1, reset=first)
 
     def _absorb(
-        self, X: Any, y: Any, classes: np.ndarray, *, passes: int, reset: bool
+        self, X: Any, y: Any, classes: Any, *, passes: int, reset: bool
     ) -> "TwoLayerClassifier":
         X, y = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
         check_classification_targets(y)
-        unknown = np.setdiff1d(y, classes)
+        known = np.unique(y if classes is None else classes) if reset else self.classes_
+        unknown = np.setdiff1d(y, known)
         if len(unknown):
-            raise ProbeError(f"y holds {unknown[0]!r}, which is not among the classes {classes}")
+            raise ProbeError(f"y holds {unknown[0]!r}, which is not among the classes {known}")
         rows = torch.from_numpy(np.require(X, requirements=["C", "W"]))
         if reset:
-            self.classes_ = classes
+            self.classes_ = known
             self.networks_ = _Networks(
                 rows,
                 n_networks=1,
-                n_classes=len(classes),
+                n_classes=len(known),
                 hidden=self.hidden,
                 learning_rate=self.learning_rate,
                 seed=self.seed,
             )
-        labels = torch.from_numpy(np.searchsorted(classes, y))[None]
+        labels = torch.from_numpy(np.searchsorted(known, y))[None]
         with torch.enable_grad():
             self.networks_.learn(
                 self.networks_.standardised(rows), labels, passes=passes, batch_size=self.batch_size
@@ -156,7 +162,8 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
 
 
 class TwoLayerProbe(Stream):

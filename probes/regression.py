@@ -1,7 +1,7 @@
 """Linear regression of position on activations, in closed form, from streamed moments."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 import torch
@@ -126,6 +126,9 @@ class RidgeRegressor(RegressorMixin, BaseEstimator):
     >>> RidgeRegressor().partial_fit(X[:500], y[:500]).partial_fit(X[500:], y[500:]).score(X, y)
     """
 
+    alpha: float
+
+    @no_type_check  # scikit-learn wants whatever is given stored as it is
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
 

@@ -25,6 +25,7 @@ from probes.scores import SHUFFLED, ProbeResult
 # Bins of log variance, in nats: a thousandth is far below the spread of any row's log variance
 # (sqrt(2/d), 0.02 at d = 4096). Every shard uses the same grid, so that its bins add up.
 _BIN_WIDTH = 1 / 1024
+_BINS_PER_BANDWIDTH = 32
 # A constant row has no log variance: it counts as this one.
 _LOWEST = -100.0
 
@@ -84,14 +85,15 @@ class _LogVarianceBins:
         counts = self._sums[:, 0]
         deviation = np.sqrt(np.cov(self._bins, fweights=counts.astype(np.int64), ddof=0))
         bandwidth = 1.06 * deviation * counts.sum() ** -0.2
-        first = self._bins[0]
-        dense = np.zeros((self._bins[-1] - first + 1, self._sums.shape[1]))
-        dense[self._bins - first] = self._sums
+        # Bins far finer than the bandwidth add work and nothing else.
+        merged = max(1, int(bandwidth / _BINS_PER_BANDWIDTH))
+        bins = (self._bins - self._bins[0]) // merged
+        dense = np.stack([np.bincount(bins, column) for column in self._sums.T], axis=1)
         if bandwidth > 0:
-            dense = gaussian_filter1d(dense, bandwidth, axis=0, mode="constant")
+            dense = gaussian_filter1d(dense, bandwidth / merged, axis=0, mode="constant")
         # Beyond the kernel's reach of any row there is nothing to average.
         reached = np.flatnonzero(dense[:, 0] > 0)
-        centres = (first + reached + 0.5) * _BIN_WIDTH
+        centres = (self._bins[0] + (reached + 0.5) * merged) * _BIN_WIDTH
         return centres, dense[reached, 1:] / dense[reached, :1]
 
 

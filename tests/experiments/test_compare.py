@@ -1,0 +1,172 @@
+"""The main job end to end, on models small enough to train here."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import Comparison, compare, hypotheses
+from experiments.compare_config import CompareConfig
+from experiments.run_folder import RunFolder, fingerprint
+from nope_interp.config import TransformerConfig
+from nope_interp.errors import UserError
+from nope_interp.training_config import TrainingConfig
+
+CONFIG = CompareConfig(
+    transformer=TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
+    training=TrainingConfig(steps=6, batch_size=4, seq_len=24, warmup=2, checkpoint_every=3),
+    seq_len=24,
+    n_fit=64,
+    n_held_out=48,
+)
+N_PLACES = 1 + 2 * 2  # the embedding, and two sites in each of two layers
+
+
+def run(out: Path, **changes: Any) -> Comparison:
+    return compare(dataclasses.replace(CONFIG, **changes), out=out, show_progress=False)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return run(tmp_path_factory.mktemp("runs"))
+
+
+def test_every_twin_is_read_under_every_condition(comparison: Comparison) -> None:
+    measurements = comparison.measurements
+    conditions = measurements.groupby(["variant", "tokens", "begin_token"]).size()
+    assert len(conditions) == 3 * 2 * 2
+    assert conditions.nunique() == 1  # the same rows for each
+    assert measurements.groupby(["layer", "site"]).ngroups == N_PLACES
+    assert set(measurements["n"]) <= {48, 32}  # similarity scores at most 32 sequences
+    assert (measurements["ci_low"] <= measurements["value"]).all()
+    assert (measurements["value"] <= measurements["ci_high"]).all()
+    keys = [name for name in measurements.columns if name not in ("value", "ci_low", "ci_high")]
+    assert not measurements.duplicated(keys).any()
+
+
+def test_every_score_has_its_control(comparison: Comparison) -> None:
+    scored = comparison.measurements
+    counts = scored.groupby(["probe", "metric"])["control"].value_counts().unstack()
+    assert set(counts.columns) == {"", "shuffled positions"}
+    assert (counts[""] == counts["shuffled positions"]).all()
+
+
+def test_the_causal_mask_is_what_makes_position_readable(comparison: Comparison) -> None:
+    """The attention output of a random causal layer is nearly ordered by cosine; without mask: not.
+
+    Read on random tokens, whose contents cannot tell positions (papers: Zuo et al. 2025).
+    """
+    chosen = comparison.measurements.query(
+        "probe == 'similarity' and metric == 'adjacency_a' and control == '' and "
+        "site == 'attn_out' and layer == 0 and tokens == 'random' and not begin_token"
+    ).set_index("variant")
+    assert chosen.loc["random-init", "ci_low"] > 0.8
+    twin = chosen.loc["bidirectional"]
+    assert twin["ci_low"] < 0.5 < twin["ci_high"]
+
+
+def test_embedding_of_random_tokens_is_at_chance(comparison: Comparison) -> None:
+    chosen = comparison.measurements.query(
+        "metric == 'mae' and control == '' and site == 'resid_pre' and tokens == 'random'"
+    )
+    assert set(chosen["probe"]) >= {"linear", "variance", "similarity", "two_layer"}
+    # Within 5% of chance: 48 held-out sequences of 23 positions scatter by about 2%.
+    assert (chosen.query("probe != 'counting'")["value"] > 0.95 * chosen["chance"].max()).all()
+
+
+def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:
+    curve = comparison.arrays["trained/text/nobegin/1/resid_post/variance/curve"]
+    cosine = comparison.arrays["trained/text/nobegin/1/resid_post/similarity/cosine"]
+    assert curve.shape == (23,)
+    assert cosine.shape == (23, 23)
+    np.testing.assert_allclose(np.diagonal(cosine), 1, atol=1e-6)
+    pattern = comparison.arrays["example/random-init/pattern/1"]
+    assert pattern.shape == (2, 24, 24)
+    np.testing.assert_allclose(pattern.sum(-1), 1, atol=1e-5)
+    assert len(comparison.info["example_tokens"]) == 24
+    assert comparison.arrays["example/bidirectional/prediction/embedding"].shape == (23,)
+
+
+def test_info_says_how_it_was_run(comparison: Comparison) -> None:
+    info = json.loads((comparison.folder / "info.json").read_text())
+    assert CompareConfig.from_dict(info["config"]) == CONFIG
+    assert info["environment"]["torch"]
+    assert info["seconds"] > 0
+
+
+def test_same_seed_same_numbers(comparison: Comparison, tmp_path: Path) -> None:
+    again = run(tmp_path)
+    pd.testing.assert_frame_equal(again.measurements, comparison.measurements, check_exact=True)
+    for name, array in comparison.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+
+
+def test_killed_run_goes_on_and_ends_in_the_same_numbers(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = hypotheses.measure
+    calls = 0
+
+    def killed(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(hypotheses, "measure", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert len(list((folder / "cells").glob("*.parquet"))) == 5
+    assert not RunFolder(folder).finished
+    with pytest.raises(UserError, match="no finished run"):
+        Comparison.load(folder)
+    resumed = run(tmp_path)
+    assert calls == 6 + 7  # five of the twelve cells were not measured again
+    pd.testing.assert_frame_equal(resumed.measurements, comparison.measurements, check_exact=True)
+    assert not (folder / "cells").exists()
+    calls = 100
+    run(tmp_path)
+    assert calls == 100  # finished: nothing is measured at all
+
+
+def test_other_configs_have_other_folders(tmp_path: Path) -> None:
+    folders = {
+        RunFolder.create(tmp_path, config.run_name(), config.to_dict()).path
+        for config in (CONFIG, CONFIG, dataclasses.replace(CONFIG, seed=1))
+    }
+    assert len(folders) == 2
+    path = tmp_path / "weights"
+    path.write_text("a")
+    before = fingerprint(path)
+    path.write_text("ab")
+    assert fingerprint(path) != before
+
+
+def test_reversal_is_read_too(tmp_path: Path) -> None:
+    comparison = run(tmp_path, task="reversal")
+    assert set(comparison.measurements["tokens"]) == {"reversal", "random"}
+
+
+def test_our_own_checkpoint_is_read(comparison: Comparison, tmp_path: Path) -> None:
+    path = str(comparison.folder / "model.safetensors")
+    again = run(tmp_path, model=path)
+    numbers = ["layer", "site", "probe", "metric", "control", "value"]
+    pd.testing.assert_frame_equal(
+        again.measurements[numbers], comparison.measurements[numbers], check_exact=True
+    )
+    with pytest.raises(UserError, match="add --task text"):
+        run(tmp_path, model=path, task="reversal")
+
+
+def test_notebook_shows_the_report_in_a_frame(comparison: Comparison) -> None:
+    html = comparison._repr_html_()
+    assert html.startswith("<iframe srcdoc=")
+    assert "<script" not in html  # escaped: nothing leaks out of the frame
+    page = comparison.write_report().read_text()
+    assert comparison.headline.split(".")[0] in page

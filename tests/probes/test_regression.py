@@ -1,0 +1,149 @@
+"""Streamed ridge regression against scikit-learn's, and the numbers of the linear probe by hand."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from probes.errors import ProbeError
+from probes.regression import LinearMoments, LinearProbe, RidgeRegressor
+from probes.scores import SHUFFLED
+
+POSITIONS = torch.arange(1, 13)
+
+
+def sklearn_ridge(alpha: float = 1.0):
+    return make_pipeline(StandardScaler(), Ridge(alpha))
+
+
+@pytest.fixture
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    """Features on unequal scales, far from 0, one of them constant; two targets."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 10)) * np.logspace(-3, 3, 10) + np.linspace(-1000, 1000, 10)
+    X[:, 4] = 0.1
+    y = np.stack([X[:, 0] * 1000 + rng.normal(size=300), X[:, 9] + X[:, 1]], axis=1)
+    return X, y
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1.0, 100.0])
+@pytest.mark.parametrize("column", [0, slice(None)], ids=["one target", "two targets"])
+def test_ridge_regressor_equals_scikit_learns_on_standardised_features(rows, alpha, column):
+    X, y = rows[0], rows[1][:, column]
+    ours, theirs = RidgeRegressor(alpha).fit(X, y), sklearn_ridge(alpha).fit(X, y)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-8, atol=1e-8)
+    assert ours.predict(X).shape == y.shape
+    assert ours.score(X, y) == pytest.approx(theirs.score(X, y))
+    assert (np.atleast_2d(ours.coef_)[:, 4] == 0).all()
+
+
+def test_partial_fit_equals_fit(rows):
+    X, y = rows
+    whole, parts = RidgeRegressor().fit(X, y), RidgeRegressor()
+    for rows_of_X, rows_of_y in zip(np.array_split(X, 5), np.array_split(y, 5), strict=True):
+        parts.partial_fit(rows_of_X, rows_of_y)
+    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-8)
+    np.testing.assert_allclose(parts.intercept_, whole.intercept_, rtol=1e-8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=2, max_size=6),
+    d=st.integers(1, 9),
+    offset=st.floats(-1e4, 1e4),
+    seed=st.integers(0, 2**16),
+)
+def test_moments_of_shards_add_up_to_the_moments_of_the_whole(sizes, d, offset, seed):
+    rng = np.random.default_rng(seed)
+    X = torch.from_numpy(rng.normal(offset, 1, size=(sum(sizes), d)))
+    y = torch.from_numpy(rng.normal(size=(sum(sizes), 2)))
+    whole = LinearMoments().update(X, y)
+    merged = LinearMoments()
+    for features, targets in zip(X.split(sizes), y.split(sizes), strict=True):
+        merged.merge(LinearMoments().update(features, targets))
+    assert merged.n == whole.n == len(X)
+    for ours, exact in zip(merged.ridge(1.0), whole.ridge(1.0), strict=True):
+        # Rounding of numbers around the offset, relative to a spread of 1.
+        np.testing.assert_allclose(ours, exact, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_low_precision_far_from_zero_keeps_its_digits(dtype):
+    rng = np.random.default_rng(0)
+    X = torch.from_numpy(rng.normal(50, 1, size=(2000, 20))).to(dtype)
+    y = X[:, :1].double() - X[:, 1:2].double()
+    coefficients, _ = LinearMoments().update(X, y).ridge(1.0)
+    exact = sklearn_ridge().fit(X.double().numpy(), y.numpy()).predict(X.double().numpy())
+    # float32 moments of 2000 rows: 1e-4 of a target whose spread is 1.4.
+    ours = (X.double().numpy() - X.double().mean(0).numpy()) @ coefficients + float(y.mean())
+    np.testing.assert_allclose(ours[:, 0], exact.ravel(), atol=2e-4)
+
+
+def test_alpha_must_be_positive(rows):
+    with pytest.raises(ProbeError, match="alpha is 0.0; ridge regression needs a positive penalty"):
+        RidgeRegressor(alpha=0.0).fit(*rows)
+
+
+@pytest.fixture
+def activations() -> torch.Tensor:
+    """60 sequences whose rows hold t, and 1/m, each in a direction of its own, and noise."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 12, 8, generator=generator, dtype=torch.float64)
+    x[..., 0] += POSITIONS / 3
+    x[..., 1] += 8 / (POSITIONS + 1)
+    return x
+
+
+def test_held_out_numbers_are_scikit_learns(activations, feed):
+    fit, held_out = activations[:40], activations[40:]
+    result = feed(LinearProbe(), fit, held_out, POSITIONS)
+
+    t = POSITIONS.numpy()
+    X, y = fit.flatten(0, 1).numpy(), np.tile(t, 40)
+    t_hat = sklearn_ridge().fit(X, y).predict(held_out.flatten(0, 1)).reshape(20, 12)
+    inverse = sklearn_ridge().fit(X, 1 / (y + 1)).predict(held_out.flatten(0, 1)).reshape(20, 12)
+    decoded = 1 / np.clip(inverse, 1 / 13, 1 / 2) - 1
+    r2 = 1 - ((inverse - 1 / (t + 1)) ** 2).mean() / np.var(1 / (t + 1))
+
+    linear, counting = result["linear"], result["counting"]
+    assert linear.score("mae").value == pytest.approx(np.abs(t_hat - t).mean())
+    assert linear.score("r2").value == pytest.approx(1 - ((t_hat - t) ** 2).mean() / np.var(t))
+    assert counting.score("mae").value == pytest.approx(np.abs(decoded - t).mean())
+    assert counting.score("r2").value == pytest.approx(r2)
+    np.testing.assert_allclose(linear.arrays["error"], np.abs(t_hat - t).mean(axis=0))
+    np.testing.assert_array_equal(linear.arrays["positions"], t)
+    assert (linear.arrays["error_low"] < linear.arrays["error"]).all()
+    assert (linear.arrays["error_high"] > linear.arrays["error"]).all()
+    for score in (*linear.scores, *counting.scores):
+        assert score.n == 20
+        assert score.ci_low < score.value < score.ci_high
+        assert score.chance == (3.0 if score.metric == "mae" else 0.0)
+
+
+def test_shuffled_positions_are_at_chance_where_the_true_ones_are_not(activations, feed):
+    result = feed(LinearProbe(), activations[:40], activations[40:], POSITIONS)
+    for name in ("linear", "counting"):
+        assert result[name].score("r2").value > 0.6
+        # A fit of 8 coefficients to 480 rows of noise costs about 8/480 of r2.
+        assert -0.06 < result[name].score("r2", SHUFFLED).value < 0.02
+    assert result["linear"].score("mae", SHUFFLED).value == pytest.approx(3.0, abs=0.15)
+
+
+def test_a_slice_of_a_larger_tensor_is_read_as_its_copy(activations, feed):
+    sliced = activations.float()[:, 2:]
+    apart = feed(LinearProbe(), sliced[:40].clone(), sliced[40:].clone(), POSITIONS[2:])
+    # Rounding of float32 in another order of summation.
+    assert feed(LinearProbe(), sliced[:40], sliced[40:], POSITIONS[2:])["linear"].score(
+        "mae"
+    ).value == pytest.approx(apart["linear"].score("mae").value, rel=1e-5)
+
+
+def test_predictions_of_1_over_m_below_zero_decode_to_the_last_position():
+    probe = LinearProbe()
+    probe._adopt(8, POSITIONS)
+    decoded = probe._decoded(torch.tensor([[-1.0, 0.0, 1 / 5, 9.0]]))
+    np.testing.assert_allclose(decoded, [[12, 12, 4, 1]], rtol=1e-6)
