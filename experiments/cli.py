@@ -94,6 +94,8 @@ def compare(
         return
     for verdict in comparison.verdicts:
         print(verdict.sentence)
+    if comparison.mechanism is not None:
+        print(f"\n{comparison.mechanism}")
     print(f"\n{comparison.headline}\nReport: {report}")
 
 

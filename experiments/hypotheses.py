@@ -27,6 +27,7 @@ from experiments.measurements import (
     write_arrays,
     write_table,
 )
+from experiments.mechanism import linear_probe_sentence
 from experiments.report.data import ReportData
 from experiments.run_folder import RunFolder, environment, fingerprint
 from experiments.subjects import Subject, subjects
@@ -65,6 +66,11 @@ class Comparison:
         """The verdicts for the first condition, in a sentence for each variant."""
         return headline(self.verdicts)
 
+    @property
+    def mechanism(self) -> str | None:
+        """Where a linear probe is at chance in the random-init twin, and what wakes it."""
+        return linear_probe_sentence(self.measurements)
+
     def html(self) -> str:
         """The report: one page that needs no network."""
         from experiments.report.page import render
@@ -77,6 +83,7 @@ class Comparison:
                 info=self.info,
                 verdicts=self.verdicts,
                 headline=self.headline,
+                mechanism=self.mechanism,
                 example=example_of(self.info, self.arrays),
             )
         )

@@ -1,7 +1,8 @@
 """From numbers to a sentence, by rules stated here and nowhere else.
 
 For each hypothesis, variant and condition the best place is named. Because it is the best of many,
-its interval is widened (Bonferroni over the places). Position is called
+and many are compared, its interval is widened (Bonferroni over all places, variants and conditions
+that the hypothesis was measured at). Position is called
 
 - `readable`   where the widened interval lies on the better side of chance, and at least a tenth
                of the chance error is removed;
@@ -33,6 +34,12 @@ HYPOTHESES = {
 # Less than this share of the chance error removed is a trace, not an account of position.
 _WORTH_NAMING = 0.1
 
+_UNITS = {
+    "mae": "Error in positions",
+    "r2": "R\u00b2 of 1/m",
+    "share": "Share of held-out variance",
+}
+
 CONDITION = ["variant", "tokens", "begin_token"]
 
 
@@ -57,34 +64,35 @@ def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
         chosen = measurements[(measurements["probe"] == probe) & (measurements["metric"] == metric)]
         if chosen.empty:
             continue
+        n_compared = int((chosen["control"] == "").sum())
         rows = [
-            _best_place(group, smaller)
+            _best_place(group, smaller, n_compared)
             for _, group in chosen.groupby(CONDITION, sort=False, observed=True)
         ]
-        found.append(Verdict(hypothesis, _sentence(hypothesis, rows), rows))
+        found.append(Verdict(hypothesis, _sentence(hypothesis, metric, rows), rows))
     return found
 
 
 def headline(found: list[Verdict]) -> str:
-    """What the first condition says, in one sentence for each variant."""
-    rows = [
-        (verdict.hypothesis, row) for verdict in found for row in _first_condition(verdict.rows)
-    ]
-    variants = dict.fromkeys(row["variant"] for _, row in rows)
+    """What position can be read from, under the first condition: a sentence for each variant."""
+    rows = [(verdict.hypothesis, row) for verdict in found for row in _first_condition(verdict)]
     sentences = []
-    for variant in variants:
+    for variant in dict.fromkeys(row["variant"] for _, row in rows):
+        own = [(hypothesis, row) for hypothesis, row in rows if row["variant"] == variant]
+        # Best signal first, and one list for each word.
+        own.sort(key=lambda pair: -pair[1]["skill"])
         by_word: dict[str, list[str]] = {}
-        for hypothesis, row in rows:
-            if row["variant"] == variant:
-                by_word.setdefault(row["verdict"], []).append(hypothesis)
-        said = "; ".join(f"{word} from {', '.join(names)}" for word, names in by_word.items())
-        sentences.append(f"{variant}: position is {said}.")
-    return f"On {_condition_words(rows[0][1])}. " + " ".join(
-        s[0].upper() + s[1:] for s in sentences
-    )
+        for hypothesis, row in own:
+            by_word.setdefault(row["verdict"], []).append(hypothesis)
+        said = "; ".join(
+            f"{word} from {'every signal' if len(names) == len(own) > 1 else ', '.join(names)}"
+            for word, names in by_word.items()
+        )
+        sentences.append(f"In the {variant} model position is {said}.")
+    return f"On {_condition_words(rows[0][1])}. {' '.join(sentences)}"
 
 
-def _best_place(group: pd.DataFrame, smaller: bool) -> dict[str, Any]:
+def _best_place(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str, Any]:
     rows = [{str(key): cell for key, cell in row.items()} for row in group.to_dict("records")]
     real = [row for row in rows if row["control"] == ""]
     pick = min if smaller else max
@@ -96,7 +104,7 @@ def _best_place(group: pd.DataFrame, smaller: bool) -> dict[str, Any]:
         if row["control"] == SHUFFLED and (row["layer"], row["site"]) == place
     ]
     kept = (*CONDITION, "layer", "site", "metric", "value", "chance", "n")
-    low, high = _widened(best["value"], best["ci_low"], best["ci_high"], n_places=len(real))
+    low, high = _widened(best["value"], best["ci_low"], best["ci_high"], n_compared)
     row = {name: best[name] for name in kept} | {
         "ci_low": low,
         "ci_high": high,
@@ -106,9 +114,9 @@ def _best_place(group: pd.DataFrame, smaller: bool) -> dict[str, Any]:
     return {**row, "verdict": _word(row, smaller)}
 
 
-def _widened(value: float, low: float, high: float, n_places: int) -> tuple[float, float]:
-    """The 95% interval stretched to hold for the best of `n_places` (Bonferroni, normal tails)."""
-    stretch = float(norm.ppf(1 - 0.025 / n_places) / norm.ppf(0.975))
+def _widened(value: float, low: float, high: float, n_compared: int) -> tuple[float, float]:
+    """The 95% interval stretched to hold for `n_compared` at once (Bonferroni, normal tails)."""
+    stretch = float(norm.ppf(1 - 0.025 / n_compared) / norm.ppf(0.975))
     return value - stretch * (value - low), value + stretch * (high - value)
 
 
@@ -126,9 +134,9 @@ def _word(row: dict[str, Any], smaller: bool) -> str:
     return "undecided" if bounds[1] >= _WORTH_NAMING else "unreadable"
 
 
-def _first_condition(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    first = (rows[0]["tokens"], rows[0]["begin_token"])
-    return [row for row in rows if (row["tokens"], row["begin_token"]) == first]
+def _first_condition(verdict: Verdict) -> list[dict[str, Any]]:
+    first = (verdict.rows[0]["tokens"], verdict.rows[0]["begin_token"])
+    return [row for row in verdict.rows if (row["tokens"], row["begin_token"]) == first]
 
 
 def _condition_words(row: dict[str, Any]) -> str:
@@ -136,19 +144,15 @@ def _condition_words(row: dict[str, Any]) -> str:
     return f"{kind} {'with' if row['begin_token'] else 'without'} a begin token"
 
 
-def _sentence(hypothesis: str, rows: list[dict[str, Any]]) -> str:
-    first = _first_condition(rows)
-    parts = []
-    for row in first:
-        interval = f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
-        what = (
-            f"{row['variant']} {row['value']:.3g} {interval} at layer {row['layer']} {row['site']}"
-        )
-        parts.append(f"{what} ({row['verdict']})")
-    unit = "error in positions" if first[0]["metric"] == "mae" else "share of variance"
-    chance = f"chance {first[0]['chance']:.3g}"
+def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
+    """Each variant's verdict with its number, interval and place, under the first condition."""
+    first = _first_condition(Verdict(hypothesis, "", rows))
+    parts = [
+        f"{row['verdict']} in {row['variant']} ({row['value']:.3g} "
+        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], layer {row['layer']} {row['site']})"
+        for row in first
+    ]
     return (
-        f"Position from {hypothesis}, on {_condition_words(first[0])}: {unit}, {chance}: "
-        + "; ".join(parts)
-        + "."
+        f"Position from {hypothesis}, on {_condition_words(first[0])}: {'; '.join(parts)}. "
+        f"{_UNITS[metric]}, chance {first[0]['chance']:.3g}."
     )

@@ -1,14 +1,13 @@
 """One frozen, validated description of a transformer. Importing this module loads no torch."""
 
 import dataclasses
-import difflib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, get_args, no_type_check
 
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.fields import from_mapping
 
 Positions = Literal["none", "learned", "sinusoidal", "rotary", "alibi", "t5"]
 Normalization = Literal["layer", "rms", "none"]
@@ -151,20 +150,7 @@ class TransformerConfig:
         Raises:
             UserError: for anything but a mapping, an unknown or missing field, or a wrong value.
         """
-        if not isinstance(fields, Mapping):
-            raise UserError(f"a config is a mapping of fields to values, not {_shown(fields)}.")
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in fields:
-            if name not in known:
-                raise _unknown_field(name, known)
-        missing = [
-            field.name
-            for field in dataclasses.fields(cls)
-            if field.default is dataclasses.MISSING and field.name not in fields
-        ]
-        if missing:
-            raise UserError(f"the config lacks {', '.join(missing)}: these have no default.")
-        return cls(**fields)
+        return from_mapping(cls, fields, "the model's config")
 
     def _check_choice(self, field: str, what: str, choices: tuple[str, ...]) -> None:
         value = getattr(self, field)
@@ -223,12 +209,6 @@ def _as_finite_float(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _unknown_field(name: object, known: list[str]) -> UserError:
-    nearest = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
-    remedy = f"did you mean {nearest[0]!r}?" if nearest else f"the fields are {', '.join(known)}."
-    return UserError(f"unknown config field {_shown(name)}: {remedy}")
 
 
 def _shown(value: object, limit: int = 60) -> str:

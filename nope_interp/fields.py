@@ -33,14 +33,15 @@ def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
     names = [field.name for field in fields]
     for key in values:
         if key not in names:
-            raise unknown_name(f"key in {what}", key, names)
-    for field in fields:
-        required = (
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        )
-        if required and field.name not in values:
-            raise UserError(f"{what} lacks {field.name!r}: add it.")
+            raise unknown_name(f"field of {what}", key, names)
+    missing = [field.name for field in fields if _required(field) and field.name not in values]
+    if missing:
+        raise UserError(f"{what} lacks {', '.join(missing)}: these have no default.")
     return cls(**values)
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _fits(value: Any, hint: Any) -> bool:

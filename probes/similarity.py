@@ -204,7 +204,7 @@ class SimilarityProbe(Stream):
     def _solve(self) -> None:
         [(cosines, labels)] = self._first(self._to_fit)
         targets = rearrange(labels, "control batch pos -> batch pos control")
-        moments = LinearMoments().update(cosine_profile(cosines), targets)
+        moments = LinearMoments().update(cosine_profile(cosines), targets.double())
         self._coefficients, self._intercepts = moments.ridge(self.alpha)
         self._to_fit = []
 

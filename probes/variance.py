@@ -142,7 +142,8 @@ class VarianceProbe(Stream):
 
     * curve [pos]: mean row variance of the held-out sequences, with its interval.
     * law [2]: (a, b) of a + b/m, by unweighted least squares on the mean curve of the fitted
-      sequences; law_r2 is the share of the held-out curve's variation that it explains. Chance 0.
+      sequences; law_r2 is how much of the held-out curve's variation about its own mean b/m
+      explains (at most 1; chance 0; below 0 where b is noise).
     * mae, r2: position predicted from the row's log variance alone, as by `VarianceRegressor`.
 
     For the control, each sequence's variances are dealt to shuffled positions.
@@ -200,12 +201,13 @@ class VarianceProbe(Stream):
 
     def _result(self) -> dict[str, ProbeResult]:
         positions = self._positions.numpy()
-        predicted = self._law @ _law_terms(positions).T
+        shapes = self._law[:, 1:] / (positions + 1)  # b/m
 
         def law_r2(control: int) -> ArrayFunction:
             def r2(curve: np.ndarray) -> np.ndarray:
-                missed = ((curve - predicted[control]) ** 2).mean(axis=-1)
-                spread = curve.var(axis=-1)
+                # Sequences differ in level more than positions do where there is no law: the
+                # spread of the difference, unlike its size, leaves the level out.
+                missed, spread = (curve - shapes[control]).var(axis=-1), curve.var(axis=-1)
                 # A curve without any variation leaves nothing to explain.
                 return np.where(spread > 0, 1 - missed / np.where(spread > 0, spread, 1), 0.0)
 

@@ -2,31 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.measurements import COLUMNS
+from experiments.verdict import Verdict
 from nope_interp.errors import UserError
-
-
-@runtime_checkable
-class Verdict(Protocol):
-    """One hypothesis, its sentence, and one row per model variant and token condition.
-
-    A row holds variant, tokens, begin_token, layer, site, metric, value, ci_low, ci_high, chance,
-    control_value and verdict (a word or two).
-    """
-
-    @property
-    def hypothesis(self) -> str: ...
-
-    @property
-    def sentence(self) -> str: ...
-
-    @property
-    def rows(self) -> Sequence[Mapping[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -50,6 +33,7 @@ class ReportData:
     info: Mapping[str, Any]
     verdicts: Sequence[Verdict]
     headline: str
+    mechanism: str | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -89,5 +89,5 @@ def test_shares_are_better_when_larger_and_conditions_are_apart() -> None:
     assert begin["begin_token"]
     said = headline([verdict])
     assert said.startswith("On text without a begin token.")
-    assert "Trained: position is readable from positional vectors." in said
-    assert "Random-init: position is unreadable from positional vectors." in said
+    assert "In the trained model position is readable from positional vectors." in said
+    assert "In the random-init model position is unreadable from positional vectors." in said

@@ -123,8 +123,8 @@ def test_junk_in_place_of_a_config_raises_nothing_but_user_errors(fields: Any) -
             {"positions": "sinusoidal", "d_model": 33, "n_heads": 3},
             "sinusoidal positions need an even d_model, half sines and half cosines; 33 is odd.",
         ),
-        ({"n_layer": 2}, "unknown config field 'n_layer': did you mean 'n_layers'?"),
-        ({"zzz": 2}, "unknown config field 'zzz': the fields are n_layers, d_model"),
+        ({"n_layer": 2}, "unknown field of the model's config 'n_layer': did you mean 'n_layers'?"),
+        ({"zzz": 2}, "unknown field of the model's config 'zzz': choose from n_layers, d_model"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_remedy(fields: dict[str, Any], message: str) -> None:
@@ -134,7 +134,9 @@ def test_a_wrong_field_is_named_with_its_remedy(fields: dict[str, Any], message:
 
 
 def test_missing_sizes_are_named() -> None:
-    with pytest.raises(UserError, match="the config lacks n_heads, n_ctx: these have no default"):
+    with pytest.raises(
+        UserError, match="the model's config lacks n_heads, n_ctx: these have no default"
+    ):
         TransformerConfig.from_dict({"n_layers": 1, "d_model": 8, "d_vocab": 5})
 
 

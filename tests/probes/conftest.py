@@ -29,7 +29,7 @@ def random_residuals() -> Callable:
     Pre-norm, weights N(0, 0.02^2), tokens drawn uniformly and no begin token, as in Chi et al.
     2023; `random_residuals(seed, n)` gives [n 128 d_model] after 4 layers.
     """
-    d, heads, n_layers, vocabulary, scale = 128, 4, 4, 1000, 0.02
+    d, heads, n_layers, vocabulary, scale = 128, 4, 4, 10_000, 0.02
     generator = torch.Generator().manual_seed(0)
     embed = torch.randn(vocabulary, d, generator=generator) * scale
     attention = torch.randn(n_layers, 4, d, d, generator=generator) * scale

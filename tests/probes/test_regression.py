@@ -84,7 +84,9 @@ def test_low_precision_far_from_zero_keeps_its_digits(dtype):
 
 
 def test_alpha_must_be_positive(rows):
-    with pytest.raises(ProbeError, match="alpha is 0.0; ridge regression needs a positive penalty"):
+    with pytest.raises(
+        ProbeError, match=r"alpha is 0\.0; ridge regression needs a positive penalty"
+    ):
         RidgeRegressor(alpha=0.0).fit(*rows)
 
 

@@ -94,8 +94,9 @@ def test_memory_does_not_grow_with_the_data(make, batch):
             probe.evaluate(batch[12:], POSITIONS)
         return len(pickle.dumps(probe))
 
-    # The sample of similarities fills at 32 sequences, the bins of variance with the first batch.
-    assert size_after(40) <= 1.02 * size_after(4)
+    # Four batches fill the sample of similarities. The variance probe's solved curve is drawn a
+    # little finer with more data, because its bandwidth narrows.
+    assert size_after(40) <= 1.2 * size_after(4)
 
 
 @mergeable_probe
@@ -153,7 +154,7 @@ def test_merging_what_does_not_fit_together_is_refused(make, batch):
         fitted().merge(fitted(rows=batch[:14, :7], positions=POSITIONS[:7]))
     with pytest.raises(ProbeError, match="two different fits"):
         evaluated(fitted()).merge(evaluated(fitted(rows=batch[4:18], seed=1)))
-    with pytest.raises(ProbeError, match="for_shard.. came after evaluate"):
+    with pytest.raises(ProbeError, match=r"for_shard\(\) came after evaluate"):
         evaluated(fitted()).for_shard(1)
 
 

@@ -1,0 +1,74 @@
+"""Where a linear probe is at chance in the random-init twin, and what wakes it: one sentence.
+
+At random initialisation position enters even moments only (variance, cosines), which no linear map
+reads. It becomes linear where a constant that all tokens share survives the averaging of attention
+while everything else shrinks: a begin token (Kazemnejad et al. 2023, Theorem 1), the mean of text
+or of a small vocabulary, the mean that an activation gives to an MLP's output. The tests take these
+away one by one.
+"""
+
+import pandas as pd
+
+
+def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
+    """What the random-init twin's linear probe reads on random tokens; None without such rows."""
+    random_init = measurements[
+        (measurements["variant"] == "random-init")
+        & (measurements["tokens"] == "random")
+        & (measurements["metric"] == "mae")
+        & (measurements["control"] == "")
+    ]
+    plain = random_init[~random_init["begin_token"]]
+    linear = plain[(plain["probe"] == "linear") & (plain["site"] != "resid_pre")]
+    if linear.empty:
+        return None
+    blind = linear[linear["ci_high"] >= linear["chance"]]
+    said = "In the random-init twin, on uniform random tokens without a begin token, "
+    if blind.empty:
+        said += "the linear probe beats chance at every place after the embedding"
+    else:
+        said += f"the linear probe is at chance at {_places(blind)}"
+        said += _other_probes_there(plain, blind)
+    best = linear.sort_values("value", kind="stable").iloc[0]
+    if best["ci_high"] < best["chance"]:
+        said += (
+            f"; it reads position best at {_place(best)}, {_number(best)}, where a constant that "
+            "all tokens share (an MLP's mean output, the mean of a small vocabulary) survives the "
+            "averaging"
+        )
+    begun = random_init[random_init["begin_token"] & (random_init["probe"] == "linear")]
+    if not begun.empty:
+        best = begun.sort_values("value", kind="stable").iloc[0]
+        said += (
+            f"; a begin token, which attention averages as 1/m, makes that {_number(best)} at "
+            f"{_place(best)}"
+        )
+    return f"{said}. Chance is {linear['chance'].iloc[0]:.3g}."
+
+
+def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
+    """What variance alone reads where the linear probe reads nothing, if it reads anything."""
+    first = blind.iloc[0]
+    variance = plain[
+        (plain["probe"] == "variance")
+        & (plain["layer"] == first["layer"])
+        & (plain["site"] == first["site"])
+    ]
+    if variance.empty or variance["ci_high"].iloc[0] >= variance["chance"].iloc[0]:
+        return ""
+    return (
+        f", though the variance of a row alone reads it there ({_place(first)}: "
+        f"{_number(variance.iloc[0])}): it is in even moments, which no linear map reads"
+    )
+
+
+def _places(rows: pd.DataFrame) -> str:
+    return ", ".join(_place(row) for _, row in rows.iterrows())
+
+
+def _place(row: pd.Series) -> str:
+    return f"layer {row['layer']} {row['site']}"
+
+
+def _number(row: pd.Series) -> str:
+    return f"{row['value']:.3g} positions off [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"

@@ -1,0 +1,73 @@
+"""The two-layer probe: what a linear one cannot read, and the same bits from the same seed."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_moons
+from sklearn.linear_model import LogisticRegression
+
+from probes.errors import ProbeError
+from probes.nonlinear import TwoLayerClassifier, TwoLayerProbe
+from probes.regression import LinearProbe
+from probes.scores import SHUFFLED
+
+
+def test_classifier_learns_what_a_linear_one_cannot():
+    X, y = make_moons(600, noise=0.1, random_state=0)
+    X_new, y_new = make_moons(600, noise=0.1, random_state=1)
+    assert TwoLayerClassifier().fit(X, y).score(X_new, y_new) > 0.97
+    assert LogisticRegression().fit(X, y).score(X_new, y_new) < 0.9
+
+
+def test_classifier_with_one_seed_has_the_same_bits():
+    X, y = make_moons(200, noise=0.1, random_state=0)
+    first, again, other = (
+        TwoLayerClassifier(passes=2, seed=seed).fit(X, y).predict_proba(X) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_partial_fit_goes_on_where_it_stopped():
+    X, y = make_moons(600, noise=0.1, random_state=0)
+    model = TwoLayerClassifier()
+    with pytest.raises(ProbeError, match="the first partial_fit needs classes"):
+        model.partial_fit(X, y)
+    model.partial_fit(X, y, classes=[0, 1])
+    once = model.score(X, y)
+    for _ in range(60):
+        model.partial_fit(X, y)
+    assert model.score(X, y) > max(0.97, once)
+    with pytest.raises(ProbeError, match=r"y holds np.int64\(2\), which is not among the classes"):
+        model.partial_fit(X, y + 1)
+
+
+@pytest.mark.slow
+def test_random_causal_residuals_tell_position_to_two_layers_and_not_to_one(random_residuals, feed):
+    positions = torch.arange(1, 128)
+    fit, held_out = random_residuals(1, 320)[:, 1:], random_residuals(2, 96)[:, 1:]
+    linear = feed(LinearProbe(), fit, held_out, positions)["linear"]
+    two_layer = feed(TwoLayerProbe(), fit, held_out, positions)["two_layer"]
+
+    # Position enters even moments only (no begin token, uniform tokens): a linear map of d numbers
+    # sees the little that a shared vocabulary mean leaves.
+    assert linear.score("r2").ci_low < 0.02
+    assert linear.score("mae").value > 0.98 * linear.score("mae").chance
+    assert two_layer.score("mae").ci_high < 0.95 * two_layer.score("mae").chance
+    assert two_layer.score("r2").ci_low > 0.04
+    assert two_layer.score("mae", SHUFFLED).value > 0.99 * two_layer.score("mae").chance
+    assert two_layer.score("r2", SHUFFLED).ci_low < 0
+    # All cues lose resolution like 1/m, so the middle is not where the error is smallest by luck:
+    # early positions are told from late ones.
+    error = two_layer.arrays["error"]
+    always_the_middle = np.abs(np.arange(1, 128) - 64)
+    assert error[:20].mean() < 0.85 * always_the_middle[:20].mean()
+
+
+def test_predicts_the_median_of_its_distribution(feed):
+    """On rows that say nothing the distribution is uniform and its median the middle position."""
+    positions = torch.tensor([1, 2, 4, 8, 16])
+    x = torch.ones(64, 5, 3)
+    result = feed(TwoLayerProbe(learning_rate=1e-3, passes=30), x, x, positions)["two_layer"]
+    np.testing.assert_array_equal(result.arrays["error"], np.abs(positions.numpy() - 4))
+    assert result.score("mae").value == result.score("mae").chance == 4.2
