@@ -9,6 +9,8 @@ away one by one.
 
 import pandas as pd
 
+_MOST_NAMED = 3
+
 
 def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     """What the random-init twin's linear probe reads on random tokens; None without such rows."""
@@ -27,7 +29,7 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     if blind.empty:
         said += "the linear probe beats chance at every place after the embedding"
     else:
-        said += f"the linear probe is at chance at {_places(blind)}"
+        said += f"the linear probe is at chance at {_places(blind, len(linear))}"
         said += _other_probes_there(plain, blind)
     best = linear.sort_values("value", kind="stable").iloc[0]
     if best["ci_high"] < best["chance"]:
@@ -62,8 +64,11 @@ def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
     )
 
 
-def _places(rows: pd.DataFrame) -> str:
-    return ", ".join(_place(row) for _, row in rows.iterrows())
+def _places(rows: pd.DataFrame, n_all: int) -> str:
+    named = ", ".join(_place(row) for _, row in rows.head(_MOST_NAMED).iterrows())
+    if len(rows) <= _MOST_NAMED:
+        return named
+    return f"{len(rows)} of {n_all} places ({named}, ...)"
 
 
 def _place(row: pd.Series) -> str:

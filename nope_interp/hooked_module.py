@@ -1,6 +1,5 @@
 """What every model of ours shares: hook names that must exist, caches, and text in and out."""
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +10,7 @@ from torch import Tensor
 from transformer_lens import ActivationCache, HookedRootModule
 from transformer_lens.config import TransformerLensConfig
 
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, unknown_name
 
 HookFunction = Callable[..., Any]
 NamedHook = tuple[str | Callable[[str], bool], HookFunction]
@@ -177,11 +176,7 @@ class HookedModule(HookedRootModule):
                 raise UserError("the filter matches no hook point: model.hook_dict lists them all.")
             return matching
         if name not in self.hook_dict:
-            nearest = difflib.get_close_matches(str(name), self.hook_dict, n=1)
-            hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-            raise UserError(
-                f"unknown hook point {str(name)!r}: {hint}model.hook_dict lists them all."
-            )
+            raise unknown_name("hook point", name, self.hook_dict)
         reason = self._silent_because(name)
         if reason is not None:
             raise UserError(f"hook point {name!r} cannot fire: {reason}")

@@ -54,7 +54,7 @@ def stream(
     """
     for name in listeners:
         if name not in model.hook_dict:
-            raise unknown_name("hook", name, model.hook_dict)
+            raise unknown_name("hook point", name, model.hook_dict)
     device = next(model.parameters()).device
     starts: Iterable[int] = range(0, len(tokens), batch_size)
     bar = tqdm(starts, desc=description, unit="batch", disable=description is None, leave=False)

@@ -10,6 +10,9 @@ from torch import Tensor
 from probes.errors import ProbeError
 from probes.scores import Score
 
+# Small enough for a function to be linear over it, large enough for float64 to resolve it.
+_STEP = 1e-4
+
 ArrayFunction = Callable[[np.ndarray], np.ndarray]
 
 
@@ -118,21 +121,23 @@ class SequenceBootstrap:
     def interval_of(
         self, function: ArrayFunction, level: float = 0.95
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds of a function of the k means, such as R2 = 1 - sse/sst.
+        """The bounds of a smooth function of the k means, such as R2 = 1 - sse/sst.
 
-        `function` maps rows of means [row k] to [row] or [row j]. The bounds are quantiles over the
-        resamples, moved so that the resamples' mean falls on the estimate. For a mean the move is
-        nothing. For the R2 of a mean curve it matters: each resample carries the sampling noise
-        twice, so that all of them lie below the estimate.
+        `function` maps rows of means [row k] to [row] or [row j]. The bounds are the quantiles over
+        the resamples of its linear part at the means (the delta method, with the resamples in place
+        of a normal law). For a mean that is the percentile interval. For the R2 of a noisy mean
+        curve it keeps what the percentile interval loses: a resampled curve has the sampling noise
+        twice, which lowers its R2 in every resample alike.
         """
-        estimate = self.value_of(function)
+        mean = self.mean()
         # With few sequences a resample may draw none at all: it says nothing and is left out.
         drawn = self._weights > 0
-        replicas = function(self._resampled[drawn] / self._weights[drawn, None])
+        resampled = self._resampled[drawn] / self._weights[drawn, None]
+        value = self.value_of(function)
+        replicas = function(mean + _STEP * (resampled - mean))
         tail = (1 - level) / 2
-        low, high = np.quantile(replicas, [tail, 1 - tail], axis=0)
-        shift = estimate - replicas.mean(axis=0)
-        return np.asarray(low + shift), np.asarray(high + shift)
+        low, high = np.quantile((replicas - value) / _STEP, [tail, 1 - tail], axis=0)
+        return np.asarray(value + low), np.asarray(value + high)
 
     def score(
         self,

@@ -181,7 +181,7 @@ class TwoLayerProbe(Stream):
         *,
         hidden: int = 128,
         learning_rate: float = 1e-2,
-        passes: int = 2,
+        passes: int = 3,
         batch_size: int = 512,
         seed: int = 0,
         n_resamples: int = 1000,

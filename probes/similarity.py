@@ -20,8 +20,6 @@ from probes.errors import ProbeError
 from probes.regression import LinearMoments
 from probes.scores import SHUFFLED, ProbeResult, Score
 
-_LEFT, _RIGHT = 0, 1
-
 
 def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch pos pos"]:
     """Cosines between all rows of a sequence, -1 to 1; a row of zeros has cosine 0 with all."""
@@ -38,12 +36,12 @@ def adjacency_a(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batc
     this is the one over all pairs of the lower triangle. Chance 0.5, perfect 1; ties count 0.5,
     the diagonal never enters.
     """
-    return _nearer_is_larger(_by_distance(cosines), [(_LEFT, _LEFT)])
+    return _nearer_is_larger(_by_distance(cosines)[:1])
 
 
 def adjacency_b(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
     """P(C_ij > C_i,j-1) over 2 <= j < i: as `adjacency_a`, between neighbouring cells only."""
-    left = _by_distance(cosines)[_LEFT]
+    left = _by_distance(cosines)[0]
     signs = torch.sign(left[:-1] - left[1:])
     n_pairs = (~left[1:, :, 0].isnan()).sum()
     return 0.5 + 0.5 * signs.double().sum(dim=(0, 1)) / n_pairs
@@ -51,14 +49,13 @@ def adjacency_b(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batc
 
 def adjacency_c(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
     """P(C_ij > C_ik) over j, k other than i with |i-j| < |i-k|: as `adjacency_a`, on both sides."""
-    sides = (_LEFT, _RIGHT)
-    return _nearer_is_larger(_by_distance(cosines), [(a, b) for a in sides for b in sides])
+    return _nearer_is_larger(_by_distance(cosines))
 
 
 def _by_distance(
     cosines: Float[Tensor, "batch pos pos"],
 ) -> Float[Tensor, "side distance pos batch"]:
-    """C_i,i-r and C_i,i+r by distance r = 1, 2, ...; NaN beyond the ends of the sequence."""
+    """C_i,i-r (side 0) and C_i,i+r (side 1) by distance r; NaN beyond the ends of the sequence."""
     pos = cosines.shape[-1]
     if pos < 3:
         raise ProbeError(f"adjacency compares two rows with a third; got {pos} positions")
@@ -71,33 +68,35 @@ def _by_distance(
 
 
 def _nearer_is_larger(
-    cells: Float[Tensor, "side distance pos batch"], sides: list[tuple[int, int]]
+    cells: Float[Tensor, "side distance pos batch"],
 ) -> Float[Tensor, " batch"]:
-    """P(cell at r > cell at r') over rows, distances r < r', and pairs of (side of r, side of r').
+    """P(cell at r > cell at r') over rows, distances r < r', and the sides of either.
 
     Distance by distance, because all triples at once would not fit. The sign of NaN is 0, so cells
     beyond the ends count for nothing.
     """
-    there = (~cells[..., 0].isnan()).double()
     excess = cells.new_zeros(cells.shape[2:])
-    n_pairs = there.new_zeros(())
-    for near, far in sides:
-        for r in range(cells.shape[1] - 1):
-            excess += torch.sign(cells[near, r] - cells[far, r + 1 :]).sum(dim=0)
-        n_pairs += (there[near].cumsum(dim=0)[:-1] * there[far, 1:]).sum()
+    for r in range(cells.shape[1] - 1):
+        near, far = cells[:, None, r, None], cells[:, r + 1 :]
+        excess += torch.sign(near - far).sum(dim=(0, 1, 2))
+    there = (~cells[..., 0].isnan()).double().sum(dim=0)
+    n_pairs = (there.cumsum(dim=0)[:-1] * there[1:]).sum()
     return 0.5 + 0.5 * excess.double().sum(dim=0) / n_pairs
 
 
 def cosine_profile(
-    cosines: Float[Tensor, "*batch pos pos"],
-) -> Float[Tensor, "*batch pos others"]:
-    """Each row's cosines with the other rows, in rising order.
+    cosines: Float[Tensor, "*batch pos pos"], n_quantiles: int = 9
+) -> Float[Tensor, "*batch pos quantile"]:
+    """Quantiles of each row's cosines with the other rows, from the smallest to the largest.
 
     Sorted and without the diagonal, because a column's index or the place of the 1 would give the
-    position away.
+    position away. A few quantiles stand for all the cosines, since a regression on every one of
+    them fits the sequences it has seen instead of the positions.
     """
     diagonal = torch.eye(cosines.shape[-1], dtype=torch.bool, device=cosines.device)
-    return cosines.masked_fill(diagonal, torch.inf).sort(dim=-1).values[..., :-1]
+    ascending = cosines.masked_fill(diagonal, torch.inf).sort(dim=-1).values[..., :-1]
+    chosen = torch.linspace(0, ascending.shape[-1] - 1, n_quantiles).round().long()
+    return ascending[..., chosen]
 
 
 def seriate(

@@ -134,9 +134,7 @@ def test_a_wrong_field_is_named_with_its_remedy(fields: dict[str, Any], message:
 
 
 def test_missing_sizes_are_named() -> None:
-    with pytest.raises(
-        UserError, match="the model's config lacks n_heads, n_ctx: these have no default"
-    ):
+    with pytest.raises(UserError, match="lacks n_heads, n_ctx: these have no default"):
         TransformerConfig.from_dict({"n_layers": 1, "d_model": 8, "d_vocab": 5})
 
 

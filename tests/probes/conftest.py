@@ -26,8 +26,9 @@ def feed() -> Callable:
 def random_residuals() -> Callable:
     """The residuals of a frozen random causal transformer without positional encodings.
 
-    Pre-norm, weights N(0, 0.02^2), tokens drawn uniformly and no begin token, as in Chi et al.
-    2023; `random_residuals(seed, n)` gives [n 128 d_model] after 4 layers.
+    Pre-norm, weights N(0, 0.02^2), divided by sqrt(2 n_layers) where they write to the residual,
+    tokens drawn uniformly and no begin token; `random_residuals(seed, n)` gives [n 128 d_model]
+    after 4 layers.
     """
     d, heads, n_layers, vocabulary, scale = 128, 4, 4, 10_000, 0.02
     generator = torch.Generator().manual_seed(0)
@@ -46,8 +47,10 @@ def random_residuals() -> Callable:
                 for i in range(3)
             )
             z = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + z.transpose(1, 2).flatten(2) @ attention[layer, 3]
-            x = x + functional.gelu(functional.layer_norm(x, (d,)) @ rise[layer]) @ fall[layer]
+            written = z.transpose(1, 2).flatten(2) @ attention[layer, 3]
+            x = x + written / (2 * n_layers) ** 0.5
+            written = functional.gelu(functional.layer_norm(x, (d,)) @ rise[layer]) @ fall[layer]
+            x = x + written / (2 * n_layers) ** 0.5
         return x
 
     return run

@@ -49,16 +49,15 @@ def test_random_causal_residuals_tell_position_to_two_layers_and_not_to_one(rand
     linear = feed(LinearProbe(), fit, held_out, positions)["linear"]
     two_layer = feed(TwoLayerProbe(), fit, held_out, positions)["two_layer"]
 
-    # Position enters even moments only (no begin token, uniform tokens): a linear map of d numbers
-    # sees the little that a shared vocabulary mean leaves.
-    assert linear.score("r2").ci_low < 0.02
-    assert linear.score("mae").value > 0.98 * linear.score("mae").chance
+    # Position enters even moments only (no begin token, uniform tokens). What the vocabulary's
+    # embeddings and the MLP's outputs share is a weak begin token, worth 1% of r2 here.
+    assert linear.score("r2").ci_low < 0 < linear.score("r2").ci_high
+    assert linear.score("mae").value > 0.99 * linear.score("mae").chance
     assert two_layer.score("mae").ci_high < 0.95 * two_layer.score("mae").chance
-    assert two_layer.score("r2").ci_low > 0.04
+    assert two_layer.score("r2").ci_low > 0.05
     assert two_layer.score("mae", SHUFFLED).value > 0.99 * two_layer.score("mae").chance
     assert two_layer.score("r2", SHUFFLED).ci_low < 0
-    # All cues lose resolution like 1/m, so the middle is not where the error is smallest by luck:
-    # early positions are told from late ones.
+    # All cues lose resolution like 1/m: it is the early positions that are told.
     error = two_layer.arrays["error"]
     always_the_middle = np.abs(np.arange(1, 128) - 64)
     assert error[:20].mean() < 0.85 * always_the_middle[:20].mean()

@@ -119,12 +119,16 @@ def test_a_profile_does_not_know_where_its_row_stands(seed, n):
     generator = torch.Generator().manual_seed(seed)
     cosines = cosine_similarity(torch.randn(1, n, 4, generator=generator))
     order = torch.randperm(n, generator=generator)
-    profile = cosine_profile(cosines)
+    profile = cosine_profile(cosines, n_quantiles=n - 1)
     assert profile.shape == (1, n, n - 1)
-    moved = cosine_profile(cosines[:, order][:, :, order])
+    moved = cosine_profile(cosines[:, order][:, :, order], n_quantiles=n - 1)
     assert torch.equal(moved, profile[:, order])
     others = [sorted(np.delete(row, i)) for i, row in enumerate(cosines[0].numpy())]
     np.testing.assert_array_equal(profile[0], others)
+    few = cosine_profile(cosines, n_quantiles=3)
+    quantiles = np.quantile(others, [0, 0.5, 1], axis=1, method="nearest").T
+    np.testing.assert_array_equal(few[0, :, [0, 2]], quantiles[:, [0, 2]])
+    assert all(middle in row for middle, row in zip(few[0, :, 1].tolist(), others, strict=True))
 
 
 @settings(max_examples=20, deadline=None)
@@ -143,10 +147,10 @@ def test_chance_tau_is_the_mean_over_random_orders():
     exact = float(kendall_tau(every, labels.expand(len(every), 8)).mean())
     assert chance_tau(8) == pytest.approx(exact, rel=0.01)
     generator = torch.Generator().manual_seed(0)
-    many = torch.rand(4000, 127, generator=generator).argsort(dim=-1)
-    simulated = float(kendall_tau(many, torch.arange(127).expand(4000, 127)).mean())
-    # The mean of 4000, each with a spread of 0.75 of the mean.
-    assert chance_tau(127) == pytest.approx(simulated, rel=0.05)
+    many = torch.rand(1000, 127, generator=generator).argsort(dim=-1)
+    simulated = float(kendall_tau(many, torch.arange(127).expand(1000, 127)).mean())
+    # The mean of 1000, each with a spread of 0.75 of the mean.
+    assert chance_tau(127) == pytest.approx(simulated, rel=0.08)
 
 
 def test_seriation_does_not_depend_on_the_order_of_the_rows():
@@ -177,7 +181,8 @@ def test_held_out_numbers_are_computed_by_hand(walks, feed):
         return np.stack([sklearn_cosines(rows) for rows in x.numpy()])
 
     def profiles(C):
-        return np.array([np.sort(np.delete(C[i], i)) for i in range(len(C))])
+        others = np.array([np.sort(np.delete(C[i], i)) for i in range(len(C))])
+        return others[:, np.round(np.linspace(0, 22, 9)).astype(int)]
 
     C = cosines(held_out[:32])
     np.testing.assert_allclose(result.arrays["cosine"], C.mean(axis=0))

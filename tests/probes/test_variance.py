@@ -101,7 +101,8 @@ def test_the_law_is_recovered_and_its_curve_covered(chi, feed):
     result = feed(VarianceProbe(), chi[:60], chi[60:], POSITIONS)["variance"]
     # Variances of 64 components have a spread of sqrt(2/64) = 18%; means of 60 of them 2.3%.
     np.testing.assert_allclose(result.arrays["law"], [0.5, 4], rtol=0.05)
-    truth = 0.5 + 4 / (POSITIONS.numpy() + 1)
+    # The variance about the mean of 64 components is 63/64 of theirs.
+    truth = (0.5 + 4 / (POSITIONS.numpy() + 1)) * 63 / 64
     covered = (result.arrays["curve_low"] < truth) & (truth < result.arrays["curve_high"])
     assert covered.mean() > 0.8
     assert result.score("law_r2").value > 0.98
