@@ -25,10 +25,10 @@ report: setup
 	$(BIN)/nope-interp compare
 
 test: lint
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
 
 test-fast: setup-dev
-	$(BIN)/pytest -m 'not slow and not gemma and not browser'
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile -m 'not slow and not gemma and not browser'
 
 lint: setup-dev
 	$(BIN)/ruff check

@@ -68,7 +68,9 @@ class SequenceBootstrap:
         if not np.isfinite(rows).all():
             raise ProbeError("values hold NaN or infinite numbers: their mean would mean nothing")
         weights = self._generator.poisson(1.0, (self.n_resamples, len(rows))).astype(np.float64)
-        self._add(len(rows), rows.sum(axis=0), weights @ rows, weights.sum(axis=1))
+        # By torch, whose threads are awake: NumPy's own would contend with them for the cores.
+        resampled = (torch.from_numpy(weights) @ torch.tensor(rows)).numpy()
+        self._add(len(rows), rows.sum(axis=0), resampled, weights.sum(axis=1))
         return self
 
     def merge(self, other: "SequenceBootstrap") -> "SequenceBootstrap":

@@ -123,7 +123,11 @@ class RidgeRegressor(RegressorMixin, BaseEstimator):
     Equal to scikit-learn's `make_pipeline(StandardScaler(), Ridge(alpha))`, but `partial_fit` is
     exact: it sees batches as `fit` sees their concatenation, in memory of d_model squared.
 
-    >>> RidgeRegressor().partial_fit(X[:500], y[:500]).partial_fit(X[500:], y[500:]).score(X, y)
+    >>> X = np.random.default_rng(0).normal(size=(100, 3))
+    >>> y = X @ [1.0, 2.0, 3.0]
+    >>> halves = RidgeRegressor().partial_fit(X[:50], y[:50]).partial_fit(X[50:], y[50:])
+    >>> bool(np.allclose(halves.coef_, RidgeRegressor().fit(X, y).coef_))
+    True
     """
 
     alpha: float
@@ -182,6 +186,15 @@ class LinearProbe(Stream):
 
     Chance is 0 for r2 and the best constant's error for mae. A counting probe that knows nothing
     decodes to the harmonic mean of m, so its mae lies above that level.
+
+    >>> positions = torch.arange(1, 33)
+    >>> activations = torch.randn(40, 32, 8) + positions[:, None] / 8
+    >>> probe = LinearProbe()
+    >>> probe.update(activations[:20], positions)
+    >>> probe.evaluate(activations[20:], positions)
+    >>> error = probe.result()["linear"].score("mae")
+    >>> error.value < error.ci_high < error.chance == 8
+    True
     """
 
     def __init__(self, *, alpha: float = 1.0, seed: int = 0, n_resamples: int = 1000) -> None:

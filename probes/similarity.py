@@ -36,52 +36,63 @@ def adjacency_a(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batc
     this is the one over all pairs of the lower triangle. Chance 0.5, perfect 1; ties count 0.5,
     the diagonal never enters.
     """
-    return _nearer_is_larger(_by_distance(cosines)[:1])
+    pos = _n_positions(cosines)
+    lower = _lower_triangle(cosines)
+    lags = [
+        _excess(lower[:, lag + 1 :, lag:], lower[:, lag + 1 :, :-lag]) for lag in range(1, pos - 1)
+    ]
+    return 0.5 + 0.5 * torch.stack(lags).sum(dim=0) / (pos * (pos - 1) * (pos - 2) / 6)
 
 
 def adjacency_b(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
     """P(C_ij > C_i,j-1) over 2 <= j < i: as `adjacency_a`, between neighbouring cells only."""
-    left = _by_distance(cosines)[0]
-    signs = torch.sign(left[:-1] - left[1:])
-    n_pairs = (~left[1:, :, 0].isnan()).sum()
-    return 0.5 + 0.5 * signs.double().sum(dim=(0, 1)) / n_pairs
+    pos = _n_positions(cosines)
+    lower = _lower_triangle(cosines)
+    return 0.5 + 0.5 * _excess(lower[..., 1:], lower[..., :-1]) / ((pos - 1) * (pos - 2) / 2)
 
 
 def adjacency_c(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
     """P(C_ij > C_ik) over j, k other than i with |i-j| < |i-k|: as `adjacency_a`, on both sides."""
-    return _nearer_is_larger(_by_distance(cosines))
+    pos = _n_positions(cosines)
+    place = torch.arange(pos, device=cosines.device)
+    distance = (place - place[:, None]).abs()
+    # Each row's other columns from near to far, so that no cell is missing at any lag.
+    distance, columns = (cells[:, 1:] for cells in distance.sort(dim=-1, stable=True))
+    outwards = cosines.gather(-1, columns.expand(len(cosines), -1, -1))
+    lags = [_excess(outwards[..., :-lag], outwards[..., lag:]) for lag in range(1, pos - 1)]
+    # The two columns at one distance are neighbours in that order, and no pair to compare.
+    level = distance[:, 1:] == distance[:, :-1]
+    excess = torch.stack(lags).sum(dim=0)
+    excess = excess - _excess(outwards[..., :-1] * level, outwards[..., 1:] * level)
+    return 0.5 + 0.5 * excess / (pos * (pos - 1) * (pos - 2) / 2 - level.sum())
 
 
-def _by_distance(
-    cosines: Float[Tensor, "batch pos pos"],
-) -> Float[Tensor, "side distance pos batch"]:
-    """C_i,i-r (side 0) and C_i,i+r (side 1) by distance r; NaN beyond the ends of the sequence."""
+def _n_positions(cosines: Float[Tensor, "batch pos pos"]) -> int:
     pos = cosines.shape[-1]
     if pos < 3:
         raise ProbeError(f"adjacency compares two rows with a third; got {pos} positions")
-    places = torch.arange(pos, device=cosines.device)
-    row, distance = places[:, None], places[1:]
-    column = torch.stack([row - distance, row + distance])
-    beyond = (column < 0) | (column >= pos)
-    cells = cosines[:, row, column.clamp(0, pos - 1)].masked_fill(beyond, torch.nan)
-    return rearrange(cells, "batch side pos distance -> side distance pos batch").contiguous()
+    return pos
 
 
-def _nearer_is_larger(
-    cells: Float[Tensor, "side distance pos batch"],
+def _lower_triangle(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, "batch pos pos"]:
+    """NaN on and above the diagonal."""
+    return cosines.masked_fill(torch.ones_like(cosines[0], dtype=torch.bool).triu(), torch.nan)
+
+
+def _excess(
+    near: Float[Tensor, "batch row cell"], far: Float[Tensor, "batch row cell"]
 ) -> Float[Tensor, " batch"]:
-    """P(cell at r > cell at r') over rows, distances r < r', and the sides of either.
+    """Cells where near > far, less those where near < far; the sign of NaN is 0.
 
-    Distance by distance, because all triples at once would not fit. The sign of NaN is 0, so cells
-    beyond the ends count for nothing.
+    Few sequences at a time, so that the differences stay in the processor's cache.
     """
-    excess = cells.new_zeros(cells.shape[2:])
-    for r in range(cells.shape[1] - 1):
-        near, far = cells[:, None, r, None], cells[:, r + 1 :]
-        excess += torch.sign(near - far).sum(dim=(0, 1, 2))
-    there = (~cells[..., 0].isnan()).double().sum(dim=0)
-    n_pairs = (there.cumsum(dim=0)[:-1] * there[1:]).sum()
-    return 0.5 + 0.5 * excess.double().sum(dim=0) / n_pairs
+    parts = max(1, near.numel() // 2**19)
+    return torch.cat(
+        [
+            torch.sign(a - b).sum(dim=(-2, -1)).double()
+            for a, b in zip(near.chunk(parts), far.chunk(parts), strict=True)
+        ]
+    )
 
 
 def cosine_profile(

@@ -164,13 +164,16 @@ def test_nonsense_is_one_sentence() -> None:
 
 
 @pytest.mark.slow
-def test_reversal_is_learnt() -> None:
-    """A NoPE model reverses strings of up to five letters: only position makes that possible."""
-    config = TransformerConfig(n_layers=2, d_model=64, n_heads=4, d_vocab=28, n_ctx=16)
+def test_reversal_is_learnt_without_positional_encoding() -> None:
+    config = TransformerConfig(
+        n_layers=3, d_model=64, n_heads=4, d_vocab=28, n_ctx=16, init_scale=0.05
+    )
     task = ReversalTask()
-    training = TrainingConfig(steps=500, batch_size=64, seq_len=12, learning_rate=3e-3)
+    training = TrainingConfig(
+        steps=2500, batch_size=64, seq_len=8, learning_rate=3e-3, weight_decay=0.01
+    )
     model = train(config, training, task, show_progress=False)
-    examples = task.examples(100, 3, torch.Generator().manual_seed(5), begin_token=True)
+    examples = task.examples(200, 3, torch.Generator().manual_seed(5), begin_token=True)
     answers = model.generate(examples[:, :5], max_new_tokens=3)
     exact = (answers == examples).all(1).double().mean()
-    assert exact > 0.9  # by chance 26 ** -3
+    assert exact > 0.9  # a guess is right once in 26 ** 3

@@ -96,7 +96,7 @@ def test_memory_does_not_grow_with_the_data(make, batch):
 
     # Four batches fill the sample of similarities. The variance probe's solved curve is drawn a
     # little finer with more data, because its bandwidth narrows.
-    assert size_after(40) <= 1.2 * size_after(4)
+    assert size_after(40) <= 1.5 * size_after(4)
 
 
 @mergeable_probe
@@ -189,6 +189,19 @@ def test_merging_an_empty_probe_changes_nothing(make, batch, feed):
         (lambda x: x, POSITIONS - 3, r"from 0 upwards.*got \[-2, -1"),
         (lambda x: x.where(x != x[3, 2, 1], torch.nan), POSITIONS, "NaN or infinite"),
         (lambda x: x.where(x != x[3, 2, 1], torch.inf), POSITIONS, "NaN or infinite"),
+    ],
+    ids=[
+        "one sequence",
+        "no sequence",
+        "no component",
+        "integers",
+        "a position short",
+        "positions by sequence",
+        "fractional positions",
+        "falling positions",
+        "negative positions",
+        "NaN",
+        "infinity",
     ],
 )
 def test_bad_activations_are_named(make, batch, spoil, positions, message):
