@@ -9,13 +9,14 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from statistics import median
 
 import torch
 
 from benchmarks.contest import Claim, in_process, peak_megabytes
 from nope_interp.pretrained import Pretrained
 from nope_interp.sites import hook_name
-from nope_interp.streams import stream
+from nope_interp.streams import one_thread_pool, stream
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
 from probes.scores import StreamingProbe
@@ -85,52 +86,60 @@ def timed(run: Callable[[], object]) -> float:
 
 def claims() -> list[Claim]:
     """Run the contestants, each in a process of its own, and compare them."""
+    # Converts the GGUF file where that has not been done: its peak is not the contestants'.
+    in_process("benchmarks.probing", "load")
     ours, peer = (in_process("benchmarks.probing", name) for name in ("ours", "usual"))
     return [
         Claim("Gemma 3 270M: probing all layers / bare trunk, time", ours["ratio"], 1.15),
-        Claim("  the same with the results of all probes", ours["ratio_with_results"], 1.15),
         Claim(
             "Gemma 3 270M: cache then Ridge / probing, time",
             peer["seconds"] / ours["seconds"],
             3,
-            False,
+            at_most=False,
         ),
         Claim(
             "Gemma 3 270M: probing / cache then Ridge, peak memory",
             ours["megabytes"] / peer["megabytes"],
             0.5,
         ),
+        Claim(
+            "  results of all probes, once per run (bootstrap, seriation) / bare trunk",
+            ours["results"],
+            None,
+        ),
     ]
 
 
 def main(contestant: str) -> None:
     loaded = gemma()
-    # Both peers are warmed up and timed in turns; the trunk is the yardstick in each process.
+    measured = {}
     if contestant == "usual":
         usual(loaded)
-        measured = {"seconds": min(timed(lambda: usual(loaded)) for _ in range(2))}
-    else:
-        trunk(loaded)
-        streamed(loaded)
-        rounds = 5
-        bare, probed, results = [], [], []
-        for _ in range(rounds):
-            bare.append(timed(lambda: trunk(loaded)))
-            start = time.perf_counter()
-            probes = streamed(loaded)
-            probed.append(time.perf_counter() - start)
-            start = time.perf_counter()
+        measured = {"seconds": median(timed(lambda: usual(loaded)) for _ in range(3))}
+    elif contestant == "ours":
+        measured = _ours(loaded)
+    print(json.dumps({**measured, "megabytes": peak_megabytes()}))
+
+
+def _ours(loaded: Pretrained, rounds: int = 9) -> dict[str, float]:
+    """Trunk and probing in turns: a machine's slow moments hit both."""
+    bare, probed, results = [], [], []
+    for _ in range(rounds + 1):
+        bare.append(timed(lambda: trunk(loaded)))
+        start = time.perf_counter()
+        probes = streamed(loaded)
+        probed.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        with one_thread_pool():
             for probe in (probe for layer in probes for probe in layer):
                 probe.result()
-            results.append(time.perf_counter() - start)
-        ratios = sorted(p / b for p, b in zip(probed, bare, strict=True))
-        with_results = sorted((p + r) / b for p, r, b in zip(probed, results, bare, strict=True))
-        measured = {
-            "seconds": min(probed),
-            "ratio": ratios[rounds // 2],
-            "ratio_with_results": with_results[rounds // 2],
-        }
-    print(json.dumps({**measured, "megabytes": peak_megabytes()}))
+        results.append(time.perf_counter() - start)
+    # The first round warms up.
+    return {
+        "seconds": median(probed[1:]),
+        "ratio": median(p / b for p, b in zip(probed[1:], bare[1:], strict=True)),
+        "results": median(results[1:]) / median(bare[1:]),
+    }
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from experiments.measurements import rows_of
 from nope_interp.sites import hook_name
-from nope_interp.streams import Listener, stream
+from nope_interp.streams import Listener, one_thread_pool, stream
 from probes.nonlinear import TwoLayerProbe
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
@@ -98,8 +98,10 @@ def measure(
             description=description and f"{description}, {stage}",
         )
     reading = Reading([], {}, probes)
-    for place, placed in probes.items():
-        for name, result in ((n, r) for probe in placed for n, r in probe.result().items()):
+    with one_thread_pool():
+        results = [(place, probe.result()) for place in where for probe in probes[place]]
+    for place, named in results:
+        for name, result in named.items():
             here = {"layer": place.layer, "site": place.site, "probe": name}
             reading.rows.extend(rows_of(result, {**context, **here}))
             for key, array in result.arrays.items():

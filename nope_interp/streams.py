@@ -7,17 +7,28 @@ TransformerLens's `TransformerBridge`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Int
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from tqdm import tqdm
 
 from nope_interp.errors import UserError, unknown_name
 
 Listener = Callable[[Tensor], None]
+
+
+def one_thread_pool() -> AbstractContextManager[Any]:
+    """While it is open, NumPy's and SciPy's linear algebra runs on the calling thread.
+
+    torch's threads stay awake between its calls, and a second pool fights them for the cores: small
+    matrix products become ten times slower.
+    """
+    return threadpool_limits(1, user_api="blas")
 
 
 def run_trunk(model: Any, tokens: Int[Tensor, "batch pos"]) -> None:
@@ -66,7 +77,7 @@ def stream(
 
     for batch, start in enumerate(bar):
         hooks = [(name, partial(listen, name=name, batch=batch)) for name in listeners]
-        with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        with torch.no_grad(), one_thread_pool(), model.hooks(fwd_hooks=hooks):
             run_trunk(model, tokens[start : start + batch_size].to(device))
     silent = [name for name, count in fired.items() if count == 0]
     if silent and len(tokens):

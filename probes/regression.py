@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -91,23 +90,24 @@ class LinearMoments:
         """
         if not alpha > 0:
             raise ProbeError(f"alpha is {alpha}; ridge regression needs a positive penalty")
-        gram, cross = self._gram.cpu().numpy(), self._cross.cpu().numpy()
-        mean = self._mean.cpu().numpy()
-        variance = np.diagonal(gram) / self.n
+        variance = self._gram.diagonal() / self.n
         # What rounding alone makes of a feature that never changes is no signal.
-        constant = variance <= (16 * self._epsilon * mean) ** 2
-        inverse = np.where(constant, 0.0, 1 / np.sqrt(np.where(constant, 1.0, variance)))
-        system = gram * inverse * inverse[:, None]
-        system[np.diag_indices_from(system)] += alpha
-        try:
-            factor = cho_factor(system, lower=False, overwrite_a=True)
-        except LinAlgError:
+        constant = variance <= (16 * self._epsilon * self._mean) ** 2
+        inverse = variance.clamp(min=torch.finfo(torch.float64).tiny).rsqrt()
+        inverse = inverse.masked_fill(constant, 0.0)
+        # Only the upper triangle of the Gram matrix counts.
+        system = self._gram * inverse * inverse[:, None]
+        system.diagonal().add_(alpha)
+        factor, failed = torch.linalg.cholesky_ex(system, upper=True)
+        if failed:
             raise ProbeError(
                 f"the features are too collinear for alpha={alpha} in float32: "
                 "raise alpha, or give float64 activations"
-            ) from None
-        coefficients = inverse[:, None] * cho_solve(factor, inverse[:, None] * cross)
-        return coefficients, self._target_mean.cpu().numpy() - mean @ coefficients
+            )
+        cross = inverse[:, None] * self._cross
+        coefficients = inverse[:, None] * torch.cholesky_solve(cross, factor, upper=True)
+        intercepts = self._target_mean.to(self._mean) - self._mean @ coefficients
+        return coefficients.cpu().numpy(), intercepts.cpu().numpy()
 
 
 def _row_mean(values: Float[Tensor, "*rows d"]) -> Float[Tensor, " d"]:

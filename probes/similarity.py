@@ -105,9 +105,11 @@ def cosine_profile(
     them fits the sequences it has seen instead of the positions.
     """
     diagonal = torch.eye(cosines.shape[-1], dtype=torch.bool, device=cosines.device)
-    ascending = cosines.masked_fill(diagonal, torch.inf).sort(dim=-1).values[..., :-1]
-    chosen = torch.linspace(0, ascending.shape[-1] - 1, n_quantiles).round().long()
-    return ascending[..., chosen]
+    others = cosines.masked_fill(diagonal, torch.inf).cpu().numpy()
+    # NumPy's sort is several times faster than torch's, which keeps track of indices too.
+    ascending = np.sort(others, axis=-1)[..., :-1]
+    chosen = np.linspace(0, ascending.shape[-1] - 1, n_quantiles).round().astype(int)
+    return torch.from_numpy(ascending[..., chosen])
 
 
 def seriate(
