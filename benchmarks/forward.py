@@ -1,6 +1,8 @@
 """A forward pass that nobody listens to: the price of hook points, and transformers' GPT-2."""
 
 import copy
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -42,9 +44,8 @@ class _BareHook:
     """What is left of a hook point: called, it returns its input; nobody can listen."""
 
     __call__ = staticmethod(_no_hook)
-
-    def has_hooks(self, *args: object, **kwargs: object) -> bool:
-        return False
+    _forward_hooks: Mapping[int, object] = MappingProxyType({})
+    _forward_pre_hooks = _backward_hooks = _backward_pre_hooks = _forward_hooks
 
 
 def gpt2() -> nn.Module:
@@ -55,6 +56,8 @@ def gpt2() -> nn.Module:
         n_layer=CONFIG.n_layers,
         n_head=CONFIG.n_heads,
         attn_implementation="sdpa",
+        bos_token_id=None,
+        eos_token_id=None,
     )
     return GPT2LMHeadModel(config).eval()
 
