@@ -50,6 +50,7 @@ Sequences = Annotated[
     int | None,
     typer.Option(help="Sequences in all: two thirds to fit probes on, one third held out."),
 ]
+Layers = Annotated[str | None, typer.Option(help="Comma-separated blocks: 0,2,5. All by default.")]
 Sites = Annotated[str | None, typer.Option(help="Comma-separated: resid_post,attn_out,...")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Device = Annotated[str, typer.Option(help="A torch device: cpu, cuda, cuda:1, mps.")]
@@ -68,6 +69,7 @@ def compare(
     steps: Steps = None,
     seq_len: SeqLen = None,
     sequences: Sequences = None,
+    layers: Layers = None,
     sites: Sites = None,
     seed: Seed = None,
     device: Device = "cpu",
@@ -80,23 +82,34 @@ def compare(
         {"model": model, "task": task, "text": text, "seq_len": seq_len, "seed": seed},
         {"positions": positions, "init": init, "n_ctx": seq_len, "seed": seed},
         {"steps": steps, "seq_len": seq_len, "seed": seed},
-        sequences,
-        sites,
+        {"sequences": sequences, "layers": layers, "sites": sites},
     )
-    from experiments.hypotheses import compare as run
+    _run_comparison(chosen, device, out, as_json)
 
-    _check_device(device)
-    comparison = run(chosen, out=out, device=device)
-    report = comparison.folder / "report.html"
-    if as_json:
-        verdicts = [dataclasses.asdict(verdict) for verdict in comparison.verdicts]
-        _print_json({"headline": comparison.headline, "report": str(report), "verdicts": verdicts})
-        return
-    for verdict in comparison.verdicts:
-        print(verdict.sentence)
-    if comparison.mechanism is not None:
-        print(f"\n{comparison.mechanism}")
-    print(f"\n{comparison.headline}\nReport: {report}")
+
+@app.command()
+def probe(
+    model: Model = None,
+    config: Config = None,
+    text: Text = None,
+    seq_len: SeqLen = None,
+    sequences: Sequences = None,
+    layers: Layers = None,
+    sites: Sites = None,
+    seed: Seed = None,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Read position out of one model, without its twins."""
+    chosen = _compare_config(
+        config,
+        {"model": model, "text": text, "seq_len": seq_len, "seed": seed, "twins": False},
+        {"n_ctx": seq_len, "seed": seed},
+        {"seq_len": seq_len, "seed": seed},
+        {"sequences": sequences, "layers": layers, "sites": sites},
+    )
+    _run_comparison(chosen, device, out, as_json)
 
 
 @app.command()
@@ -119,6 +132,7 @@ def train(
         {"task": task, "text": text, "seq_len": seq_len, "seed": seed},
         {"positions": positions, "init": init, "n_ctx": seq_len, "seed": seed},
         {"steps": steps, "seq_len": seq_len, "seed": seed},
+        {},
     )
     from experiments.train import train as run
 
@@ -168,6 +182,30 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _run_comparison(config: CompareConfig, device: str, out: Path, as_json: bool) -> None:
+    from experiments.hypotheses import compare as run
+
+    _check_device(device)
+    comparison = run(config, out=out, device=device)
+    report = comparison.folder / "report.html"
+    if as_json:
+        verdicts = [dataclasses.asdict(verdict) for verdict in comparison.verdicts]
+        _print_json(
+            {
+                "headline": comparison.headline,
+                "mechanism": comparison.mechanism,
+                "report": str(report),
+                "verdicts": verdicts,
+            }
+        )
+        return
+    for verdict in comparison.verdicts:
+        print(verdict.sentence)
+    if comparison.mechanism is not None:
+        print(f"\n{comparison.mechanism}")
+    print(f"\n{comparison.headline}\nReport: {report}")
+
+
 def _fail(sentence: str) -> None:
     print(f"nope-interp: {' '.join(sentence.split())}", file=sys.stderr)
     sys.exit(2)
@@ -178,19 +216,28 @@ def _compare_config(
     own: dict[str, Any],
     transformer: dict[str, Any],
     training: dict[str, Any],
-    sequences: int | None = None,
-    sites: str | None = None,
+    reading: dict[str, Any],
 ) -> CompareConfig:
     """The config file, or the defaults, with the given options laid over it."""
     base = (CompareConfig() if path is None else CompareConfig.read(path)).to_dict()
+    sequences, layers, sites = (reading.get(name) for name in ("sequences", "layers", "sites"))
     if sequences is not None:
         own |= {"n_fit": sequences - sequences // 3, "n_held_out": sequences // 3}
+    if layers is not None:
+        own["layers"] = [_layer(layer) for layer in layers.split(",")]
     if sites is not None:
         own["sites"] = [site.strip() for site in sites.split(",")]
     values = base | _given(own)
     values["transformer"] = base["transformer"] | _given(transformer)
     values["training"] = base["training"] | _given(training)
     return CompareConfig.from_dict(values)
+
+
+def _layer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"--layers holds {text!r}: give numbers such as 0,2,5.") from None
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,9 @@ class CompareConfig:
         text: a UTF-8 file to read instead of Python's own documentation.
         transformer: the model to train where `model` is None.
         training: how it is trained.
+        layers: which blocks are read; None reads all of them.
         sites: where in each layer probes read.
+        twins: whether the model's twins are read beside it; without them nothing is compared.
         seq_len: tokens in a sequence, begin token included.
         n_fit: sequences that probes are fitted on.
         n_held_out: other sequences that they are scored on.
@@ -49,7 +51,9 @@ class CompareConfig:
     text: str | None = None
     transformer: TransformerConfig = field(default_factory=default_transformer)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    layers: tuple[int, ...] | None = None
     sites: tuple[str, ...] = ("resid_post", "attn_out")
+    twins: bool = True
     seq_len: int = 128
     n_fit: int = 512
     n_held_out: int = 256
@@ -66,6 +70,12 @@ class CompareConfig:
             check_site(site)
         if not self.sites or len(set(self.sites)) < len(self.sites):
             raise UserError(f"sites are {list(self.sites)}: name at least one, each once.")
+        if self.layers is not None and (
+            not self.layers or len(set(self.layers)) < len(self.layers) or min(self.layers) < 0
+        ):
+            raise UserError(
+                f"layers are {list(self.layers)}: name at least one, each once, from 0."
+            )
         least = {"seq_len": 8, "n_fit": 8, "n_held_out": 8, "batch_size": 1, "seed": 0}
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
@@ -83,6 +93,7 @@ class CompareConfig:
             **own,
             "transformer": self.transformer.to_dict(),
             "training": asdict(self.training),
+            "layers": None if self.layers is None else list(self.layers),
             "sites": list(self.sites),
         }
 
@@ -99,8 +110,9 @@ class CompareConfig:
             values["transformer"] = TransformerConfig.from_dict(merged)
         if "training" in values:
             values["training"] = from_mapping(TrainingConfig, values["training"], "training")
-        if isinstance(values.get("sites"), list):
-            values["sites"] = tuple(values["sites"])
+        for name in ("layers", "sites"):
+            if isinstance(values.get(name), list):
+                values[name] = tuple(values[name])
         return from_mapping(cls, values, "the config")
 
     @classmethod

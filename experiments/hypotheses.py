@@ -207,7 +207,7 @@ def _measure_cell(
     reading = measure(
         subject.model,
         split,
-        places(subject.n_layers, config.sites),
+        places(subject.n_layers, config.sites, config.layers),
         context=context,
         seed=config.seed,
         batch_size=config.batch_size,

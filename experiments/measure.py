@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.measurements import rows_of
+from nope_interp.errors import UserError
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, one_thread_pool, stream
 from probes.nonlinear import TwoLayerProbe
@@ -51,9 +52,18 @@ class Reading:
     probes: dict[Place, list[StreamingProbe]]
 
 
-def places(n_layers: int, sites: Sequence[str]) -> list[Place]:
-    """The embedding and then every site of every layer, in order of depth."""
-    every = [Place(layer, site) for layer in range(n_layers) for site in sites]
+def places(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = None) -> list[Place]:
+    """The embedding and then every site of the layers, all of them by default, in order of depth.
+
+    Raises UserError for a layer that the model lacks.
+    """
+    for layer in layers or ():
+        if not 0 <= layer < n_layers:
+            raise UserError(
+                f"the model has no layer {layer}: choose from layers 0 to {n_layers - 1}."
+            )
+    chosen = range(n_layers) if layers is None else sorted(layers)
+    every = [Place(layer, site) for layer in chosen for site in sites]
     embedding = Place(0, "resid_pre")
     return [embedding, *(place for place in every if place != embedding)]
 

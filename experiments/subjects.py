@@ -12,7 +12,7 @@ from nope_interp.checkpoints import bidirectional_twin, load_model
 from nope_interp.errors import UserError
 from nope_interp.pretrained import load_pretrained, random_twin
 from nope_interp.tasks.registry import make_task
-from nope_interp.tasks.sources import TokenSource
+from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.tasks.text import python_documentation, read_text
 from nope_interp.transformer import HookedTransformer
 
@@ -50,6 +50,7 @@ def _own_subjects(
     config: CompareConfig, run: RunFolder, device: str, show_progress: bool
 ) -> Iterator[Subject]:
     task = make_task(config.task, config.text)
+    _check_source(task.source(), config)
     if config.model is None:
         trained = trained_model(config, run, device, show_progress)
         name = _own_name(config)
@@ -68,6 +69,8 @@ def _own_subjects(
         sources=(task.source(), task.uniform_source()),
     )
     yield subject
+    if not config.twins:
+        return
     yield replace(
         subject, variant="random-init", model=HookedTransformer(trained.config).to(device)
     )
@@ -85,16 +88,26 @@ def _pretrained_subjects(config: CompareConfig, name: str, device: str) -> Itera
         raise UserError(f"a pretrained model reads text, not {config.task!r}: leave the task out.")
     text = python_documentation() if config.text is None else read_text(Path(config.text))
     loaded = load_pretrained(name, device=device)
+    text_source = loaded.text_source(text)
+    _check_source(text_source, config)
     subject = Subject(
         name=Path(name).name if Path(name).exists() else name,
         variant="pretrained",
         model=loaded.model,
         tokenizer=loaded.tokenizer,
-        sources=(loaded.text_source(text), loaded.uniform_source()),
+        sources=(text_source, loaded.uniform_source()),
         notes=_notes_on_pretrained(loaded.model, config),
     )
     yield subject
-    yield replace(subject, variant="random-init", model=random_twin(loaded, config.seed).model)
+    if config.twins:
+        yield replace(subject, variant="random-init", model=random_twin(loaded, config.seed).model)
+
+
+def _check_source(source: TokenSource, config: CompareConfig) -> None:
+    """Raise UserError for too short a text before anything is trained or measured on it."""
+    splits: tuple[tuple[Split, int], ...] = (("fit", config.n_fit), ("held_out", config.n_held_out))
+    for split, n in splits:
+        source.sequences(n, config.seq_len, begin_token=False, split=split, seed=config.seed)
 
 
 def _own_name(config: CompareConfig) -> str:

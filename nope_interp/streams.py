@@ -66,6 +66,12 @@ def stream(
     for name in listeners:
         if name not in model.hook_dict:
             raise unknown_name("hook point", name, model.hook_dict)
+    outside = (tokens < 0) | (tokens >= model.cfg.d_vocab)
+    if outside.any():
+        raise UserError(
+            f"token {int(tokens[outside][0])} is not in the vocabulary: give ids from 0 to "
+            f"{model.cfg.d_vocab - 1}."
+        )
     device = next(model.parameters()).device
     starts: Iterable[int] = range(0, len(tokens), batch_size)
     bar = tqdm(starts, desc=description, unit="batch", disable=description is None, leave=False)

@@ -128,6 +128,8 @@ def _check_sizes(config: TransformerConfig, training: TrainingConfig, task: Task
             f"the task {task.name!r} has {task.d_vocab} tokens but d_vocab is {config.d_vocab}: "
             "raise d_vocab."
         )
+    # A task that cannot fill a batch says so now, before a progress bar is drawn.
+    task.batch(1, training.seq_len, torch.Generator().manual_seed(0))
     if not config.causal:
         raise UserError(
             "a bidirectional model sees the token it should predict: train causal ones."

@@ -124,6 +124,8 @@ def test_interrupted_training_says_so_and_goes_on(tmp_path: Path) -> None:
         (["compare", "--positions", "rotery"], ["'rotery'", "did you mean 'rotary'"]),
         (["compare", "--init", "xavier"], ["'xavier'", "did you mean 'xavier_"]),
         (["compare", "--task", "reverse"], ["'reverse'", "did you mean 'reversal'"]),
+        (["compare", "--layers", "0,x"], ["'x'", "0,2,5"]),
+        (["compare", "--layers", "0,0"], ["each once"]),
         (["compare", "--sites", "resid_post,atn_out"], ["'atn_out'", "did you mean 'attn_out'"]),
         (["compare", "--modle", "x"], ["--modle", "--model"]),
         (["compare", "--seq-len", "many"], ["--seq-len", "integer"]),
@@ -198,5 +200,5 @@ def test_malformed_config_files_at_the_command_line(
 def test_help_names_every_command(tmp_path: Path) -> None:
     run = nope_interp("--help", cwd=tmp_path)
     assert run.returncode == 0
-    for command in ("compare", "train", "report"):
+    for command in ("compare", "probe", "train", "report"):
         assert command in run.stdout

@@ -148,6 +148,16 @@ def test_other_configs_have_other_folders(tmp_path: Path) -> None:
     assert fingerprint(path) != before
 
 
+def test_one_model_alone_at_chosen_layers(comparison: Comparison, tmp_path: Path) -> None:
+    model = str(comparison.folder / "model.safetensors")
+    alone = run(tmp_path, model=model, twins=False, layers=(1,)).measurements
+    assert set(alone["variant"]) == {"trained"}
+    assert set(alone["layer"]) == {0, 1}
+    assert set(alone.query("layer == 0")["site"]) == {"resid_pre"}
+    with pytest.raises(UserError, match="no layer 2: choose from layers 0 to 1"):
+        run(tmp_path, model=model, layers=(2,))
+
+
 def test_reversal_is_read_too(tmp_path: Path) -> None:
     comparison = run(tmp_path, task="reversal")
     assert set(comparison.measurements["tokens"]) == {"reversal", "random"}

@@ -101,6 +101,13 @@ def test_non_finite_activations_name_hook_and_batch(
         stream(tiny_model, tokens, {hook_name(0, "resid_pre"): lambda x: None}, batch_size=4)
 
 
+def test_tokens_out_of_vocabulary_are_named(model: Any, tiny_tokens: torch.Tensor) -> None:
+    tokens = tiny_tokens.clone()
+    tokens[2, 3] = 1000
+    with pytest.raises(UserError, match="token 1000 is not in the vocabulary"):
+        stream(model, tokens, {hook_name(0, "resid_pre"): lambda x: None})
+
+
 def test_listener_errors_gain_context(tiny_model: Any, tiny_tokens: torch.Tensor) -> None:
     def refuse(activations: torch.Tensor) -> None:
         raise ValueError("too flat")

@@ -1,0 +1,70 @@
+"""Any scikit-learn regressor as a streaming probe of position."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from einops import rearrange
+from sklearn.base import clone
+from torch import Tensor
+
+from probes._stream import Stream, raised, require_finite
+from probes.errors import ProbeError
+from probes.scores import ProbeResult
+
+
+class EstimatorProbe(Stream):
+    """How well a scikit-learn regressor of the caller's reads position t: "estimator".
+
+    The regressor needs `partial_fit`, since activations are not kept; scores are mae (in positions)
+    and r2, with the error by position, as for the other probes. A clone of it learns the shuffled
+    positions. Raises ProbeError for an estimator that cannot learn batch by batch.
+
+    Example:
+        >>> probe = EstimatorProbe(SGDRegressor(random_state=0))
+    """
+
+    def __init__(self, estimator: Any, *, seed: int = 0, n_resamples: int = 1000) -> None:
+        super().__init__(seed=seed, n_resamples=n_resamples)
+        if not hasattr(estimator, "partial_fit"):
+            raise ProbeError(
+                f"{type(estimator).__name__} has no partial_fit: give a regressor that learns "
+                "batch by batch, such as SGDRegressor or RidgeRegressor"
+            )
+        self.estimator = estimator
+        self._learners = [clone(estimator), clone(estimator)]
+
+    def _fit(self, activations: Tensor) -> None:
+        rows = self._rows(activations)
+        for learner, labels in zip(self._learners, self._labels(len(activations)), strict=True):
+            learner.partial_fit(rows, labels.flatten().double().numpy())
+
+    def _rows(self, activations: Tensor) -> np.ndarray:
+        rows = rearrange(raised(activations), "batch pos d -> (batch pos) d")
+        require_finite(rows.sum())
+        return rows.cpu().numpy()
+
+    def _solve(self) -> None:
+        self._errors = self._position_errors(self._positions.double())
+
+    def _score(self, activations: Tensor) -> None:
+        rows, labels = self._rows(activations), self._labels(len(activations))
+        predicted = np.stack([learner.predict(rows) for learner in self._learners])
+        error = torch.from_numpy(predicted).double().view(labels.shape) - labels
+        self._errors.update(error, error)
+
+    def _fitted(self) -> Sequence[np.ndarray]:
+        return [np.asarray(learner.predict(np.eye(self._d_model))) for learner in self._learners]
+
+    def _merge_fit(self, other: "EstimatorProbe") -> None:
+        raise ProbeError(
+            "scikit-learn's estimators have no sums to add: fit on one machine, then hand out "
+            "copies with for_shard()"
+        )
+
+    def _merge_scores(self, other: "EstimatorProbe") -> None:
+        self._errors.merge(other._errors)
+
+    def _result(self) -> dict[str, ProbeResult]:
+        return {"estimator": ProbeResult(self._errors.scores(), self._errors.arrays())}
