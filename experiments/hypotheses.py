@@ -68,7 +68,9 @@ class Comparison:
 
     @property
     def mechanism(self) -> str | None:
-        """Where a linear probe is at chance in the random-init twin, and what wakes it."""
+        """Where a linear probe is at chance in a random NoPE twin, and what wakes it, else None."""
+        if self.info["positions"] != "none":
+            return None
         return linear_probe_sentence(self.measurements)
 
     def html(self) -> str:
@@ -141,6 +143,7 @@ def _run(config: CompareConfig, run: RunFolder, device: str, show_progress: bool
     for subject in subjects(config, run, device, show_progress):
         facts["model"] = subject.name
         facts["n_layers"] = subject.n_layers
+        facts["positions"] = subject.positions
         facts["notes"] += subject.notes
         cells = list(_cells(subject))
         example = _example(config, cells[0])

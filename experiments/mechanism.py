@@ -1,10 +1,11 @@
-"""Where a linear probe is at chance in the random-init twin, and what wakes it: one sentence.
+"""Where a linear probe is at chance in a random NoPE model, and what wakes it: one sentence.
 
 At random initialisation position enters even moments only (variance, cosines), which no linear map
 reads. It becomes linear where a constant that all tokens share survives the averaging of attention
 while everything else shrinks: a begin token (Kazemnejad et al. 2023, Theorem 1), the mean of text
-or of a small vocabulary, the mean that an activation gives to an MLP's output. The tests take these
-away one by one.
+or of a small vocabulary, the mean that an activation gives to an MLP's output. Our tests take these
+away one by one (`tests/experiments/test_linear_probe_at_initialization.py`); the sentence below
+only tells the numbers of the run at hand, and what the tests trace them to.
 """
 
 import pandas as pd
@@ -13,7 +14,10 @@ _MOST_NAMED = 3
 
 
 def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
-    """What the random-init twin's linear probe reads on random tokens; None without such rows."""
+    """What the random-init twin's linear probe reads on random tokens; None without such rows.
+
+    Only meant for models without a positional encoding: an encoding is a linear code of its own.
+    """
     random_init = measurements[
         (measurements["variant"] == "random-init")
         & (measurements["tokens"] == "random")
@@ -34,15 +38,15 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     best = linear.sort_values("value", kind="stable").iloc[0]
     if best["ci_high"] < best["chance"]:
         said += (
-            f"; it reads position best at {_place(best)}, {_number(best)}, where a constant that "
-            "all tokens share (an MLP's mean output, the mean of a small vocabulary) survives the "
-            "averaging"
+            f"; it reads position best at {_place(best)}, {_number(best)}, which this project's "
+            "tests trace to constants that all tokens share (an MLP's mean output, the mean of a "
+            "small vocabulary), as they outlast the averaging of attention"
         )
     begun = random_init[random_init["begin_token"] & (random_init["probe"] == "linear")]
     if not begun.empty:
         best = begun.sort_values("value", kind="stable").iloc[0]
         said += (
-            f"; a begin token, which attention averages as 1/m, makes that {_number(best)} at "
+            f"; with a begin token, such a constant by design, its best is {_number(best)} at "
             f"{_place(best)}"
         )
     return f"{said}. Chance is {linear['chance'].iloc[0]:.3g}."

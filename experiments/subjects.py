@@ -16,12 +16,19 @@ from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.tasks.text import python_documentation, read_text
 from nope_interp.transformer import HookedTransformer
 
+_BIDIRECTIONAL_NOTE = (
+    "The bidirectional twin has the trained weights without the causal mask. With no encoding it "
+    "is permutation-equivariant, so on random tokens no probe can find position in it. On text, "
+    "whose neighbouring tokens are alike, adjacency and seriation sit slightly above chance in it."
+)
+
 
 @dataclass(frozen=True)
 class Subject:
     """One variant of a model, ready to be streamed, and the tokens that it is read on.
 
-    The first source is the one that the model was made for; examples are drawn from it.
+    The first source is the one that the model was made for; examples are drawn from it. `positions`
+    names the encoding, or says "its own" for a pretrained model's.
     """
 
     name: str
@@ -29,6 +36,7 @@ class Subject:
     model: Any
     tokenizer: Any
     sources: tuple[TokenSource, ...]
+    positions: str
     notes: tuple[str, ...] = ()
 
     @property
@@ -67,6 +75,7 @@ def _own_subjects(
         model=trained.to(device),
         tokenizer=task.tokenizer,
         sources=(task.source(), task.uniform_source()),
+        positions=trained.config.positions,
     )
     yield subject
     if not config.twins:
@@ -75,12 +84,9 @@ def _own_subjects(
         subject, variant="random-init", model=HookedTransformer(trained.config).to(device)
     )
     if trained.config.causal:
-        note = (
-            "The bidirectional twin has the trained weights without the causal mask: with no "
-            "encoding it is permutation-equivariant, so no probe should find position in it."
-        )
+        notes = (_BIDIRECTIONAL_NOTE,) if subject.positions == "none" else ()
         twin = bidirectional_twin(trained)
-        yield replace(subject, variant="bidirectional", model=twin, notes=(note,))
+        yield replace(subject, variant="bidirectional", model=twin, notes=notes)
 
 
 def _pretrained_subjects(config: CompareConfig, name: str, device: str) -> Iterator[Subject]:
@@ -96,6 +102,7 @@ def _pretrained_subjects(config: CompareConfig, name: str, device: str) -> Itera
         model=loaded.model,
         tokenizer=loaded.tokenizer,
         sources=(text_source, loaded.uniform_source()),
+        positions="its own",
         notes=_notes_on_pretrained(loaded.model, config),
     )
     yield subject
@@ -118,8 +125,9 @@ def _own_name(config: CompareConfig) -> str:
 
 def _notes_on_pretrained(model: Any, config: CompareConfig) -> tuple[str, ...]:
     notes = [
-        "A pretrained model has no bidirectional twin: its attention mask is not ours to lift. "
-        "Its controls are the random-init twin and the shuffled positions.",
+        "A pretrained model has no bidirectional twin: its attention mask is not ours to lift. Of "
+        "the controls only the shuffled positions should show nothing; the random-init twin shows "
+        "what the architecture gives without training.",
         "This model's own positional encoding is at work: what is read here is the encoding and "
         "the causal mask together.",
     ]

@@ -1,16 +1,19 @@
 """From numbers to a sentence, by rules stated here and nowhere else.
 
-For each hypothesis, variant and condition the best place is named. Because it is the best of many,
-and many are compared, its interval is widened (Bonferroni over all places, variants and conditions
-that the hypothesis was measured at). Position is called
+Each hypothesis has one measure, and a *gain* on it: the share of the chance error removed for
+errors in positions, R\u00b2 for 1/m, the share itself for variance explained. Gains of different
+measures cannot be compared with each other, and are not.
 
-- `readable`   where the widened interval lies on the better side of chance, and at least a tenth
-               of the chance error is removed;
-- `faint`      where it does, but less than a tenth is removed;
-- `unreadable` where the widened interval holds chance, and a tenth is excluded by it;
-- `undecided`  where it holds both;
-- `invalid`    where the shuffled-position control itself removes a tenth of the chance error, or
-               as much as the near end of a readable or faint interval.
+For each hypothesis, variant and condition the best place is named. Because it is the best of many,
+and many are compared, its interval is widened: Bonferroni over all places, variants and conditions
+that the hypothesis was measured at, with Student's tails for the number of sequences. The interval
+speaks of other sequences, not of other draws of the weights. Position is called
+
+- `readable`   where the widened interval's near end is a gain of a tenth or more;
+- `faint`      where the near end is a gain, but not surely a tenth;
+- `unreadable` where the near end is no gain (it may be a loss), and the far end less than a tenth;
+- `undecided`  where the near end is no gain, but the far end a tenth or more;
+- `invalid`    where the shuffled-position control itself gains a tenth, or as much as the near end.
 """
 
 from dataclasses import dataclass
@@ -18,7 +21,9 @@ from typing import Any
 
 import pandas as pd
 from scipy.stats import norm
+from scipy.stats import t as student
 
+from nope_interp.errors import UserError
 from probes.scores import SHUFFLED
 
 # hypothesis -> (probe, metric, is smaller better)
@@ -28,10 +33,10 @@ HYPOTHESES = {
     "counting": ("counting", "r2", False),
     "positional vectors": ("positional_vectors", "share", False),
     "any linear code": ("linear", "mae", True),
-    "any code (two-layer)": ("two_layer", "mae", True),
+    "two-layer code in the stream": ("two_layer", "mae", True),
 }
 
-# Less than this share of the chance error removed is a trace, not an account of position.
+# A smaller gain is a trace, not an account of position.
 _WORTH_NAMING = 0.1
 
 _UNITS = {
@@ -48,7 +53,7 @@ class Verdict:
     """What one hypothesis comes to: a sentence, and the best place for each variant and condition.
 
     `rows` have the keys variant, tokens, begin_token, layer, site, metric, value, ci_low, ci_high
-    (widened), chance, skill (share of the chance error removed; for shares, the share), n,
+    (widened), chance, gain, n,
     control_value and verdict.
     """
 
@@ -74,22 +79,24 @@ def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
 
 
 def headline(found: list[Verdict]) -> str:
-    """What position can be read from, under the first condition: a sentence for each variant."""
+    """What position can be read from, and where, under the first condition."""
     rows = [(verdict.hypothesis, row) for verdict in found for row in _first_condition(verdict)]
     sentences = []
     for variant in dict.fromkeys(row["variant"] for _, row in rows):
         own = [(hypothesis, row) for hypothesis, row in rows if row["variant"] == variant]
-        # Best signal first, and one list for each word.
-        own.sort(key=lambda pair: -pair[1]["skill"])
         by_word: dict[str, list[str]] = {}
         for hypothesis, row in own:
-            by_word.setdefault(row["verdict"], []).append(hypothesis)
-        said = "; ".join(
-            f"{word} from {'every signal' if len(names) == len(own) > 1 else ', '.join(names)}"
-            for word, names in by_word.items()
-        )
+            by_word.setdefault(row["verdict"], []).append(f"{hypothesis} ({_place(row)})")
+        if by_word.keys() == {"unreadable"}:
+            sentences.append(f"In the {variant} model position is unreadable from every signal.")
+            continue
+        said = "; ".join(f"{word} from {', '.join(names)}" for word, names in by_word.items())
         sentences.append(f"In the {variant} model position is {said}.")
-    return f"On {_condition_words(rows[0][1])}. {' '.join(sentences)}"
+    return f"On {_condition_words(rows[0][1])}, best place of each signal. {' '.join(sentences)}"
+
+
+def _place(row: dict[str, Any]) -> str:
+    return f"layer {row['layer']} {row['site']}"
 
 
 def _best_place(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str, Any]:
@@ -103,35 +110,40 @@ def _best_place(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str
         for row in rows
         if row["control"] == SHUFFLED and (row["layer"], row["site"]) == place
     ]
+    if not control:
+        raise UserError(
+            f"the measurements of {best['probe']} lack their shuffled-position control: run the "
+            "experiment again."
+        )
     kept = (*CONDITION, "layer", "site", "metric", "value", "chance", "n")
-    low, high = _widened(best["value"], best["ci_low"], best["ci_high"], n_compared)
+    low, high = _widened(best["value"], best["ci_low"], best["ci_high"], n_compared, best["n"])
     row = {name: best[name] for name in kept} | {
         "ci_low": low,
         "ci_high": high,
-        "skill": _skill(best["value"], best["chance"], smaller),
-        "control_value": control[0] if control else float("nan"),
+        "gain": _gain(best["value"], best["chance"], smaller),
+        "control_value": control[0],
     }
     return {**row, "verdict": _word(row, smaller)}
 
 
-def _widened(value: float, low: float, high: float, n_compared: int) -> tuple[float, float]:
-    """The 95% interval stretched to hold for `n_compared` at once (Bonferroni, normal tails)."""
-    stretch = float(norm.ppf(1 - 0.025 / n_compared) / norm.ppf(0.975))
+def _widened(value: float, low: float, high: float, n_compared: int, n: int) -> tuple[float, float]:
+    """The 95% interval stretched to hold for `n_compared` at once, with Student's tails."""
+    stretch = float(student.ppf(1 - 0.025 / n_compared, n - 1) / norm.ppf(0.975))
     return value - stretch * (value - low), value + stretch * (high - value)
 
 
-def _skill(value: float, chance: float, smaller: bool) -> float:
+def _gain(value: float, chance: float, smaller: bool) -> float:
     return 1 - value / chance if smaller else value - chance
 
 
 def _word(row: dict[str, Any], smaller: bool) -> str:
-    bounds = sorted(_skill(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
-    control = _skill(row["control_value"], row["chance"], smaller)
-    if control >= _WORTH_NAMING or 0 < bounds[0] <= control:
+    near, far = sorted(_gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
+    control = _gain(row["control_value"], row["chance"], smaller)
+    if control >= _WORTH_NAMING or 0 < near <= control:
         return "invalid"
-    if bounds[0] > 0:
-        return "readable" if row["skill"] >= _WORTH_NAMING else "faint"
-    return "undecided" if bounds[1] >= _WORTH_NAMING else "unreadable"
+    if near > 0:
+        return "readable" if near >= _WORTH_NAMING else "faint"
+    return "undecided" if far >= _WORTH_NAMING else "unreadable"
 
 
 def _first_condition(verdict: Verdict) -> list[dict[str, Any]]:
@@ -149,7 +161,7 @@ def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
     first = _first_condition(Verdict(hypothesis, "", rows))
     parts = [
         f"{row['verdict']} in {row['variant']} ({row['value']:.3g} "
-        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], layer {row['layer']} {row['site']})"
+        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], {_place(row)})"
         for row in first
     ]
     return (

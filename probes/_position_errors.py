@@ -13,8 +13,11 @@ from probes.scores import SHUFFLED, Score
 class PositionErrors:
     """Errors of predicted positions on held-out sequences: mae, r2, and the error by position.
 
+    `uninformed` is the position that a predictor which knows nothing answers, whose error is the
+    chance level of mae: by default the best constant.
+
     `target` is what the predictor was fitted to and r2 is taken on ([pos]: t itself, or 1/m). mae
-    is in positions; its chance level is the error of the best constant. r2 is at most 1, can be
+    is in positions. r2 is at most 1, can be
     negative, and compares with the target's variance over the held-out positions.
 
     Errors come with a leading control axis: the measurement, then its twin on shuffled positions.
@@ -26,8 +29,10 @@ class PositionErrors:
         target: Float[Tensor, " pos"],
         n_resamples: int,
         seed: int,
+        uninformed: float | None = None,
     ) -> None:
         self._positions = positions
+        self._chance = chance_error(positions, uninformed)
         self._variance = float(target.double().var(correction=0))
         self._bootstrap = SequenceBootstrap(n_resamples, seed)
 
@@ -46,7 +51,6 @@ class PositionErrors:
 
     def scores(self) -> tuple[Score, ...]:
         """mae and r2, then the same two of the control."""
-        chance = chance_error(self._positions)
 
         def mean_error(means: np.ndarray) -> np.ndarray:
             return means[..., :-1].mean(axis=-1)
@@ -57,7 +61,7 @@ class PositionErrors:
         return tuple(
             self._bootstrap.score(metric, half_of(i, function), chance=level, control=control)
             for i, control in enumerate(("", SHUFFLED))
-            for metric, function, level in (("mae", mean_error, chance), ("r2", r2, 0.0))
+            for metric, function, level in (("mae", mean_error, self._chance), ("r2", r2, 0.0))
         )
 
     def arrays(self) -> dict[str, np.ndarray]:

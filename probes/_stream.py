@@ -181,8 +181,10 @@ class Stream(ABC):
         true = repeat(self._positions, "pos -> batch pos", batch=batch)
         return torch.stack([true, shuffled_positions(batch, self._positions, self._generator)])
 
-    def _position_errors(self, target: Float[Tensor, " pos"]) -> PositionErrors:
-        return PositionErrors(self._positions, target, self.n_resamples, self.seed)
+    def _position_errors(
+        self, target: Float[Tensor, " pos"], uninformed: float | None = None
+    ) -> PositionErrors:
+        return PositionErrors(self._positions, target, self.n_resamples, self.seed, uninformed)
 
     @abstractmethod
     def _fit(self, activations: Tensor) -> None: ...

@@ -16,13 +16,15 @@ _STEP = 1e-4
 ArrayFunction = Callable[[np.ndarray], np.ndarray]
 
 
-def chance_error(positions: Int[Tensor, " pos"]) -> float:
-    """The mean absolute error, in positions, of the best constant guess: the median.
+def chance_error(positions: Int[Tensor, " pos"], answer: float | None = None) -> float:
+    """The mean absolute error, in positions, of one answer to everything.
 
-    For L contiguous positions this is L/4 ("always the middle").
+    By default that of the best answer, the median: L/4 for L contiguous positions ("always the
+    middle").
     """
     exact = positions.double()
-    return float((exact - exact.quantile(0.5)).abs().mean())
+    constant = exact.quantile(0.5) if answer is None else answer
+    return float((exact - constant).abs().mean())
 
 
 def shuffled_positions(

@@ -1,4 +1,4 @@
-"""The two-layer ReLU probe of Chi et al. 2023 and Haviv et al. 2022."""
+"""A two-layer ReLU probe, after Chi et al. 2023 and Haviv et al. 2022 (details recalled)."""
 
 from collections.abc import Sequence
 from typing import Any, no_type_check
@@ -86,7 +86,7 @@ class _Networks:
 class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
     """A classifier with one hidden ReLU layer, trained by Adam on the cross-entropy.
 
-    The probe that Chi et al. 2023 and Haviv et al. 2022 read positions with: position as a class,
+    After Chi et al. 2023 and Haviv et al. 2022, as recalled and not checked: position as a class,
     d -> hidden -> ReLU -> classes. The same seed gives the same bits. `fit` makes `passes` passes
     over the rows, `partial_fit` one pass over the rows it is given.
     """
@@ -169,7 +169,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
 class TwoLayerProbe(Stream):
     """How well a two-layer ReLU network reads the position: "two_layer", with mae and r2.
 
-    One class per position, as in Chi et al. 2023 and Haviv et al. 2022. Every batch given to
+    One class per position, after Chi et al. 2023 and Haviv et al. 2022. Every batch given to
     `update` is learned in `passes` passes of Adam and dropped. The position predicted is the
     median of the network's distribution over positions, which is what a mean absolute error asks
     for (so r2, taken on the same prediction, is a little below its best). A second network beside

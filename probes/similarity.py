@@ -1,15 +1,15 @@
 """The similarity of rows at nearby positions: adjacency, position from cosines alone, seriation.
 
 Zuo, Guerzhoy and Guerzhoy 2025 (arXiv 2501.00073): under causal attention without positional
-encodings, rows at nearby positions have the larger cosine similarity. In the first attention layer
-that follows from averaging independent values: cos(c_i, c_j) = sqrt(i/j) for i <= j.
+encodings, rows at nearby positions have the larger cosine similarity. For the first attention
+layer we derive it from averaging independent values: cos(c_i, c_j) = sqrt(i/j) for i <= j.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from einops import rearrange
+from einops import einsum
 from jaxtyping import Float, Int
 from scipy.linalg import eigh
 from torch import Tensor
@@ -32,9 +32,9 @@ def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch
 def adjacency_a(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
     """P(C_ij > C_ik) over k < j < i: of two earlier rows, the nearer is the more similar.
 
-    The published adjacency probability score of Zuo et al. 2025 leaves room for three readings;
-    this is the one over all pairs of the lower triangle. Chance 0.5, perfect 1; ties count 0.5,
-    the diagonal never enters.
+    Zuo et al. 2025 score adjacency with a probability whose exact formula could not be checked.
+    Three candidates are computed here; this is the one over all pairs of the lower triangle.
+    Chance 0.5, perfect 1; ties count 0.5, the diagonal never enters.
     """
     pos = _n_positions(cosines)
     lower = _lower_triangle(cosines)
@@ -215,9 +215,13 @@ class SimilarityProbe(Stream):
 
     def _solve(self) -> None:
         [(cosines, labels)] = self._first(self._to_fit)
-        targets = rearrange(labels, "control batch pos -> batch pos control")
-        moments = LinearMoments().update(cosine_profile(cosines), targets.double())
-        self._coefficients, self._intercepts = moments.ridge(self.alpha)
+        t = self._positions.double().repeat(len(cosines), 1)[..., None]
+        fits = [
+            LinearMoments().update(profile, t).ridge(self.alpha)
+            for profile in self._profiles(cosines, labels)
+        ]
+        self._coefficients = np.concatenate([coefficients for coefficients, _ in fits], axis=1)
+        self._intercepts = np.concatenate([intercepts for _, intercepts in fits])
         self._to_fit = []
 
     def _score(self, activations: Tensor) -> None:
@@ -242,10 +246,16 @@ class SimilarityProbe(Stream):
         arrays = {"cosine": cosines.mean(dim=0).numpy(), "positions": self._positions.numpy()}
         return {"similarity": ProbeResult(scores, arrays)}
 
+    def _profiles(self, cosines: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Profiles of the matrices as they are, and for the control of their permuted twins."""
+        return cosine_profile(cosines), cosine_profile(_permuted(cosines, labels[1].argsort()))
+
     def _position_scores(self, cosines: Tensor, labels: Tensor) -> tuple[Score, ...]:
-        predicted = cosine_profile(cosines).double() @ torch.from_numpy(self._coefficients)
-        predicted = predicted + torch.from_numpy(self._intercepts)
-        error = rearrange(predicted, "batch pos control -> control batch pos") - labels
+        profiles = torch.stack(self._profiles(cosines, labels)).double()
+        coefficients = torch.from_numpy(self._coefficients)
+        predicted = einsum(profiles, coefficients, "c batch pos q, q c -> c batch pos")
+        predicted += torch.from_numpy(self._intercepts)[:, None, None]
+        error = predicted - self._positions
         errors = self._position_errors(self._positions.double())
         errors.update(error, error)
         return errors.scores()

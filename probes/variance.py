@@ -42,7 +42,8 @@ def variance_law(
 ) -> Float[np.ndarray, "*curves 2"]:
     """(a, b) of the least-squares fit of a variance curve to a + b/m, with m = position + 1.
 
-    Chi et al. 2023: a is the residual's own variance, b what attention adds at the first position.
+    After Chi et al. 2023, derived here: a is the residual's own variance, b what attention adds at
+    the first position.
     """
     return curve @ np.linalg.pinv(_law_terms(positions)).T
 

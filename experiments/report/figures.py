@@ -119,14 +119,17 @@ def sequence_chart(data: ReportData) -> Chart:
     """Predicted against true position of the example's tokens, one line per layer."""
     tokens = list(data.example.get("tokens", ()))
     positions = list(range(len(tokens)))
+    # What a probe answers that learned nothing but which positions there are in the whole run.
+    fitted = [array for key, array in data.arrays.items() if key.endswith("/linear/positions")]
     panels = []
     for variant in variants_of(data):
         layers = data.example.get("predictions", {}).get(variant)
         if not layers:
             continue
-        series = [
-            make_series("chance", None, positions, [np.mean(positions)] * len(tokens), "middle")
-        ]
+        series = []
+        if fitted:
+            middle = float(np.mean(fitted[0]))
+            series.append(make_series("chance", None, positions, [middle] * len(tokens), "middle"))
         series.append(make_series("fit", None, positions, positions, "predicted = true"))
         for index, (label, predicted) in enumerate(layers.items()):
             line = make_series("depth", variant, positions, predicted, str(label))
@@ -137,7 +140,7 @@ def sequence_chart(data: ReportData) -> Chart:
         id="sequence-positions",
         title="Predicted against true position",
         caption="One line per layer, from faint (early) to full (late). The thin line is a perfect "
-        "reading, the dashed one the guess that knows nothing: always the middle.",
+        "reading, the dashed one the guess that knows nothing: the middle of the whole sequence.",
         x="true position",
         views={"": {"panels": panels}} if panels else {},
         share_y=True,

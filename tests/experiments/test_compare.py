@@ -75,7 +75,7 @@ def test_embedding_of_random_tokens_is_at_chance(comparison: Comparison) -> None
     )
     assert set(chosen["probe"]) >= {"linear", "variance", "similarity", "two_layer"}
     # Within 5% of chance: 48 held-out sequences of 23 positions scatter by about 2%.
-    assert (chosen.query("probe != 'counting'")["value"] > 0.95 * chosen["chance"].max()).all()
+    assert (chosen["value"] > 0.95 * chosen["chance"]).all()
 
 
 def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:

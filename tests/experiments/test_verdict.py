@@ -4,10 +4,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from experiments.measurements import table
 from experiments.verdict import headline, verdicts
+from nope_interp.errors import UserError
 from probes.scores import SHUFFLED
 
 CHANCE = 32.0
@@ -44,6 +45,7 @@ def one_place(value: float, half: float, control: float = CHANCE) -> pd.DataFram
     [
         (10.0, 0.5, CHANCE, "readable"),
         (31.0, 0.5, CHANCE, "faint"),  # better than chance, by 3%
+        (28.0, 1.0, CHANCE, "faint"),  # by an eighth, but not surely by a tenth
         (31.9, 0.5, CHANCE, "unreadable"),
         (33.0, 0.5, CHANCE, "unreadable"),
         (31.0, 4.0, CHANCE, "undecided"),  # holds both chance and a tenth better than it
@@ -66,7 +68,7 @@ def test_the_best_of_many_places_needs_a_wider_interval() -> None:
     assert verdicts(table(few))[0].rows[0]["verdict"] == "faint"
     (verdict,) = verdicts(table(few + many))
     best = verdict.rows[0]
-    stretch = norm.ppf(1 - 0.025 / 20) / norm.ppf(0.975)
+    stretch = t.ppf(1 - 0.025 / 20, 99) / norm.ppf(0.975)
     assert best["ci_high"] == pytest.approx(30 + 1.5 * stretch)
     assert best["verdict"] == "undecided"
 
@@ -88,6 +90,14 @@ def test_shares_are_better_when_larger_and_conditions_are_apart() -> None:
     assert (twin["variant"], twin["verdict"]) == ("random-init", "unreadable")
     assert begin["begin_token"]
     said = headline([verdict])
-    assert said.startswith("On text without a begin token.")
-    assert "In the trained model position is readable from positional vectors." in said
-    assert "In the random-init model position is unreadable from positional vectors." in said
+    assert said.startswith("On text without a begin token")
+    assert (
+        "In the trained model position is readable from positional vectors (layer 1 resid_post)."
+        in said
+    )
+    assert "In the random-init model position is unreadable from every signal." in said
+
+
+def test_a_missing_control_is_an_error() -> None:
+    with pytest.raises(UserError, match="variance lack their shuffled-position control"):
+        verdicts(table([row(10.0, 0.5)]))

@@ -1,4 +1,4 @@
-"""Activations at random initialisation against the laws that the papers derive."""
+"""Activations at random initialisation against the laws derived here, after Chi et al. 2023."""
 
 import math
 from functools import cache
@@ -59,7 +59,7 @@ def mean(name: str) -> float:
     ],
 )
 def test_variances_before_the_softmax_are_the_laws(name: str, law: float) -> None:
-    """Chi et al. 2023 (arXiv 2305.13571): embedding s^2; q, k and v d s^2; scaled logit d^2 s^4."""
+    """After Chi et al. 2023, rederived: embedding s^2; q, k and v d s^2; scaled logit d^2 s^4."""
     assert mean(name) == pytest.approx(law, rel=0.1)
 
 
