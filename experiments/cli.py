@@ -5,6 +5,7 @@ Nothing heavy is imported until a command needs it, so that `--help` answers at 
 
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from nope_interp.errors import UserError
 from probes.errors import ProbeError
 
 _INTERRUPTED = "interrupted: what was finished is kept, and the same command goes on from there."
+_OUT_OF_MEMORY = "out of memory: use fewer or shorter sequences, or a smaller model."
 
 app = typer.Typer(
     add_completion=True,
@@ -91,6 +93,7 @@ def compare(
 def probe(
     model: Model = None,
     config: Config = None,
+    task: Task = None,
     text: Text = None,
     seq_len: SeqLen = None,
     sequences: Sequences = None,
@@ -104,7 +107,8 @@ def probe(
     """Read position out of one model, without its twins."""
     chosen = _compare_config(
         config,
-        {"model": model, "text": text, "seq_len": seq_len, "seed": seed, "twins": False},
+        {"model": model, "task": task, "text": text, "seq_len": seq_len, "seed": seed}
+        | {"twins": False},
         {"n_ctx": seq_len, "seed": seed},
         {"seq_len": seq_len, "seed": seed},
         {"sequences": sequences, "layers": layers, "sites": sites},
@@ -136,7 +140,6 @@ def train(
     )
     from experiments.train import train as run
 
-    _check_device(device)
     path = run(chosen, out=out, device=device)
     if as_json:
         _print_json({"model": str(path)})
@@ -169,11 +172,17 @@ def main() -> None:
         _fail(str(error))
     except typer.TyperException as error:
         # Its own classes for wrong options all have this method; the public base does not say so.
-        _fail(getattr(error, "format_message", error.__str__)())
+        said = getattr(error, "format_message", error.__str__)()
+        _fail(said or "choose a command: compare, probe, train or report; --help explains them.")
     except (KeyboardInterrupt, typer.Abort):
         _fail(_INTERRUPTED)
     except MemoryError:
-        _fail("out of memory: use fewer or shorter sequences, or a smaller model.")
+        _fail(_OUT_OF_MEMORY)
+    except RuntimeError as error:
+        # What torch's allocators say, on every device.
+        if not re.search("allocate memory|out of memory", str(error)):
+            raise
+        _fail(_OUT_OF_MEMORY)
     except OSError as error:
         _fail(f"{error.strerror or error} ({error.filename or 'no file named'}).")
     # typer turns Ctrl-C into this code.
@@ -185,7 +194,6 @@ def main() -> None:
 def _run_comparison(config: CompareConfig, device: str, out: Path, as_json: bool) -> None:
     from experiments.hypotheses import compare as run
 
-    _check_device(device)
     comparison = run(config, out=out, device=device)
     report = comparison.folder / "report.html"
     if as_json:
@@ -242,17 +250,6 @@ def _layer(text: str) -> int:
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"the device {device!r} cannot be used here: choose cpu, or another torch device."
-        ) from error
 
 
 def _print_json(value: Any) -> None:

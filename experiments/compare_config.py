@@ -11,7 +11,7 @@ from typing import Any
 
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.fields import check_types, from_mapping
+from nope_interp.fields import check_seed, check_types, from_mapping
 from nope_interp.sites import check_site
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.training_config import TrainingConfig
@@ -61,7 +61,11 @@ class CompareConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("layers", "sites"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         check_types(self, "compare")
+        check_seed(self.seed, "compare")
         if self.task not in TASK_NAMES:
             raise unknown_name("task", self.task, TASK_NAMES)
         if self.text is not None and self.task != "text":
@@ -76,7 +80,7 @@ class CompareConfig:
             raise UserError(
                 f"layers are {list(self.layers)}: name at least one, each once, from 0."
             )
-        least = {"seq_len": 8, "n_fit": 8, "n_held_out": 8, "batch_size": 1, "seed": 0}
+        least = {"seq_len": 8, "n_fit": 8, "n_held_out": 8, "batch_size": 1}
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise UserError(f"{name} is {getattr(self, name)}: use at least {smallest}.")
@@ -110,9 +114,6 @@ class CompareConfig:
             values["transformer"] = TransformerConfig.from_dict(merged)
         if "training" in values:
             values["training"] = from_mapping(TrainingConfig, values["training"], "training")
-        for name in ("layers", "sites"):
-            if isinstance(values.get(name), list):
-                values[name] = tuple(values[name])
         return from_mapping(cls, values, "the config")
 
     @classmethod
@@ -123,10 +124,10 @@ class CompareConfig:
             values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         except OSError as error:
             raise UserError(f"cannot read the config {str(path)!r} ({error.strerror}).") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"the config {str(path)!r} is not valid ({error}).") from error
         if isinstance(values, dict) and {"config", "environment"} == values.keys():
-            values = {k: v for k, v in values["config"].items() if k != "fingerprint"}
+            values = values["config"]
         return cls.from_dict(values)
 
     def run_name(self) -> str:
@@ -137,6 +138,12 @@ class CompareConfig:
         return f"{stem[:60] or 'model'}-{self.task}"
 
     def command(self) -> str:
-        """The command line that runs this again from the run folder's own config."""
-        model = [] if self.model is None else ["--model", self.model]
-        return shlex.join(["nope-interp", "compare", *model, "--config", "config.json"])
+        """The command line that runs this again, given in the run folder."""
+        options = []
+        for name in ("model", "text"):
+            value = getattr(self, name)
+            if value is not None:
+                is_local = Path(value).exists()
+                options += [f"--{name}", str(Path(value).resolve()) if is_local else value]
+        command = "compare" if self.twins else "probe"
+        return shlex.join(["nope-interp", command, *options, "--config", "config.json"])

@@ -29,9 +29,10 @@ from experiments.measurements import (
 )
 from experiments.mechanism import linear_probe_sentence
 from experiments.report.data import ReportData
-from experiments.run_folder import RunFolder, environment, fingerprint
+from experiments.run_folder import RunFolder, environment, fingerprints
 from experiments.subjects import Subject, subjects
 from experiments.verdict import Verdict, headline, verdicts
+from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically, write_json
 
@@ -125,12 +126,15 @@ def compare(
     activations that are not finite.
     """
     config = CompareConfig() if config is None else config
-    identity = config.to_dict()
-    if config.model is not None and Path(config.model).exists():
-        identity["fingerprint"] = fingerprint(Path(config.model))
-    run = RunFolder.create(Path(out), config.run_name(), identity)
-    if not run.finished:
-        _run(config, run, device, show_progress)
+    if not isinstance(config, CompareConfig):
+        raise UserError(f"the config is {type(config).__name__}: give a CompareConfig.")
+    check_device(device)
+    values = config.to_dict()
+    identity = values | {"fingerprints": fingerprints(config.model, config.text)}
+    run = RunFolder.create(Path(out), config.run_name(), values, identity)
+    with run.locked():
+        if not run.finished:
+            _run(config, run, device, show_progress)
     comparison = Comparison.load(run.path)
     if not run.report.is_file():
         comparison.write_report()
@@ -192,7 +196,7 @@ def _measure_cell(
     key = cell.key(subject.variant)
     stem = key.replace("/", "-")
     table_path, arrays_path = run.cells / f"{stem}.parquet", run.cells / f"{stem}.safetensors"
-    if table_path.is_file():
+    if _whole(table_path, arrays_path):
         return
     draw = {"seq_len": config.seq_len, "begin_token": cell.begin_token, "seed": config.seed}
     split = Split(
@@ -222,6 +226,15 @@ def _measure_cell(
     write_arrays(arrays, arrays_path)
     # Written last: a cell with a table is whole.
     write_table(table(reading.rows), table_path)
+
+
+def _whole(table_path: Path, arrays_path: Path) -> bool:
+    """Whether a cell was measured before; a damaged one is measured again."""
+    try:
+        read_table(table_path), read_arrays(arrays_path)
+    except UserError:
+        return False
+    return True
 
 
 def _example(config: CompareConfig, cell: _Cell) -> Int[Tensor, " pos"]:

@@ -67,7 +67,10 @@ def write_table(measurements: pd.DataFrame, path: Path) -> Path:
 def read_table(path: Path) -> pd.DataFrame:
     """Read what `write_table` wrote; raises UserError where it is missing or damaged."""
     try:
-        return pd.read_parquet(path).astype(COLUMNS)
+        measurements = pd.read_parquet(path).astype(COLUMNS)
+        if measurements.empty:
+            raise ValueError("no rows")
+        return measurements
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"the measurements {str(path)!r} are missing or damaged: delete the run folder and "

@@ -1,13 +1,17 @@
 """One folder for each run: named for its config, whole or resumable, never computed twice."""
 
+import fcntl
 import hashlib
 import json
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from nope_interp.errors import UserError
 from nope_interp.files import make_folder, read_json, write_json
 
 _REPORTED_PACKAGES = ("nope-interp", "torch", "transformer-lens", "transformers", "scikit-learn")
@@ -24,12 +28,15 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, parent: Path, name: str, config: dict[str, Any]) -> "RunFolder":
-        """The folder for this config under `parent`: a new one, or the one begun before.
+    def create(
+        cls, parent: Path, name: str, config: dict[str, Any], identity: dict[str, Any]
+    ) -> "RunFolder":
+        """The folder under `parent` for what `identity` says: a new one, or the one begun before.
 
-        Raises UserError where it cannot be written to.
+        `config` is kept in it, so that the run can be made again. Raises UserError where the folder
+        cannot be written to.
         """
-        text = json.dumps(config, sort_keys=True)
+        text = json.dumps(identity, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         folder = cls(make_folder(parent / f"{name}-{digest}"))
         if not folder.config.is_file():
@@ -74,7 +81,28 @@ class RunFolder:
 
     def read_info(self) -> dict[str, Any]:
         """What was written when the run finished; raises UserError where it is damaged."""
-        return read_json(self.info)
+        advice = f"delete {str(self.info)!r} and run the command again."
+        try:
+            info = read_json(self.info)
+        except UserError as error:
+            raise UserError(f"{str(error).rstrip('.')}: {advice}") from error
+        if not isinstance(info, dict) or not info.keys() >= _INFO_KEYS:
+            raise UserError(f"the run's info.json is damaged: {advice}")
+        return info
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While it is open, no other process works in this folder; waits for one that does.
+
+        The lock dies with its process, so a killed run leaves none behind.
+        """
+        with (self.path / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+# What a report cannot be drawn without.
+_INFO_KEYS = {"model", "positions", "notes", "example_tokens", "config", "command"}
 
 
 def environment() -> dict[str, str]:
@@ -83,8 +111,13 @@ def environment() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": platform.platform(), **versions}
 
 
+def fingerprints(*names: str | None) -> dict[str, str]:
+    """A fingerprint for each of the names that is a local file or folder, by its name."""
+    return {name: fingerprint(Path(name)) for name in names if name and Path(name).exists()}
+
+
 def fingerprint(path: Path) -> str:
-    """Changes when a local model's files do: a hash of their names, sizes and times."""
+    """Changes when a local model's or text's files do: a hash of their names, sizes and times."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stats = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
     return hashlib.sha256(json.dumps(stats).encode()).hexdigest()[:16]

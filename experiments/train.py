@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from experiments.compare_config import CompareConfig
-from experiments.run_folder import RunFolder
+from experiments.run_folder import RunFolder, fingerprints
 from nope_interp.checkpoints import load_model, save_model
+from nope_interp.devices import check_device
 from nope_interp.tasks.registry import make_task
 from nope_interp.training import train as train_model
 from nope_interp.transformer import HookedTransformer
@@ -22,11 +23,14 @@ def train(
     Only the config's `task`, `text`, `transformer` and `training` matter here. Raises UserError
     for a config that cannot be trained and an unwritable `out`.
     """
+    check_device(device)
     every = config.to_dict()
     identity = {name: every[name] for name in ("task", "text", "transformer", "training")}
+    identity["fingerprints"] = fingerprints(config.text)
     name = f"train-{config.transformer.positions}-{config.task}"
-    run = RunFolder.create(Path(out), name, identity)
-    trained_model(config, run, device, show_progress)
+    run = RunFolder.create(Path(out), name, every, identity)
+    with run.locked():
+        trained_model(config, run, device, show_progress)
     return run.model
 
 

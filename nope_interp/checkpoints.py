@@ -65,6 +65,8 @@ def save_model(model: HookedTransformer, path: Path, *, task: str) -> Path:
 def load_model(path: Path) -> tuple[HookedTransformer, str]:
     """A model in evaluation mode, and the name of the task it was trained on."""
     weights, header = load_tensors(path)
+    if not isinstance(header, dict) or not {"config", "task"} <= header.keys():
+        raise UserError(f"{str(path)!r} does not say which model it holds: train it again.")
     if "training" in header:
         raise UserError(
             f"{str(path)!r} holds a training state, not a model: use model.safetensors."

@@ -12,6 +12,16 @@ from nope_interp.errors import UserError, unknown_name
 Config = TypeVar("Config")
 
 
+# Seeds are multiplied by a step's number; torch's generators take 64 bits.
+LARGEST_SEED = 2**40
+
+
+def check_seed(seed: int, what: str) -> None:
+    """Raise UserError where a seed is out of range; `what` names its config."""
+    if not 0 <= seed <= LARGEST_SEED:
+        raise UserError(f"{what} seed is {seed}: give a whole number from 0 to {LARGEST_SEED}.")
+
+
 def check_types(config: Any, what: str) -> None:
     """Raise UserError where a field's value is not of the field's type; `what` names the config.
 
@@ -53,8 +63,12 @@ def _fits(value: Any, hint: Any) -> bool:
             _fits(item, typing.get_args(hint)[0]) for item in value
         )
     if hint is float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and math.isfinite(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        try:
+            return math.isfinite(value)
+        except OverflowError:  # an integer that no float can hold
+            return False
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)

@@ -32,6 +32,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
 
     A killed process leaves the old file, or none; never half of the new one.
     """
+    if not path.name:
+        raise UserError(f"{str(path)!r} is no file name: give one.")
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

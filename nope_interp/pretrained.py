@@ -137,6 +137,10 @@ def _check_bridge(
 def _resolve(name_or_path: str) -> str:
     """A hub name as it is; a folder or a converted GGUF file as a path."""
     path = Path(name_or_path).expanduser()
+    if path.is_dir() and (path / "info.json").is_file():
+        raise UserError(
+            f"{name_or_path!r} is a run folder of ours: give its model.safetensors instead."
+        )
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise UserError(

@@ -63,6 +63,8 @@ def stream(
     fired, activations that are not finite (with the hook and the batch), and, with the same
     context, for any ValueError of a listener.
     """
+    if batch_size < 1:
+        raise UserError(f"batch_size is {batch_size}: give at least 1.")
     for name in listeners:
         if name not in model.hook_dict:
             raise unknown_name("hook point", name, model.hook_dict)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 
 from nope_interp.errors import UserError
-from nope_interp.fields import check_types
+from nope_interp.fields import check_seed, check_types
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_types(self, "training")
+        check_seed(self.seed, "training")
         for field in fields(self):
             value = getattr(self, field.name)
             may_be_zero = field.name in ("warmup", "weight_decay", "seed")

@@ -26,10 +26,12 @@ def read_text(path: Path) -> str:
     """The text of a UTF-8 file; raises UserError where it is missing, empty or something else."""
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read the text {str(path)!r} ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         raise UserError(f"the text {str(path)!r} is not UTF-8 ({error.reason}).") from error
+    # ValueError: a name that no file can have.
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read the text {str(path)!r} ({reason}).") from error
     if not text.strip():
         raise UserError(f"the text {str(path)!r} is empty: give a file with text in it.")
     return text

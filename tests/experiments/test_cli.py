@@ -66,6 +66,7 @@ def test_compare_then_report_then_nothing_twice(tmp_path: Path, config: str) -> 
         "measurements.parquet",
         "arrays.safetensors",
         "report.html",
+        ".lock",
     }
     before = (folder / "measurements.parquet").stat().st_mtime_ns
     again = nope_interp("compare", "--config", config, cwd=tmp_path)
@@ -140,6 +141,9 @@ def test_interrupted_training_says_so_and_goes_on(tmp_path: Path) -> None:
         (["compare", "--model", "gpt2-meduim"], ["'gpt2-meduim'", "did you mean 'gpt2-medium'"]),
         (["compare", "--text", "absent.txt"], ["absent.txt"]),
         (["compare", "--out", "/proc/nowhere"], ["/proc/nowhere", "another"]),
+        (["compare", "--seed", "9223372036854775807"], ["seed is", "from 0 to"]),
+        (["compare", "--device", "meta"], ["'meta'"]),
+        ([], ["choose a command"]),
         (["report", "absent"], ["absent", "no finished run"]),
         (["report"], ["Missing argument"]),
         (["comparre"], ["comparre"]),
@@ -183,6 +187,22 @@ def test_malformed_configs_are_refused_or_read_back(
     except UserError:
         return  # any other exception fails the test
     assert CompareConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"config": 3, "environment": {}}',
+        "[" * 100_000,
+        '{"training": {"learning_rate": 1%s}}' % ("0" * 400),
+        '{"text": "a\\u0000b"}',
+        '{"transformer": {"d_model": 8388608, "n_heads": 1, "n_layers": 1}}',
+    ],
+    ids=["no-config", "deep", "huge", "nul", "memory"],
+)
+def test_odd_config_files_are_one_sentence(tmp_path: Path, content: str) -> None:
+    (tmp_path / "odd.json").write_text(content)
+    assert_one_sentence(nope_interp("compare", "--config", "odd.json", cwd=tmp_path))
 
 
 @settings(max_examples=8, deadline=None)

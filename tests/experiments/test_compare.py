@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from experiments import Comparison, compare, hypotheses
 from experiments.compare_config import CompareConfig
 from experiments.run_folder import RunFolder, fingerprint
+from experiments.train import train as train_one
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
 from nope_interp.training_config import TrainingConfig
@@ -135,9 +138,78 @@ def test_killed_run_goes_on_and_ends_in_the_same_numbers(
     assert calls == 100  # finished: nothing is measured at all
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "safetensors"])
+def test_damaged_cell_is_measured_again(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    real, calls = hypotheses.measure, []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(hypotheses, "measure", counted)
+    model = str(comparison.folder / "model.safetensors")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, model=model, twins=False)
+    (cell, *_) = sorted(tmp_path.rglob(f"cells/*.{suffix}"))
+    cell.write_bytes(cell.read_bytes()[:50])
+    run(tmp_path, model=model, twins=False)
+    assert len(calls) == 3 + 3  # of four cells one was whole
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"positions": 1}'])
+def test_damaged_info_says_what_to_delete(
+    comparison: Comparison, tmp_path: Path, content: str
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(comparison.folder, folder)
+    (folder / "info.json").write_text(content)
+    with pytest.raises(UserError, match=r"delete .*info\.json' and run the command again"):
+        Comparison.load(folder)
+
+
+def test_changed_text_is_a_new_run(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    folders = set()
+    for words in ("one two three ", "four five six "):
+        text.write_text(words * 1000)
+        path = train_one(
+            dataclasses.replace(CONFIG, text=str(text)), out=tmp_path / "runs", show_progress=False
+        )
+        folders.add(path.parent)
+    assert len(folders) == 2
+
+
+def test_a_run_folder_is_worked_in_by_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run", {}, {})
+    entered = threading.Event()
+
+    def enter() -> None:
+        with folder.locked():
+            entered.set()
+
+    with folder.locked():
+        thread = threading.Thread(target=enter)
+        thread.start()
+        assert not entered.wait(0.3)
+    assert entered.wait(5)
+    thread.join()
+
+
+def test_wrong_arguments_of_the_api_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give a CompareConfig"):
+        compare({"seed": 1}, out=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="device 'zzz' cannot be used"):
+        compare(CONFIG, out=tmp_path, device="zzz")
+    assert dataclasses.replace(CONFIG, layers=[0]).layers == (0,)  # type: ignore[arg-type]
+
+
 def test_other_configs_have_other_folders(tmp_path: Path) -> None:
     folders = {
-        RunFolder.create(tmp_path, config.run_name(), config.to_dict()).path
+        RunFolder.create(tmp_path, config.run_name(), config.to_dict(), config.to_dict()).path
         for config in (CONFIG, CONFIG, dataclasses.replace(CONFIG, seed=1))
     }
     assert len(folders) == 2
