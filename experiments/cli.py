@@ -84,7 +84,8 @@ def compare(
         {"model": model, "task": task, "text": text, "seq_len": seq_len, "seed": seed},
         {"positions": positions, "init": init, "n_ctx": seq_len, "seed": seed},
         {"steps": steps, "seq_len": seq_len, "seed": seed},
-        {"sequences": sequences, "layers": layers, "sites": sites},
+        {"sequences": sequences, "layers": layers, "sites": sites}
+        | {"positions": positions, "init": init, "steps": steps},
     )
     _run_comparison(chosen, device, out, as_json)
 
@@ -227,6 +228,12 @@ def _compare_config(
     reading: dict[str, Any],
 ) -> CompareConfig:
     """The config file, or the defaults, with the given options laid over it."""
+    to_train = [f"--{name}" for name in ("positions", "init", "steps") if reading.get(name)]
+    if own.get("model") is not None and to_train:
+        raise UserError(
+            f"{to_train[0]} describes a model to train, but --model names one that is: "
+            "leave one out."
+        )
     base = (CompareConfig() if path is None else CompareConfig.read(path)).to_dict()
     sequences, layers, sites = (reading.get(name) for name in ("sequences", "layers", "sites"))
     if sequences is not None:

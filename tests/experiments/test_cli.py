@@ -125,6 +125,7 @@ def test_interrupted_training_says_so_and_goes_on(tmp_path: Path) -> None:
         (["compare", "--positions", "rotery"], ["'rotery'", "did you mean 'rotary'"]),
         (["compare", "--init", "xavier"], ["'xavier'", "did you mean 'xavier_"]),
         (["compare", "--task", "reverse"], ["'reverse'", "did you mean 'reversal'"]),
+        (["compare", "--model", "m.gguf", "--positions", "t5"], ["--positions", "leave one out"]),
         (["compare", "--layers", "0,x"], ["'x'", "0,2,5"]),
         (["compare", "--layers", "0,0"], ["each once"]),
         (["compare", "--sites", "resid_post,atn_out"], ["'atn_out'", "did you mean 'attn_out'"]),
