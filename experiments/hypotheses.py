@@ -136,8 +136,8 @@ def compare(
         if not run.finished:
             _run(config, run, device, show_progress)
     comparison = Comparison.load(run.path)
-    if not run.report.is_file():
-        comparison.write_report()
+    # Drawn every time: a page that was cut short, or that an older version drew, heals itself.
+    comparison.write_report()
     return comparison
 
 

@@ -140,6 +140,12 @@ class Stream(ABC):
         return self._result()
 
     def _check(self, activations: Tensor, positions: Tensor) -> None:
+        for name, given in (("activations", activations), ("positions", positions)):
+            if not isinstance(given, Tensor):
+                raise ProbeError(
+                    f"{name} are a {type(given).__name__}; expected a tensor: "
+                    "torch.from_numpy() makes one of a NumPy array"
+                )
         shape = tuple(activations.shape)
         if activations.ndim != 3:
             raise ProbeError(f"activations have shape {shape}; expected (batch, pos, d_model)")

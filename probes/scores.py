@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from probes.errors import ProbeError
+
 SHUFFLED = "shuffled positions"
 
 
@@ -36,11 +38,12 @@ class ProbeResult:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def score(self, metric: str, control: str = "") -> Score:
-        """The score of that name; raises KeyError where the probe has none."""
+        """The score of that name; raises ProbeError, with the known names, where it has none."""
         for score in self.scores:
             if score.metric == metric and score.control == control:
                 return score
-        raise KeyError((metric, control))
+        known = ", ".join(repr((score.metric, score.control)) for score in self.scores)
+        raise ProbeError(f"no score {(metric, control)!r} (metric, control): there are {known}")
 
 
 @runtime_checkable

@@ -171,6 +171,15 @@ def test_damaged_info_says_what_to_delete(
         Comparison.load(folder)
 
 
+def test_cut_short_report_is_drawn_again(comparison: Comparison, tmp_path: Path) -> None:
+    copy = tmp_path / "runs" / comparison.folder.name
+    shutil.copytree(comparison.folder, copy)
+    whole = (copy / "report.html").read_text()
+    (copy / "report.html").write_text(whole[:1000])
+    compare(CONFIG, out=tmp_path / "runs", show_progress=False)
+    assert (copy / "report.html").read_text() == whole
+
+
 def test_changed_text_is_a_new_run(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     folders = set()

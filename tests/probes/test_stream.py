@@ -2,6 +2,7 @@
 
 import pickle
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -208,6 +209,24 @@ def test_bad_activations_are_named(make, batch, spoil, positions, message):
     probe = make()
     with pytest.raises(ProbeError, match=message):
         probe.update(spoil(batch), positions)
+
+
+@every_probe
+def test_arrays_are_refused_with_the_way_to_a_tensor(make, batch, monkeypatch):
+    # As for a user, whose types nothing checks.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ProbeError, match=r"activations are a ndarray.*torch\.from_numpy"):
+        make().update(batch.numpy(), POSITIONS)
+    with pytest.raises(ProbeError, match="positions are a list"):
+        make().update(batch, POSITIONS.tolist())
+
+
+@every_probe
+def test_an_unknown_score_is_answered_with_the_known_ones(make, batch, feed):
+    result = next(iter(feed(make(), batch[:14], batch[14:], POSITIONS).values()))
+    known = result.scores[0].metric
+    with pytest.raises(ProbeError, match=rf"no score \('maee', ''\).*'{known}'"):
+        result.score("maee")
 
 
 @every_probe
