@@ -105,6 +105,8 @@ def test_interrupted_training_says_so_and_goes_on(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        # A background job of a shell ignores Ctrl-C, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while not list(tmp_path.rglob("training_state.safetensors")):
