@@ -6,8 +6,8 @@ import sys
 import torch
 
 from benchmarks.contest import Claim, in_process, peak_megabytes
-from experiments.compare_config import default_transformer
 from experiments.measure import Split, measure, places
+from experiments.subject_config import default_transformer
 from nope_interp.transformer import HookedTransformer
 
 FEW = 256

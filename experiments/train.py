@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from experiments.compare_config import CompareConfig
 from experiments.run_folder import RunFolder, fingerprints
+from experiments.subject_config import SubjectConfig
 from nope_interp.checkpoints import load_model, save_model
 from nope_interp.devices import check_device
 from nope_interp.tasks.registry import make_task
@@ -12,7 +12,7 @@ from nope_interp.transformer import HookedTransformer
 
 
 def train(
-    config: CompareConfig,
+    config: SubjectConfig,
     *,
     out: Path | str = "runs",
     device: str = "cpu",
@@ -35,7 +35,7 @@ def train(
 
 
 def trained_model(
-    config: CompareConfig, run: RunFolder, device: str, show_progress: bool
+    config: SubjectConfig, run: RunFolder, device: str, show_progress: bool
 ) -> HookedTransformer:
     """The model that a run folder keeps, trained first where it is not there yet."""
     if run.model.is_file():

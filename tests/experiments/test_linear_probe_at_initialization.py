@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 
-from experiments.compare_config import default_transformer
+from experiments.subject_config import default_transformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from nope_interp.transformer import HookedTransformer
