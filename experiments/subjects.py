@@ -1,16 +1,17 @@
-"""The models that a comparison reads: the one in question, its twins, and their tokens."""
+"""The models that an experiment reads: the one in question, its twins, and their tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.compare_config import CompareConfig
 from experiments.run_folder import RunFolder
+from experiments.subject_config import SubjectConfig
 from experiments.train import trained_model
 from nope_interp.checkpoints import bidirectional_twin, load_model
 from nope_interp.errors import UserError
-from nope_interp.pretrained import load_pretrained, random_twin
+from nope_interp.pretrained import Pretrained, load_pretrained, random_twin
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.tasks.text import python_documentation, read_text
@@ -47,18 +48,67 @@ class Subject:
 def subjects(
     config: CompareConfig, run: RunFolder, device: str, show_progress: bool
 ) -> Iterator[Subject]:
-    """One after the other, so that a large model and its twin need not fit in memory together."""
+    """The model in question, then its random-init twin, then, where it can have one, its
+    bidirectional twin; each is made when it is its turn."""
+    subject = subject_of(
+        config,
+        run,
+        device,
+        show_progress,
+        needed={"fit": config.n_fit, "held_out": config.n_held_out},
+    )
+    yield subject
+    if not config.twins:
+        return
+    yield random_init(subject, config.seed)
+    if isinstance(subject.model, HookedTransformer) and subject.model.config.causal:
+        notes = (_BIDIRECTIONAL_NOTE,) if subject.positions == "none" else ()
+        twin = bidirectional_twin(subject.model)
+        yield replace(subject, variant="bidirectional", model=twin, notes=notes)
+
+
+def subject_of(
+    config: SubjectConfig,
+    run: RunFolder,
+    device: str,
+    show_progress: bool,
+    *,
+    needed: Mapping[Split, int],
+) -> Subject:
+    """The model that `config` names, loaded, or trained into `run` first.
+
+    Raises UserError, before anything is trained, where its text has fewer than the `needed`
+    sequences.
+    """
     if config.model is None or config.model.endswith(".safetensors"):
-        yield from _own_subjects(config, run, device, show_progress)
+        return _own_subject(config, run, device, show_progress, needed)
+    return _pretrained_subject(config, config.model, device, needed)
+
+
+def random_init(subject: Subject, seed: int) -> Subject:
+    """The same architecture with untrained weights.
+
+    A model of ours gets the very weights that its training began with; a pretrained one has its
+    own initialisation drawn from `seed`.
+    """
+    if isinstance(subject.model, HookedTransformer):
+        device = subject.model.cfg.device
+        twin: Any = HookedTransformer(subject.model.config).to(device)
     else:
-        yield from _pretrained_subjects(config, config.model, device)
+        loaded = Pretrained(subject.model, subject.tokenizer, subject.name)
+        twin = random_twin(loaded, seed).model
+    return replace(subject, variant="random-init", model=twin, notes=())
 
 
-def _own_subjects(
-    config: CompareConfig, run: RunFolder, device: str, show_progress: bool
-) -> Iterator[Subject]:
+def _own_subject(
+    config: SubjectConfig,
+    run: RunFolder,
+    device: str,
+    show_progress: bool,
+    needed: Mapping[Split, int],
+) -> Subject:
     task = make_task(config.task, config.text)
-    _check_source(task.source(), config)
+    _check_source(task.source(), config, needed)
     if config.model is None:
         trained = trained_model(config, run, device, show_progress)
         name = _own_name(config)
@@ -69,7 +119,7 @@ def _own_subjects(
                 f"{config.model!r} was trained on {trained_on!r}: add --task {trained_on}."
             )
         name = Path(config.model).stem
-    subject = Subject(
+    return Subject(
         name=name,
         variant="trained",
         model=trained.to(device),
@@ -77,26 +127,18 @@ def _own_subjects(
         sources=(task.source(), task.uniform_source()),
         positions=trained.config.positions,
     )
-    yield subject
-    if not config.twins:
-        return
-    yield replace(
-        subject, variant="random-init", model=HookedTransformer(trained.config).to(device)
-    )
-    if trained.config.causal:
-        notes = (_BIDIRECTIONAL_NOTE,) if subject.positions == "none" else ()
-        twin = bidirectional_twin(trained)
-        yield replace(subject, variant="bidirectional", model=twin, notes=notes)
 
 
-def _pretrained_subjects(config: CompareConfig, name: str, device: str) -> Iterator[Subject]:
+def _pretrained_subject(
+    config: SubjectConfig, name: str, device: str, needed: Mapping[Split, int]
+) -> Subject:
     if config.task != "text":
         raise UserError(f"a pretrained model reads text, not {config.task!r}: leave the task out.")
     text = python_documentation() if config.text is None else read_text(Path(config.text))
     loaded = load_pretrained(name, device=device)
     text_source = loaded.text_source(text)
-    _check_source(text_source, config)
-    subject = Subject(
+    _check_source(text_source, config, needed)
+    return Subject(
         name=Path(name).name if Path(name).exists() else name,
         variant="pretrained",
         model=loaded.model,
@@ -105,25 +147,21 @@ def _pretrained_subjects(config: CompareConfig, name: str, device: str) -> Itera
         positions="its own",
         notes=_notes_on_pretrained(loaded.model, config),
     )
-    yield subject
-    if config.twins:
-        yield replace(subject, variant="random-init", model=random_twin(loaded, config.seed).model)
 
 
-def _check_source(source: TokenSource, config: CompareConfig) -> None:
+def _check_source(source: TokenSource, config: SubjectConfig, needed: Mapping[Split, int]) -> None:
     """Raise UserError for too short a text before anything is trained or measured on it."""
-    splits: tuple[tuple[Split, int], ...] = (("fit", config.n_fit), ("held_out", config.n_held_out))
-    for split, n in splits:
+    for split, n in needed.items():
         source.sequences(n, config.seq_len, begin_token=False, split=split, seed=config.seed)
 
 
-def _own_name(config: CompareConfig) -> str:
+def _own_name(config: SubjectConfig) -> str:
     encoding = config.transformer.positions
     positions = "no positional encoding" if encoding == "none" else f"{encoding} positions"
     return f"a {config.transformer.n_layers}-layer transformer with {positions}"
 
 
-def _notes_on_pretrained(model: Any, config: CompareConfig) -> tuple[str, ...]:
+def _notes_on_pretrained(model: Any, config: SubjectConfig) -> tuple[str, ...]:
     notes = [
         "A pretrained model has no bidirectional twin: its attention mask is not ours to lift. Of "
         "the controls only the shuffled positions should show nothing; the random-init twin shows "
