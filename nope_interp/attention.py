@@ -33,6 +33,11 @@ def listening(*points: HookPoint) -> bool:
     )
 
 
+def _hooked(point: HookPoint, shared: Tensor) -> Tensor:
+    """What all layers share, as this hook point leaves it; a listener may write into its copy."""
+    return point(shared.clone()) if listening(point) else shared
+
+
 @dataclass(frozen=True)
 class Places:
     """Where queries and keys stand in one forward pass, worked out once for all layers."""
@@ -44,9 +49,11 @@ class Places:
 
     @cached_property
     def rotation(self) -> tuple[Tensor, Tensor] | None:
-        """Cosines and sines for the queries and for the keys computed in this pass."""
-        encoding = self.encoding
-        return encoding(self.queries) if isinstance(encoding, RotaryPositions) else None
+        """Cosines and sines for the queries and keys of this pass, each `[1 pos half]`."""
+        if not isinstance(self.encoding, RotaryPositions):
+            return None
+        cos, sin = self.encoding(self.queries)
+        return cos.transpose(0, 1), sin.transpose(0, 1)
 
     @cached_property
     def visible(self) -> Bool[Tensor, "query key"] | None:
@@ -97,8 +104,9 @@ class Attention(nn.Module):
 
     `hook_q|k|v|z` are `[batch pos head d_head]`, `hook_attn_scores|pattern` `[batch head query
     key]` with minus infinity on the scores of hidden keys, `hook_result` `[batch pos head
-    d_model]`, computed only while `cfg.use_attn_result` is set. `hook_rot_q|k` exist for rotary
-    positions alone.
+    d_model]`, computed only while `cfg.use_attn_result` is set. `hook_cos|sin`, `[1 pos half]`, and
+    `hook_rot_q|k` exist for rotary positions alone, `hook_score_bias`, `[1 head query key]` with
+    minus infinity where a key is hidden, for ALiBi and T5 alone.
     """
 
     def __init__(self, config: TransformerConfig, cfg: TransformerLensConfig) -> None:
@@ -111,7 +119,10 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         if config.positions == "rotary":
+            self.hook_cos, self.hook_sin = HookPoint(), HookPoint()
             self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()
+        if config.positions in ("alibi", "t5"):
+            self.hook_score_bias = HookPoint()
         self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()
         self.hook_z, self.hook_result = HookPoint(), HookPoint()
 
@@ -134,8 +145,11 @@ class Attention(nn.Module):
         )
         q, k, v = self.hook_q(qkv[0]), self.hook_k(qkv[1]), self.hook_v(qkv[2])
         if places.rotation is not None:
-            q = self.hook_rot_q(rotate(q, *places.rotation))
-            k = self.hook_rot_k(rotate(k, *places.rotation))
+            cos = _hooked(self.hook_cos, places.rotation[0]).transpose(0, 1)
+            sin = _hooked(self.hook_sin, places.rotation[1]).transpose(0, 1)
+            q = self.hook_rot_q(rotate(q, cos, sin))
+            k = self.hook_rot_k(rotate(k, cos, sin))
+        bias = None if places.bias is None else _hooked(self.hook_score_bias, places.bias)
         if memory is not None:
             k, v = memory.extend(k, v)
         attend = (
@@ -143,7 +157,8 @@ class Attention(nn.Module):
             if listening(self.hook_attn_scores, self.hook_pattern)
             else self._attend
         )
-        z = self.hook_z(attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), places))
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        z = self.hook_z(attend(q, k, v, places, bias))
         if self.cfg.use_attn_result:
             result = self.hook_result(
                 einsum(z, self.W_O, "batch pos head d, head d d_model -> batch pos head d_model")
@@ -157,10 +172,11 @@ class Attention(nn.Module):
         k: Float[Tensor, "batch head key d"],
         v: Float[Tensor, "batch head key d"],
         places: Places,
+        bias: Float[Tensor, "1 head query key"] | None,
     ) -> Float[Tensor, "batch query head d"]:
         mask = None
         if not places.plainly_causal:
-            mask = places.visible if places.bias is None else places.bias
+            mask = places.visible if bias is None else bias
         dropout = self.dropout.p if self.training else 0.0
         z = F.scaled_dot_product_attention(
             q, k, v, mask, dropout, is_causal=places.plainly_causal, scale=self.scale
@@ -173,10 +189,11 @@ class Attention(nn.Module):
         k: Float[Tensor, "batch head key d"],
         v: Float[Tensor, "batch head key d"],
         places: Places,
+        bias: Float[Tensor, "1 head query key"] | None,
     ) -> Float[Tensor, "batch query head d"]:
         scores = (q * self.scale) @ k.transpose(-1, -2)
-        if places.bias is not None:
-            scores = scores + places.bias
+        if bias is not None:
+            scores = scores + bias
         elif places.visible is not None:
             scores = scores.masked_fill(~places.visible, -math.inf)
         pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(dim=-1))

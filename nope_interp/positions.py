@@ -75,6 +75,8 @@ class RotaryPositions(PositionalEncoding):
     2024, arXiv 2410.06205). With `rotary_fraction` below 1 only a head's first dimensions rotate.
     """
 
+    frequencies: Float[Tensor, " half"]
+    """Radians per position, highest first."""
     cos: Float[Tensor, "n_ctx half"]
     sin: Float[Tensor, "n_ctx half"]
 
@@ -83,6 +85,7 @@ class RotaryPositions(PositionalEncoding):
         frequencies = _frequencies(config.rotary_dims, config.rotary_base)
         frequencies[round(config.rotary_kept * len(frequencies)) :] = 0
         angles = _angles(config.n_ctx, frequencies)
+        self.register_buffer("frequencies", frequencies, persistent=False)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 

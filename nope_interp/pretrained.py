@@ -1,11 +1,13 @@
 """Pretrained models by hub name, Hugging Face folder or GGUF file, as TransformerBridges.
 
 Every model is checked when it is loaded: its logits equal the unwrapped model's, its attention
-rows sum to one, and no query sees the future.
+rows sum to one, and no query sees the future. Of encoder-decoders T5's decoder can be loaded, see
+`t5_decoder`.
 """
 
 import difflib
 import hashlib
+import importlib.util
 import logging
 import os
 import warnings
@@ -19,90 +21,189 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from nope_interp.errors import UserError
+from nope_interp.bridges import wrap
+from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import make_folder, write_json
+from nope_interp.t5_decoder import T5DecoderLM
 from nope_interp.tasks.sources import TextSource, UniformSource
 
-# Largest difference of logits, relative to their largest size, between bridge and plain model:
-# float32 rounding over a few dozen layers, summed in another order.
-_PARITY = 1e-4
+# Largest difference of logits, relative to their largest size, between bridge and plain model,
+# which sum in another order. Rounding over a few dozen layers: bfloat16 keeps 2 to 3 digits,
+# float16 is eight times finer, float32 keeps seven digits. (An 18-layer Gemma differs by 0.03,
+# 0.006 and 2e-6.) A missing or misplaced part of the architecture shows as tenths in any of them.
+_PARITY = {"float32": 1e-4, "float16": 0.0125, "bfloat16": 0.1}
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece.model", "sentencepiece*", "*.tiktoken")
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A bridge, its tokenizer, and where both came from."""
+    """A bridge, its tokenizer (None where the model comes without one), and where it came from."""
 
     model: Any
     tokenizer: Any
     name: str
 
+    @property
+    def begin_id(self) -> int | None:
+        """The token that begins a sequence: for T5 what its decoder starts from; None without."""
+        if isinstance(self.model.original_model, T5DecoderLM):
+            return self.model.original_model.config.decoder_start_token_id
+        return None if self.tokenizer is None else self.tokenizer.bos_token_id
+
     def text_source(self, text: str) -> TextSource:
-        """`text` in this model's tokens, without special ones."""
-        ids = self.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
-        return TextSource(torch.tensor(ids), self.tokenizer.bos_token_id)
+        """`text` in this model's tokens, without special ones; UserError without a tokenizer."""
+        tokenizer = self._tokenizer("text cannot be turned into tokens")
+        ids = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+        return TextSource(torch.tensor(ids), self.begin_id)
 
     def uniform_source(self) -> UniformSource:
-        """Every token of the vocabulary but the special ones."""
-        special = torch.tensor(sorted(self.tokenizer.all_special_ids), dtype=torch.long)
-        ids = torch.arange(min(len(self.tokenizer), self.model.cfg.d_vocab))
-        return UniformSource(ids[~torch.isin(ids, special)], self.tokenizer.bos_token_id)
+        """Every token of the vocabulary but the special ones; UserError without a tokenizer."""
+        tokenizer = self._tokenizer("nothing says which of its tokens are special")
+        special = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
+        ids = torch.arange(min(len(tokenizer), self.model.cfg.d_vocab))
+        return UniformSource(ids[~torch.isin(ids, special)], self.begin_id)
+
+    def _tokenizer(self, so: str) -> Any:
+        if self.tokenizer is None:
+            raise UserError(
+                f"the model {self.name!r} has no tokenizer, so {so}: add its tokenizer's files."
+            )
+        return self.tokenizer
 
 
-def load_pretrained(name_or_path: str, *, device: str = "cpu") -> Pretrained:
-    """Load a causal language model in float32.
+def load_pretrained(
+    name_or_path: str,
+    *,
+    revision: str | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    device_map: str | dict[str, Any] | None = None,
+) -> Pretrained:
+    """Load a causal language model, or T5's decoder.
 
     Args:
         name_or_path: a hub name (`openai-community/gpt2`), a Hugging Face folder with
             safetensors weights, or a `.gguf` file (dequantised once and cached).
+        revision: branch, tag or commit of a hub name.
+        dtype: "float32", "bfloat16" or "float16".
         device: a torch device.
+        device_map: spreads the model over several devices, "auto" or as transformers takes it;
+            needs the package accelerate, and `device` left alone.
 
     Raises UserError where there is no such model, its files are damaged or pickled, TransformerLens
     does not know its architecture, or the wrapped model fails its checks.
     """
+    if dtype not in _PARITY:
+        raise unknown_name("dtype", dtype, _PARITY)
+    _check_device_map(device, device_map)
     source = _resolve(name_or_path)
+    if revision is not None and Path(source).exists():
+        raise UserError(f"{name_or_path!r} is a local file: a revision belongs to a hub name.")
+    where = {"pretrained_model_name_or_path": source, "revision": revision or "main"}
     with _quiet(), _one_sentence(name_or_path):
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoConfig
 
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        config = AutoConfig.from_pretrained(**where, trust_remote_code=False)
+        if config.model_type == "t5" and dtype == "float16":
+            raise UserError("T5 keeps some weights in float32 beside float16: give bfloat16.")
+        tokenizer = _load_tokenizer(where)
+        model = _auto_class(config, name_or_path).from_pretrained(
+            **where,
+            dtype=getattr(torch, dtype),
+            device_map=device_map,
+            use_safetensors=True,
+            trust_remote_code=False,
         )
-    return Pretrained(_bridge(model.to(device), name_or_path), tokenizer, name_or_path)
+    if device_map is None:
+        model = model.to(device)
+    return Pretrained(_bridge(model, name_or_path), tokenizer, name_or_path)
 
 
 def random_twin(pretrained: Pretrained, seed: int) -> Pretrained:
-    """The same architecture with its weights drawn anew by its own initialisation."""
-    from transformers import AutoModelForCausalLM
+    """The same architecture with its weights drawn anew by its own initialisation.
 
-    config = pretrained.model.original_model.config
-    device = next(pretrained.model.parameters()).device
+    Same precision and same devices.
+    """
+    original = pretrained.model.original_model
+    if isinstance(original, T5DecoderLM):
+        original = original.base_model.t5
+    weight = next(original.parameters())
     with _quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)
-        twin = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return Pretrained(
-        _bridge(twin.to(device), pretrained.name), pretrained.tokenizer, pretrained.name
-    )
+        auto = _auto_class(original.config, pretrained.name)
+        twin = auto.from_config(original.config, dtype=weight.dtype)
+    device_map = getattr(original, "hf_device_map", None)
+    if device_map is not None and len(device_map) > 1:
+        from accelerate import dispatch_model
+
+        twin = dispatch_model(twin, device_map)
+    else:
+        twin = twin.to(weight.device)
+    return Pretrained(_bridge(twin, pretrained.name), pretrained.tokenizer, pretrained.name)
+
+
+def _check_device_map(device: str, device_map: object) -> None:
+    if device_map is None:
+        return
+    if device != "cpu":
+        raise UserError("a device and a device_map contradict each other: give one of them.")
+    if importlib.util.find_spec("accelerate") is None:
+        raise UserError("device_map needs the package accelerate: install it, or leave it out.")
+
+
+def _auto_class(config: Any, name: str) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    if config.model_type == "t5":
+        return AutoModelForSeq2SeqLM
+    if config.is_encoder_decoder:
+        raise UserError(
+            f"{name!r} is an encoder-decoder of type {config.model_type!r}: of these only T5's "
+            "decoder is supported, choose a T5 or a decoder-only model."
+        )
+    return AutoModelForCausalLM
+
+
+def _load_tokenizer(where: dict[str, str]) -> Any:
+    """The tokenizer, or None where there are no files of one; a damaged one is an error."""
+    from transformers import AutoTokenizer
+
+    folder = Path(where["pretrained_model_name_or_path"])
+    local = folder.is_dir()
+    if local and not any(found for name in _TOKENIZER_FILES for found in folder.glob(name)):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(**where, trust_remote_code=False)
+    # What the hub lacks and what cannot be read there look alike in transformers' exceptions.
+    except (OSError, ValueError):
+        if local:
+            raise
+        return None
 
 
 def _bridge(model: Any, name: str) -> Any:
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-
     model.eval()
+    architecture = type(model).__name__
+    if hasattr(model, "encoder"):
+        model = T5DecoderLM(model)
     generator = torch.Generator().manual_seed(0)
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    probe = torch.randint(vocabulary, (2, 8), generator=generator).to(model.device)
+    device = next(model.parameters()).device
+    probe = torch.randint(vocabulary, (2, 8), generator=generator).to(device)
     with torch.no_grad():
         expected = model(probe, use_cache=False).logits
-    architecture = type(model).__name__
     try:
         with _quiet():
-            bridge = build_bridge_from_module(model, architecture, hf_config=model.config)
-    except (KeyError, ValueError, AttributeError, NotImplementedError) as error:
+            bridge = wrap(model)
+        _check_bridge(bridge, probe, expected, name)
+    except UserError:
+        raise
+    # What an adapter meets in an architecture, or a precision, that it does not fit.
+    except (KeyError, ValueError, AttributeError, NotImplementedError, RuntimeError) as error:
         raise UserError(
-            f"TransformerLens cannot wrap {name!r}, a {architecture} ({_first_line(error)}): "
-            "choose a model it supports."
+            f"TransformerLens cannot wrap {name!r}, a {architecture} in {_dtype(expected)} "
+            f"({_first_line(error)}): choose a model it supports."
         ) from error
-    _check_bridge(bridge, probe, expected, name)
     return bridge
 
 
@@ -119,19 +220,28 @@ def _check_bridge(
         logits = bridge.original_model(tokens, use_cache=False).logits
     difference = (logits - expected).abs().max() / expected.abs().max()
     # Written so that a NaN fails too.
-    if not difference <= _PARITY:
+    if not difference <= _PARITY[_dtype(expected)]:
         raise UserError(
             f"the hooked {name!r} differs from the plain model by {float(difference):.1e} of its "
             "largest logit: its architecture is not wrapped faithfully, so it is refused."
         )
     if not patterns:
-        raise UserError(f"{name!r} shows no attention patterns: its architecture is not supported.")
+        raise UserError(
+            f"{name!r}, a {type(bridge.original_model).__name__}, shows no attention patterns: "
+            "choose a transformer."
+        )
+    # Each weight is rounded to the model's precision, half a unit in the last place.
+    tolerance = max(1e-4, torch.finfo(expected.dtype).eps)
     for layer, pattern in enumerate(patterns):
-        rows = pattern.sum(-1)
-        if not torch.allclose(rows, torch.ones_like(rows), atol=1e-4):
+        rows = pattern.float().sum(-1)
+        if not torch.allclose(rows, torch.ones_like(rows), atol=tolerance):
             raise UserError(f"attention rows of {name!r} do not sum to one in layer {layer}.")
         if pattern.triu(1).abs().max() > 0:
             raise UserError(f"{name!r} attends to the future in layer {layer}: it is not causal.")
+
+
+def _dtype(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
 
 
 def _resolve(name_or_path: str) -> str:
@@ -150,7 +260,7 @@ def _resolve(name_or_path: str) -> str:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise UserError(f"there is no GGUF file {name_or_path!r}.")
-        return str(_converted_gguf(path))
+        return str(converted_gguf(path))
     if path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
         raise UserError(
             f"{name_or_path!r} is neither a hub name, a Hugging Face folder nor a GGUF file."
@@ -165,7 +275,7 @@ def cache_folder() -> Path:
     return Path(chosen) if chosen else Path(base) / "nope-interp"
 
 
-def _converted_gguf(path: Path) -> Path:
+def converted_gguf(path: Path) -> Path:
     """The folder with `path` dequantised to float32 safetensors; made on first use."""
     digest = hashlib.sha256()
     with path.open("rb") as file:

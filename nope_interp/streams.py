@@ -6,6 +6,7 @@ large vocabulary they cost more than all its layers. The same code runs our `Hoo
 TransformerLens's `TransformerBridge`.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -40,6 +41,18 @@ def run_trunk(model: Any, tokens: Int[Tensor, "batch pos"]) -> None:
         bridged.base_model(tokens, use_cache=False)
 
 
+def check_tokens(model: Any, tokens: Int[Tensor, "sequence pos"], batch_size: int) -> None:
+    """Raise UserError for tokens out of vocabulary and for a batch size below 1."""
+    if batch_size < 1:
+        raise UserError(f"batch_size is {batch_size}: give at least 1.")
+    outside = (tokens < 0) | (tokens >= model.cfg.d_vocab)
+    if outside.any():
+        raise UserError(
+            f"token {int(tokens[outside][0])} is not in the vocabulary: give ids from 0 to "
+            f"{model.cfg.d_vocab - 1}."
+        )
+
+
 def stream(
     model: Any,
     tokens: Int[Tensor, "sequence pos"],
@@ -63,17 +76,10 @@ def stream(
     fired, activations that are not finite (with the hook and the batch), and, with the same
     context, for any ValueError of a listener.
     """
-    if batch_size < 1:
-        raise UserError(f"batch_size is {batch_size}: give at least 1.")
     for name in listeners:
         if name not in model.hook_dict:
             raise unknown_name("hook point", name, model.hook_dict)
-    outside = (tokens < 0) | (tokens >= model.cfg.d_vocab)
-    if outside.any():
-        raise UserError(
-            f"token {int(tokens[outside][0])} is not in the vocabulary: give ids from 0 to "
-            f"{model.cfg.d_vocab - 1}."
-        )
+    check_tokens(model, tokens, batch_size)
     device = next(model.parameters()).device
     starts: Iterable[int] = range(0, len(tokens), batch_size)
     bar = tqdm(starts, desc=description, unit="batch", disable=description is None, leave=False)
@@ -97,7 +103,10 @@ def stream(
 def _hear(listener: Listener, activations: Tensor, name: str, batch: int) -> None:
     """Hand activations to a listener; an error says where it happened."""
     # The sum is one cheap pass: it is finite exactly when every element is, short of overflow.
-    if not torch.isfinite(activations.sum(dtype=torch.float32)):
+    total = activations.sum(dtype=torch.float32)
+    # Hidden keys have scores of minus infinity, or near it.
+    hidden = total == -math.inf and name.endswith("attn.hook_attn_scores")
+    if not (torch.isfinite(total) or hidden):
         raise UserError(f"activations at {name}, batch {batch}, hold NaN or infinite values.")
     try:
         listener(activations)

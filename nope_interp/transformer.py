@@ -33,7 +33,9 @@ class HookedTransformer(HookedModule):
         blocks.{l}.hook_resid_pre          [batch pos d_model]
           ln1.hook_scale, hook_normalized  [batch pos 1], [batch pos d_model]
           attn.hook_q, hook_k, hook_v      [batch pos head d_head]
+          attn.hook_cos, hook_sin          [1 pos half]; rotary only
           attn.hook_rot_q, hook_rot_k      [batch pos head d_head]; rotary only
+          attn.hook_score_bias             [1 head query key]; ALiBi and T5 only
           attn.hook_attn_scores            [batch head query key]
           attn.hook_pattern                [batch head query key]
           attn.hook_z                      [batch pos head d_head]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -15,7 +16,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from nope_interp.bridges import wrap
+from nope_interp.t5_decoder import T5DecoderLM
+
 VOCABULARY = 60
+WINDOW = 16
 
 
 def tiny_gpt2() -> GPT2LMHeadModel:
@@ -65,3 +70,119 @@ def words(n: int, seed: int = 0) -> str:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(4, VOCABULARY, (n,), generator=generator).tolist()
     return " ".join(f"w{i}" for i in drawn)
+
+
+_TOKENS = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2}
+_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+_LLAMA = {
+    **_TOKENS,
+    **_SIZES,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+_GROUPED = {**_LLAMA, "num_key_value_heads": 2}
+_LOCAL_AND_GLOBAL = {
+    **_GROUPED,
+    "head_dim": 8,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+
+# One model per family whose positions can be taken away: class, its config, its options.
+_FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4}),
+    "gpt_neo": (
+        "GPTNeoForCausalLM",
+        "GPTNeoConfig",
+        {
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": WINDOW,
+            "max_position_embeddings": 64,
+        },
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        "OPTConfig",
+        {**_SIZES, "word_embed_proj_dim": 32, "ffn_dim": 64, "max_position_embeddings": 64},
+    ),
+    "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**_LLAMA, "rotary_pct": 0.5}),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", _GROUPED),
+    "llama_yarn": ("LlamaForCausalLM", "LlamaConfig", {**_GROUPED, "rope_parameters": _YARN}),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {**_GROUPED, "sliding_window": WINDOW}),
+    "gemma": ("GemmaForCausalLM", "GemmaConfig", {**_GROUPED, "head_dim": 8}),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", _LOCAL_AND_GLOBAL),
+    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", _LOCAL_AND_GLOBAL),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _GROUPED),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**_GROUPED, "head_dim": 8}),
+    "phi": ("PhiForCausalLM", "PhiConfig", _LLAMA),
+    "smollm3": ("SmolLM3ForCausalLM", "SmolLM3Config", {**_GROUPED, "no_rope_layers": [1, 0]}),
+    "bloom": ("BloomForCausalLM", "BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "mpt": ("MptForCausalLM", "MptConfig", {"d_model": 32, "n_layers": 2, "n_heads": 4}),
+    "falcon": ("FalconForCausalLM", "FalconConfig", _SIZES),
+    "falcon_grouped": (
+        "FalconForCausalLM",
+        "FalconConfig",
+        {**_SIZES, "num_kv_heads": 2, "new_decoder_architecture": True},
+    ),
+    "falcon_alibi": (
+        "FalconForCausalLM",
+        "FalconConfig",
+        {**_SIZES, "alibi": True, "multi_query": False, "bias": True, "parallel_attn": False},
+    ),
+    "t5": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 64,
+            "num_layers": 3,
+            "num_decoder_layers": 2,
+            "num_heads": 4,
+            "decoder_start_token_id": 0,
+            "pad_token_id": 0,
+        },
+    ),
+}
+FAMILIES = tuple(_FAMILIES)
+
+
+def plain_model(family: str) -> Any:
+    """The Hugging Face model of a family; weights so large that attention is far from uniform."""
+    model, config, options = _FAMILIES[family]
+    torch.manual_seed(0)
+    plain = getattr(transformers, model)(getattr(transformers, config)(**{**_TOKENS, **options}))
+    with torch.no_grad():
+        for weight in plain.parameters():
+            if weight.ndim == 2 and family != "t5":  # T5 draws large ones by itself
+                weight.mul_(5)
+    return plain.eval()
+
+
+def bridged_model(family: str) -> Any:
+    """The same model as a bridge."""
+    plain = plain_model(family)
+    return wrap(T5DecoderLM(plain) if family == "t5" else plain)
+
+
+def plain_logits(family: str, tokens: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Logits of the plain model; T5's encoder reads one end-of-sequence token."""
+    return logits_of(plain_model(family), tokens, **options)
+
+
+def logits_of(plain: Any, tokens: torch.Tensor, **options: Any) -> torch.Tensor:
+    with torch.no_grad():
+        if not plain.config.is_encoder_decoder:
+            return plain(tokens, use_cache=False, **options).logits
+        ends = torch.full((len(tokens), 1), plain.config.eos_token_id)
+        return plain(input_ids=ends, decoder_input_ids=tokens, **options).logits

@@ -42,6 +42,8 @@ def test_activations_have_the_documented_shapes() -> None:
     for name, value in cache.cache_dict.items():
         expected = {
             "hook_scale": (3, 20, 1),
+            "hook_cos": (1, 20, 4),
+            "hook_sin": (1, 20, 4),
             "hook_attn_scores": scores,
             "hook_pattern": scores,
             "hook_result": (3, 20, 3, 24),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nope_interp.errors import UserError
 from nope_interp.tasks.registry import make_task
+from nope_interp.tasks.repeats import CopiesSource, RepeatedSource
 from nope_interp.tasks.reversal import LetterTokenizer, ReversalTask
 from nope_interp.tasks.sources import TextSource, UniformSource
 from nope_interp.tasks.text import TextTask, python_documentation
@@ -125,3 +126,27 @@ def test_bad_tasks_and_texts(tmp_path: Path) -> None:
         TextTask("few words").batch(2, 32, torch.Generator())
     with pytest.raises(UserError, match="letters a to z"):
         LetterTokenizer().encode("A")
+
+
+@pytest.mark.parametrize("seq_len", [11, 12])
+@pytest.mark.parametrize("begin_token", [False, True])
+def test_repeated_tokens_come_again_after_their_period(seq_len: int, begin_token: bool) -> None:
+    source = RepeatedSource(torch.arange(5, 1000), begin_id=1)
+    draw = {"begin_token": begin_token, "seed": 0}
+    tokens = source.sequences(6, seq_len, split="fit", **draw)
+    assert tokens.shape == (6, begin_token + (seq_len - begin_token) // 2 * 2)
+    assert (tokens[:, 0] == 1).all() == begin_token
+    body, period = tokens[:, int(begin_token) :], source.period(seq_len, begin_token=begin_token)
+    assert torch.equal(body[:, period:], body[:, :-period])
+    assert len(body[:, :period].unique()) > 4 * period  # 995 ids: hardly any is drawn twice
+    assert not torch.equal(tokens, source.sequences(6, seq_len, split="held_out", **draw))
+
+
+@pytest.mark.parametrize("begin_token", [False, True])
+def test_copies_are_one_token_each(begin_token: bool) -> None:
+    source = CopiesSource(torch.arange(5, 1000), begin_id=1)
+    tokens = source.sequences(40, 9, begin_token=begin_token, split="fit", seed=3)
+    body = tokens[:, int(begin_token) :]
+    assert tokens.shape == (40, 9)
+    assert (body == body[:, :1]).all()
+    assert len(body[:, 0].unique()) > 30
