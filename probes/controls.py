@@ -1,10 +1,11 @@
-"""Chance levels, shuffled positions, and bootstrap intervals over sequences."""
+"""Chance levels, shuffled positions, bootstrap intervals over sequences, many tests at once."""
 
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.stats import false_discovery_control
 from torch import Tensor
 
 from probes.errors import ProbeError
@@ -57,6 +58,7 @@ class SequenceBootstrap:
         self._seeds = frozenset({seed})
         self._generator = np.random.default_rng(seed)
         self._total = np.zeros(0)  # [k]
+        self._squares = np.zeros(0)  # [k], of the deviations from the mean
         self._resampled = np.zeros((n_resamples, 0))  # [resample k], weighted sums
         self._weights = np.zeros(n_resamples)
 
@@ -72,7 +74,8 @@ class SequenceBootstrap:
         weights = self._generator.poisson(1.0, (self.n_resamples, len(rows))).astype(np.float64)
         # By torch, whose threads are awake: NumPy's own would contend with them for the cores.
         resampled = (torch.from_numpy(weights) @ torch.tensor(rows)).numpy()
-        self._add(len(rows), rows.sum(axis=0), resampled, weights.sum(axis=1))
+        squares = np.square(rows - rows.sum(axis=0) / max(len(rows), 1)).sum(axis=0)
+        self._add(len(rows), rows.sum(axis=0), squares, resampled, weights.sum(axis=1))
         return self
 
     def merge(self, other: "SequenceBootstrap") -> "SequenceBootstrap":
@@ -91,18 +94,32 @@ class SequenceBootstrap:
                 "are not independent; give each shard a seed of its own"
             )
         self._seeds |= other._seeds
-        self._add(other.n, other._total, other._resampled, other._weights)
+        self._add(other.n, other._total, other._squares, other._resampled, other._weights)
         return self
 
-    def _add(self, n: int, total: np.ndarray, resampled: np.ndarray, weights: np.ndarray) -> None:
+    def _add(
+        self,
+        n: int,
+        total: np.ndarray,
+        squares: np.ndarray,
+        resampled: np.ndarray,
+        weights: np.ndarray,
+    ) -> None:
         if not self.n:
-            self._total, self._resampled = np.zeros_like(total), np.zeros_like(resampled)
+            self._total, self._squares = np.zeros_like(total), np.zeros_like(squares)
+            self._resampled = np.zeros_like(resampled)
         if total.shape != self._total.shape:
             raise ProbeError(
                 f"each sequence must bring {len(self._total)} numbers as before; got {len(total)}"
             )
+        if self.n and n:
+            # Chan, Golub and LeVeque 1979: two sums of squares about their own means are one about
+            # the common mean after adding what lies between the means.
+            between = total / n - self._total / self.n
+            self._squares += between**2 * self.n * n / (self.n + n)
         self.n += n
         self._total += total
+        self._squares += squares
         self._resampled += resampled
         self._weights += weights
 
@@ -111,6 +128,26 @@ class SequenceBootstrap:
         if self.n < 2:
             raise ProbeError(f"an interval needs at least 2 held-out sequences; got {self.n}")
         return self._total / self.n
+
+    def stderr(self) -> Float[np.ndarray, " k"]:
+        """The standard errors of the k means, from the variance between sequences."""
+        if self.n < 2:
+            raise ProbeError(f"a standard error needs at least 2 held-out sequences; got {self.n}")
+        return np.sqrt(self._squares / (self.n - 1) / self.n)
+
+    def replicates(self) -> Float[np.ndarray, "resample k"]:
+        """The k means of every resample; NaN for one that drew no sequence, as happens with few.
+
+        Two bootstraps with one seed, fed sequence after sequence in batches of the same sizes, draw
+        the same sequences: their replicates are paired.
+        """
+        drawn = self._weights[:, None] > 0
+        return np.divide(
+            self._resampled,
+            self._weights[:, None],
+            out=np.full_like(self._resampled, np.nan),
+            where=drawn,
+        )
 
     def value_of(self, function: ArrayFunction) -> np.ndarray:
         """The function of the k means over all sequences; it maps [row k] to [row] or [row j]."""
@@ -135,8 +172,7 @@ class SequenceBootstrap:
         """
         mean = self.mean()
         # With few sequences a resample may draw none at all: it says nothing and is left out.
-        drawn = self._weights > 0
-        resampled = self._resampled[drawn] / self._weights[drawn, None]
+        resampled = self.replicates()[self._weights > 0]
         value = self.value_of(function)
         replicas = function(mean + _STEP * (resampled - mean))
         tail = (1 - level) / 2
@@ -164,3 +200,18 @@ def half_of(control: int, function: ArrayFunction) -> ArrayFunction:
         return function(np.split(means, 2, axis=-1)[control])
 
     return on_half
+
+
+def benjamini_hochberg(p_values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """The q-value of every test: the smallest false discovery rate at which it is a discovery.
+
+    Benjamini and Hochberg 1995. All the numbers given are one family, whatever their shape; NaN
+    stands for a test that was not made and stays NaN. Raises ProbeError outside 0 to 1.
+    """
+    made = ~np.isnan(p_values)
+    if ((p_values[made] < 0) | (p_values[made] > 1)).any():
+        raise ProbeError("p-values must lie between 0 and 1: give probabilities, not statistics")
+    q_values = np.full_like(p_values, np.nan)
+    if made.any():
+        q_values[made] = false_discovery_control(p_values[made], method="bh")
+    return q_values

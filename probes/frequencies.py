@@ -74,9 +74,11 @@ class FrequencyUsage:
         """
         chance = self._n_high() / (self.rotated // 2)
         low, high = self._high.interval()
+        value = self._high.mean()
+        metric = "high_frequency_share"
         return [
-            Score("high_frequency_share", *map(float, numbers), chance, self.n)
-            for numbers in zip(self._high.mean(), low, high, strict=True)
+            Score(metric, float(value[i]), float(low[i]), float(high[i]), chance, self.n)
+            for i in range(len(value))
         ]
 
     def _n_high(self) -> int:

@@ -1,0 +1,69 @@
+"""What one kind of tokens tells about the heads of a layer, summed up over its sequences."""
+
+import numpy as np
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from probes.controls import SequenceBootstrap
+from probes.errors import ProbeError
+
+
+class HeadFeed:
+    """A bootstrap over sequences for some metrics of all heads, with their chance levels."""
+
+    def __init__(self, metrics: tuple[str, ...], n_resamples: int, seed: int) -> None:
+        self.metrics = metrics
+        self.layout: tuple[int, ...] = ()  # what must be alike in all batches
+        self.chance: Float[np.ndarray, " metric"] = np.full(len(metrics), np.nan)
+        self._bootstrap = SequenceBootstrap(n_resamples, seed)
+
+    @property
+    def n(self) -> int:
+        return self._bootstrap.n
+
+    def adopt(self, layout: tuple[int, ...]) -> None:
+        """Raises ProbeError where sequences of another layout came before."""
+        if self.layout and layout != self.layout:
+            raise ProbeError(
+                f"sequences read for {' and '.join(self.metrics)} changed their layout (length, "
+                f"period, start) from {self.layout} to {layout}: cut all of a kind alike"
+            )
+        self.layout = layout
+
+    def add(
+        self,
+        values: Float[Tensor, "batch head metric"],
+        chance: Float[np.ndarray, " metric"],
+        layout: tuple[int, ...],
+    ) -> None:
+        """Adds sequences; the chance levels follow from the layout."""
+        self.adopt(layout)
+        self.chance = chance
+        rows = rearrange(values.double(), "batch head metric -> batch (head metric)")
+        self._bootstrap.update(rows)
+
+    def merge(self, other: "HeadFeed") -> None:
+        """Adds the other's sequences."""
+        if other.n:
+            self.adopt(other.layout)
+            self.chance = other.chance
+            self._bootstrap.merge(other._bootstrap)
+
+    def numbers(self, n_heads: int) -> dict[str, np.ndarray]:
+        """The columns of HeadScores for these metrics, NaN where no sequence was given."""
+        bootstrap, shape = self._bootstrap, (n_heads, len(self.metrics))
+        nothing = np.full(n_heads * len(self.metrics), np.nan)
+        low, high = bootstrap.interval() if self.n else (nothing, nothing)
+        replicates = bootstrap.replicates() if self.n else nothing[None]
+        return {
+            "value": (bootstrap.mean() if self.n else nothing).reshape(shape),
+            "ci_low": low.reshape(shape),
+            "ci_high": high.reshape(shape),
+            "chance": np.tile(self.chance, (n_heads, 1)),
+            "stderr": (bootstrap.stderr() if self.n else nothing).reshape(shape),
+            "n": np.full(shape, self.n),
+            "replicates": np.broadcast_to(
+                replicates.reshape(-1, *shape), (bootstrap.n_resamples, *shape)
+            ),
+        }
