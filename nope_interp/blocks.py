@@ -51,7 +51,7 @@ class Norm(nn.Module):
         return scaled + self.b if self.kind == "layer" else scaled
 
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -70,7 +70,7 @@ class MLP(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.activation = _ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.activation]
         self.into = linear(config.d_model, self.branches * config.mlp_width)
         self.out = linear(config.mlp_width, config.d_model)
         self.dropout = nn.Dropout(config.dropout)

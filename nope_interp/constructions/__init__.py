@@ -1,0 +1,1 @@
+"""Theorems as weights: models written by hand, read with ordinary hooks. One module per paper."""

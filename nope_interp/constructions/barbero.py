@@ -1,0 +1,195 @@
+"""Rotary positions can make purely positional heads, NoPE cannot: Barbero et al. 2024.
+
+arXiv 2410.06205 on why rotary positions are useful: rotation makes diagonal and previous-token
+heads; without positions a head must give copies of one token equal weight. The statements are
+recalled, not quoted; the formulas for the weights are derived here.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.optimize import brentq
+from torch import Tensor
+
+from nope_interp.config import TransformerConfig
+from nope_interp.constructions.requirements import require
+from nope_interp.errors import UserError
+from nope_interp.streams import Listener, stream
+from nope_interp.transformer import HookedTransformer
+
+_ROTARY = "a positional head"
+
+
+def rotary_frequencies(config: TransformerConfig) -> Float[np.ndarray, " frequency"]:
+    """The frequencies at which a head's blocks of two dimensions turn, highest first.
+
+    In radians per position; those that p-RoPE (`rotary_kept`) lets stand still are left out.
+
+    Raises:
+        UserError: where positions are not rotary, or no frequency turns.
+    """
+    require(config, _ROTARY, positions="rotary")
+    blocks = config.rotary_dims // 2
+    kept = round(config.rotary_kept * blocks)
+    if kept == 0:
+        raise UserError(
+            f"{_ROTARY} needs frequencies that turn, but rotary_kept {config.rotary_kept:g} keeps "
+            f"none of {blocks}, which is no position encoding: raise it."
+        )
+    return config.rotary_base ** (-np.arange(kept) / blocks)
+
+
+def target_weight(
+    strength: float, length: int, offset: int, frequencies: Float[np.ndarray, " frequency"]
+) -> float:
+    """The weight that the last of `length` queries gives to the key `offset` places back.
+
+    Every block's query and key are parallel when `offset` apart, and `strength` is their product
+    after the attention scale. A key at distance t then falls short of the target's logit by
+    strength * sum_k (1 - cos(g_k (t - offset))), and the weight is 1 / sum_t exp(-shortfall). With
+    fewer keys it is larger: the last query has the smallest weight of all.
+
+    Raises:
+        UserError: where the sequence is too short for the offset.
+    """
+    return 1 / float(np.exp(-strength * _gaps(length, offset, frequencies)).sum())
+
+
+def strength_needed(
+    eps: float, length: int, offset: int, frequencies: Float[np.ndarray, " frequency"]
+) -> float:
+    """The smallest strength of a block at which `target_weight` is 1 - eps.
+
+    It exists for any eps, as 1 radian per position never comes back to where it was; but the
+    highest frequency alone nearly does, after 44 or 333 places, and needs a huge one.
+
+    Raises:
+        UserError: for an eps outside 0 to 1, or a length too short for the offset.
+    """
+    if not 0 < eps < 1:
+        raise UserError(f"eps is {eps}: give a number between 0 and 1.")
+    gaps = _gaps(length, offset, frequencies)
+    others = gaps[np.arange(length) != offset]
+    if not len(others) or 1 / length >= 1 - eps:
+        return 0.0
+    # The others' weights relative to the target's must sum to eps / (1 - eps).
+    wanted = math.log(eps / (1 - eps))
+
+    def excess(strength: float) -> float:
+        exponents = -strength * others
+        top = exponents.max()
+        return top + math.log(np.exp(exponents - top).sum()) - wanted
+
+    enough = (math.log(len(others)) - wanted) / others.min()
+    return float(brentq(excess, 0, enough, xtol=1e-12 * enough))
+
+
+def positional_head(
+    config: TransformerConfig, offset: int, strength: float, blocks: int | None = None
+) -> HookedTransformer:
+    """A model whose first head attends `offset` places back, whatever the tokens.
+
+    Offset 0 is the diagonal head, 1 the previous-token head. Query and key of the first layer's
+    first head are biases, the same for all tokens: in every block of two dimensions the query is
+    (a, 0) and the key (a, 0) turned by offset * g_k, with a = sqrt(strength / attention scale). The
+    weights are `target_weight`'s. Everything else is as drawn; in double precision, but with the
+    model's sines and cosines in single.
+
+    Args:
+        config: causal, with rotary positions; any norm, any embedding.
+        offset: how far back the head looks.
+        strength: product of query and key in a block, after the attention scale;
+            `strength_needed` says how much.
+        blocks: how many of the highest frequencies to use; None uses all that turn.
+
+    Raises:
+        UserError: where the config has other positions, no frequency that turns or sees later
+            tokens; for an offset outside the context, a strength below 0, or blocks that the head
+            does not have.
+    """
+    frequencies = rotary_frequencies(config)
+    require(config, _ROTARY, causal=True)
+    if not 0 <= offset < config.n_ctx:
+        raise UserError(f"offset is {offset}: give a whole number from 0 to {config.n_ctx - 1}.")
+    if not strength >= 0:
+        raise UserError(f"strength is {strength}: give a number of at least 0.")
+    if blocks is not None and not 1 <= blocks <= len(frequencies):
+        raise UserError(f"blocks is {blocks}: give 1 to {len(frequencies)}, the blocks that turn.")
+    size = math.sqrt(strength / config.attention_scale)
+    angles = torch.from_numpy(offset * frequencies[:blocks])
+    first = torch.arange(len(angles))
+    second = first + config.rotary_dims // 2
+    model = HookedTransformer(config).double()
+    attention = model.blocks[0].attn
+    with torch.no_grad():
+        attention.W_Q[0], attention.W_K[0] = 0, 0
+        attention.b_Q[0], attention.b_K[0] = 0, 0
+        attention.b_Q[0, first] = size
+        attention.b_K[0, first] = size * angles.cos()
+        attention.b_K[0, second] = size * angles.sin()
+    return model
+
+
+def repeated_token_gap(
+    model: Any, token: int, length: int, before: Sequence[int] = ()
+) -> Float[np.ndarray, "layer head"]:
+    """How unequally copies of one token are weighted: largest less smallest weight, at worst.
+
+    The model reads `before` and then `length` copies of `token`; of every copy as a query, the
+    copies that it sees are compared, and the worst query counts. 0 means equal, and a purely
+    positional head has 1. In the first layer of any model without positions it is 0, since
+    identical rows have identical keys; without `before` it stays 0 in every layer, as all rows
+    then stay identical. Later layers escape where something else comes before the copies, through
+    the causal mask: copies have then seen it in different proportion.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge, in evaluation mode.
+        token: the id that is repeated.
+        length: how many copies, at least 2.
+        before: ids of the tokens in front of them, such as a begin token.
+
+    Raises:
+        UserError: for fewer than two copies, and as `stream`.
+    """
+    if length < 2:
+        raise UserError(f"length is {length}: it takes at least 2 copies to compare their weights.")
+    tokens = torch.tensor([[*before, *[token] * length]])
+    layers = range(model.cfg.n_layers)
+    found: dict[int, Float[np.ndarray, " head"]] = {}
+    stream(
+        model,
+        tokens,
+        {
+            f"blocks.{layer}.attn.hook_pattern": _gap_listener(found, layer, length)
+            for layer in layers
+        },
+    )
+    return np.stack([found[layer] for layer in layers])
+
+
+def _gap_listener(found: dict[int, np.ndarray], layer: int, length: int) -> Listener:
+    def listen(pattern: Float[Tensor, "1 head query key"]) -> None:
+        copies = pattern[0, :, -length:, -length:].double().cpu()
+        # A hidden copy has no weight: it is neither the largest nor, filled with 1, the smallest.
+        hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+        smallest = copies.masked_fill(hidden, 1).amin(dim=-1)
+        found[layer] = (copies.amax(dim=-1) - smallest).amax(dim=-1).numpy()
+
+    return listen
+
+
+def _gaps(
+    length: int, offset: int, frequencies: Float[np.ndarray, " frequency"]
+) -> Float[np.ndarray, " distance"]:
+    if not 0 <= offset < length:
+        raise UserError(
+            f"no key lies {offset} places before the last of {length} tokens: give an offset from "
+            f"0 to {length - 1}."
+        )
+    distance = np.arange(length) - offset
+    # 1 - cos x as 2 sin^2(x / 2), which keeps its digits at small angles.
+    return 2 * (np.sin(np.multiply.outer(distance, frequencies) / 2) ** 2).sum(axis=1)
