@@ -8,13 +8,18 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from experiments.compare_config import CompareConfig
+from experiments.heads_config import HeadsConfig
+from experiments.subject_config import SubjectConfig
 from nope_interp.errors import UserError
 from probes.errors import ProbeError
+
+Chosen = TypeVar("Chosen", bound=SubjectConfig)
+Options = dict[str, Any]
 
 _INTERRUPTED = "interrupted: what was finished is kept, and the same command goes on from there."
 _OUT_OF_MEMORY = "out of memory: use fewer or shorter sequences, or a smaller model."
@@ -55,7 +60,14 @@ Sequences = Annotated[
 Layers = Annotated[str | None, typer.Option(help="Comma-separated blocks: 0,2,5. All by default.")]
 Sites = Annotated[str | None, typer.Option(help="Comma-separated: resid_post,attn_out,...")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
-Device = Annotated[str, typer.Option(help="A torch device: cpu, cuda, cuda:1, mps.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub name.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; pretrained only.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="A torch device: cpu, cuda, cuda:1, mps; auto spreads a pretrained model over all."
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Folder that run folders are made in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -64,6 +76,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 def compare(
     model: Model = None,
     config: Config = None,
+    revision: Revision = None,
+    dtype: Dtype = None,
     task: Task = None,
     text: Text = None,
     positions: Positions = None,
@@ -79,13 +93,12 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Read position out of a model and its twins: which hypothesis explains it?"""
-    chosen = _compare_config(
+    source = {"model": model, "revision": revision, "dtype": dtype, "task": task, "text": text}
+    chosen = _chosen(
+        CompareConfig,
         config,
-        {"model": model, "task": task, "text": text, "seq_len": seq_len, "seed": seed},
-        {"positions": positions, "init": init, "n_ctx": seq_len, "seed": seed},
-        {"steps": steps, "seq_len": seq_len, "seed": seed},
-        {"sequences": sequences, "layers": layers, "sites": sites}
-        | {"positions": positions, "init": init, "steps": steps},
+        source | _sizes(seq_len, seed) | _reading(sequences, layers, sites),
+        _trained(positions, init, steps, seq_len, seed),
     )
     _run_comparison(chosen, device, out, as_json)
 
@@ -94,6 +107,8 @@ def compare(
 def probe(
     model: Model = None,
     config: Config = None,
+    revision: Revision = None,
+    dtype: Dtype = None,
     task: Task = None,
     text: Text = None,
     seq_len: SeqLen = None,
@@ -106,15 +121,90 @@ def probe(
     as_json: Json = False,
 ) -> None:
     """Read position out of one model, without its twins."""
-    chosen = _compare_config(
+    source = {"model": model, "revision": revision, "dtype": dtype, "task": task, "text": text}
+    chosen = _chosen(
+        CompareConfig,
         config,
-        {"model": model, "task": task, "text": text, "seq_len": seq_len, "seed": seed}
-        | {"twins": False},
-        {"n_ctx": seq_len, "seed": seed},
-        {"seq_len": seq_len, "seed": seed},
-        {"sequences": sequences, "layers": layers, "sites": sites},
+        source | {"twins": False} | _sizes(seq_len, seed) | _reading(sequences, layers, sites),
+        _trained(None, None, None, seq_len, seed),
     )
     _run_comparison(chosen, device, out, as_json)
+
+
+@app.command()
+def heads(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME_OR_PATH",
+            help="Hub name, Hugging Face folder, GGUF file, or a model.safetensors of ours. "
+            "Without it a small model is trained first.",
+        ),
+    ] = None,
+    ablate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POSITIONS",
+            help="Positions to take away: all, learned, sinusoidal, rotary, alibi or t5, with a "
+            "condition such as rotary:shuffled or rotary:keep_highest=0.25.",
+        ),
+    ] = None,
+    ablate_layers: Annotated[
+        str | None, typer.Option(help="Blocks to ablate in: 0,2,5. All by default.")
+    ] = None,
+    ablate_heads: Annotated[
+        str | None, typer.Option(help="Heads to ablate in those blocks. All by default.")
+    ] = None,
+    lift_window: Annotated[
+        bool, typer.Option("--lift-window", help="Let sliding-window layers see all, too.")
+    ] = False,
+    untrained: Annotated[
+        bool, typer.Option("--random-init", help="Classify the untrained twin's heads instead.")
+    ] = False,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Text to show attention on; can be given again.")
+    ] = None,
+    config: Config = None,
+    revision: Revision = None,
+    dtype: Dtype = None,
+    task: Task = None,
+    text: Text = None,
+    positions: Positions = None,
+    init: Init = None,
+    steps: Steps = None,
+    seq_len: SeqLen = None,
+    sequences: Annotated[int | None, typer.Option(help="Sequences of text to read.")] = None,
+    seed: Seed = None,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Classify a model's attention heads, with its positions intact and ablated."""
+    source = {"model": model, "revision": revision, "dtype": dtype, "task": task, "text": text}
+    own = {
+        "ablate": ablate,
+        "ablate_layers": _numbers("--ablate-layers", ablate_layers),
+        "ablate_heads": _numbers("--ablate-heads", ablate_heads),
+        "lift_window": lift_window or None,
+        "random_init": untrained or None,
+        "prompts": prompt or None,
+        "n_sequences": sequences,
+    }
+    chosen = _chosen(
+        HeadsConfig,
+        config,
+        source | own | _sizes(seq_len, seed),
+        _trained(positions, init, steps, seq_len, seed),
+    )
+    from experiments.heads import classify_heads
+
+    found = classify_heads(chosen, out=out, device=device)
+    report = found.folder / "report.html"
+    if as_json:
+        table = json.loads(found.heads.to_json(orient="records"))
+        _print_json({"headline": found.headline, "report": str(report), "heads": table})
+    else:
+        print(f"{found.markdown()}\n{found.headline}\nReport: {report}")
 
 
 @app.command()
@@ -132,12 +222,11 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a small model; a killed training, started again, goes on to the same bits."""
-    chosen = _compare_config(
+    chosen = _chosen(
+        CompareConfig,
         config,
-        {"task": task, "text": text, "seq_len": seq_len, "seed": seed},
-        {"positions": positions, "init": init, "n_ctx": seq_len, "seed": seed},
-        {"steps": steps, "seq_len": seq_len, "seed": seed},
-        {},
+        {"task": task, "text": text} | _sizes(seq_len, seed),
+        _trained(positions, init, steps, seq_len, seed),
     )
     from experiments.train import train as run
 
@@ -155,9 +244,9 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Draw the report of a finished run again from its measurements."""
-    from experiments.hypotheses import Comparison
+    from experiments.runs import load_run
 
-    path = Comparison.load(folder).write_report(to)
+    path = load_run(folder).write_report(to)
     if as_json:
         _print_json({"report": str(path)})
     else:
@@ -174,7 +263,10 @@ def main() -> None:
     except typer.TyperException as error:
         # Its own classes for wrong options all have this method; the public base does not say so.
         said = getattr(error, "format_message", error.__str__)()
-        _fail(said or "choose a command: compare, probe, train or report; --help explains them.")
+        _fail(
+            said
+            or "choose a command: compare, heads, probe, train or report; --help explains them."
+        )
     except (KeyboardInterrupt, typer.Abort):
         _fail(_INTERRUPTED)
     except MemoryError:
@@ -220,42 +312,64 @@ def _fail(sentence: str) -> None:
     sys.exit(2)
 
 
-def _compare_config(
+def _chosen(
+    kind: type[Chosen],
     path: Path | None,
-    own: dict[str, Any],
-    transformer: dict[str, Any],
-    training: dict[str, Any],
-    reading: dict[str, Any],
-) -> CompareConfig:
+    own: Options,
+    trained: tuple[Options, Options],
+) -> Chosen:
     """The config file, or the defaults, with the given options laid over it."""
-    to_train = [f"--{name}" for name in ("positions", "init", "steps") if reading.get(name)]
+    transformer, training = trained
+    to_train = [name for name in ("positions", "init") if transformer[name] is not None]
+    to_train += ["steps"] if training["steps"] is not None else []
     if own.get("model") is not None and to_train:
         raise UserError(
-            f"{to_train[0]} describes a model to train, but --model names one that is: "
+            f"--{to_train[0]} describes a model to train, but {own['model']!r} is one that is: "
             "leave one out."
         )
-    base = (CompareConfig() if path is None else CompareConfig.read(path)).to_dict()
-    sequences, layers, sites = (reading.get(name) for name in ("sequences", "layers", "sites"))
-    if sequences is not None:
-        own |= {"n_fit": sequences - sequences // 3, "n_held_out": sequences // 3}
-    if layers is not None:
-        own["layers"] = [_layer(layer) for layer in layers.split(",")]
-    if sites is not None:
-        own["sites"] = [site.strip() for site in sites.split(",")]
+    base = (kind() if path is None else kind.read(path)).to_dict()
     values = base | _given(own)
     values["transformer"] = base["transformer"] | _given(transformer)
     values["training"] = base["training"] | _given(training)
-    return CompareConfig.from_dict(values)
+    return kind.from_dict(values)
 
 
-def _layer(text: str) -> int:
+def _sizes(seq_len: int | None, seed: int | None) -> Options:
+    return {"seq_len": seq_len, "seed": seed}
+
+
+def _trained(
+    positions: str | None,
+    init: str | None,
+    steps: int | None,
+    seq_len: int | None,
+    seed: int | None,
+) -> tuple[Options, Options]:
+    """What the options say of the model to train, and of its training."""
+    return (
+        {"positions": positions, "init": init, "n_ctx": seq_len, "seed": seed},
+        {"steps": steps, "seq_len": seq_len, "seed": seed},
+    )
+
+
+def _reading(sequences: int | None, layers: str | None, sites: str | None) -> Options:
+    """Where `compare` and `probe` read, and how much."""
+    return {
+        "n_fit": None if sequences is None else sequences - sequences // 3,
+        "n_held_out": None if sequences is None else sequences // 3,
+        "layers": _numbers("--layers", layers),
+        "sites": None if sites is None else [site.strip() for site in sites.split(",")],
+    }
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
     try:
-        return int(text)
+        return None if text is None else [int(number) for number in text.split(",")]
     except ValueError:
-        raise UserError(f"--layers holds {text!r}: give numbers such as 0,2,5.") from None
+        raise UserError(f"{option} holds {text!r}: give numbers such as 0,2,5.") from None
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _given(options: Options) -> Options:
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -5,12 +5,11 @@ each read on text and on uniform random tokens, with and without a begin token. 
 cells of the run; each is one stream through the model, and is written to disk when it is done.
 """
 
-import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from experiments.compare_config import CompareConfig
 from experiments.example import LONGEST, example_arrays, example_of, example_strings
+from experiments.finished_run import FinishedRun
 from experiments.measure import Split, measure, places
 from experiments.measurements import (
     read_arrays,
@@ -29,33 +29,21 @@ from experiments.measurements import (
 )
 from experiments.mechanism import linear_probe_sentence
 from experiments.report.data import ReportData
-from experiments.run_folder import RunFolder, environment, fingerprints
+from experiments.run_folder import RunFolder, fingerprints
 from experiments.subjects import Subject, subjects
 from experiments.verdict import Verdict, headline, verdicts
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
-from nope_interp.files import write_atomically, write_json
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A finished run: its numbers, what they say, and the page that shows them."""
+class Comparison(FinishedRun):
+    """A finished comparison: its numbers, what they say, and the page that shows them."""
 
-    folder: Path
-    measurements: pd.DataFrame
-    arrays: dict[str, np.ndarray]
-    info: dict[str, Any]
-
-    @classmethod
-    def load(cls, folder: Path | str) -> "Comparison":
-        """Read a run folder; raises UserError where it is unfinished or damaged."""
-        run = RunFolder(Path(folder))
-        if not run.finished:
-            raise UserError(
-                f"{str(folder)!r} holds no finished run: run the command that began it."
-            )
-        info = run.read_info()
-        return cls(run.path, read_table(run.measurements), read_arrays(run.arrays), info)
+    experiment: ClassVar[str] = "compare"
+    needs_info: ClassVar[Set[str]] = frozenset(
+        {"model", "positions", "notes", "example_tokens", "config", "command"}
+    )
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -91,21 +79,6 @@ class Comparison:
             )
         )
 
-    def write_report(self, path: Path | str | None = None) -> Path:
-        """Write the report, by default into the run folder; returns its path."""
-        target = RunFolder(self.folder).report if path is None else Path(path)
-        page = self.html()
-        return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
-
-    def _repr_html_(self) -> str:
-        """The report in a notebook's cell, walled off in a frame of its own."""
-        import html
-
-        return (
-            f'<iframe srcdoc="{html.escape(self.html())}" '
-            'style="width:100%;height:900px;border:0" title="nope-interp report"></iframe>'
-        )
-
 
 def compare(
     config: CompareConfig | None = None,
@@ -119,7 +92,7 @@ def compare(
     Args:
         config: which model, which tokens, how many; the default trains the embedded small model.
         out: the folder that run folders are made in.
-        device: a torch device.
+        device: a torch device, or "auto" to spread a pretrained model over several.
         show_progress: draw progress bars on standard error.
 
     Raises UserError for anything in `config` that cannot be done, an unwritable `out`, and
@@ -128,7 +101,8 @@ def compare(
     config = CompareConfig() if config is None else config
     if not isinstance(config, CompareConfig):
         raise UserError(f"the config is {type(config).__name__}: give a CompareConfig.")
-    check_device(device)
+    if device != "auto":
+        check_device(device)
     values = config.to_dict()
     identity = values | {"fingerprints": fingerprints(config.model, config.text)}
     run = RunFolder.create(Path(out), config.run_name(), values, identity)
@@ -156,17 +130,7 @@ def _run(config: CompareConfig, run: RunFolder, device: str, show_progress: bool
             drawn = example if cell is cells[0] else None
             _measure_cell(config, run, subject, cell, drawn, show_progress)
     _gather(run)
-    write_json(run.info, {**facts, **_how_it_was_run(config, time.monotonic() - began)})
-    shutil.rmtree(run.cells, ignore_errors=True)
-
-
-def _how_it_was_run(config: CompareConfig, seconds: float) -> dict[str, Any]:
-    return {
-        "config": config.to_dict(),
-        "environment": environment(),
-        "command": config.command(),
-        "seconds": round(seconds, 1),
-    }
+    run.finish(facts, config, time.monotonic() - began)
 
 
 @dataclass(frozen=True)
@@ -204,9 +168,10 @@ def _measure_cell(
         held_out=cell.source.sequences(config.n_held_out, split="held_out", **draw),
     )
     context = {
-        "experiment": "compare",
+        "experiment": config.experiment,
         "model": subject.name,
         "variant": subject.variant,
+        "positions": "intact",
         "tokens": cell.source.name,
         "begin_token": cell.begin_token,
         "seed": config.seed,

@@ -14,11 +14,13 @@ from nope_interp.files import write_atomically
 from probes.scores import ProbeResult
 
 # One row is one number. `head` and `step` are empty where a number belongs to no head or to no
-# moment of the training; `control` is empty for the measurement itself.
+# moment of the training; `control` is empty for the measurement itself; `positions` is "intact" or
+# the name of the ablation under which a number was taken.
 COLUMNS = {
     "experiment": "string",
     "model": "string",
     "variant": "string",
+    "positions": "string",
     "tokens": "string",
     "begin_token": "bool",
     "seed": "int64",

@@ -4,13 +4,15 @@ import fcntl
 import hashlib
 import json
 import platform
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from experiments.subject_config import SubjectConfig
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, read_json, write_json
 
@@ -79,16 +81,34 @@ class RunFolder:
     def finished(self) -> bool:
         return self.info.is_file()
 
+    def finish(self, facts: dict[str, Any], config: SubjectConfig, seconds: float) -> None:
+        """Write `info.json`, with how the run was made, and drop the cells."""
+        how = {
+            "experiment": config.experiment,
+            "config": config.to_dict(),
+            "environment": environment(),
+            "command": config.command(),
+            "seconds": round(seconds, 1),
+        }
+        write_json(self.info, facts | how)
+        shutil.rmtree(self.cells, ignore_errors=True)
+
     def read_info(self) -> dict[str, Any]:
         """What was written when the run finished; raises UserError where it is damaged."""
-        advice = f"delete {str(self.info)!r} and run the command again."
         try:
             info = read_json(self.info)
         except UserError as error:
-            raise UserError(f"{str(error).rstrip('.')}: {advice}") from error
-        if not isinstance(info, dict) or not info.keys() >= _INFO_KEYS:
-            raise UserError(f"the run's info.json is damaged: {advice}")
+            raise UserError(f"{str(error).rstrip('.')}: {self._advice()}") from error
+        self.require(info, {"experiment"})
         return info
+
+    def require(self, info: Any, keys: Set[str]) -> None:
+        """Raise UserError where a run's info lacks what a report cannot be drawn without."""
+        if not isinstance(info, dict) or not info.keys() >= keys:
+            raise UserError(f"the run's info.json is damaged: {self._advice()}")
+
+    def _advice(self) -> str:
+        return f"delete {str(self.info)!r} and run the command again."
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -99,10 +119,6 @@ class RunFolder:
         with (self.path / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-
-# What a report cannot be drawn without.
-_INFO_KEYS = {"model", "positions", "notes", "example_tokens", "config", "command"}
 
 
 def environment() -> dict[str, str]:

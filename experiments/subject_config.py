@@ -33,6 +33,8 @@ class SubjectConfig:
     Attributes:
         model: a hub name, a Hugging Face folder, a GGUF file, or a model.safetensors of ours; None
             trains `transformer` on `task`.
+        revision: branch, tag or commit of a hub name.
+        dtype: of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
         task: `text` or `reversal`; what the model is trained on and read on.
         text: a UTF-8 file to read instead of Python's own documentation.
         transformer: the model to train where `model` is None.
@@ -43,9 +45,12 @@ class SubjectConfig:
     """
 
     experiment: ClassVar[str]
+    model_option: ClassVar[str] = "--model"
     least: ClassVar[dict[str, int]] = {"seq_len": 8, "batch_size": 1}
 
     model: str | None = None
+    revision: str | None = None
+    dtype: str = "float32"
     task: str = "text"
     text: str | None = None
     transformer: TransformerConfig = field(default_factory=default_transformer)
@@ -127,10 +132,10 @@ class SubjectConfig:
 
     def command(self) -> str:
         """The command line that runs this again, given in the run folder."""
-        options = []
-        for name in ("model", "text"):
-            value = getattr(self, name)
+        options: list[str] = []
+        for option, value in ((self.model_option, self.model), ("--text", self.text)):
             if value is not None:
                 is_local = Path(value).exists()
-                options += [f"--{name}", str(Path(value).resolve()) if is_local else value]
-        return shlex.join(["nope-interp", self.command_name, *options, "--config", "config.json"])
+                options += [option, str(Path(value).resolve()) if is_local else value]
+        words = ["nope-interp", self.command_name, *options, "--config", "config.json"]
+        return shlex.join(word for word in words if word)

@@ -44,6 +44,12 @@ class Subject:
     def n_layers(self) -> int:
         return self.model.cfg.n_layers
 
+    def encode(self, text: str) -> list[int]:
+        """The model's own tokens of a text, without special ones."""
+        if isinstance(self.model, HookedTransformer):
+            return self.tokenizer.encode(text)
+        return self.tokenizer(text, add_special_tokens=False).input_ids
+
 
 def subjects(
     config: CompareConfig, run: RunFolder, device: str, show_progress: bool
@@ -85,18 +91,19 @@ def subject_of(
     return _pretrained_subject(config, config.model, device, needed)
 
 
-def random_init(subject: Subject, seed: int) -> Subject:
-    """The same architecture with untrained weights.
+def random_init(subject: Subject, seed: int, *, draw: int = 0) -> Subject:
+    """The same architecture with untrained weights; each `draw` gives others.
 
-    A model of ours gets the very weights that its training began with; a pretrained one has its
-    own initialisation drawn from `seed`.
+    Draw 0 of a model of ours has the very weights that its training began with; a pretrained
+    model's are drawn by its own initialisation from `seed`.
     """
     if isinstance(subject.model, HookedTransformer):
-        device = subject.model.cfg.device
-        twin: Any = HookedTransformer(subject.model.config).to(device)
+        config = subject.model.config
+        own = replace(config, seed=config.seed + draw)
+        twin: Any = HookedTransformer(own).to(subject.model.cfg.device)
     else:
         loaded = Pretrained(subject.model, subject.tokenizer, subject.name)
-        twin = random_twin(loaded, seed).model
+        twin = random_twin(loaded, seed + draw).model
     return replace(subject, variant="random-init", model=twin, notes=())
 
 
@@ -107,6 +114,8 @@ def _own_subject(
     show_progress: bool,
     needed: Mapping[Split, int],
 ) -> Subject:
+    if device == "auto":
+        raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
     task = make_task(config.task, config.text)
     _check_source(task.source(), config, needed)
     if config.model is None:
@@ -135,7 +144,14 @@ def _pretrained_subject(
     if config.task != "text":
         raise UserError(f"a pretrained model reads text, not {config.task!r}: leave the task out.")
     text = python_documentation() if config.text is None else read_text(Path(config.text))
-    loaded = load_pretrained(name, device=device)
+    spread = device == "auto"
+    loaded = load_pretrained(
+        name,
+        revision=config.revision,
+        dtype=config.dtype,
+        device="cpu" if spread else device,
+        device_map="auto" if spread else None,
+    )
     text_source = loaded.text_source(text)
     _check_source(text_source, config, needed)
     return Subject(

@@ -1,1 +1,2 @@
-"""One HTML page for one run: `data` says what goes in, `page.render` makes the page."""
+"""One HTML page for one run: `data` and `heads_data` say what goes in, `page` and `heads_page`
+make the page."""

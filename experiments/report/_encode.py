@@ -49,6 +49,24 @@ def packed(values: np.ndarray, scale: int) -> str:
     return base64.b64encode(integers.tobytes()).decode("ascii")
 
 
+def packed_patterns(pattern: np.ndarray) -> list[list[str]]:
+    """Base64 of each head's weights on the tokens it sees, 8 bits each: [layer][head].
+
+    `pattern` is [layer head query key], weights from 0 to 1, which become 0 to 255. Only the lower
+    triangle is kept, row by row: what a causal query cannot see needs no space.
+    """
+    rows, columns = np.tril_indices(pattern.shape[-1])
+    seen = np.asarray(pattern)[:, :, rows, columns].astype(np.float64)
+    integers = np.rint(255 * np.clip(seen, 0, 1)).astype(np.uint8)
+    return [[base64.b64encode(h.tobytes()).decode("ascii") for h in layer] for layer in integers]
+
+
+def nested(values: np.ndarray, digits: int = 4) -> Any:
+    """The array as lists within lists of `number`s."""
+    values = np.asarray(values)
+    return number(values, digits) if values.ndim == 0 else [nested(v, digits) for v in values]
+
+
 def every(length: int, most: int) -> int:
     """The smallest step that leaves at most `most` of `length` points."""
     return max(1, -(-length // most))

@@ -5,6 +5,7 @@ as they are. Here the script is taken from the package once, and its `render` is
 with data that never was part of a program.
 """
 
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
@@ -17,13 +18,20 @@ from experiments.report._encode import number, packed, script_text
 MOST_TOKENS = 64
 PATTERN_SCALE = 1000  # three digits after the point
 
+# The end of CircuitsVis's own `render`, which keeps the root that React made to itself. A view
+# whose root is lost can never be taken down, and at 128 tokens it holds megabytes.
+_END_OF_RENDER = re.compile(
+    r"(\.createRoot\(\w+\),\w+=[\w.$]+\.createElement\(\w+,\w+,?\w*\);)((\w+)\.render\(\w+\))\}"
+)
+
 
 def bundle() -> Markup:
-    """CircuitsVis's script, which defines the global `CircuitsVis`."""
+    """CircuitsVis's script, which defines the global `CircuitsVis`; its `render` returns a root."""
     source = files("circuitsvis") / "dist" / "cdn" / "iife.js"
     text = source.read_text(encoding="utf-8")
     # The map file is not on the page, and asking for it would be a request.
-    return script_text(text.replace("//# sourceMappingURL=iife.js.map", ""))
+    text = text.replace("//# sourceMappingURL=iife.js.map", "")
+    return script_text(_END_OF_RENDER.sub(r"\1\2;return \3}", text))
 
 
 def attention_views(patterns: Mapping[str, Mapping[Any, np.ndarray]]) -> dict[str, Any]:

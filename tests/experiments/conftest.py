@@ -1,7 +1,8 @@
 """A synthetic run with the true schema: numbers are random, names and shapes as in a real one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,8 @@ def synthetic_report(
                                 chance = _chance(metric, n_positions)
                                 value = _value(rng, metric, chance, 0 if control else strength)
                                 half = 0.04 * abs(value) + 0.005
-                                where = ("compare", "nope-4x128", variant, source, begin, 0, None)
+                                run = ("compare", "nope-4x128", variant, "intact")
+                                where = (*run, source, begin, 0, None)
                                 what = (layer, None, site, probe, control, metric)
                                 score = (value, value - half, value + half, chance, 64)
                                 rows.append(dict(zip(COLUMNS, where + what + score, strict=True)))
@@ -211,3 +213,20 @@ def make_report() -> Callable[..., ReportData]:
 @pytest.fixture(scope="session")
 def small_report() -> ReportData:
     return synthetic_report()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tests.experiments.browser import start_chromium
+
+    driver = start_chromium(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def downloads(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("downloads")
+    where = {"behavior": "allow", "downloadPath": str(folder)}
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", where)
+    return folder

@@ -1,129 +1,21 @@
 """The page in a real browser, network off: it draws, switches, sorts, saves, and stays safe."""
 
-import csv
 import html
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import Select, WebDriverWait
+from selenium.webdriver.support.ui import Select
 
 from experiments.report.data import ReportData
 from experiments.report.page import render
+from tests.experiments.browser import Browser
 
 pytestmark = pytest.mark.browser
 
 HOSTILE = "</script><script>document.title='x'</script>"
-# Far more than a redraw takes, so that a busy machine does not fail the test.
-PATIENCE = 30
-
-
-class Browser:
-    """A page opened from its file, with what the tests ask of it."""
-
-    def __init__(self, driver: webdriver.Chrome, url: str, downloads: Path) -> None:
-        self.driver, self.downloads = driver, downloads
-        driver.get_log("browser")
-        driver.get(url)
-
-    def find(self, selector: str) -> WebElement:
-        return self.driver.find_element(By.CSS_SELECTOR, selector)
-
-    def all(self, selector: str) -> list[WebElement]:
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(script, *arguments)
-
-    def wait(self, condition: Callable[[], Any]) -> Any:
-        return WebDriverWait(self.driver, PATIENCE, poll_frequency=0.05).until(
-            lambda _: condition()
-        )
-
-    def click(self, selector: str) -> None:
-        element = self.find(selector)
-        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
-        element.click()
-
-    def choose(self, selector: str, value: str) -> None:
-        Select(self.find(selector)).select_by_value(value)
-
-    def traces(self, chart: str, panel: int = 0) -> list[dict[str, Any]]:
-        """What Plotly holds for a panel: the drawn data itself."""
-        return self.run(
-            "const plot = document.querySelectorAll(`#${arguments[0]} .plot`)[arguments[1]];"
-            "return plot.data.map(t => ({name: t.name, type: t.type, x: t.x, y: t.y, z: t.z}))",
-            chart,
-            panel,
-        )
-
-    def line(self, chart: str, name: str, panel: int = 0) -> list[float]:
-        (found,) = [t["y"] for t in self.traces(chart, panel) if t["name"] == name]
-        return found
-
-    def column(self, name: str) -> list[str]:
-        heads = [cell.text.split("\n")[0] for cell in self.all("#table thead th")]
-        index = heads.index(name) + 1
-        return [cell.text for cell in self.all(f"#table tbody td:nth-child({index})")]
-
-    def sort_by(self, name: str) -> None:
-        buttons = self.all("#table thead button")
-        (button,) = [button for button in buttons if button.text == name]
-        self.run("arguments[0].scrollIntoView({block: 'center'})", button)
-        button.send_keys(Keys.ENTER)  # the keyboard's way; a click does the same
-
-    def download(self, selector: str) -> list[list[str]]:
-        """The rows of the CSV file that a click saves."""
-        before = set(self.downloads.iterdir())
-        self.click(selector)
-        (file,) = self.wait(
-            lambda: [f for f in set(self.downloads.iterdir()) - before if f.suffix == ".csv"]
-        )
-        with file.open(encoding="utf-8", newline="") as stream:
-            return list(csv.reader(stream))
-
-
-def _program(name: str, package: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        pytest.fail(f"{name} is not on the PATH: install it (Debian: apt-get install {package}).")
-    return path
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = _program("chromium", "chromium")
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        "--window-size=1200,900",
-        "--host-resolver-rules=MAP * ~NOTFOUND",  # the network is off
-        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = Service(_program("chromedriver", "chromium-driver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture(scope="module")
-def downloads(driver: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("downloads")
-    where = {"behavior": "allow", "downloadPath": str(folder)}
-    driver.execute_cdp_cmd("Browser.setDownloadBehavior", where)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,27 +1,9 @@
-"use strict";
 // Draws what Python chose: switches views, redraws, sorts, filters, saves. It computes no science.
 (() => {
-const page = JSON.parse(document.getElementById("report-data").textContent);
-const $ = (selector, root = document) => root.querySelector(selector);
-const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+const { page, $, $$, element, plotText, visible, shortened, saveCsv, menus, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
+  measurementsTable, setUpTheme } = common;
 const redraws = [];
 let condition = page.condition ? `${page.condition[0]}|${page.condition[1] ? "begin" : "nobegin"}` : "";
-
-// ---------------------------------------------------------------- small helpers
-
-function element(tag, text, attributes = {}) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
-}
-
-// Plotly reads labels as a kind of HTML.
-const plotText = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-
-const CONTROL_PICTURES = { "\n": "↵", "\t": "⇥", " ": "␣" };
-const visible = (token) => token === "" ? "∅" : token.replace(/[\u0000-\u0020\u007f]/g,
-  (c) => CONTROL_PICTURES[c] ?? (c === "\u007f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
 
 function unpack(text, scale) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -32,15 +14,6 @@ function unpack(text, scale) {
   });
 }
 
-function save(name, header, rows) {
-  const cell = (v) => v === null || v === undefined ? "" : /[",\r\n]/.test(v) ? `"${String(v).replace(/"/g, '""')}"` : String(v);
-  const text = [header, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
-  const link = element("a", "", { download: `${name.replace(/[^\w.-]+/g, "-")}.csv` });
-  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv;charset=utf-8" }));
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
-
 // One colour and one symbol per variant, everywhere.
 const KNOWN = ["trained", "pretrained", "random-init", "bidirectional"];
 const SYMBOLS = { trained: "circle", pretrained: "circle", "random-init": "square", bidirectional: "diamond" };
@@ -49,53 +22,12 @@ function colourName(variant) {
   const others = page.variants.filter((name) => !KNOWN.includes(name));
   return `--other-${Math.max(0, others.indexOf(variant)) % 2}`;
 }
-const probe = document.body.appendChild(element("span", "", { class: "hidden", "aria-hidden": "true" }));
-function resolve(name, alpha = 1) {
-  probe.style.color = `color-mix(in srgb, var(${name}) ${100 * alpha}%, transparent)`;
-  const parts = getComputedStyle(probe).color.match(/[\d.]+/g).map(Number);
-  const channels = getComputedStyle(probe).color.startsWith("color(") ? parts.slice(0, 3).map((c) => Math.round(255 * c)) : parts.slice(0, 3);
-  return `rgba(${channels.join(",")},${parts[3] ?? 1})`;
-}
 function paint(root) {
   for (const item of $$("[data-variant]", root)) item.style.setProperty("--own", `var(${colourName(item.dataset.variant)})`);
 }
 
-// ---------------------------------------------------------------- drop-down menus
-
-// Menus in which each one offers only what exists under the choices before it.
-function menus(host, controls, exists, changed) {
-  const chosen = controls.map((control) => control.value);
-  function refresh() {
-    host.replaceChildren();
-    controls.forEach((control, i) => {
-      const offered = control.options.filter(([value]) => exists([...chosen.slice(0, i), value]));
-      if (!offered.some(([value]) => value === chosen[i]) && offered.length) chosen[i] = offered[offered.length - 1][0];
-      const select = element("select", undefined, { name: control.name });
-      for (const [value, label] of offered) {
-        const option = element("option", label, { value });
-        option.selected = value === chosen[i];
-        select.append(option);
-      }
-      select.addEventListener("change", () => {
-        chosen[i] = select.value;
-        refresh();
-        changed();
-        $(`select[name="${control.name}"]`, host).focus();
-      });
-      const label = element("label", `${control.label} `);
-      label.append(select);
-      host.append(label);
-    });
-  }
-  refresh();
-  return { chosen, refresh };
-}
-
 // ---------------------------------------------------------------- charts
 
-const CONFIG = { responsive: true, displayModeBar: false };
-const CIVIDIS = ["#00204d", "#00306f", "#2a406c", "#48526b", "#5e626e", "#727374", "#878479", "#9e9677", "#b6a971", "#d0be67", "#ead357", "#fee838"]
-  .map((colour, i, all) => [i / (all.length - 1), colour]);
 const ROLE = { value: "measured", control: "shuffled positions", chance: "chance", fit: "fit", depth: "layer" };
 
 // One layer's colour: the variant's, from faint (early) to full (late).
@@ -134,19 +66,17 @@ function cosineCells(matrix) {
 }
 
 function baseLayout(chart, log) {
-  const axis = { gridcolor: resolve("--grid"), linecolor: resolve("--line"), zeroline: false, automargin: true, ticks: "outside",
-    ticklen: 4, tickcolor: resolve("--line"), type: log ? "log" : "linear" };
-  const x = { ...axis, title: { text: plotText(chart.x), standoff: 6, font: { size: 11 } } };
-  if (log) x.dtick = axis.dtick = 1;
+  const layout = plotLayout(chart.x);
+  for (const axis of [layout.xaxis, layout.yaxis]) axis.type = log ? "log" : "linear";
+  if (log) layout.xaxis.dtick = layout.yaxis.dtick = 1;
   if (chart.ticks) {
     const depths = Object.keys(chart.ticks).map(Number).sort((a, b) => a - b);
     const step = Math.ceil(depths.length / 10);
     const kept = depths.filter((depth) => depth < 0 || depth % step === 0);
-    Object.assign(x, { tickvals: kept, ticktext: kept.map((depth) => plotText(chart.ticks[depth])), showgrid: false, range: [depths[0] - 0.3, depths[depths.length - 1] + 0.3] });
+    Object.assign(layout.xaxis, { tickvals: kept, ticktext: kept.map((depth) => plotText(chart.ticks[depth])), showgrid: false,
+      range: [depths[0] - 0.3, depths[depths.length - 1] + 0.3] });
   }
-  return { margin: { l: 42, r: 8, t: 8, b: 38 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: "system-ui, sans-serif", size: 11, color: resolve("--soft") }, xaxis: x, yaxis: { ...axis }, hovermode: "closest",
-    hoverlabel: { bgcolor: resolve("--panel"), bordercolor: resolve("--line"), font: { color: resolve("--ink") } } };
+  return layout;
 }
 
 // The same vertical range for all panels in the same unit; nothing that is drawn falls outside.
@@ -156,15 +86,6 @@ function commonRange(panels) {
   if (!values.length) return undefined;
   const low = Math.min(...values), high = Math.max(...values), room = 0.06 * (high - low || 1);
   return [low >= 0 ? 0 : low - room, high + room];
-}
-
-// A view box lets the print style scale the drawing to the paper.
-function scalable(plot) {
-  for (const svg of $$(".main-svg", plot)) {
-    const width = svg.getAttribute("width"), height = svg.getAttribute("height");
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    plot.style.setProperty("--ratio", width / height);
-  }
 }
 
 function describe(chart, panel) {
@@ -264,10 +185,7 @@ function setUpChart(figure) {
         if (range && !panel.own_axis && !log) layout.yaxis.range = range;
         else if (!log && chart.from_zero) layout.yaxis.rangemode = "tozero";
       }
-      const first = !plot.on;
-      Plotly.react(plot, traces, layout, CONFIG);
-      if (first) plot.on("plotly_afterplot", () => scalable(plot));
-      scalable(plot);
+      drawPlot(plot, traces, layout);
     });
   }
 
@@ -280,11 +198,11 @@ function setUpChart(figure) {
         const z = cosineCells(panel.matrix), p = panel.matrix.positions;
         return z.flatMap((row, i) => row.map((value, j) => [panel.title, p[i], p[j], value])).filter((row) => row[1] !== row[2]);
       });
-      return save(name, ["variant", "position_1", "position_2", "cosine"], rows);
+      return saveCsv(name, ["variant", "position_1", "position_2", "cosine"], rows);
     }
     const rows = view.panels.flatMap((panel) => panel.series.flatMap((s) => s.x.map((x, i) =>
       [panel.title, s.variant, ROLE[s.kind], s.name, s.text?.[i], x, s.y[i], s.low?.[i], s.high?.[i], panel.y])));
-    save(name, ["panel", "variant", "role", "series", "token", chart.x.replace(/\W+/g, "_"), "value", "ci_low", "ci_high", "unit"], rows);
+    saveCsv(name, ["panel", "variant", "role", "series", "token", chart.x.replace(/\W+/g, "_"), "value", "ci_low", "ci_high", "unit"], rows);
   });
   redraws.push(draw);
   draw();
@@ -311,7 +229,7 @@ function setUpStrip(figure) {
   $(".csv", figure).addEventListener("click", () => {
     const rows = Object.entries(predictions).flatMap(([variant, layers]) => Object.entries(layers).flatMap(([layer, predicted]) =>
       tokens.map((token, i) => [variant, layer, i, token, predicted[i]])));
-    save("one-sequence", ["variant", "layer", "position", "token", "predicted"], rows);
+    saveCsv("one-sequence", ["variant", "layer", "position", "token", "predicted"], rows);
   });
   draw();
 }
@@ -327,96 +245,22 @@ function setUpAttention(figure) {
   const { patterns, tokens } = page.example;
   const exists = ([variant, layer]) => variant in patterns && (layer === undefined || layer in patterns[variant]);
   const menu = menus($(".controls", figure), exampleControls(patterns), exists, draw);
-  let drawn = 0;
   function weights() {
     const view = patterns[menu.chosen[0]][menu.chosen[1]], flat = unpack(view.weights, page.scales.pattern), n = view.tokens;
     const heads = Array.from({ length: view.heads }, (_, h) => Array.from({ length: n }, (_, q) => flat.slice((h * n + q) * n, (h * n + q + 1) * n)));
     return { view, heads };
   }
   function draw() {
-    const { view, heads } = weights(), host = element("div", undefined, { id: `circuits-${drawn++}` });
-    $(".circuits", figure).replaceChildren(host);
-    CircuitsVis.render(host.id, CircuitsVis.AttentionHeads, { attention: heads, tokens: tokens.slice(0, view.tokens).map(visible).map((t) => t.length > 14 ? t.slice(0, 13) + "…" : t),
+    const { view, heads } = weights();
+    showCircuits($(".circuits", figure), CircuitsVis.AttentionHeads, { attention: heads, tokens: tokens.slice(0, view.tokens).map(shortened),
       attentionHeadNames: heads.map((_, h) => `H${h}`), maskUpperTri: view.causal, minValue: 0, maxValue: view.top });
     $(".top", figure).textContent = ` Full colour from a weight of ${view.top}.`;
   }
   $(".csv", figure).addEventListener("click", () => {
     const rows = weights().heads.flatMap((head, h) => head.flatMap((row, q) => row.map((value, k) => [h, q, k, value])));
-    save(["attention", ...menu.chosen].join("_"), ["head", "query", "key", "weight"], rows);
+    saveCsv(["attention", ...menu.chosen].join("_"), ["head", "query", "key", "weight"], rows);
   });
   draw();
-}
-
-// ---------------------------------------------------------------- all measurements
-
-function setUpTable() {
-  const PER_PAGE = 25, { length, columns } = page.table, shown = columns.filter((c) => c.shown);
-  const table = $("#table"), head = $("thead", table), body = $("tbody", table), chosen = new Map();
-  const text = Array.from({ length }, (_, i) => columns.map((c) => c.values[i] ?? "").join("\u0001").toLowerCase());
-  let order = null, descending = false, at = 0, rows = [];
-
-  const read = ({ values, numeric }, i) => values[i] === null ? "–" : numeric ? String(Number(values[i].toPrecision(4))) : values[i];
-  function compare(a, b) {
-    const x = order.values[a], y = order.values[b];
-    if (x === null || y === null) return (x === null) - (y === null) || a - b; // missing ones last, both ways
-    const sign = order.numeric ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
-    return (descending ? -sign : sign) || a - b;
-  }
-  function refresh() {
-    const wanted = $("#search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    rows = [...Array(length).keys()].filter((i) => wanted.every((word) => text[i].includes(word))
-      && [...chosen].every(([column, value]) => String(column.values[i] ?? "") === value));
-    if (order) rows.sort(compare);
-    at = 0;
-    turn();
-  }
-  function turn() {
-    const last = Math.min(at + PER_PAGE, rows.length);
-    body.replaceChildren(...rows.slice(at, last).map((i) => {
-      const row = element("tr");
-      for (const column of shown) row.append(element("td", read(column, i), column.numeric ? { class: "num" } : {}));
-      return row;
-    }));
-    $("#count").textContent = rows.length ? `rows ${at + 1} to ${last} of ${rows.length}` : "no row matches";
-    $("#previous").disabled = at === 0;
-    $("#next").disabled = last >= rows.length;
-  }
-  const titles = element("tr");
-  for (const column of shown) {
-    const cell = element("th", undefined, { scope: "col" }), button = element("button", column.name, { type: "button" });
-    if (column.numeric) cell.className = "num";
-    button.addEventListener("click", () => {
-      descending = order === column ? !descending : false;
-      order = column;
-      for (const other of titles.children) other.removeAttribute("aria-sort");
-      cell.setAttribute("aria-sort", descending ? "descending" : "ascending");
-      refresh();
-    });
-    cell.append(button);
-    if (column.choices) {
-      const select = element("select", undefined, { "aria-label": `only this ${column.name}` });
-      const values = [...new Set(column.values.map((v) => String(v ?? "")))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-      select.append(element("option", "all", { value: "all" }), ...values.map((v, i) => element("option", v === "" ? "(none)" : v, { value: `=${i}` })));
-      select.addEventListener("change", () => {
-        select.value === "all" ? chosen.delete(column) : chosen.set(column, values[Number(select.value.slice(1))]);
-        refresh();
-      });
-      cell.append(select);
-    }
-    titles.append(cell);
-  }
-  head.append(titles);
-  $("#search").addEventListener("input", refresh);
-  $("#clear").addEventListener("click", () => {
-    $("#search").value = "";
-    chosen.clear();
-    for (const select of $$("select", head)) select.value = "all";
-    refresh();
-  });
-  $("#previous").addEventListener("click", () => { at -= PER_PAGE; turn(); });
-  $("#next").addEventListener("click", () => { at += PER_PAGE; turn(); });
-  $("#table-csv").addEventListener("click", () => save("measurements", columns.map((c) => c.name), rows.map((i) => columns.map((c) => c.values[i]))));
-  refresh();
 }
 
 // ---------------------------------------------------------------- the whole page
@@ -448,20 +292,6 @@ function setUpConditions(form) {
   offer();
 }
 
-function setUpTheme() {
-  const root = document.documentElement, dark = matchMedia("(prefers-color-scheme: dark)");
-  $("#theme").addEventListener("click", () => {
-    const now = root.dataset.theme ?? (dark.matches ? "dark" : "light");
-    root.dataset.theme = now === "dark" ? "light" : "dark";
-    redraw();
-  });
-  dark.addEventListener("change", redraw);
-  // Paper is white: draw for it, then go back.
-  let before;
-  addEventListener("beforeprint", () => { before = root.dataset.theme; root.dataset.theme = "light"; redraw(); });
-  addEventListener("afterprint", () => { before ? root.dataset.theme = before : delete root.dataset.theme; redraw(); });
-}
-
 document.documentElement.classList.add("ready");
 paint(document);
 showCondition();
@@ -469,6 +299,6 @@ for (const form of $$(".conditions")) setUpConditions(form);
 for (const figure of $$("[data-chart]")) setUpChart(figure);
 if ($("#strip")) setUpStrip($("#strip"));
 if ($("#attention")) setUpAttention($("#attention"));
-setUpTable();
-setUpTheme();
+measurementsTable();
+setUpTheme(redraw);
 })();

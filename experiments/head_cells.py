@@ -1,0 +1,230 @@
+"""One reading of a model's heads: every detector at every layer, losses, frequencies, patterns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Int
+from torch import Tensor
+from tqdm import tqdm
+
+from experiments.head_tokens import HeadTokens
+from experiments.measurements import read_arrays, write_arrays
+from nope_interp.errors import UserError
+from nope_interp.layer_positions import LayerPositions
+from nope_interp.losses import sequence_losses
+from nope_interp.streams import Listener, one_thread_pool, stream
+from probes.controls import SequenceBootstrap
+from probes.frequencies import FrequencyUsage
+from probes.heads import METRICS, HeadProbe, HeadScores
+from probes.scores import Score
+
+
+@dataclass(frozen=True)
+class HeadCell:
+    """What one variant of a model, under one condition, showed.
+
+    Attributes:
+        scores: one `HeadScores` for each layer.
+        frequencies: "query_norm" and "key_norm" `[layer head freq]` and "high_share"
+            `[layer head (value, ci_low, ci_high, chance)]`, NaN in layers that do not rotate; empty
+            where none does.
+        loss: next-token loss on the text, in nats; chance is a uniform guess.
+        patterns: attention on each prompt, `[layer head query key]`.
+    """
+
+    scores: list[HeadScores]
+    frequencies: dict[str, np.ndarray]
+    loss: Score
+    patterns: list[np.ndarray]
+
+
+def read_cell(
+    model: Any,
+    tokens: HeadTokens,
+    positions: Sequence[LayerPositions],
+    prompts: Sequence[Int[Tensor, " pos"]],
+    *,
+    seed: int,
+    batch_size: int,
+    description: str | None,
+) -> HeadCell:
+    """Stream every kind of tokens through the model once.
+
+    `positions` say which layers rotate and how far each sees. The same `tokens` and `seed` give
+    readings whose bootstrap replicates are paired.
+    """
+    probes = [HeadProbe(seed, window=layer.window) for layer in positions]
+    usages = {
+        layer.layer: FrequencyUsage(layer.rotary_dims, seed=seed)
+        for layer in positions
+        if layer.rotary_dims is not None
+    }
+    run = partial(_stream, model, batch_size=batch_size, description=description)
+    run(
+        tokens.text,
+        _on_patterns(probes, lambda probe: probe.read_text) | _on_rotated(model, usages),
+        "text",
+    )
+    run(
+        tokens.repeated,
+        _on_patterns(
+            probes,
+            lambda probe: partial(probe.read_repeated, period=tokens.period, start=tokens.start),
+        ),
+        "repeated tokens",
+    )
+    run(
+        tokens.copies,
+        _on_patterns(probes, lambda probe: partial(probe.read_copies, start=tokens.start)),
+        "copies",
+    )
+    for alphabet, held_out in ((tokens.alphabet_fit, False), (tokens.alphabet_held_out, True)):
+        label = description and f"{description}, {'scores' if held_out else 'fit of scores'}"
+        bar = tqdm(alphabet.split(batch_size), desc=label, disable=label is None, leave=False)
+        # A hook does not see its tokens, which the scores are read with: one batch after another.
+        for batch in bar:
+            listeners = {
+                f"blocks.{layer}.attn.hook_attn_scores": partial(
+                    probe.read_scores, tokens=batch, held_out=held_out, start=tokens.start
+                )
+                for layer, probe in enumerate(probes)
+            }
+            stream(model, batch, listeners, batch_size=batch_size)
+    with one_thread_pool():
+        scores = [probe.result() for probe in probes]
+    return HeadCell(
+        scores=scores,
+        frequencies=_frequencies(usages, len(probes), model.cfg.n_heads),
+        loss=_loss(model, tokens.text, seed),
+        patterns=[_patterns(model, prompt) for prompt in prompts],
+    )
+
+
+def _stream(
+    model: Any,
+    tokens: Tensor,
+    listeners: Mapping[str, Listener],
+    kind: str,
+    *,
+    batch_size: int,
+    description: str | None,
+) -> None:
+    label = description and f"{description}, {kind}"
+    stream(model, tokens, listeners, batch_size=batch_size, description=label)
+
+
+def _on_patterns(
+    probes: Sequence[HeadProbe], reader: Callable[[HeadProbe], Listener]
+) -> dict[str, Listener]:
+    return {
+        f"blocks.{layer}.attn.hook_pattern": reader(probe) for layer, probe in enumerate(probes)
+    }
+
+
+def _on_rotated(model: Any, usages: Mapping[int, FrequencyUsage]) -> dict[str, Listener]:
+    """Listeners that bring each rotating layer's queries and keys together."""
+    listeners: dict[str, Listener] = {}
+    for layer, usage in usages.items():
+        queries, keys = (_rotated_hook(model, layer, of) for of in "qk")
+        held: list[Tensor] = []
+        listeners[queries] = held.append
+        listeners[keys] = partial(_meet, usage, held)
+    return listeners
+
+
+def _meet(usage: FrequencyUsage, held: list[Tensor], keys: Tensor) -> None:
+    usage.update(held.pop(), keys)
+
+
+def _rotated_hook(model: Any, layer: int, of: str) -> str:
+    """After the rotation where the bridge shows it there, else before: their norms are the same."""
+    name = f"blocks.{layer}.attn.hook_rot_{of}"
+    return name if name in model.hook_dict else f"blocks.{layer}.attn.hook_{of}"
+
+
+def _frequencies(
+    usages: Mapping[int, FrequencyUsage], n_layers: int, n_heads: int
+) -> dict[str, np.ndarray]:
+    if not usages:
+        return {}
+    widest = max(usage.rotated for usage in usages.values()) // 2
+    found = {name: np.full((n_layers, n_heads, widest), np.nan) for name in ("query", "key")}
+    high = np.full((n_layers, n_heads, 4), np.nan)
+    for layer, usage in usages.items():
+        n = usage.rotated // 2
+        found["query"][layer, :, :n] = usage.query_norm()
+        found["key"][layer, :, :n] = usage.key_norm()
+        high[layer] = [
+            (s.value, s.ci_low, s.ci_high, s.chance) for s in usage.high_frequency_share()
+        ]
+    return {"query_norm": found["query"], "key_norm": found["key"], "high_share": high}
+
+
+def _loss(model: Any, tokens: Tensor, seed: int) -> Score:
+    losses = SequenceBootstrap(seed=seed)
+    losses.update(rearrange(sequence_losses(model, tokens), "sequence -> sequence 1"))
+    return losses.score("loss", lambda means: means[:, 0], chance=float(np.log(model.cfg.d_vocab)))
+
+
+def _patterns(model: Any, prompt: Int[Tensor, " pos"]) -> np.ndarray:
+    """Attention of every head on one prompt, in half precision: it is only looked at."""
+    layers: dict[int, np.ndarray] = {}
+
+    def keep(pattern: Tensor, layer: int) -> None:
+        layers[layer] = pattern[0].to(torch.float16).cpu().numpy()
+
+    listeners = {
+        f"blocks.{layer}.attn.hook_pattern": partial(keep, layer=layer)
+        for layer in range(model.cfg.n_layers)
+    }
+    stream(model, rearrange(prompt, "pos -> 1 pos"), listeners)
+    return np.stack([layers[layer] for layer in sorted(layers)])
+
+
+_SCORE_ARRAYS = [f.name for f in fields(HeadScores) if f.name != "metrics"]
+_LOSS_NUMBERS = ("value", "ci_low", "ci_high", "chance", "n")
+
+
+def write_cell(cell: HeadCell, path: Path) -> None:
+    """Keep a cell for a run that goes on later, or for its classification."""
+    arrays = {
+        f"scores/{name}": np.stack([getattr(layer, name) for layer in cell.scores])
+        for name in _SCORE_ARRAYS
+    }
+    arrays |= {f"frequencies/{name}": array for name, array in cell.frequencies.items()}
+    arrays |= {f"patterns/{i:03}": pattern for i, pattern in enumerate(cell.patterns)}
+    arrays["loss"] = np.array([getattr(cell.loss, name) for name in _LOSS_NUMBERS], dtype=float)
+    write_arrays(arrays, path)
+
+
+def load_cell(path: Path) -> HeadCell | None:
+    """What `write_cell` wrote; None where it is missing or damaged, so that it is read again."""
+    try:
+        arrays = read_arrays(path)
+    except UserError:
+        return None
+    value, low, high, chance, n = arrays["loss"].tolist()
+    n_layers = len(arrays["scores/value"])
+    return HeadCell(
+        scores=[
+            HeadScores(METRICS, **{name: arrays[f"scores/{name}"][i] for name in _SCORE_ARRAYS})
+            for i in range(n_layers)
+        ],
+        frequencies=_under(arrays, "frequencies/"),
+        loss=Score("loss", value, low, high, chance, int(n)),
+        patterns=list(_under(arrays, "patterns/").values()),
+    )
+
+
+def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {
+        key.removeprefix(prefix): array
+        for key, array in sorted(arrays.items())
+        if key.startswith(prefix)
+    }

@@ -1,0 +1,152 @@
+"""A heads run as rows of the tidy table, and the table of heads out of the rows again."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.head_cells import HeadCell
+from probes.head_labels import Dependence, HeadLabel
+from probes.heads import FEEDS, HeadScores
+from probes.scores import Score
+
+Row = dict[str, Any]
+
+# What the feeds of a head probe are called where they are tokens, and where they are read.
+_TOKENS = {"text": "text", "repeated": "repeated", "copies": "copies", "scores": "alphabet"}
+_SITES = {"text": "pattern", "repeated": "pattern", "copies": "pattern", "scores": "attn_scores"}
+
+# Columns of the table of heads, and the probes that their rows are kept under.
+_OF_LABELS = {
+    "confidence": "label",
+    "p_shuffled": "p of label, shuffled",
+    "p_random_init": "p of label, random init",
+    "q_value": "q of label",
+}
+
+
+def head_rows(cell: HeadCell, context: Row) -> Iterator[Row]:
+    """Every detector's number for every head, the share of high frequencies, and the loss."""
+    text = context | {"tokens": "text"}
+    for layer, scores in enumerate(cell.scores):
+        for head in range(scores.n_heads):
+            for feed, metrics in FEEDS.items():
+                here = context | {"tokens": _TOKENS[feed]}
+                for metric in metrics:
+                    score = _score(scores, head, metric)
+                    if score.n:
+                        yield _row(here, layer, head, _SITES[feed], "heads", score)
+    shares = cell.frequencies.get("high_share", np.zeros((0, 0, 4)))
+    for layer, head in np.ndindex(*shares.shape[:2]):
+        if np.isfinite(shares[layer, head, 0]):
+            value, low, high, chance = shares[layer, head].tolist()
+            score = Score("high_frequency_share", value, low, high, chance, cell.loss.n)
+            yield _row(text, layer, head, "rot_q rot_k", "frequency usage", score)
+    yield _row(text, len(cell.scores) - 1, None, "logits", "loss", cell.loss)
+
+
+def label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:
+    """Each head's label with its confidence and p-values, and its runner-up."""
+    for found in labels:
+        numbers = (found.confidence, found.p_shuffled, found.p_random_init, found.q_value)
+        for probe, value in zip(_OF_LABELS.values(), numbers, strict=True):
+            score = _number(found.label, value)
+            yield _row(context, found.layer, found.head, "pattern", probe, score)
+        if found.runner_up:
+            kind = "runner-up" if found.runner_up_holds else "nearest"
+            score = _number(found.runner_up)
+            yield _row(context, found.layer, found.head, "pattern", kind, score)
+
+
+def dependence_rows(found: Mapping[tuple[int, int], Dependence], context: Row) -> Iterator[Row]:
+    """How much of each labelled head's own score is left under the ablation."""
+    for (layer, head), left in found.items():
+        if left.kind:
+            score = Score(left.kind, left.retention, left.ci_low, left.ci_high, np.nan, 0)
+            yield _row(context, layer, head, "pattern", "dependence", score)
+
+
+def edge_rows(edges: Sequence[Row], context: Row) -> Iterator[Row]:
+    """K-composition scores, at the head that reads; the metric names the head that writes."""
+    for edge in edges:
+        metric = f"L{edge['from_layer']}H{edge['from_head']}"
+        score = Score(metric, edge["score"], np.nan, np.nan, edge["chance"], 0)
+        yield _row(context, edge["to_layer"], edge["to_head"], "W_K", "k-composition", score)
+
+
+def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFrame:
+    """One row for each head, as the report and the exports show it, from the tidy table alone."""
+    subject = measurements[measurements["variant"] != "random-init twin"].dropna(subset=["head"])
+    intact = subject[subject["positions"] == "intact"]
+    ablated = subject[subject["positions"] == ablation] if ablation else subject.iloc[:0]
+    by_head = ["layer", "head"]
+    table = intact[by_head].drop_duplicates().sort_values(by_head).set_index(by_head)
+    for name, rows in (("", intact), ("ablated_", ablated)):
+        labels = rows[rows["probe"] == "label"].set_index(by_head)
+        table[f"{name}label"] = labels["metric"]
+    second = intact[intact["probe"].isin(("runner-up", "nearest"))]
+    table["runner_up"] = second.set_index(by_head)["metric"]
+    for column, probe in _OF_LABELS.items():
+        table[column] = intact[intact["probe"] == probe].set_index(by_head)["value"]
+    dependence = ablated[ablated["probe"] == "dependence"].set_index(by_head)
+    table["dependence"] = dependence["metric"]
+    for column, source in (("", "value"), ("_low", "ci_low"), ("_high", "ci_high")):
+        table[f"retention{column}"] = dependence[source]
+    for metric in head_metrics(measurements):
+        for name, rows in (("", intact), ("_ablated", ablated)):
+            scores = rows[
+                rows["probe"].isin(("heads", "frequency usage")) & (rows["metric"] == metric)
+            ].set_index(by_head)
+            table[f"{metric}{name}"] = scores["value"]
+            table[f"{metric}{name}_low"] = scores["ci_low"]
+            table[f"{metric}{name}_high"] = scores["ci_high"]
+            if not name:
+                table[f"{metric}_chance"] = scores["chance"]
+    return table.reset_index()
+
+
+def head_metrics(measurements: pd.DataFrame) -> list[str]:
+    """The detectors that gave numbers, in the order they stand in the table."""
+    scored = measurements[measurements["probe"].isin(("heads", "frequency usage"))]
+    return [str(metric) for metric in scored["metric"].unique()]
+
+
+def losses(measurements: pd.DataFrame) -> list[Row]:
+    """The loss under each condition, as the report shows it."""
+    rows = measurements[measurements["probe"] == "loss"]
+    names = ("positions", "variant", "tokens", "value", "ci_low", "ci_high", "chance", "n")
+    return [{name: row[name] for name in names} for row in rows.to_dict("records")]
+
+
+def edges(measurements: pd.DataFrame) -> list[Row]:
+    """The K-composition edges again, from the tidy table."""
+    found = measurements[measurements["probe"] == "k-composition"]
+    return [
+        {
+            "from_layer": int(row["metric"][1:].split("H")[0]),
+            "from_head": int(row["metric"].split("H")[1]),
+            "to_layer": int(row["layer"]),
+            "to_head": int(row["head"]),
+            "score": float(row["value"]),
+            "chance": float(row["chance"]),
+        }
+        for row in found.to_dict("records")
+    ]
+
+
+def _score(scores: HeadScores, head: int, metric: str) -> Score:
+    column = scores.column(metric)
+    names = ("value", "ci_low", "ci_high", "chance")
+    value, low, high, chance = (float(getattr(scores, name)[head, column]) for name in names)
+    return Score(metric, value, low, high, chance, int(scores.n[head, column]))
+
+
+def _number(metric: str, value: float = np.nan) -> Score:
+    """A number without interval or chance level."""
+    return Score(metric, value, np.nan, np.nan, np.nan, 0)
+
+
+def _row(context: Row, layer: int, head: int | None, site: str, probe: str, score: Score) -> Row:
+    where = {"layer": layer, "head": head, "site": site, "probe": probe}
+    return {**context, **where, **vars(score)}

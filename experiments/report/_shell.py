@@ -1,0 +1,151 @@
+"""What every page is made of: one file, its scripts named by their hashes, nothing fetched."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from experiments.measurements import COLUMNS
+from experiments.report._encode import json_text, number, script_text
+
+_TABLE_DIGITS = 6
+_MOST_CHOICES = 40  # a column with more different values is found by the text box instead
+
+
+def fill(
+    template: str, scripts: Sequence[Markup], page_data: Mapping[str, Any], data: Any, **words: Any
+) -> str:
+    """The page that `template` makes of `data` and `words`.
+
+    `page_data` is put in as JSON; a content security policy lets `scripts` run and nothing else.
+    """
+    environment = Environment(
+        loader=PackageLoader("experiments.report", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["figure"] = _figure
+    page = environment.get_template(template).render(
+        data=data,
+        info={k: v for k, v in data.info.items() if k not in ("command", "notes")},
+        constant=_constant_columns(data.measurements),
+        scripts=scripts,
+        policy=_policy(scripts),
+        style=script_text(_text("report.css")),
+        page_data=json_text(page_data),
+        **words,
+    )
+    # A folder's name need not be valid Unicode; the page has to be.
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def plotly() -> Markup:
+    """Plotly's script, which defines the global `Plotly`."""
+    source = files("plotly") / "package_data" / "plotly.min.js"
+    return script_text(source.read_text(encoding="utf-8"))
+
+
+def page_script(*names: str) -> Markup:
+    """A page's own script from its files, with the helpers that all pages share before them."""
+    return script_text("".join(map(_text, ("common.js", *names))))
+
+
+def _text(name: str) -> str:
+    return (files("experiments.report") / "templates" / name).read_text("utf-8")
+
+
+def _policy(scripts: Sequence[Markup]) -> str:
+    """A content security policy: these scripts by hash, styles and images in the page, no more."""
+    digests = (hashlib.sha256(script.encode("utf-8")).digest() for script in scripts)
+    sources = " ".join(f"'sha256-{base64.b64encode(d).decode('ascii')}'" for d in digests)
+    return (
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _figure(value: Any) -> str:
+    """A number for reading: three digits, at most four after the point, a dash for none."""
+    rounded = number(value, 3)
+    if rounded is None:
+        return "–"
+    text = f"{rounded:.4f}" if abs(rounded) < 0.01 else f"{rounded:.3g}"
+    text = f"{rounded:.0f}" if abs(rounded) >= 100 else text
+    return ("0" if float(text) == 0 else text).replace("-", "−")
+
+
+def measurements_table(measurements: pd.DataFrame) -> dict[str, Any]:
+    """All measurements for the sortable table; columns that say nothing new are not shown."""
+    order = [*COLUMNS, *(c for c in measurements.columns if c not in COLUMNS)]
+    plain = ("value", "ci_low", "ci_high", "n", "chance")
+    return sortable(
+        measurements[order],
+        shown=lambda name, distinct: distinct > 1 or name in ("metric", "value"),
+        chosen=lambda name, distinct: 1 < distinct <= _MOST_CHOICES and name not in plain,
+    )
+
+
+def sortable(
+    frame: pd.DataFrame, shown: Callable[[str, int], bool], chosen: Callable[[str, int], bool]
+) -> dict[str, Any]:
+    """A table column by column, text and numbers apart, as the page's sortable table reads it.
+
+    `shown` and `chosen` are asked, by a column's name and its number of different values, whether
+    the column is drawn and whether it gets a menu that picks one of its values.
+    """
+    columns = []
+    for name in frame.columns:
+        column = frame[name]
+        numeric = pd.api.types.is_numeric_dtype(column) and column.dtype != bool
+        if numeric:
+            values: list[Any] = [number(v, _TABLE_DIGITS) for v in column.astype(float)]
+        else:
+            values = [None if pd.isna(v) else str(v) for v in column]
+        distinct = len(set(values))
+        columns.append(
+            {
+                "name": str(name),
+                "numeric": bool(numeric),
+                "shown": shown(str(name), distinct),
+                "choices": chosen(str(name), distinct),
+                "values": values,
+            }
+        )
+    return {"length": len(frame), "columns": columns}
+
+
+def _constant_columns(measurements: pd.DataFrame) -> dict[str, Any]:
+    """Columns that say the same in every row: said once above the table instead."""
+    return {
+        name: measurements[name].iloc[0]
+        for name in COLUMNS
+        if measurements[name].nunique(dropna=False) == 1
+        and not pd.isna(measurements[name].iloc[0])
+        and measurements[name].iloc[0] != ""
+        and name not in ("metric", "value")
+    }
+
+
+def top_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> float:
+    """The largest of these numbers in the rows: the far end of the scale they are drawn on."""
+    found = (number(row[name]) for row in rows for name in names)
+    return max((value for value in found if value is not None), default=0.0)
+
+
+def marks(row: Mapping[str, Any], names: Sequence[str], top: float) -> dict[str, float]:
+    """Percent of the scale from 0 to `top` at which each of these numbers of a row is drawn."""
+    found = {name: number(row[name]) for name in names}
+    scale = 96 / top if top > 0 else 0.0
+    return {
+        name: float(np.clip(2 + value * scale, 0, 100))
+        for name, value in found.items()
+        if value is not None
+    }

@@ -1,0 +1,219 @@
+"use strict";
+// What every page's script stands on: elements, menus, downloads, colours, tables, the theme.
+const common = (() => {
+const page = JSON.parse(document.getElementById("report-data").textContent);
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+// ---------------------------------------------------------------- elements and text
+
+function element(tag, text, attributes = {}) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+// Plotly reads labels as a kind of HTML.
+const plotText = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+const CONTROL_PICTURES = { "\n": "↵", "\t": "⇥", " ": "␣" };
+const visible = (token) => token === "" ? "∅" : token.replace(/[\u0000-\u0020\u007f]/g,
+  (c) => CONTROL_PICTURES[c] ?? (c === "\u007f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
+
+// ---------------------------------------------------------------- downloads
+
+function save(name, type, text) {
+  const link = element("a", "", { download: name.replace(/[^\w.-]+/g, "-") });
+  link.href = URL.createObjectURL(new Blob([text], { type: `${type};charset=utf-8` }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+function saveCsv(name, header, rows) {
+  const cell = (v) => v === null || v === undefined ? "" : /[",\r\n]/.test(v) ? `"${String(v).replace(/"/g, '""')}"` : String(v);
+  save(`${name}.csv`, "text/csv", [header, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n");
+}
+
+// ---------------------------------------------------------------- drop-down menus
+
+// Menus in which each one offers only what exists under the choices before it.
+function menus(host, controls, exists, changed) {
+  const chosen = controls.map((control) => control.value);
+  function refresh() {
+    host.replaceChildren();
+    controls.forEach((control, i) => {
+      const offered = control.options.filter(([value]) => exists([...chosen.slice(0, i), value]));
+      if (!offered.some(([value]) => value === chosen[i]) && offered.length) chosen[i] = offered[offered.length - 1][0];
+      const select = element("select", undefined, { name: control.name });
+      for (const [value, label] of offered) {
+        const option = element("option", label, { value });
+        option.selected = value === chosen[i];
+        select.append(option);
+      }
+      select.addEventListener("change", () => {
+        chosen[i] = select.value;
+        refresh();
+        changed();
+        $(`select[name="${control.name}"]`, host).focus();
+      });
+      const label = element("label", `${control.label} `);
+      label.append(select);
+      host.append(label);
+    });
+  }
+  refresh();
+  return { chosen, refresh };
+}
+
+// ---------------------------------------------------------------- charts
+
+const probe = document.body.appendChild(element("span", "", { class: "hidden", "aria-hidden": "true" }));
+function resolve(name, alpha = 1) {
+  probe.style.color = `color-mix(in srgb, var(${name}) ${100 * alpha}%, transparent)`;
+  const parts = getComputedStyle(probe).color.match(/[\d.]+/g).map(Number);
+  const channels = getComputedStyle(probe).color.startsWith("color(") ? parts.slice(0, 3).map((c) => Math.round(255 * c)) : parts.slice(0, 3);
+  return `rgba(${channels.join(",")},${parts[3] ?? 1})`;
+}
+
+const CONFIG = { responsive: true, displayModeBar: false };
+const CIVIDIS = ["#00204d", "#00306f", "#2a406c", "#48526b", "#5e626e", "#727374", "#878479", "#9e9677", "#b6a971", "#d0be67", "#ead357", "#fee838"]
+  .map((colour, i, all) => [i / (all.length - 1), colour]);
+
+function plotLayout(xTitle) {
+  const axis = { gridcolor: resolve("--grid"), linecolor: resolve("--line"), zeroline: false, automargin: true, ticks: "outside",
+    ticklen: 4, tickcolor: resolve("--line") };
+  return { margin: { l: 42, r: 8, t: 8, b: 38 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: "system-ui, sans-serif", size: 11, color: resolve("--soft") }, hovermode: "closest",
+    xaxis: { ...axis, title: { text: plotText(xTitle), standoff: 6, font: { size: 11 } } }, yaxis: { ...axis },
+    hoverlabel: { bgcolor: resolve("--panel"), bordercolor: resolve("--line"), font: { color: resolve("--ink") } } };
+}
+
+// A view box lets the print style scale the drawing to the paper.
+function scalable(plot) {
+  for (const svg of $$(".main-svg", plot)) {
+    const width = svg.getAttribute("width"), height = svg.getAttribute("height");
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    plot.style.setProperty("--ratio", width / height);
+  }
+}
+
+function drawPlot(plot, traces, layout) {
+  const first = !plot.on;
+  Plotly.react(plot, traces, layout, CONFIG);
+  if (first) plot.on("plotly_afterplot", () => scalable(plot));
+  scalable(plot);
+}
+
+// ---------------------------------------------------------------- attention
+
+let views = 0;
+// CircuitsVis in `box`. Its root is kept there, so that the next view can take this one down.
+function showCircuits(box, component, properties) {
+  box.circuits?.unmount();
+  const host = element("div", undefined, { id: `circuits-${views++}` });
+  box.replaceChildren(host);
+  box.circuits = CircuitsVis.render(host.id, component, properties);
+}
+
+const shortened = (token) => visible(token).length > 14 ? visible(token).slice(0, 13) + "…" : visible(token);
+
+// ---------------------------------------------------------------- sortable tables
+
+// Fills the table in `box`; `dress`, if given, is called with each row drawn and its number.
+function sortableTable(box, { length, columns }, dress = () => {}) {
+  const PER_PAGE = 25, shown = columns.filter((c) => c.shown);
+  const table = $(".sortable", box), head = $("thead", table), body = $("tbody", table), chosen = new Map();
+  const text = Array.from({ length }, (_, i) => columns.map((c) => c.values[i] ?? "").join("\u0001").toLowerCase());
+  let order = null, descending = false, at = 0, rows = [];
+
+  const read = ({ values, numeric }, i) => values[i] === null ? "–" : numeric ? String(Number(values[i].toPrecision(4))) : values[i];
+  function compare(a, b) {
+    const x = order.values[a], y = order.values[b];
+    if (x === null || y === null) return (x === null) - (y === null) || a - b; // missing ones last, both ways
+    const sign = order.numeric ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
+    return (descending ? -sign : sign) || a - b;
+  }
+  function refresh() {
+    const wanted = $(".search", box).value.toLowerCase().split(/\s+/).filter(Boolean);
+    rows = [...Array(length).keys()].filter((i) => wanted.every((word) => text[i].includes(word))
+      && [...chosen].every(([column, value]) => String(column.values[i] ?? "") === value));
+    if (order) rows.sort(compare);
+    at = 0;
+    turn();
+  }
+  function turn() {
+    const last = Math.min(at + PER_PAGE, rows.length);
+    body.replaceChildren(...rows.slice(at, last).map((i) => {
+      const row = element("tr");
+      for (const column of shown) row.append(element("td", read(column, i), column.numeric ? { class: "num" } : {}));
+      dress(row, i);
+      return row;
+    }));
+    $(".count", box).textContent = rows.length ? `rows ${at + 1} to ${last} of ${rows.length}` : "no row matches";
+    $(".previous", box).disabled = at === 0;
+    $(".next", box).disabled = last >= rows.length;
+  }
+  const titles = element("tr");
+  for (const column of shown) {
+    const cell = element("th", undefined, { scope: "col" }), button = element("button", column.name, { type: "button" });
+    if (column.numeric) cell.className = "num";
+    button.addEventListener("click", () => {
+      descending = order === column ? !descending : false;
+      order = column;
+      for (const other of titles.children) other.removeAttribute("aria-sort");
+      cell.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      refresh();
+    });
+    cell.append(button);
+    if (column.choices) {
+      const select = element("select", undefined, { "aria-label": `only this ${column.name}`, name: column.name });
+      const values = [...new Set(column.values.map((v) => String(v ?? "")))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+      select.append(element("option", "all", { value: "all" }), ...values.map((v, i) => element("option", v === "" ? "(none)" : v, { value: `=${i}` })));
+      select.addEventListener("change", () => {
+        select.value === "all" ? chosen.delete(column) : chosen.set(column, values[Number(select.value.slice(1))]);
+        refresh();
+      });
+      cell.append(select);
+    }
+    titles.append(cell);
+  }
+  head.append(titles);
+  $(".search", box).addEventListener("input", refresh);
+  $(".clear", box).addEventListener("click", () => {
+    $(".search", box).value = "";
+    chosen.clear();
+    for (const select of $$("select", head)) select.value = "all";
+    refresh();
+  });
+  $(".previous", box).addEventListener("click", () => { at -= PER_PAGE; turn(); });
+  $(".next", box).addEventListener("click", () => { at += PER_PAGE; turn(); });
+  refresh();
+  // The rows found, in their order, as lists of the values of these columns.
+  return { turn, found: (kept = columns) => rows.map((i) => kept.map((c) => c.values[i])) };
+}
+
+function measurementsTable() {
+  const table = sortableTable($("#measurements"), page.table);
+  $("#table-csv").addEventListener("click", () => saveCsv("measurements", page.table.columns.map((c) => c.name), table.found()));
+}
+
+// ---------------------------------------------------------------- dark, light, paper
+
+function setUpTheme(redraw) {
+  const root = document.documentElement, dark = matchMedia("(prefers-color-scheme: dark)");
+  $("#theme").addEventListener("click", () => {
+    const now = root.dataset.theme ?? (dark.matches ? "dark" : "light");
+    root.dataset.theme = now === "dark" ? "light" : "dark";
+    redraw();
+  });
+  dark.addEventListener("change", redraw);
+  // Paper is white: draw for it, then go back.
+  let before;
+  addEventListener("beforeprint", () => { before = root.dataset.theme; root.dataset.theme = "light"; redraw(); });
+  addEventListener("afterprint", () => { before ? root.dataset.theme = before : delete root.dataset.theme; redraw(); });
+}
+
+return { page, $, $$, element, plotText, visible, shortened, saveCsv, save, menus, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
+  sortableTable, measurementsTable, setUpTheme };
+})();

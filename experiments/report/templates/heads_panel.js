@@ -1,0 +1,246 @@
+// One head: its label, attention, distances, frequencies and scores. And what words and colours heads have.
+const panel = (() => {
+const { page, $, $$, element, plotText, visible, shortened, saveCsv, resolve, plotLayout, drawPlot, showCircuits } = common;
+const { conditions, metrics, labels } = page;
+const ABLATED = conditions[1];
+const ROLES = ["intact", "ablated"];
+const column = Object.fromEntries(page.heads.columns.map((c) => [c.name, c.values]));
+const numberOf = new Map(column.name.map((name, i) => [name, i]));
+const words = (name) => name.replaceAll("_", " ");
+let shown = null;
+
+// Three digits, at most four after the point, as in the tables that Python writes.
+function asFigure(value) {
+  if (value === null || value === undefined) return "–";
+  const rounded = Number(value.toPrecision(3)), small = Math.abs(rounded) < 0.01;
+  const text = small ? rounded.toFixed(4) : String(Math.abs(rounded) >= 100 ? Math.round(rounded) : rounded);
+  return (Number(text) === 0 ? "0" : text).replace("-", "−");
+}
+const probability = (p) => p !== null && p < 0.0001 ? "< 0.0001" : asFigure(p);
+const interval = (low, high) => low === null || low === undefined ? "" : ` [${asFigure(low)}, ${asFigure(high)}]`;
+
+// One colour per label; "none" and what no rule names stay pale.
+const PLAIN = "none", COLOURS = 10;
+const coloured = labels.filter((label) => label !== PLAIN);
+const colourOf = (label) => label === null || label === PLAIN ? "--label-none" : `--label-${coloured.indexOf(label) % COLOURS}`;
+const initials = (label) => label === null || label === PLAIN ? "·" : label.split(/[-_ ]+/).map((word) => word.slice(0, 1).toUpperCase()).join("");
+function swatch(label) {
+  const made = element("span", undefined, { class: "swatch" });
+  made.style.setProperty("--own", `var(${colourOf(label)})`);
+  return made;
+}
+
+// ---------------------------------------------------------------- the panel
+
+function showHead(i) {
+  shown = i;
+  const title = $("#head-title"), label = column.label[i];
+  title.replaceChildren(`${column.name[i]} `, swatch(label), label ?? "no label");
+  $("#head-menu select").value = column.name[i];
+  const facts = [["Confidence", asFigure(column.confidence[i])], ["p, shuffled", probability(column.p_shuffled[i])],
+    ["p, random-init twin", probability(column.p_random_init[i])], ["q, all heads and rules", probability(column.q_value[i])],
+    ["Next best label", column.runner_up[i] || "–"]];
+  if (ABLATED) facts.push([`Label under ${ABLATED}`, column.ablated_label[i] ?? "–"], ["Depends on", column.dependence[i] || "–"],
+    ["Retention", asFigure(column.retention[i]) + interval(column.retention_low[i], column.retention_high[i])]);
+  $("#head .facts").replaceChildren(...facts.map(([name, value]) => {
+    const fact = element("div");
+    fact.append(element("span", name), element("b", value));
+    return fact;
+  }));
+  redrawPanel();
+  drawScores();
+  // Last, and once only where several heads are picked in a row: the views take longest to draw.
+  clearTimeout(attention);
+  attention = setTimeout(drawAttention);
+}
+
+// `select` is called with the number of the head that the panel's menu picks.
+function setUpPanel(select) {
+  const menu = element("select", undefined, { name: "head" }), label = element("label", "Head ");
+  menu.append(...column.name.map((name, i) => element("option", `${name} ${column.label[i] ?? ""}`, { value: name })));
+  menu.addEventListener("change", () => select(numberOf.get(menu.value)));
+  label.append(menu);
+  $("#head-menu").append(label);
+  if ($("#attention .pair")) setUpAttention($("#attention"));
+  saveHeadNumbers();
+}
+
+function redrawPanel() {
+  drawProfile();
+  drawUsage();
+}
+
+// -- its attention
+
+let prompt = 0, side = "both", attention;
+
+// The weights [query key] of one head, unpacked only when it is looked at.
+function weightsOf(condition, head) {
+  const bytes = atob(page.patterns[condition][prompt][column.layer[head]][column.head[head]]), n = page.prompts[prompt].length;
+  let at = 0;
+  return Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => k > q ? 0 : Math.round(bytes.charCodeAt(at++) / 0.255) / 1000));
+}
+
+function setUpAttention(figure) {
+  const menu = element("select", undefined, { name: "prompt" }), label = element("label", "Prompt ");
+  menu.append(...page.prompts.map((tokens, p) => {
+    const start = tokens.map(visible).join("");
+    return element("option", `${p + 1}: ${start.length > 40 ? start.slice(0, 40) + "…" : start}`, { value: p });
+  }));
+  menu.addEventListener("change", () => { prompt = Number(menu.value); drawAttention(); });
+  label.append(menu);
+  $(".controls", figure).append(label);
+  const kept = conditions.filter((condition) => condition in page.patterns);
+  if (kept.length > 1) for (const [value, name] of [["both", "side by side"], ...kept.map((condition) => [condition, condition])]) {
+    const chip = element("button", name, { type: "button", "aria-pressed": value === side });
+    chip.addEventListener("click", () => {
+      side = value;
+      for (const other of $$(".chips button", figure)) other.setAttribute("aria-pressed", other === chip);
+      drawAttention();
+    });
+    $(".chips", figure).append(chip);
+  }
+  $(".pair", figure).append(...kept.map((condition) => {
+    const view = element("div", undefined, { "data-condition": condition });
+    view.append(element("h4", condition), element("div", undefined, { class: "circuits", role: "group", "aria-label": `Attention pattern, ${condition}` }));
+    return view;
+  }));
+  $(".csv", figure).addEventListener("click", () => {
+    const rows = kept.flatMap((condition) => weightsOf(condition, shown).flatMap((row, q) => row.slice(0, q + 1).map((w, k) => [condition, q, k, w])));
+    saveCsv(`attention-${column.name[shown]}-prompt-${prompt + 1}`, ["positions", "query", "key", "weight"], rows);
+  });
+}
+
+function drawAttention() {
+  const figure = $("#attention");
+  if (!$(".pair", figure)) return;
+  const views = $$(".pair > div", figure), tokens = page.prompts[prompt], found = views.map((view) => weightsOf(view.dataset.condition, shown));
+  // The first queries have few keys and so weights near one: they must not set the scale.
+  const seen = found.flatMap((weights) => weights.flatMap((row, q) => row.slice(0, q + 1))).sort((a, b) => a - b);
+  const top = Math.max(0.05, seen[Math.floor(0.99 * (seen.length - 1))]);
+  views.forEach((view, v) => {
+    view.hidden = side !== "both" && side !== view.dataset.condition;
+    if (!view.hidden) showCircuits($(".circuits", view), CircuitsVis.AttentionPattern, { attention: found[v], tokens: tokens.map(shortened), maskUpperTri: true, minValue: 0, maxValue: top });
+  });
+  $(".pair", figure).classList.toggle("single", views.filter((view) => !view.hidden).length < 2);
+  $(".prompt", figure).replaceChildren(...tokens.map((token, t) => element("span", visible(token), { title: `token ${t}` })));
+  $(".top", figure).textContent = ` Full colour from a weight of ${asFigure(top)}.`;
+}
+
+// -- its numbers by distance and by frequency
+
+const LINES = { intact: ["--trained", "solid"], ablated: ["--random-init", "solid"], chance: ["--chance", "dash"], query: ["--trained", "solid"], key: ["--bidirectional", "solid"] };
+
+function drawLines(figure, lines, layout) {
+  const legend = $(".legend", figure), plot = $(".plot", figure);
+  legend.replaceChildren(...lines.map(({ role, name }) => {
+    const key = element("span", undefined, { class: "key" }), mark = element("i", undefined, { class: "line" });
+    mark.style.borderTop = `2px ${LINES[role][1] === "dash" ? "dashed" : "solid"} var(${LINES[role][0]})`;
+    key.append(mark, name);
+    return key;
+  }));
+  const traces = lines.map(({ role, name, x, y, text }) => ({ x, y, text, type: "scatter", mode: "lines", name: plotText(name), showlegend: false,
+    line: { color: resolve(LINES[role][0]), width: role === "chance" ? 1.4 : 2, dash: LINES[role][1] },
+    hovertemplate: `%{text}: %{y:.3~g}<extra>${plotText(name).replace(/%/g, "%\u200b")}</extra>` }));
+  drawPlot(plot, traces, layout);
+}
+
+function profilesOf(i) {
+  const lines = Object.entries(page.profiles).map(([condition, profile]) =>
+    ({ role: ROLES[conditions.indexOf(condition)], name: condition, y: profile[column.layer[i]][column.head[i]] }));
+  if (page.chance) lines.push({ role: "chance", name: "chance", y: page.chance });
+  return lines;
+}
+
+function drawProfile() {
+  const figure = $("#profile");
+  if (!$(".plot", figure)) return;
+  const layout = plotLayout("tokens back from the query");
+  layout.yaxis.rangemode = "tozero";
+  drawLines(figure, profilesOf(shown).map((line) => ({ ...line, x: line.y.map((_, offset) => offset), text: line.y.map((_, offset) => `${offset} back`) })), layout);
+}
+
+const radiansOf = (i) => page.frequencies.radians[column.layer[i]];
+const usageOf = (i) => ["query", "key"].map((role) => ({ role, name: `${role} norm`, y: page.frequencies[`${role}_norm`][column.layer[i]][column.head[i]] }));
+
+// Ticks that say radians per token under ranks: frequencies may be zero, which no logarithm shows.
+function frequencyTicks(radians, most) {
+  const step = Math.max(1, Math.ceil(radians.length / most)), kept = radians.map((_, f) => f).filter((f) => f % step === 0);
+  return { tickvals: kept, ticktext: kept.map((f) => radians[f] === null ? "" : radians[f] === 0 ? "0" : radians[f] < 0.001 ? radians[f].toExponential(0) : String(Number(radians[f].toPrecision(2)))) };
+}
+
+function drawUsage() {
+  const figure = $("#usage"), plot = $(".plot", figure);
+  if (!plot) return;
+  const radians = radiansOf(shown), rotates = radians.some((r) => r !== null);
+  for (const part of [plot, $(".legend", figure), $("figcaption", figure)]) part.hidden = !rotates;
+  $(".empty", figure).hidden = rotates;
+  if (!rotates) return;
+  const layout = plotLayout("radians per token, highest frequency first"), x = radians.map((_, f) => f);
+  Object.assign(layout.xaxis, frequencyTicks(radians, 8));
+  layout.yaxis.rangemode = "tozero";
+  drawLines(figure, usageOf(shown).map((line) => ({ ...line, x, text: radians.map((r) => `${asFigure(r)} rad/token`) })), layout);
+}
+
+// -- its scores
+
+function scaleOf(metric) {
+  const names = ["", "_low", "_high", "_chance", "_ablated"].map((end) => column[metric + end]);
+  const values = names.flat().filter((v) => v !== null), low = Math.min(0, ...values), high = Math.max(...values, low + 1e-9);
+  return (value) => 2 + 96 * (value - low) / (high - low);
+}
+const scales = Object.fromEntries(metrics.map((metric) => [metric, scaleOf(metric)]));
+
+function drawScores() {
+  const i = shown, figure = $("#scores"), head = element("tr"), ablated = ABLATED ? [`Ablated: ${ABLATED}`] : [];
+  for (const [n, name] of ["Measure", "Intact", "95% interval", "Chance", ...ablated, "On one scale"].entries())
+    head.append(element("th", name, n && name !== "On one scale" ? { scope: "col", class: "num" } : { scope: "col" }));
+  $("thead", figure).replaceChildren(head);
+  $("tbody", figure).replaceChildren(...metrics.map((metric) => {
+    const row = element("tr"), at = (end) => column[metric + end]?.[i] ?? null, value = element("td", undefined, { class: "num" });
+    value.append(element("strong", asFigure(at(""))));
+    row.append(element("th", words(metric), { scope: "row" }), value, element("td", at("_low") === null ? "–" : `${asFigure(at("_low"))} to ${asFigure(at("_high"))}`, { class: "num" }),
+      element("td", asFigure(at("_chance")), { class: "num" }));
+    if (ABLATED) row.append(element("td", asFigure(at("_ablated")) + interval(at("_ablated_low"), at("_ablated_high")), { class: "num" }));
+    const cell = element("td", undefined, { class: "dots" });
+    cell.append(dots(scales[metric], at));
+    row.append(cell);
+    return row;
+  }));
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+function drawn(tag, attributes) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+function dots(scale, at) {
+  const svg = drawn("svg", { viewBox: "0 0 100 16", preserveAspectRatio: "none", "aria-hidden": "true" });
+  const line = (kind, from, to, y1, y2) => from !== null && to !== null && svg.append(drawn("line", { class: kind, x1: scale(from), x2: scale(to), y1, y2 }));
+  line("chance", at("_chance"), at("_chance"), 1, 15);
+  line("interval intact", at("_low"), at("_high"), 8, 8);
+  line("value intact", at(""), at(""), 3, 13);
+  if (ABLATED) line("value ablated", at("_ablated"), at("_ablated"), 3, 13);
+  return svg;
+}
+
+// -- its numbers as files
+
+function saveHeadNumbers() {
+  const name = (what) => `${what}-${column.name[shown]}`;
+  $("#profile .csv")?.addEventListener("click", () => saveCsv(name("distance"), ["positions", "tokens_back", "weight"],
+    profilesOf(shown).flatMap((line) => line.y.map((y, offset) => [line.name, offset, y]))));
+  $("#usage .csv")?.addEventListener("click", () => {
+    const [query, key] = usageOf(shown);
+    saveCsv(name("frequencies"), ["rank", "radians_per_token", "query_norm", "key_norm"], radiansOf(shown).map((r, f) => [f, r, query.y[f], key.y[f]]));
+  });
+  const ends = ["", "_low", "_high", "_chance", "_ablated"];
+  $("#scores .csv").addEventListener("click", () => saveCsv(name("scores"), ["metric", "value", "ci_low", "ci_high", "chance", "ablated"],
+    metrics.map((metric) => [metric, ...ends.map((end) => column[metric + end][shown])])));
+}
+
+return { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, drawn, setUpPanel, showHead,
+  redrawPanel };
+})();

@@ -1,0 +1,227 @@
+"""The classification of heads end to end, on models small enough to train here and on Gemma."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from experiments import HeadClassification, HeadsConfig, classify_heads, head_cells, heads
+from experiments.heads import TWIN
+from experiments.runs import load_run
+from nope_interp.config import TransformerConfig
+from nope_interp.errors import UserError
+from nope_interp.training_config import TrainingConfig
+from tests.huggingface import save_folder, tiny_gemma3, words
+
+CONFIG = HeadsConfig(
+    transformer=TransformerConfig(2, 32, 4, d_vocab=257, n_ctx=40, positions="rotary"),
+    training=TrainingConfig(steps=4, batch_size=4, seq_len=40, warmup=2, checkpoint_every=2),
+    ablate="rotary",
+    seq_len=40,
+    n_sequences=16,
+    batch_size=8,
+)
+N_HEADS = 2 * 4
+
+
+def run(out: Path, **changes: Any) -> HeadClassification:
+    return classify_heads(dataclasses.replace(CONFIG, **changes), out=out, show_progress=False)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> HeadClassification:
+    return run(tmp_path_factory.mktemp("runs"))
+
+
+def test_every_head_has_every_score_in_every_cell(found: HeadClassification) -> None:
+    scores = found.measurements[found.measurements["probe"] == "heads"]
+    cells = scores.groupby(["variant", "positions"])
+    assert set(cells.groups) == {
+        ("trained", "intact"),
+        ("trained", "rotary:none"),
+        (TWIN, "intact"),
+    }
+    assert cells.size().unique().tolist() == [N_HEADS * 11]
+    assert scores["value"].notna().all()
+    assert (scores["ci_low"] <= scores["value"] + 1e-12).all()
+    assert (scores["value"] <= scores["ci_high"] + 1e-12).all()
+    chances = scores.groupby("metric")["chance"].apply(lambda column: column.notna().all())
+    assert not chances[["uniform", "entropy"]].any()
+    assert chances.drop(["uniform", "entropy"]).all()
+
+
+def test_the_table_of_heads_comes_from_the_measurements(found: HeadClassification) -> None:
+    table, rows = found.heads, found.measurements
+    assert len(table) == N_HEADS
+    assert not table.duplicated(["layer", "head"]).any()
+    for _, head in table.iterrows():
+        here = rows[
+            (rows["layer"] == head["layer"])
+            & (rows["head"] == head["head"])
+            & (rows["variant"] == "trained")
+        ]
+        for positions, suffix in (("intact", ""), ("rotary:none", "_ablated")):
+            value = here[(here["positions"] == positions) & (here["metric"] == "previous_token")]
+            assert (
+                value[value["probe"] == "heads"]["value"].item() == head[f"previous_token{suffix}"]
+            )
+        label = here[(here["positions"] == "intact") & (here["probe"] == "label")]
+        assert label["metric"].item() == head["label"]
+        assert label["value"].item() == head["confidence"]
+    assert table["q_value"].between(0, 1).all()
+
+
+def test_losses_stand_beside_every_condition(found: HeadClassification) -> None:
+    losses = found.measurements[found.measurements["probe"] == "loss"]
+    assert losses["positions"].tolist() == ["intact", "rotary:none", "intact"]
+    # The trained model is hardly trained: close to a uniform guess over 257 tokens.
+    assert losses["chance"].to_numpy() == pytest.approx(np.log(257))
+    assert losses["value"].between(3, 6).all()
+    assert "nats per token" in found.headline
+
+
+def test_the_subject_is_the_same_model_again_after_the_ablation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[Any] = []
+    real = heads.read_cell
+
+    def keep(model: Any, **kwargs: Any) -> Any:
+        before = model(tokens)
+        cell = real(model, **kwargs)
+        models.append((model, before))
+        return cell
+
+    tokens = torch.randint(256, (2, 20))
+    monkeypatch.setattr(heads, "read_cell", keep)
+    run(tmp_path)
+    (intact, before), (ablated, under), _ = models
+    assert intact is ablated
+    assert not torch.equal(before, under)
+    assert torch.equal(intact(tokens), before)
+
+
+def test_same_seed_same_numbers(found: HeadClassification, tmp_path: Path) -> None:
+    again = run(tmp_path)
+    pd.testing.assert_frame_equal(again.measurements, found.measurements)
+    for name, array in found.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+
+
+def test_killed_run_goes_on_and_ends_in_the_same_numbers(
+    found: HeadClassification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = heads.read_cell, []
+
+    def dying(model: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs["description"])
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(model, **kwargs)
+
+    monkeypatch.setattr(heads, "read_cell", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    resumed = run(tmp_path)
+    assert len(calls) == 2 + 2  # the first of three cells was kept
+    pd.testing.assert_frame_equal(resumed.measurements, found.measurements)
+    assert not (resumed.folder / "cells").exists()
+
+
+def test_damaged_cells_are_read_again(found: HeadClassification, tmp_path: Path) -> None:
+    path = tmp_path / "cell.safetensors"
+    path.write_bytes(b"not tensors")
+    assert head_cells.load_cell(path) is None
+    assert head_cells.load_cell(tmp_path / "absent.safetensors") is None
+
+
+def test_finished_runs_are_read_back(found: HeadClassification, tmp_path: Path) -> None:
+    again = load_run(found.folder)
+    assert isinstance(again, HeadClassification)
+    assert again.headline == found.headline
+    pd.testing.assert_frame_equal(again.heads, found.heads)
+    with pytest.raises(UserError, match="holds no finished run"):
+        load_run(tmp_path)
+    copy = Path(shutil.copytree(found.folder, tmp_path / "copy"))
+    info = json.loads((copy / "info.json").read_text())
+    (copy / "info.json").write_text(json.dumps(info | {"experiment": "haeds"}))
+    with pytest.raises(UserError, match="did you mean 'heads'"):
+        load_run(copy)
+
+
+def test_the_page_and_the_plain_table(found: HeadClassification) -> None:
+    page = found.write_report().read_text()
+    assert "The attention heads of" in page
+    assert found._repr_html_().startswith("<iframe")
+    lines = found.markdown().splitlines()
+    assert len(lines) == 2 + N_HEADS
+    assert lines[0].startswith("| layer | head | label |")
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "alibi", "t5"])
+def test_every_encoding_of_ours_is_classified_and_ablated(positions: str, tmp_path: Path) -> None:
+    transformer = dataclasses.replace(CONFIG.transformer, positions=positions)
+    found = run(tmp_path, transformer=transformer, ablate="all", prompts=("one two", "three"))
+    assert found.info["ablation"] == "all:none"
+    assert found.heads["ablated_label"].notna().all()
+    assert found.arrays["pattern/intact/0"].shape == (2, 4, 8, 8)  # a begin token and 7 bytes
+    assert "frequency/query_norm" not in found.arrays
+
+
+def test_a_model_without_positions_is_classified_as_it_is(tmp_path: Path) -> None:
+    transformer = dataclasses.replace(CONFIG.transformer, positions="none")
+    plain = run(tmp_path, transformer=transformer, ablate=None, random_init=True)
+    assert plain.info["ablation"] is None
+    scores = plain.measurements[plain.measurements["probe"] == "heads"]
+    assert set(scores["variant"]) == {"random-init", TWIN}
+    # Two draws of untrained weights: the twin is another one.
+    by_variant = scores.pivot_table("value", ["layer", "head", "metric"], "variant")
+    assert (by_variant["random-init"] != by_variant[TWIN]).mean() > 0.8
+    copies = by_variant.xs("repeated_token", level="metric")
+    # Copies of one token look alike to a first layer without positions.
+    assert (copies.loc[0] < 1e-6).all().all()
+    with pytest.raises(UserError, match="no positional encoding: there is nothing to take away"):
+        run(tmp_path, transformer=transformer, ablate="all")
+
+
+def test_a_pretrained_model(tmp_path: Path) -> None:
+    folder = save_folder(tiny_gemma3(), tmp_path / "gemma")
+    text = tmp_path / "text.txt"
+    text.write_text(words(3000))
+    found = run(tmp_path, model=str(folder), text=str(text), ablate="rotary", lift_window=True)
+    assert "base" in found.info["positions"]
+    assert len(found.heads) == 3 * 4
+    radians = found.arrays["frequency/radians_per_token"]
+    assert radians.shape == (3, 4)
+    assert (np.diff(radians, axis=1) < 0).all()  # highest first
+    high = found.measurements[found.measurements["metric"] == "high_frequency_share"]
+    assert len(high) == 12 * 3
+    with pytest.raises(UserError, match="has no learned positions: it has rotary ones"):
+        run(tmp_path, model=str(folder), text=str(text), ablate="learned")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ablate": "rotery"}, "did you mean 'rotary'"),
+        ({"ablate_layers": (5,)}, "no layer 5"),
+        ({"ablate_heads": (9,)}, "no head 9"),
+        ({"prompts": ("x" * 50,)}, "has 51 tokens: give 2 to 40"),
+        ({"prompts": ("",)}, "none of them empty"),
+        ({"ablate": None, "lift_window": True}, "without ablate"),
+        ({"n_sequences": 8}, "use at least 16"),
+        ({"seq_len": 12}, "use at least 24"),
+        ({"seq_len": 400}, "more than the context of 40"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    found: HeadClassification, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run(tmp_path, **{"model": str(found.folder / "model.safetensors"), **changes})
