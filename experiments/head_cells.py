@@ -18,7 +18,7 @@ from experiments.measurements import read_arrays, write_arrays
 from nope_interp.errors import UserError
 from nope_interp.layer_positions import LayerPositions
 from nope_interp.losses import sequence_losses
-from nope_interp.streams import Listener, one_thread_pool, stream
+from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
 from probes.controls import SequenceBootstrap
 from probes.frequencies import FrequencyUsage
 from probes.heads import METRICS, HeadProbe, HeadScores
@@ -68,7 +68,8 @@ def read_cell(
     run = partial(_stream, model, batch_size=batch_size, description=description)
     run(
         tokens.text,
-        _on_patterns(probes, lambda probe: probe.read_text) | _on_rotated(model, usages),
+        _on_patterns(probes, lambda probe: probe.read_text)
+        | _on_rotated(model, usages, tokens.text[:1, :2]),
         "text",
     )
     run(
@@ -127,25 +128,26 @@ def _on_patterns(
     }
 
 
-def _on_rotated(model: Any, usages: Mapping[int, FrequencyUsage]) -> dict[str, Listener]:
-    """Listeners that bring each rotating layer's queries and keys together."""
+def _on_rotated(
+    model: Any, usages: Mapping[int, FrequencyUsage], tokens: Tensor
+) -> dict[str, Listener]:
+    """Listeners that bring each rotating layer's queries and keys together.
+
+    After the rotation where the model shows it there, else before: their norms are the same.
+    """
+    after = {layer: f"blocks.{layer}.attn.hook_rot_" for layer in usages}
+    firing = firing_hooks(model, [f"{stem}{of}" for stem in after.values() for of in "qk"], tokens)
     listeners: dict[str, Listener] = {}
     for layer, usage in usages.items():
-        queries, keys = (_rotated_hook(model, layer, of) for of in "qk")
+        stem = after[layer] if f"{after[layer]}q" in firing else f"blocks.{layer}.attn.hook_"
         held: list[Tensor] = []
-        listeners[queries] = held.append
-        listeners[keys] = partial(_meet, usage, held)
+        listeners[f"{stem}q"] = held.append
+        listeners[f"{stem}k"] = partial(_meet, usage, held)
     return listeners
 
 
 def _meet(usage: FrequencyUsage, held: list[Tensor], keys: Tensor) -> None:
     usage.update(held.pop(), keys)
-
-
-def _rotated_hook(model: Any, layer: int, of: str) -> str:
-    """After the rotation where the bridge shows it there, else before: their norms are the same."""
-    name = f"blocks.{layer}.attn.hook_rot_{of}"
-    return name if name in model.hook_dict else f"blocks.{layer}.attn.hook_{of}"
 
 
 def _frequencies(

@@ -42,6 +42,7 @@ from nope_interp.layer_positions import (
 )
 from nope_interp.tasks.sources import Split, with_begin_token
 from probes.head_labels import RULES, Dependence, HeadLabel, classify, dependence
+from probes.heads import offset_chance
 
 INTACT = "intact"
 TWIN = "random-init twin"
@@ -96,7 +97,11 @@ class HeadClassification(FinishedRun):
                 metrics=rows.head_metrics(measurements),
                 conditions=conditions,
                 losses=[r for r in rows.losses(measurements) if r["variant"] != TWIN],
-                offset_profiles={c: self.arrays[f"offset_profile/{c}"] for c in conditions},
+                offset_profiles={
+                    c: self.arrays[f"offset_profile/{c}"]
+                    for c in (*conditions, "chance")
+                    if f"offset_profile/{c}" in self.arrays
+                },
                 frequencies=self._frequencies(),
                 prompts=prompts,
                 patterns={
@@ -258,7 +263,12 @@ def _prompts(
 
 def _arrays(model: Any, cells: Mapping[str, HeadCell]) -> dict[str, np.ndarray]:
     """What the figures draw."""
+    n_tokens = cells[INTACT].scores[0].offset_profile.shape[1]
+    # Windows beyond the sequences are no windows; layers that differ have no chance in common.
+    windows = {min(layer.window or n_tokens, n_tokens) for layer in layer_positions(model)}
     arrays = {}
+    if len(windows) == 1:
+        arrays["offset_profile/chance"] = offset_chance(n_tokens, windows.pop())
     for title, cell in cells.items():
         profiles = [layer.offset_profile for layer in cell.scores]
         arrays[f"offset_profile/{title}"] = np.stack(profiles)

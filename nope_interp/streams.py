@@ -100,6 +100,22 @@ def stream(
         )
 
 
+def firing_hooks(model: Any, names: Iterable[str], tokens: Int[Tensor, "batch pos"]) -> set[str]:
+    """Which of these hooks fire when the model reads `tokens`; names it lacks do not.
+
+    Bridges list hook points that their architecture never computes.
+    """
+    fired: set[str] = set()
+
+    def note(activations: Tensor, hook: object, name: str) -> None:
+        fired.add(name)
+
+    hooks = [(name, partial(note, name=name)) for name in names if name in model.hook_dict]
+    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        run_trunk(model, tokens.to(next(model.parameters()).device))
+    return fired
+
+
 def _hear(listener: Listener, activations: Tensor, name: str, batch: int) -> None:
     """Hand activations to a listener; an error says where it happened."""
     # The sum is one cheap pass: it is finite exactly when every element is, short of overflow.

@@ -250,13 +250,16 @@ def _pseudo_inverse(gram: Float[np.ndarray, "group group"]) -> Float[np.ndarray,
 def _visible(
     scores: Float[Tensor, "batch head query key"], window: int | None
 ) -> Bool[Tensor, "query key"]:
-    """The keys each query sees; raises ProbeError where the scores hide others than the window."""
+    """The keys each query sees; raises ProbeError where the scores hide one of them.
+
+    Scores may show more: GPT-Neo's window is cut after them.
+    """
     length = scores.shape[-1]
     causal = torch.ones(length, length, dtype=torch.bool, device=scores.device).tril()
     # Masks are minus infinity or the type's smallest number; both are far below any score.
     shown = causal & (scores[0, 0] > torch.finfo(scores.dtype).min / 2)
     expected = causal if window is None else causal.triu(1 - window)
-    if (shown != expected).any():
+    if (expected & ~shown).any():
         seen = int(shown[-1].sum())
         raise ProbeError(
             f"the scores of the last query show {seen} of {length} keys, but the window is "

@@ -313,6 +313,16 @@ class HeadProbe:
         self._n_heads = n_heads
 
 
+def offset_chance(length: int, window: int | None = None) -> Float[np.ndarray, " offset"]:
+    """What `offset_profile` is where every query spreads evenly over the keys it sees."""
+    m = n_visible(length, window)
+    seen = [
+        np.where(offset < m, 1 / m, 0)[max(offset, FIRST_QUERY) :].mean()
+        for offset in range(length)
+    ]
+    return np.array(seen)
+
+
 def _entropy(rows: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query"]:
     """In nats; a weight of zero adds nothing."""
     tiny = torch.finfo(rows.dtype).tiny

@@ -12,12 +12,16 @@ import pytest
 import torch
 
 from experiments import HeadClassification, HeadsConfig, classify_heads, head_cells, heads
+from experiments.head_tokens import HeadTokens
 from experiments.heads import TWIN
 from experiments.runs import load_run
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
+from nope_interp.layer_positions import layer_positions
+from nope_interp.tasks.repeats import CopiesSource, RepeatedSource
+from nope_interp.tasks.sources import UniformSource
 from nope_interp.training_config import TrainingConfig
-from tests.huggingface import save_folder, tiny_gemma3, words
+from tests.huggingface import FAMILIES, bridged_model, save_folder, tiny_gemma3, words
 
 CONFIG = HeadsConfig(
     transformer=TransformerConfig(2, 32, 4, d_vocab=257, n_ctx=40, positions="rotary"),
@@ -225,3 +229,48 @@ def test_what_cannot_be_done_is_one_sentence(
 ) -> None:
     with pytest.raises(UserError, match=message):
         run(tmp_path, **{"model": str(found.folder / "model.safetensors"), **changes})
+
+
+def random_tokens(vocabulary: int) -> HeadTokens:
+    """Every kind of tokens, for a model that has no tokenizer."""
+    ids = torch.arange(vocabulary)
+    uniform, repeated, copies = (
+        kind(ids, None) for kind in (UniformSource, RepeatedSource, CopiesSource)
+    )
+
+    def draw(source: UniformSource, n: int, seed: int) -> torch.Tensor:
+        return source.sequences(n, 24, begin_token=False, split="fit", seed=seed)
+
+    return HeadTokens(
+        text=draw(uniform, 4, 0),
+        repeated=draw(repeated, 4, 1),
+        copies=draw(copies, 4, 2),
+        alphabet_fit=draw(uniform, 4, 3),
+        alphabet_held_out=draw(uniform, 4, 4),
+        start=0,
+        period=12,
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_of_every_family_can_be_read(family: str) -> None:
+    model = bridged_model(family)
+    positions = layer_positions(model)
+    cell = head_cells.read_cell(
+        model,
+        random_tokens(model.cfg.d_vocab),
+        positions,
+        [],
+        seed=0,
+        batch_size=4,
+        description=None,
+    )
+    for layer in cell.scores:
+        assert np.isfinite(layer.value).all()
+        assert layer.n.min() == 4
+    rotary = [layer.layer for layer in positions if layer.encoding == "rotary"]
+    assert bool(cell.frequencies) == bool(rotary)
+    if rotary:
+        norms = cell.frequencies["query_norm"]
+        assert np.isfinite(norms[rotary]).all()
+        assert sorted({int(layer) for layer in np.argwhere(np.isfinite(norms))[:, 0]}) == rotary
