@@ -52,7 +52,7 @@ def paired_ratio(ours: Callable[[], object], peer: Callable[[], object], rounds:
 def in_process(module: str, contestant: str) -> dict[str, float]:
     """Run `python -m module contestant` alone; it prints its own measurements as JSON."""
     run = subprocess.run(
-        [sys.executable, "-m", module, contestant], capture_output=True, text=True, check=True
+        [sys.executable, "-m", module, contestant], stdout=subprocess.PIPE, text=True, check=True
     )
     return json.loads(run.stdout.splitlines()[-1])
 

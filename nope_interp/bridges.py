@@ -1,5 +1,6 @@
 """TransformerBridges around loaded Hugging Face models, mended where TransformerLens errs."""
 
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,22 @@ def wrap(model: Any) -> Any:
         for block in bridge.blocks:
             block.attn.register_forward_pre_hook(_drop_second_alibi, with_kwargs=True)
     return bridge
+
+
+def give_tokenizer(bridge: Any, tokenizer: Any) -> None:
+    """Let the bridge turn text into tokens: `to_tokens`, `to_str_tokens`, text given to `forward`.
+
+    Without the two facts about it the bridge would take every tokenizer for one that begins its
+    texts with a begin token, and shift the positions of those that do not.
+    """
+    if tokenizer.pad_token is None:
+        # TransformerLens pads even a single text. Not in the tokenizer that the user holds.
+        tokenizer = deepcopy(tokenizer)
+        tokenizer.pad_token = tokenizer.eos_token
+    bridge.tokenizer = tokenizer
+    ids = tokenizer.encode("a")
+    bridge.cfg.tokenizer_prepends_bos = len(ids) > 1 and ids[0] == tokenizer.bos_token_id
+    bridge.cfg.tokenizer_appends_eos = len(ids) > 1 and ids[-1] == tokenizer.eos_token_id
 
 
 def _drop_second_alibi(

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from nope_interp.bridges import wrap
+from nope_interp.bridges import give_tokenizer, wrap
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import make_folder, write_json
 from nope_interp.t5_decoder import T5DecoderLM
@@ -116,7 +116,7 @@ def load_pretrained(
         )
     if device_map is None:
         model = model.to(device)
-    return Pretrained(_bridge(model, name_or_path), tokenizer, name_or_path)
+    return Pretrained(_bridge(model, tokenizer, name_or_path), tokenizer, name_or_path)
 
 
 def random_twin(pretrained: Pretrained, seed: int) -> Pretrained:
@@ -139,7 +139,8 @@ def random_twin(pretrained: Pretrained, seed: int) -> Pretrained:
         twin = dispatch_model(twin, device_map)
     else:
         twin = twin.to(weight.device)
-    return Pretrained(_bridge(twin, pretrained.name), pretrained.tokenizer, pretrained.name)
+    tokenizer, name = pretrained.tokenizer, pretrained.name
+    return Pretrained(_bridge(twin, tokenizer, name), tokenizer, name)
 
 
 def _check_device_map(device: str, device_map: object) -> None:
@@ -181,7 +182,7 @@ def _load_tokenizer(where: dict[str, str]) -> Any:
         return None
 
 
-def _bridge(model: Any, name: str) -> Any:
+def _bridge(model: Any, tokenizer: Any, name: str) -> Any:
     model.eval()
     architecture = type(model).__name__
     if hasattr(model, "encoder"):
@@ -204,6 +205,8 @@ def _bridge(model: Any, name: str) -> Any:
             f"TransformerLens cannot wrap {name!r}, a {architecture} in {_dtype(expected)} "
             f"({_first_line(error)}): choose a model it supports."
         ) from error
+    if tokenizer is not None:
+        give_tokenizer(bridge, tokenizer)
     return bridge
 
 

@@ -125,6 +125,15 @@ def test_sources_use_the_models_own_tokens(gpt2_folder: Path) -> None:
     assert set(uniform.unique().tolist()) == set(range(3, 60))
 
 
+def test_bridges_turn_text_into_the_tokenizers_own_tokens(gpt2_folder: Path) -> None:
+    loaded = load_pretrained(str(gpt2_folder))
+    for model in (loaded.model, random_twin(loaded, 0).model):
+        # This tokenizer begins no text by itself; the bridge's default is to begin it.
+        assert model.to_tokens("w7 w5 w9", prepend_bos=False).tolist() == [[7, 5, 9]]
+        assert model.to_tokens("w7 w5 w9", prepend_bos=True).tolist() == [[1, 7, 5, 9]]
+        assert model.to_str_tokens("w7 w5", prepend_bos=False) == ["w7", "w5"]
+
+
 def test_unfaithful_wrapping_is_refused(gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformer_lens.model_bridge.sources as sources
 
