@@ -1,12 +1,13 @@
 """Measure contestants side by side, each in a process of its own where memory counts."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -49,10 +50,20 @@ def paired_ratio(ours: Callable[[], object], peer: Callable[[], object], rounds:
     return median(ratios)
 
 
-def in_process(module: str, contestant: str) -> dict[str, float]:
+# glibc hands memory back as soon as it is freed: what stays is what is held.
+RETURN_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+def in_process(
+    module: str, contestant: str, environment: Mapping[str, str] | None = None
+) -> dict[str, float]:
     """Run `python -m module contestant` alone; it prints its own measurements as JSON."""
     run = subprocess.run(
-        [sys.executable, "-m", module, contestant], stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-m", module, contestant],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, **(environment or {})},
     )
     return json.loads(run.stdout.splitlines()[-1])
 
