@@ -17,7 +17,7 @@ from experiments.head_tokens import HeadTokens
 from experiments.measurements import read_arrays, write_arrays
 from nope_interp.errors import UserError
 from nope_interp.layer_positions import LayerPositions
-from nope_interp.losses import sequence_losses
+from nope_interp.losses import sequence_losses, unigram_losses
 from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
 from probes.controls import SequenceBootstrap
 from probes.frequencies import FrequencyUsage
@@ -34,7 +34,8 @@ class HeadCell:
         frequencies: "query_norm" and "key_norm" `[layer head freq]` and "high_share"
             `[layer head (value, ci_low, ci_high, chance)]`, NaN in layers that do not rotate; empty
             where none does.
-        loss: next-token loss on the text, in nats; chance is a uniform guess.
+        loss: next-token loss on the text, in nats; chance is that of knowing how often each token
+            occurs and nothing of the context.
         patterns: attention on each prompt, `[layer head query key]`.
     """
 
@@ -68,31 +69,24 @@ def read_cell(
     run = partial(_stream, model, batch_size=batch_size, description=description)
     run(
         tokens.text,
-        _on_patterns(probes, lambda probe: probe.read_text)
-        | _on_rotated(model, usages, tokens.text[:1, :2]),
+        _on_patterns(probes, _text_reader) | _on_rotated(model, usages, tokens.text[:1, :2]),
         "text",
     )
-    run(
-        tokens.repeated,
-        _on_patterns(
-            probes,
-            lambda probe: partial(probe.read_repeated, period=tokens.period, start=tokens.start),
-        ),
-        "repeated tokens",
-    )
+    run(tokens.repeated, _on_patterns(probes, partial(_repeated_reader, tokens)), "repeated tokens")
     run(
         tokens.copies,
         _on_patterns(probes, lambda probe: partial(probe.read_copies, start=tokens.start)),
         "copies",
     )
+    site = _scores_site(model, tokens.text[:1])
     for alphabet, held_out in ((tokens.alphabet_fit, False), (tokens.alphabet_held_out, True)):
         label = description and f"{description}, {'scores' if held_out else 'fit of scores'}"
         bar = tqdm(alphabet.split(batch_size), desc=label, disable=label is None, leave=False)
         # A hook does not see its tokens, which the scores are read with: one batch after another.
         for batch in bar:
             listeners = {
-                f"blocks.{layer}.attn.hook_attn_scores": partial(
-                    probe.read_scores, tokens=batch, held_out=held_out, start=tokens.start
+                f"blocks.{layer}.attn.{site}": partial(
+                    _read_scores, probe, tokens=batch, held_out=held_out, site=site
                 )
                 for layer, probe in enumerate(probes)
             }
@@ -102,9 +96,71 @@ def read_cell(
     return HeadCell(
         scores=scores,
         frequencies=_frequencies(usages, len(probes), model.cfg.n_heads),
-        loss=_loss(model, tokens.text, seed),
+        loss=_loss(model, tokens, seed),
         patterns=[_patterns(model, prompt) for prompt in prompts],
     )
+
+
+def read_layer(
+    model: Any,
+    layer: LayerPositions,
+    tokens: HeadTokens,
+    *,
+    seed: int,
+    batch_size: int,
+    description: str | None,
+) -> HeadScores:
+    """One layer's scores on text and repeated tokens; passes end there.
+
+    With the same `seed` and `batch_size` they are paired with those of `read_cell`.
+    """
+    probe, hook = HeadProbe(seed, window=layer.window), f"blocks.{layer.layer}.attn.hook_pattern"
+    for sequences, reader in (
+        (tokens.text, _text_reader(probe)),
+        (tokens.repeated, _repeated_reader(tokens, probe)),
+    ):
+        stream(
+            model,
+            sequences,
+            {hook: reader},
+            batch_size=batch_size,
+            until=hook,
+            description=description,
+        )
+    with one_thread_pool():
+        return probe.result()
+
+
+def _text_reader(probe: HeadProbe) -> Listener:
+    return probe.read_text
+
+
+def _repeated_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:
+    return partial(probe.read_repeated, period=tokens.period, start=tokens.start)
+
+
+def _read_scores(
+    probe: HeadProbe, scores: Tensor, *, tokens: Tensor, held_out: bool, site: str
+) -> None:
+    if site == "hook_pattern":
+        # The logarithm of a row's weights is its scores but for a constant, which does not count.
+        scores = scores.clamp_min(torch.finfo(scores.dtype).tiny).log()
+    # A first token serves as attention sink even where it is no begin token: never a key here.
+    probe.read_scores(scores, tokens, held_out=held_out, start=1)
+
+
+def _scores_site(model: Any, tokens: Int[Tensor, "batch pos"]) -> str:
+    """Where scores can be read: at `hook_pattern` where a bridge has its weights at both hooks.
+
+    TransformerLens's bridges for OPT and GPT-Neo leave attention to the wrapped model, which gives
+    back no scores.
+    """
+    seen: dict[str, Tensor] = {}
+    names = ("hook_attn_scores", "hook_pattern")
+    listeners = {f"blocks.0.attn.{name}": partial(seen.__setitem__, name) for name in names}
+    stream(model, tokens, listeners)
+    scores, pattern = (seen[name] for name in names)
+    return "hook_pattern" if torch.equal(scores, pattern) else "hook_attn_scores"
 
 
 def _stream(
@@ -168,10 +224,11 @@ def _frequencies(
     return {"query_norm": found["query"], "key_norm": found["key"], "high_share": high}
 
 
-def _loss(model: Any, tokens: Tensor, seed: int) -> Score:
+def _loss(model: Any, tokens: HeadTokens, seed: int) -> Score:
     losses = SequenceBootstrap(seed=seed)
-    losses.update(rearrange(sequence_losses(model, tokens), "sequence -> sequence 1"))
-    return losses.score("loss", lambda means: means[:, 0], chance=float(np.log(model.cfg.d_vocab)))
+    losses.update(rearrange(sequence_losses(model, tokens.text), "sequence -> sequence 1"))
+    unigram = unigram_losses(tokens.text_before, tokens.text, model.cfg.d_vocab)
+    return losses.score("loss", lambda means: means[:, 0], chance=float(unigram.mean()))
 
 
 def _patterns(model: Any, prompt: Int[Tensor, " pos"]) -> np.ndarray:

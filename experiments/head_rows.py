@@ -59,12 +59,14 @@ def label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:
             yield _row(context, found.layer, found.head, "pattern", kind, score)
 
 
-def dependence_rows(found: Mapping[tuple[int, int], Dependence], context: Row) -> Iterator[Row]:
-    """How much of each labelled head's own score is left under the ablation."""
+def dependence_rows(
+    found: Mapping[tuple[int, int], Dependence], context: Row, probe: str
+) -> Iterator[Row]:
+    """How much of each labelled head's own score is left under an ablation."""
     for (layer, head), left in found.items():
         if left.kind:
             score = Score(left.kind, left.retention, left.ci_low, left.ci_high, np.nan, 0)
-            yield _row(context, layer, head, "pattern", "dependence", score)
+            yield _row(context, layer, head, "pattern", probe, score)
 
 
 def edge_rows(edges: Sequence[Row], context: Row) -> Iterator[Row]:
@@ -77,38 +79,44 @@ def edge_rows(edges: Sequence[Row], context: Row) -> Iterator[Row]:
 
 def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFrame:
     """One row for each head, as the report and the exports show it, from the tidy table alone."""
-    subject = measurements[measurements["variant"] != "random-init twin"].dropna(subset=["head"])
+    of_heads = measurements.dropna(subset=["head"])
+    subject = of_heads[of_heads["variant"] != "random-init twin"]
     intact = subject[subject["positions"] == "intact"]
     ablated = subject[subject["positions"] == ablation] if ablation else subject.iloc[:0]
-    by_head = ["layer", "head"]
-    table = intact[by_head].drop_duplicates().sort_values(by_head).set_index(by_head)
-    for name, rows in (("", intact), ("ablated_", ablated)):
-        labels = rows[rows["probe"] == "label"].set_index(by_head)
-        table[f"{name}label"] = labels["metric"]
-    second = intact[intact["probe"].isin(("runner-up", "nearest"))]
-    table["runner_up"] = second.set_index(by_head)["metric"]
-    for column, probe in _OF_LABELS.items():
-        table[column] = intact[intact["probe"] == probe].set_index(by_head)["value"]
-    dependence = ablated[ablated["probe"] == "dependence"].set_index(by_head)
-    table["dependence"] = dependence["metric"]
-    for column, source in (("", "value"), ("_low", "ci_low"), ("_high", "ci_high")):
-        table[f"retention{column}"] = dependence[source]
+    columns = {
+        "label": _column(intact, "label", "metric"),
+        "runner_up": _column(intact, ("runner-up", "nearest"), "metric"),
+        **{name: _column(intact, probe, "value") for name, probe in _OF_LABELS.items()},
+        "dependence": _column(ablated, "dependence", "metric"),
+        "retention": _column(ablated, "dependence", "value"),
+        "retention_low": _column(ablated, "dependence", "ci_low"),
+        "retention_high": _column(ablated, "dependence", "ci_high"),
+        "retention_whole_model": _column(ablated, "retention, whole model", "value"),
+        "ablated_label": _column(ablated, "label", "metric"),
+    }
     for metric in head_metrics(measurements):
         for name, rows in (("", intact), ("_ablated", ablated)):
-            scores = rows[
-                rows["probe"].isin(("heads", "frequency usage")) & (rows["metric"] == metric)
-            ].set_index(by_head)
-            table[f"{metric}{name}"] = scores["value"]
-            table[f"{metric}{name}_low"] = scores["ci_low"]
-            table[f"{metric}{name}_high"] = scores["ci_high"]
-            if not name:
-                table[f"{metric}_chance"] = scores["chance"]
-    return table.reset_index()
+            scores = rows[rows["metric"] == metric]
+            for suffix in ("", "_low", "_high", "_chance"):
+                column = _SUFFIXES[suffix]
+                columns[f"{metric}{name}{suffix}"] = _column(scores, _SCORED, column)
+    return pd.DataFrame(columns).sort_index().rename_axis(["layer", "head"]).reset_index()
+
+
+# Probes whose numbers are scores of a head, and where each suffix of a column comes from.
+_SCORED = ("heads", "frequency usage")
+_SUFFIXES = {"": "value", "_low": "ci_low", "_high": "ci_high", "_chance": "chance"}
+
+
+def _column(rows: pd.DataFrame, probe: str | tuple[str, ...], column: str) -> "pd.Series[Any]":
+    """One column of the rows of a probe, by layer and head."""
+    chosen = rows[rows["probe"].isin((probe,) if isinstance(probe, str) else probe)]
+    return chosen.set_index(["layer", "head"])[column]
 
 
 def head_metrics(measurements: pd.DataFrame) -> list[str]:
     """The detectors that gave numbers, in the order they stand in the table."""
-    scored = measurements[measurements["probe"].isin(("heads", "frequency usage"))]
+    scored = measurements[measurements["probe"].isin(_SCORED)]
     return [str(metric) for metric in scored["metric"].unique()]
 
 

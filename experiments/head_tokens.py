@@ -15,6 +15,8 @@ from nope_interp.tasks.sources import Split, TokenSource, UniformSource
 # Few enough that every token is seen often, many enough that none is seen at every offset.
 ALPHABET = 64
 
+_KINDS = 4
+
 
 @dataclass(frozen=True)
 class HeadTokens:
@@ -22,6 +24,7 @@ class HeadTokens:
 
     Attributes:
         text: what the model was made for; losses and most scores are taken on it.
+        text_before: other sequences of it, which say how often each token occurs.
         repeated: random tokens, then the same again after `period` tokens.
         copies: one token over and over.
         alphabet_fit, alphabet_held_out: uniform draws from a small alphabet, so that offset and key
@@ -31,6 +34,7 @@ class HeadTokens:
     """
 
     text: Int[Tensor, "sequence pos"]
+    text_before: Int[Tensor, "sequence pos"]
     repeated: Int[Tensor, "sequence pos"]
     copies: Int[Tensor, "sequence pos"]
     alphabet_fit: Int[Tensor, "sequence pos"]
@@ -52,15 +56,19 @@ def head_tokens(subject: Subject, config: HeadsConfig) -> HeadTokens:
     repeated = RepeatedSource(ids, uniform.begin_id)
     copies = CopiesSource(ids, uniform.begin_id)
 
-    def draw(source: TokenSource, n: int, split: Split = "held_out") -> Tensor:
-        return source.sequences(n, length, begin_token=begin, split=split, seed=seed)
+    def draw(source: TokenSource, n: int, kind: int, split: Split = "held_out") -> Tensor:
+        # Each kind has a seed of its own: the same one would draw the same random numbers.
+        return source.sequences(
+            n, length, begin_token=begin, split=split, seed=_KINDS * seed + kind
+        )
 
     return HeadTokens(
-        text=draw(natural, n),
-        repeated=draw(repeated, n // 2),
-        copies=draw(copies, n // 4),
-        alphabet_fit=draw(alphabet, n // 2, "fit"),
-        alphabet_held_out=draw(alphabet, n // 2),
+        text=draw(natural, n, 0),
+        text_before=draw(natural, n, 0, "fit"),
+        repeated=draw(repeated, n // 2, 1),
+        copies=draw(copies, n // 4, 2),
+        alphabet_fit=draw(alphabet, n // 2, 3, "fit"),
+        alphabet_held_out=draw(alphabet, n // 2, 3),
         start=int(begin),
         period=repeated.period(length, begin_token=begin),
     )

@@ -19,11 +19,12 @@ import pandas as pd
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from tqdm import tqdm
 
 from experiments import head_rows as rows
 from experiments.example import example_strings
 from experiments.finished_run import FinishedRun
-from experiments.head_cells import HeadCell, load_cell, read_cell, write_cell
+from experiments.head_cells import HeadCell, load_cell, read_cell, read_layer, write_cell
 from experiments.head_summary import headline, markdown_table
 from experiments.head_tokens import HeadTokens, head_tokens
 from experiments.heads_config import HeadsConfig
@@ -41,8 +42,9 @@ from nope_interp.layer_positions import (
     rotary_frequencies,
 )
 from nope_interp.tasks.sources import Split, with_begin_token
-from probes.head_labels import RULES, Dependence, HeadLabel, classify, dependence
-from probes.heads import offset_chance
+from nope_interp.transformer import HookedTransformer
+from probes.head_labels import RULES, HeadLabel, classify, dependence
+from probes.heads import HeadScores, offset_chance
 
 INTACT = "intact"
 TWIN = "random-init twin"
@@ -194,16 +196,21 @@ def _run(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) 
         return found
 
     cells = {INTACT: cell(INTACT, subject.model, prompts)}
+    # Where the subject is untrained itself, the next draw of such weights.
+    twin = random_init(subject, config.seed, draw=int(config.random_init)).model
+    nulls = {INTACT: cell(TWIN, twin, [])}
+    alone: Sequence[HeadScores] = ()
     if name is not None:
         with _ablated(subject.model, config) as ablation:
             cells[name] = cell(name, subject.model, prompts, lifted=config.lift_window)
             ablation.verify()
-    # Where the subject is untrained itself, the next draw of such weights.
-    twin = random_init(subject, config.seed, draw=int(config.random_init))
-    null = cell(TWIN, twin.model, [])
-    labels = {title: classify(found.scores, null.scores) for title, found in cells.items()}
-    write_arrays(_arrays(subject.model, cells), run.arrays)
-    write_table(table(_rows(config, subject, tokens, cells, null, labels)), run.measurements)
+        with _ablated(twin, config):
+            nulls[name] = cell(f"{TWIN}, {name}", twin, [], lifted=config.lift_window)
+        alone = _one_layer_at_a_time(config, run, subject.model, tokens, cells, show_progress)
+    labels = {title: classify(found.scores, nulls[title].scores) for title, found in cells.items()}
+    write_arrays(_arrays(config, subject.model, cells), run.arrays)
+    rows_of_run = _rows(config, subject, tokens, cells, nulls, alone, labels)
+    write_table(table(rows_of_run), run.measurements)
     facts = {
         "model": subject.name,
         "positions": describe_positions(subject.model),
@@ -215,7 +222,7 @@ def _run(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) 
 
 
 def _subject(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) -> Subject:
-    needed: dict[Split, int] = {"held_out": config.n_sequences}
+    needed: dict[Split, int] = {"fit": config.n_sequences, "held_out": config.n_sequences}
     subject = subject_of(config, run, device, show_progress, needed=needed)
     return random_init(subject, config.seed) if config.random_init else subject
 
@@ -231,6 +238,47 @@ def _ablated(model: Any, config: HeadsConfig) -> AbstractContextManager[Any]:
         lift_window=config.lift_window,
         seed=config.seed,
     )
+
+
+def _one_layer_at_a_time(
+    config: HeadsConfig,
+    run: RunFolder,
+    model: Any,
+    tokens: HeadTokens,
+    cells: Mapping[str, HeadCell],
+    show_progress: bool,
+) -> list[HeadScores]:
+    """Each layer's scores where it alone is ablated: what its heads themselves owe to positions.
+
+    With the whole model ablated a head also loses what earlier heads no longer bring it. Encodings
+    that are added to the embedding cannot be taken from one layer: there it is the whole model.
+    """
+    intact, ablated = cells.values()
+    positions = layer_positions(model)
+    if any(layer.encoding in ("learned", "sinusoidal") for layer in positions):
+        return ablated.scores
+    path = run.cells / "alone.safetensors"
+    kept = load_cell(path)
+    if kept is not None:
+        return kept.scores
+    acts = range(len(positions)) if config.ablate_layers is None else config.ablate_layers
+    scores = list(intact.scores)
+    layers = [layer for layer in positions if layer.layer in acts and layer.encoding != "none"]
+    bar = tqdm(layers, desc="one layer ablated", disable=not show_progress, leave=False)
+    for layer in bar:
+        lifted = config.lift_window and layer.window is not None
+        only = replace(config, ablate_layers=(layer.layer,), lift_window=lifted)
+        with _ablated(model, only):
+            scores[layer.layer] = read_layer(
+                model,
+                replace(layer, window=None) if lifted else layer,
+                tokens,
+                seed=config.seed,
+                batch_size=config.batch_size,
+                description=None,
+            )
+    write_cell(replace(intact, scores=scores, frequencies={}, patterns=[]), path)
+    return scores
 
 
 def _seen(positions: Sequence[LayerPositions], config: HeadsConfig) -> list[LayerPositions]:
@@ -261,13 +309,15 @@ def _prompts(
     return encoded
 
 
-def _arrays(model: Any, cells: Mapping[str, HeadCell]) -> dict[str, np.ndarray]:
+def _arrays(
+    config: HeadsConfig, model: Any, cells: Mapping[str, HeadCell]
+) -> dict[str, np.ndarray]:
     """What the figures draw."""
     n_tokens = cells[INTACT].scores[0].offset_profile.shape[1]
     # Windows beyond the sequences are no windows; layers that differ have no chance in common.
     windows = {min(layer.window or n_tokens, n_tokens) for layer in layer_positions(model)}
     arrays = {}
-    if len(windows) == 1:
+    if len(windows) == 1 and not config.lift_window:
         arrays["offset_profile/chance"] = offset_chance(n_tokens, windows.pop())
     for title, cell in cells.items():
         profiles = [layer.offset_profile for layer in cell.scores]
@@ -291,7 +341,8 @@ def _rows(
     subject: Subject,
     tokens: HeadTokens,
     cells: Mapping[str, HeadCell],
-    null: HeadCell,
+    nulls: Mapping[str, HeadCell],
+    alone: Sequence[HeadScores],
     labels: Mapping[str, Sequence[HeadLabel]],
 ) -> Iterator[dict[str, Any]]:
     context = {
@@ -307,64 +358,69 @@ def _rows(
         here = context | {"positions": title}
         yield from rows.head_rows(cell, here)
         yield from rows.label_rows(labels[title], here)
-    yield from rows.head_rows(null, context | {"variant": TWIN})
-    for title, cell in cells.items():
-        if title != INTACT:
-            left = {
-                (found.layer, found.head): _dependence(found, cells[INTACT], cell)
-                for found in labels[INTACT]
-            }
-            yield from rows.dependence_rows(left, context | {"positions": title})
+    for title, cell in nulls.items():
+        yield from rows.head_rows(cell, context | {"variant": TWIN, "positions": title})
+    # What is left with the head's own layer ablated, and with the whole model.
+    ablated = [cell.scores for title, cell in cells.items() if title != INTACT]
+    ablations = {"dependence": alone, "retention, whole model": ablated[0] if ablated else ()}
+    for probe, scores in ablations.items():
+        left = {
+            (found.layer, found.head): dependence(
+                found.label, cells[INTACT].scores[found.layer], scores[found.layer], found.head
+            )
+            for found in labels[INTACT]
+            if scores
+        }
+        here = context | {"positions": list(cells)[-1]}
+        yield from rows.dependence_rows(left, here, probe)
     yield from rows.edge_rows(_edges(subject.model, labels[INTACT]), context)
-
-
-def _dependence(found: HeadLabel, intact: HeadCell, ablated: HeadCell) -> Dependence:
-    before, after = intact.scores[found.layer], ablated.scores[found.layer]
-    return dependence(found.label, before, after, found.head)
 
 
 def _edges(model: Any, labels: Sequence[HeadLabel]) -> list[dict[str, Any]]:
     """K-composition from every previous-token head to every later induction head.
 
-    Chance is the mean over all pairs of heads of the same two layers: trained weights lean in few
-    directions, which lowers the score of every pair below that of random weights.
+    Chance is what a tenth of the other pairs of heads of the same two layers exceed: trained
+    weights lean in few directions, so that random ones are no measure of them.
     """
+    if isinstance(model, HookedTransformer) and model.config.norm_placement == "post":
+        return []
     writers, readers = (
         [(found.layer, found.head) for found in labels if found.label == label]
         for label in ("previous-token", "induction")
     )
     found = []
-    for layer, later in sorted({(a, b) for a, _ in writers for b, _ in readers if a < b}):
-        scores = k_composition(model, layer, later)
-        chance = float(scores.mean())
-        found += [
-            {
-                "from_layer": layer,
-                "from_head": head,
-                "to_layer": later,
-                "to_head": to,
-                "score": float(scores[head, to]),
-                "chance": chance,
-            }
-            for at, head in writers
-            for to_at, to in readers
-            if (at, to_at) == (layer, later)
-        ]
+    for layer, head in writers:
+        for later, to in readers:
+            if layer < later:
+                scores = k_composition(model, layer, later)
+                others = np.delete(scores.numpy().ravel(), head * scores.shape[1] + to)
+                found.append(
+                    {
+                        "from_layer": layer,
+                        "from_head": head,
+                        "to_layer": later,
+                        "to_head": to,
+                        "score": float(scores[head, to]),
+                        "chance": float(np.quantile(others, 0.9)),
+                    }
+                )
     return found
 
 
 def _notes(tokens: HeadTokens, cells: Mapping[str, HeadCell]) -> list[str]:
     begun = (
-        "Every sequence begins with the begin token, which is left out as a key where scores are "
-        "split into offset and key token."
+        "Every sequence begins with the begin token."
         if tokens.start
         else "No sequence begins with a begin token."
     )
     return [
-        begun,
+        f"{begun} The first token is left out as a key where scores are split into offset and key "
+        "token, since an attention sink is neither.",
         f"Means are over sequences of {tokens.text.shape[1]} tokens: {len(tokens.text)} of text, "
         f"{len(tokens.repeated)} of repeated random tokens, {len(tokens.copies)} of copies of one "
         f"token, {len(tokens.alphabet_held_out)} of a small alphabet beside as many to fit on.",
+        "Whether a head depends on positions is judged with its own layer ablated and the rest "
+        "intact; the labels and scores beside it are those of the whole model ablated.",
         "K-composition is computed from the weights alone: a rotation between the two heads, and "
         "norms of queries and keys, are left out.",
     ]

@@ -49,6 +49,22 @@ def sequence_losses(
     return every
 
 
+def unigram_losses(
+    fit: Int[Tensor, "sequence pos"], tokens: Int[Tensor, "other pos"], d_vocab: int
+) -> Float[Tensor, " other"]:
+    """The loss of a guesser who knows how often each token occurs and sees no context.
+
+    In nats, of each sequence's tokens but the first. Frequencies are those of `fit`, with the
+    smoothing of Witten and Bell 1991: n tokens of k kinds leave k / (n + k) to the kinds unseen.
+    """
+    counts = torch.bincount(fit[:, 1:].flatten(), minlength=d_vocab).double()
+    n, seen = counts.sum(), counts > 0
+    k = seen.sum()
+    unseen = k / ((n + k) * (~seen).sum().clamp(min=1))
+    probability = torch.where(seen, counts / (n + k), unseen)
+    return -probability.log()[tokens[:, 1:]].mean(dim=1).float()
+
+
 def _losses(model: Any, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, " batch"]:
     read = _own if isinstance(model, HookedTransformer) else _bridged
     final, unembed = read(model, tokens)

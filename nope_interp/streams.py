@@ -8,7 +8,7 @@ TransformerLens's `TransformerBridge`.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,7 @@ def stream(
     listeners: Mapping[str, Listener],
     *,
     batch_size: int = 32,
+    until: str | None = None,
     description: str | None = None,
 ) -> None:
     """Run `model` once over `tokens` and let every listener see its activations.
@@ -70,6 +71,7 @@ def stream(
             `[batch, pos, d_model]`, `attn.hook_pattern` gives `[batch, head, query, key]`.
             The tensor is only valid during the call.
         batch_size: sequences in a forward pass.
+        until: the name of a listener after which a forward pass ends: nothing deeper is wanted.
         description: label of the progress bar; None draws no bar.
 
     Raises UserError for a hook that the model lacks (with the nearest name), a hook that never
@@ -88,16 +90,22 @@ def stream(
     def listen(activations: Tensor, hook: object, name: str, batch: int) -> None:
         fired[name] += 1
         _hear(listeners[name], activations, name, batch)
+        if name == until:
+            raise _Enough
 
     for batch, start in enumerate(bar):
         hooks = [(name, partial(listen, name=name, batch=batch)) for name in listeners]
-        with torch.no_grad(), one_thread_pool(), model.hooks(fwd_hooks=hooks):
+        with torch.no_grad(), one_thread_pool(), model.hooks(fwd_hooks=hooks), suppress(_Enough):
             run_trunk(model, tokens[start : start + batch_size].to(device))
     silent = [name for name, count in fired.items() if count == 0]
     if silent and len(tokens):
         raise UserError(
             f"the hook {silent[0]!r} exists but never fired: this architecture does not compute it."
         )
+
+
+class _Enough(Exception):
+    """Ends a forward pass whose last listener has heard."""
 
 
 def firing_hooks(model: Any, names: Iterable[str], tokens: Int[Tensor, "batch pos"]) -> set[str]:

@@ -252,7 +252,7 @@ def _visible(
 ) -> Bool[Tensor, "query key"]:
     """The keys each query sees; raises ProbeError where the scores hide one of them.
 
-    Scores may show more: GPT-Neo's window is cut after them.
+    Scores may show more: logarithms of weights are finite beyond a window too.
     """
     length = scores.shape[-1]
     causal = torch.ones(length, length, dtype=torch.bool, device=scores.device).tril()

@@ -1,8 +1,9 @@
 """What to call a head: one table of rules, p-values against two nulls, and false discoveries held.
 
-A label needs two things: its score reaches the rule's threshold, and it is a discovery when all
-heads of the model and all rules are judged together (Benjamini and Hochberg 1995). The thresholds
-are our choices and no paper's: they say how strong a habit must be to be worth a name.
+A label says that the score is above its rule's threshold, and beyond its nulls, in the long run and
+not just in these sequences: all heads of the model and all rules are tested together (Benjamini and
+Hochberg 1995). The thresholds are our choices and no paper's: they say how strong a habit must be
+to be worth a name.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,9 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Rule:
-    """A label is given where `metric` is at least `threshold` and beats all the `nulls`.
+    """A label is given where `metric` is above `threshold` and beats all the `nulls`.
+
+    The threshold is tested too, by a one-sided t-test over sequences.
 
     * shuffled offsets: each query's weights dealt anew to the keys it sees. The expected score is
       then the chance level exactly, so no shuffling is done: a one-sided t-test over sequences.
@@ -39,7 +42,7 @@ class Rule:
     * random init: the same architecture untrained. The score is compared with those of all heads of
       the random twin, by a one-sided t-test for one more draw from their distribution.
 
-    A rule without nulls is tested against its own threshold.
+    A rule without nulls is tested against its threshold alone.
     """
 
     label: str
@@ -50,7 +53,7 @@ class Rule:
 
     @property
     def condition(self) -> str:
-        return f"{self.metric} ≥ {self.threshold}"
+        return f"{self.metric} > {self.threshold}"
 
 
 _OFFSETS = (SHUFFLED_OFFSETS, RANDOM_INIT)
@@ -117,8 +120,9 @@ class HeadLabel:
     runner_up is the next rule in the table's order that holds too (runner_up_holds), or else the
     one whose score comes nearest to its threshold (by score / threshold) without holding; "" where
     nothing was measured. confidence is the share of bootstrap resamples of the sequences in which
-    the thresholds alone give the same label. The p-values and q are those of the label's rule; for
-    "none", those of the rule with the smallest q. NaN where a null does not apply or was not given.
+    the thresholds alone give the same label. The p-values against the nulls and q are those of
+    the label's rule, NaN where a null does not apply or was not given; "none" has the smallest q of
+    all rules, which is above the false-discovery rate, and no p-values.
     """
 
     layer: int
@@ -140,8 +144,8 @@ def classify(
     scores: one for each layer, from the same feeds. null: the layers of one or more random twins,
     scored alike; without them a label has only its shuffled null to beat.
 
-    The p-value of a rule is the larger of those against its nulls, as it must beat both; q is
-    Benjamini and Hochberg's over all heads and rules that were measured.
+    The p-value of a rule is the largest of those against its threshold and its nulls, as it must
+    beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured.
 
     Raises ProbeError where there are no layers, or where the twins lack a metric that the model
     has, or have less than two heads.
@@ -155,18 +159,18 @@ def classify(
     random_init = np.full_like(value, np.nan)
     if null is not None:
         random_init = _p_random_init(value, stderr, _of_rules(null, "value"))
+    above = _p_above(value, _thresholds(), stderr, n)
+    shuffled[:, [not rule.nulls for rule in RULES]] = np.nan
     # NaN, a null that is not there, beats no number.
-    p_values = np.fmax(shuffled, random_init)
-    bounded = np.array([not rule.nulls for rule in RULES])
-    p_values[:, bounded] = _p_above(value, _thresholds(), stderr, n)[:, bounded]
-    q_values = benjamini_hochberg(p_values)
-    holds = (value >= _thresholds()) & (q_values <= FALSE_DISCOVERY_RATE)
+    q_values = benjamini_hochberg(np.fmax(above, np.fmax(shuffled, random_init)))
+    holds = q_values <= FALSE_DISCOVERY_RATE
     confidence = np.concatenate([_confidence(layer) for layer in scores])
     places = [(layer, head) for layer, of in enumerate(scores) for head in range(of.n_heads)]
     labels = []
     for i, (layer, head) in enumerate(places):
         chosen = int(np.argmax(holds[i])) if holds[i].any() else len(RULES)
-        rule = chosen if chosen < len(RULES) else _smallest(q_values[i])
+        against = [p[i, chosen] if chosen < len(RULES) else np.nan for p in (shuffled, random_init)]
+        q_value = q_values[i, chosen] if chosen < len(RULES) else _smallest(q_values[i])
         runner_up, second_holds = _runner_up(chosen, holds[i], value[i])
         labels.append(
             HeadLabel(
@@ -176,9 +180,9 @@ def classify(
                 runner_up,
                 second_holds,
                 float(confidence[i, chosen]),
-                float(shuffled[i, rule]),
-                float(random_init[i, rule]),
-                float(q_values[i, rule]),
+                float(against[0]),
+                float(against[1]),
+                float(q_value),
             )
         )
     return labels
@@ -241,8 +245,9 @@ def _confidence(layer: HeadScores) -> Float[np.ndarray, "head label"]:
     return np.stack([(first == label).mean(axis=0) for label in range(len(LABELS))], axis=-1)
 
 
-def _smallest(q_values: Float[np.ndarray, " rule"]) -> int:
-    return int(np.argmin(np.where(np.isnan(q_values), np.inf, q_values)))
+def _smallest(q_values: Float[np.ndarray, " rule"]) -> float:
+    """NaN where nothing was measured."""
+    return float(np.fmin.reduce(q_values))
 
 
 def _runner_up(
@@ -269,7 +274,7 @@ class DependenceRule:
 # Bounds of our choosing, as the thresholds are.
 DEPENDENCE_RULES = (
     DependenceRule(
-        "positional", -np.inf, 1 / 3, "most of the habit goes with the positional encoding"
+        "positional", -np.inf, 1 / 3, "most of the habit goes with the layer's positional encoding"
     ),
     DependenceRule("content", 2 / 3, np.inf, "most of the habit stays without it"),
     DependenceRule("mixed", -np.inf, np.inf, "part of it stays, or the data cannot tell"),
@@ -282,8 +287,9 @@ class Dependence:
 
     retention is (ablated - chance) / (intact - chance) of the label's metric: 0 is chance, 1 as
     strong as before. ci_low and ci_high bound its 95% paired bootstrap interval over sequences.
-    kind is the first of `DEPENDENCE_RULES` that holds, "" (and NaN) where there is no habit to
-    lose: for the labels none and uniform.
+    kind is the first of `DEPENDENCE_RULES` that holds, "" (and NaN) where there is no place that is
+    attended to, and so nothing to lose: for the labels none and uniform, and for content, which is
+    a share of what varies and rises by itself where positions no longer make scores vary.
     """
 
     kind: str
@@ -304,7 +310,7 @@ def dependence(label: str, intact: HeadScores, ablated: HeadScores, head: int) -
     if label not in LABELS:
         raise ProbeError(f"no label {label!r}: there are {', '.join(LABELS)}")
     rule = next((rule for rule in RULES if rule.label == label), None)
-    if rule is None or not rule.nulls:
+    if rule is None or SHUFFLED_OFFSETS not in rule.nulls:
         return Dependence("", np.nan, np.nan, np.nan)
     at = (head, intact.column(rule.metric))
     if not intact.n[at] == ablated.n[at] > 0 or len(intact.replicates) != len(ablated.replicates):

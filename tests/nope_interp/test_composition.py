@@ -24,22 +24,24 @@ def ours() -> HookedTransformer:
 
 
 def by_definition(
-    model: Any, layer: int, later: int, gain: Tensor, out_gain: Tensor, shared: int
+    model: Any, layer: int, later: int, reads_as: Tensor, writes_as: Tensor, shared: int
 ) -> Tensor:
-    """The score of each pair from d_model x d_model matrices."""
+    """The score of each pair from d_model x d_model matrices, and those of the norms between."""
     writes, reads = model.blocks[layer].attn, model.blocks[later].attn
     scores = torch.zeros(len(writes.W_O), len(reads.W_Q))
     for a in range(len(writes.W_O)):
-        ov = writes.W_V[a // shared] @ writes.W_O[a] @ torch.diag(out_gain)
+        ov = writes.W_V[a // shared] @ writes.W_O[a] @ writes_as
         for b in range(len(reads.W_Q)):
-            qk = torch.diag(gain) @ reads.W_Q[b] @ reads.W_K[b // shared].T @ torch.diag(gain)
+            qk = reads_as @ reads.W_Q[b] @ reads.W_K[b // shared].T @ reads_as.T
             scores[a, b] = (ov @ qk.T).norm() / (ov.norm() * qk.norm())
     return scores.detach()
 
 
 def test_it_is_the_ratio_of_norms() -> None:
     model = ours()
-    expected = by_definition(model, 0, 2, model.blocks[2].ln1.w, torch.ones(24), shared=1)
+    centring = torch.eye(24) - 1 / 24
+    reads_as = centring @ torch.diag(model.blocks[2].ln1.w)
+    expected = by_definition(model, 0, 2, reads_as, centring, shared=1)
     torch.testing.assert_close(k_composition(model, 0, 2), expected, atol=1e-6, rtol=1e-5)
 
 
@@ -53,7 +55,8 @@ def test_grouped_heads_and_both_norms_of_gemma(tmp_path: Path) -> None:
     gain = 1 + plain.model.layers[1].input_layernorm.weight.detach().clone()
     out_gain = 1 + plain.model.layers[0].post_attention_layernorm.weight.detach().clone()
     model = load_pretrained(str(save_folder(plain, tmp_path / "gemma"))).model
-    expected = by_definition(model, 0, 1, gain, out_gain, shared=2)
+    reads_as, writes_as = torch.diag(gain), torch.diag(out_gain)
+    expected = by_definition(model, 0, 1, reads_as, writes_as, shared=2)
     torch.testing.assert_close(k_composition(model, 0, 1), expected, atol=1e-5, rtol=1e-4)
 
 
@@ -73,3 +76,17 @@ def test_a_planted_circuit_stands_out() -> None:
 def test_layers_that_do_not_follow_each_other_are_refused(layer: int, later: int) -> None:
     with pytest.raises(UserError, match=f"layer {later} does not read layer {layer}"):
         k_composition(ours(), layer, later)
+
+
+def test_what_layer_norm_hides_is_no_composition() -> None:
+    model = ours()
+    with torch.no_grad():
+        # Head 0 of layer 0 writes to all components alike, apart from a grain of noise.
+        model.blocks[0].attn.W_O[0].copy_(torch.ones(8, 24) + 1e-3 * torch.randn(8, 24))
+    assert k_composition(model, 0, 1)[0].max() < 0.6
+
+
+def test_post_norm_models_are_refused() -> None:
+    config = TransformerConfig(2, 24, 3, d_vocab=20, n_ctx=16, norm_placement="post")
+    with pytest.raises(UserError, match="post-norm"):
+        k_composition(HookedTransformer(config), 0, 1)
