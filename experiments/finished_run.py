@@ -66,7 +66,13 @@ class FinishedRun(ABC):
     def write_report(self, path: Path | str | None = None) -> Path:
         """Write the report, by default into the run folder; returns its path."""
         target = RunFolder(self.folder).report if path is None else Path(path)
-        page = self.html()
+        try:
+            page = self.html()
+        except KeyError as error:
+            raise UserError(
+                f"the files of the run {str(self.folder)!r} do not belong together ({error} is "
+                "missing): delete the run folder and run the command again."
+            ) from error
         return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
 
     def _repr_html_(self) -> str:

@@ -265,9 +265,13 @@ def write_cell(cell: HeadCell, path: Path) -> None:
 def load_cell(path: Path) -> HeadCell | None:
     """What `write_cell` wrote; None where it is missing or damaged, so that it is read again."""
     try:
-        arrays = read_arrays(path)
-    except UserError:
+        return _read_cell_file(path)
+    except (UserError, KeyError, ValueError, TypeError):
         return None
+
+
+def _read_cell_file(path: Path) -> HeadCell:
+    arrays = read_arrays(path)
     value, low, high, chance, n = arrays["loss"].tolist()
     n_layers = len(arrays["scores/value"])
     return HeadCell(

@@ -16,16 +16,21 @@ def headline(heads: pd.DataFrame, losses: Sequence[Mapping[str, Any]], info: Any
         f"{len(group)} {label} ({_names(group)})"
         for label, group in labelled.groupby("label", sort=False)
     ]
-    found = ", ".join(sorted(kinds, key=lambda text: -int(text.split()[0]))) or "none has a label"
-    sentences = [f"Of {len(heads)} heads: {found}; {len(heads) - len(labelled)} without a label."]
-    if info["ablation"]:
+    found = ", ".join(sorted(kinds, key=lambda text: -int(text.split()[0])))
+    without = len(heads) - len(labelled)
+    sentences = [
+        f"Of {len(heads)} heads: {found}; {without} without a label."
+        if kinds
+        else f"None of the {len(heads)} heads has a label."
+    ]
+    if info["ablation"] and kinds:
         kept = (labelled["label"] == labelled["ablated_label"]).sum()
         judged = ", ".join(
             f"{count} {kind}" for kind, count in labelled["dependence"].value_counts().items()
         )
         sentences.append(
             f"With {info['ablation']}, {kept} of the {len(labelled)} keep their label"
-            + (f"; judged by what is left of their score, {judged}." if judged else ".")
+            + (f"; with their own layer alone ablated, {judged}." if judged else ".")
         )
     sentences.append(_losses(losses, info["ablation"]))
     return " ".join(sentences)
@@ -44,7 +49,7 @@ def _losses(losses: Sequence[Mapping[str, Any]], ablation: str | None) -> str:
     text = f"Loss on text {_with_interval(intact)} nats per token"
     if ablation:
         text += f", {_with_interval(by_condition[ablation])} with {ablation}"
-    return f"{text}; a uniform guess has {intact['chance']:.3g}."
+    return f"{text}; token frequencies alone give {intact['chance']:.3g}."
 
 
 def _with_interval(row: Mapping[str, Any]) -> str:

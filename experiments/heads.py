@@ -41,6 +41,7 @@ from nope_interp.layer_positions import (
     layer_positions,
     rotary_frequencies,
 )
+from nope_interp.position_conditions import parse_condition
 from nope_interp.tasks.sources import Split, with_begin_token
 from nope_interp.transformer import HookedTransformer
 from probes.head_labels import RULES, HeadLabel, classify, dependence
@@ -153,6 +154,7 @@ def classify_heads(
         raise UserError(f"the config is {type(config).__name__}: give a HeadsConfig.")
     if device != "auto":
         check_device(device)
+    _check_ablation(config)
     values = config.to_dict()
     identity = values | {"fingerprints": fingerprints(config.model, config.text)}
     run = RunFolder.create(Path(out), config.run_name(), values, identity)
@@ -169,7 +171,7 @@ def _run(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) 
     began = time.monotonic()
     subject = _subject(config, run, device, show_progress)
     with _ablated(subject.model, config) as ablation:
-        # Entered before anything long is run, so that what cannot be ablated is known at once.
+        # Entered before anything long is read, so that what cannot be ablated is known at once.
         name = None if ablation is None else ablation.name
         caveats = () if ablation is None else ablation.caveats(config.seq_len)
     positions = layer_positions(subject.model)
@@ -219,6 +221,15 @@ def _run(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) 
         "notes": [*_notes(tokens, cells), *caveats],
     }
     run.finish(facts, config, time.monotonic() - began)
+
+
+def _check_ablation(config: HeadsConfig) -> None:
+    """Refuse what cannot be ablated before anything is trained, loaded or written."""
+    if config.ablate is not None:
+        parse_condition(config.ablate)
+    if config.model is None:
+        with _ablated(HookedTransformer(config.transformer), config):
+            pass
 
 
 def _subject(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) -> Subject:

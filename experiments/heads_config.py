@@ -46,6 +46,10 @@ class HeadsConfig(SubjectConfig):
                     raise UserError(f"{name} is given without ablate: say what to take away.")
         if self.prompts is not None and (not self.prompts or "" in self.prompts):
             raise UserError("prompts hold no text: give at least one prompt, none of them empty.")
+        for prompt in self.prompts or ():
+            # What a terminal passes on of bytes that are no text.
+            if any("\ud800" <= character <= "\udfff" for character in prompt):
+                raise UserError(f"the prompt {prompt!r} is not valid Unicode: give it as UTF-8.")
 
     def run_name(self) -> str:
         """The readable half of the run folder's name."""

@@ -15,6 +15,8 @@ from nope_interp.fields import check_seed, check_types, from_mapping
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.training_config import TrainingConfig
 
+_DTYPES = ("float32", "bfloat16", "float16")
+
 Config = TypeVar("Config", bound="SubjectConfig")
 
 
@@ -68,6 +70,11 @@ class SubjectConfig:
         check_seed(self.seed, self.experiment)
         if self.task not in TASK_NAMES:
             raise unknown_name("task", self.task, TASK_NAMES)
+        if self.dtype not in _DTYPES:
+            raise unknown_name("dtype", self.dtype, _DTYPES)
+        own = self.model is None or self.model.endswith(".safetensors")
+        if own and (self.revision is not None or self.dtype != "float32"):
+            raise UserError("revision and dtype are for pretrained models: leave them out.")
         if self.text is not None and self.task != "text":
             raise UserError(f"the task {self.task!r} reads no text: leave the text out.")
         for name, smallest in self.least.items():
@@ -122,7 +129,10 @@ class SubjectConfig:
         """The model in a form that a file name can hold."""
         if self.model is None:
             return self.transformer.positions
-        stem = re.sub(r"[^A-Za-z0-9.]+", "-", Path(self.model).name).strip("-.")
+        path = Path(self.model)
+        # Every model of ours is a model.safetensors: its run folder tells it from the others.
+        name = path.absolute().parent.name if path.name == "model.safetensors" else path.name
+        stem = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
         return stem[:60] or "model"
 
     @property

@@ -127,7 +127,12 @@ def _own_subject(
             raise UserError(
                 f"{config.model!r} was trained on {trained_on!r}: add --task {trained_on}."
             )
-        name = Path(config.model).stem
+        if config.seq_len > trained.config.n_ctx:
+            raise UserError(
+                f"sequences of {config.seq_len} tokens are longer than the model's context of "
+                f"{trained.config.n_ctx}: add --seq-len {trained.config.n_ctx}."
+            )
+        name = config.model_name()
     return Subject(
         name=name,
         variant="trained",

@@ -60,6 +60,14 @@ def ablate_positions(
     does not have, layers or heads out of range or not separable, a family whose positions are not
     known, and an encoding of this model that is ablated already.
     """
+    if not isinstance(how, str):
+        raise UserError(f"positions to ablate are {how!r}: name them, such as 'rotary:none'.")
+    if not hasattr(model, "hook_dict"):
+        raise UserError(
+            f"a {type(model).__name__} has no hook points: give a HookedTransformer or the model "
+            "of load_pretrained."
+        )
+    layers, heads = _whole_numbers("layers", layers), _whole_numbers("heads", heads)
     condition = parse_condition(how)
     found = layer_positions(model)
     chosen = _chosen_layers(found, layers)
@@ -194,6 +202,16 @@ def _encoding_changes(
             yield from rotary_changes(model, layer, condition, heads, seed)
         else:
             yield from bias_changes(model, layer, condition, heads)
+
+
+def _whole_numbers(what: str, given: Any) -> list[int] | None:
+    """A list of what was given, or None; raises UserError for anything but whole numbers."""
+    if given is None:
+        return None
+    numbers: list[Any] = list(given) if isinstance(given, Iterable) else [None]
+    if not all(type(number) is int for number in numbers):
+        raise UserError(f"{what} are {given!r}: give whole numbers such as [0, 2, 5].")
+    return numbers
 
 
 def _chosen_layers(

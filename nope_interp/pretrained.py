@@ -107,12 +107,20 @@ def load_pretrained(
         if config.model_type == "t5" and dtype == "float16":
             raise UserError("T5 keeps some weights in float32 beside float16: give bfloat16.")
         tokenizer = _load_tokenizer(where)
-        model = _auto_class(config, name_or_path).from_pretrained(
+        model, loading = _auto_class(config, name_or_path).from_pretrained(
             **where,
             dtype=getattr(torch, dtype),
             device_map=device_map,
             use_safetensors=True,
             trust_remote_code=False,
+            output_loading_info=True,
+        )
+    # transformers would draw them at random and go on.
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise UserError(
+            f"the model {name_or_path!r} lacks {len(missing)} of its weights, such as "
+            f"{missing[0]}: give a complete checkpoint."
         )
     if device_map is None:
         model = model.to(device)
@@ -193,6 +201,11 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> Any:
     probe = torch.randint(vocabulary, (2, 8), generator=generator).to(device)
     with torch.no_grad():
         expected = model(probe, use_cache=False).logits
+    if not expected.isfinite().all():
+        raise UserError(
+            f"the logits of {name!r} hold NaN or infinite values: its weights are damaged, or need "
+            "another dtype."
+        )
     try:
         with _quiet():
             bridge = wrap(model)
@@ -314,19 +327,19 @@ def _one_sentence(name: str) -> Iterator[None]:
     # Loading crosses five libraries, each with its own exceptions for a damaged file.
     except Exception as error:
         raise UserError(
-            f"cannot load the model {name!r} ({_first_line(error)}){_nearest_hub_name(name)}."
+            f"cannot load the model {name!r} ({_first_line(error)}){_nearest_hub_name(name)}"
         ) from error
 
 
 def _nearest_hub_name(name: str) -> str:
     if Path(name).exists():
-        return ""
+        return ": its files are damaged or not those of a model that transformers knows."
     from transformer_lens.supported_models import OFFICIAL_MODEL_NAMES
 
     near = difflib.get_close_matches(name, OFFICIAL_MODEL_NAMES, n=1)
     if near and near[0] != name:
         return f"; did you mean {near[0]!r}?"
-    return ": check the name and the network, or give a local folder or GGUF file"
+    return ": check the name and the network, or give a local folder or GGUF file."
 
 
 def _first_line(error: BaseException) -> str:

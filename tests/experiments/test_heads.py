@@ -15,6 +15,7 @@ import torch
 from experiments import HeadClassification, HeadsConfig, classify_heads, head_cells, heads
 from experiments.head_tokens import HeadTokens
 from experiments.heads import TWIN
+from experiments.measurements import write_arrays
 from experiments.runs import load_run
 from nope_interp.ablation import ablate_positions
 from nope_interp.config import TransformerConfig
@@ -149,6 +150,22 @@ def test_damaged_cells_are_read_again(found: HeadClassification, tmp_path: Path)
     path.write_bytes(b"not tensors")
     assert head_cells.load_cell(path) is None
     assert head_cells.load_cell(tmp_path / "absent.safetensors") is None
+    write_arrays({"scores/value": np.zeros((2, 2))}, path)  # as of another version
+    assert head_cells.load_cell(path) is None
+
+
+def test_what_cannot_be_ablated_is_known_before_anything_is_written(tmp_path: Path) -> None:
+    for changes in ({"ablate": "rotery"}, {"ablate": "alibi"}, {"ablate_layers": (7,)}):
+        with pytest.raises(UserError):
+            run(tmp_path, **changes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_of_another_run_are_one_sentence(found: HeadClassification, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(found.folder, tmp_path / "copy"))
+    write_arrays({"other": np.zeros(3)}, copy / "arrays.safetensors")
+    with pytest.raises(UserError, match="do not belong together"):
+        load_run(copy).write_report()
 
 
 def test_finished_runs_are_read_back(found: HeadClassification, tmp_path: Path) -> None:
@@ -224,10 +241,13 @@ def test_a_pretrained_model(tmp_path: Path) -> None:
         ({"ablate_heads": (9,)}, "no head 9"),
         ({"prompts": ("x" * 50,)}, "has 51 tokens: give 2 to 40"),
         ({"prompts": ("",)}, "none of them empty"),
+        ({"prompts": ("\udcff bad",)}, "not valid Unicode"),
+        ({"dtype": "float16"}, "for pretrained models"),
+        ({"dtype": "flaot32"}, "did you mean 'float32'"),
         ({"ablate": None, "lift_window": True}, "without ablate"),
         ({"n_sequences": 8}, "use at least 16"),
         ({"seq_len": 12}, "use at least 24"),
-        ({"seq_len": 400}, "more than the context of 40"),
+        ({"seq_len": 400}, "longer than the model's context of 40: add --seq-len 40"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(

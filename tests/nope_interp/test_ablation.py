@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given
@@ -534,3 +535,23 @@ def test_the_real_gemma_without_rotary_positions() -> None:
         assert ablation.caveats(512) == ()
         assert len(ablation.caveats(513)) == 1
     assert torch.equal(sequence_losses(loaded.model, tokens), intact)
+
+
+@pytest.mark.parametrize(
+    ("how", "places", "message"),
+    [
+        (None, {}, "positions to ablate are None"),
+        ("all", {"layers": 3}, "layers are 3"),
+        ("all", {"heads": [True]}, r"heads are \[True\]"),
+        ("all", {"layers": ["0"]}, "layers are"),
+    ],
+)
+def test_wrong_types_are_one_sentence(
+    how: Any, places: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for a user, whose types nothing checks.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UserError, match=message):
+        ablate_positions(bridged_model("llama"), how, **places)
+    with pytest.raises(UserError, match="a Linear has no hook points"):
+        ablate_positions(torch.nn.Linear(2, 2), "all")

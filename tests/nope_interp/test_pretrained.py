@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration, MambaConfig, MambaForCausalLM
 
@@ -205,6 +206,22 @@ def test_damaged_folders(copy: Path) -> None:
 def test_a_damaged_tokenizer_is_not_a_missing_one(copy: Path) -> None:
     (copy / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match="cannot load the model"):
+        load_pretrained(str(copy))
+
+
+def test_missing_weights_are_refused(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"n_layer": 3}))
+    with pytest.raises(UserError, match=r"lacks 12 of its weights, such as transformer\.h\.2\."):
+        load_pretrained(str(copy))
+
+
+def test_weights_that_are_not_finite_are_named(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    name = next(name for name in weights if name.endswith("wte.weight"))
+    weights[name][5] = torch.nan
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="hold NaN or infinite values: its weights are damaged"):
         load_pretrained(str(copy))
 
 
