@@ -14,6 +14,7 @@ import typer
 
 from experiments.compare_config import CompareConfig
 from experiments.heads_config import HeadsConfig
+from experiments.reproduce.config import ReproduceConfig
 from experiments.subject_config import SubjectConfig
 from nope_interp.errors import UserError
 from probes.errors import ProbeError
@@ -208,6 +209,55 @@ def heads(
 
 
 @app.command()
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="PAPER", help="chi2023, zuo2025, ...; --list names them all."),
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Every paper and claim, and what finished runs say.")
+    ] = False,
+    seeds: Annotated[int | None, typer.Option(help="Draws of weights and data.")] = None,
+    width: Annotated[float, typer.Option(help="Factor on the default width.")] = 1.0,
+    length: Annotated[float, typer.Option(help="Factor on the default length.")] = 1.0,
+    depth: Annotated[float, typer.Option(help="Factor on the default number of layers.")] = 1.0,
+    training: Annotated[float, typer.Option(help="Factor on the training steps.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Hold a paper's claims against our own measurements."""
+    if listed == (name is not None):
+        raise UserError("reproduce takes one paper's name, or --list to see what there is.")
+    if name is None:
+        _list_claims(out, as_json)
+        return
+    chosen = ReproduceConfig(name, seeds, width, length, depth, training, seed)
+    from experiments.head_summary import markdown_table
+    from experiments.reproduce.run import reproduce as run
+
+    found = run(chosen, out=out, device=device)
+    report = found.folder / "report.html"
+    if as_json:
+        table = json.loads(found.claims.to_json(orient="records"))
+        _print_json({"headline": found.headline, "report": str(report), "claims": table})
+    else:
+        print(f"{markdown_table(found.claims)}\n{found.headline}\nReport: {report}")
+
+
+def _list_claims(out: Path, as_json: bool) -> None:
+    from experiments.head_summary import markdown_table
+    from experiments.reproduce.run import listing
+
+    table = listing(out)
+    if as_json:
+        _print_json(json.loads(table.to_json(orient="records")))
+    else:
+        print(markdown_table(table))
+
+
+@app.command()
 def train(
     config: Config = None,
     task: Task = None,
@@ -265,7 +315,7 @@ def main() -> None:
         said = getattr(error, "format_message", error.__str__)()
         _fail(
             said
-            or "choose a command: compare, heads, probe, train or report; --help explains them."
+            or "choose a command: compare, heads, probe, reproduce, train or report; see --help."
         )
     except (KeyboardInterrupt, typer.Abort):
         _fail(_INTERRUPTED)

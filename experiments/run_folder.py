@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from experiments.reproduce.config import ReproduceConfig
 from experiments.subject_config import SubjectConfig
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, read_json, write_json
@@ -81,7 +82,9 @@ class RunFolder:
     def finished(self) -> bool:
         return self.info.is_file()
 
-    def finish(self, facts: dict[str, Any], config: SubjectConfig, seconds: float) -> None:
+    def finish(
+        self, facts: dict[str, Any], config: SubjectConfig | ReproduceConfig, seconds: float
+    ) -> None:
         """Write `info.json`, with how the run was made, and drop the cells."""
         how = {
             "experiment": config.experiment,

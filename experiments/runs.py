@@ -5,11 +5,12 @@ from pathlib import Path
 from experiments.finished_run import FinishedRun
 from experiments.heads import HeadClassification
 from experiments.hypotheses import Comparison
+from experiments.reproduce.run import Reproduction
 from experiments.run_folder import RunFolder
 from nope_interp.errors import unknown_name
 
 _KINDS: dict[str, type[FinishedRun]] = {
-    kind.experiment: kind for kind in (Comparison, HeadClassification)
+    kind.experiment: kind for kind in (Comparison, HeadClassification, Reproduction)
 }
 
 

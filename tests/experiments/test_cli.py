@@ -133,7 +133,7 @@ def test_interrupted_training_says_so_and_goes_on(tmp_path: Path) -> None:
         (["heads", "--sequences", "3"], ["n_sequences is 3", "at least 16"]),
         (["heads", "no/such", "--steps", "3"], ["--steps", "'no/such'", "leave one out"]),
         (["heads", "./absent"], ["'./absent'", "neither a hub name"]),
-        (["compare", "--layers", "0,x"], ["'x'", "0,2,5"]),
+        (["compare", "--layers", "0,x"], ["'0,x'", "0,2,5"]),
         (["compare", "--layers", "0,0"], ["each once"]),
         (["compare", "--sites", "resid_post,atn_out"], ["'atn_out'", "did you mean 'attn_out'"]),
         (["compare", "--modle", "x"], ["--modle", "--model"]),

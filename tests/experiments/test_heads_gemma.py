@@ -36,12 +36,15 @@ def test_positional_heads_are_there_and_go_with_the_rotation(
     assert table[f"{metric}_ablated"].max() < found[metric].min()
 
 
-def test_induction_goes_too_and_sinks_may_stay(gemma_heads: HeadClassification) -> None:
+def test_induction_goes_with_the_whole_rotation_and_not_with_its_own_layers(
+    gemma_heads: HeadClassification,
+) -> None:
     table = gemma_heads.heads
     induction = table[table["label"] == "induction"]
     assert len(induction) >= 1
-    # They need the previous-token heads, which the rotation made.
-    assert (induction["dependence"] == "positional").all()
+    # They live off the previous-token heads that the rotation makes in earlier layers.
+    assert (induction["retention_whole_model"] < 0.1).all()
+    assert (induction["retention_low"] > 0.5).all()
 
 
 def test_the_first_layer_cannot_tell_copies_apart_without_rotation(
@@ -56,8 +59,8 @@ def test_the_loss_says_what_the_ablation_costs(gemma_heads: HeadClassification) 
     rows = gemma_heads.measurements.query("probe == 'loss' and variant == 'pretrained'")
     loss = rows.set_index("positions")
     assert loss.loc["intact", "ci_high"] < loss.loc["rotary:none", "ci_low"]
-    # Worse, but far from knowing nothing.
-    assert loss.loc["rotary:none", "ci_high"] < loss.loc["rotary:none", "chance"] - 3
+    # With its positions the model knows far more than how often each token occurs.
+    assert loss.loc["intact", "ci_high"] < loss.loc["intact", "chance"] - 2
 
 
 def test_the_untrained_twin_has_no_positional_heads(gemma_heads: HeadClassification) -> None:

@@ -1,0 +1,109 @@
+"""The page of one run of `nope-interp reproduce`: claims, measurements and their difference."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.report._encode import number, numbers
+from experiments.report._shell import fill, measurements_table, page_script, plotly
+from experiments.reproduce.findings import Figure, Series
+
+if TYPE_CHECKING:
+    from experiments.reproduce.run import Outcome, Reproduction
+
+_MARGIN = 6.0  # percent of a scale that is left free at either end
+
+
+@dataclass(frozen=True)
+class PageData:
+    """What `fill` reads of every page."""
+
+    title: str
+    headline: str
+    measurements: pd.DataFrame
+    info: dict[str, Any]
+
+
+def render_reproduction(run: "Reproduction") -> str:
+    """The whole report as one HTML page: scripts, styles and numbers inside, no request made.
+
+    Every string is shown as text whatever it holds, and a content security policy names the page's
+    own scripts by their hashes, so that nothing else can run.
+    """
+    figures = run.figures
+    page_data = {
+        "figures": [_figure(figure) for figure in figures],
+        "table": measurements_table(run.measurements),
+    }
+    info = {k: v for k, v in run.info.items() if k not in ("figures", "experiment")}
+    data = PageData(f"Reproducing {run.paper.name}", run.headline, run.measurements, info)
+    return fill(
+        "reproduce.html",
+        [plotly(), page_script("reproduce.js")],
+        page_data,
+        data,
+        paper=run.paper,
+        outcomes=[_outcome(outcome, figures) for outcome in run.outcomes],
+        figures=figures,
+    )
+
+
+def _outcome(outcome: "Outcome", figures: Sequence[Figure]) -> dict[str, Any]:
+    claim = outcome.claim
+    return {
+        "claim": claim,
+        "verdict": outcome.verdict,
+        "value": number(outcome.found.value),
+        "ci_low": number(outcome.found.ci_low),
+        "ci_high": number(outcome.found.ci_high),
+        "expected": number(claim.expected),
+        "difference": number(outcome.difference),
+        "marks": _marks(outcome),
+        "figures": [figure for figure in figures if claim.id in figure.claims],
+    }
+
+
+def _marks(outcome: "Outcome") -> dict[str, float]:
+    """Percent of a row's own scale: the number, its interval, what is expected, and the bounds."""
+    claim = outcome.claim
+    at = {
+        "value": outcome.found.value,
+        "ci_low": outcome.found.ci_low,
+        "ci_high": outcome.found.ci_high,
+        "expected": claim.expected,
+        "low": claim.low,
+        "high": claim.high,
+    }
+    found = {name: value for name, value in at.items() if np.isfinite(value)}
+    least, most = min(found.values()), max(found.values())
+    scale = (100 - 2 * _MARGIN) / (most - least) if most > least else 0.0
+    return {name: round(_MARGIN + (value - least) * scale, 2) for name, value in found.items()}
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return {
+        "id": figure.id,
+        "x": figure.x,
+        "y": figure.y,
+        "log": figure.log,
+        "ticks": list(figure.ticks),
+        "heat_about": number(figure.heat_about),
+        "panels": [
+            {"title": panel.title, "series": [_series(series) for series in panel.series]}
+            for panel in figure.panels
+        ],
+    }
+
+
+def _series(series: Series) -> dict[str, Any]:
+    return {
+        "name": series.name,
+        "kind": series.kind,
+        "x": numbers(series.x),
+        "y": numbers(series.y),
+        "low": None if series.low is None else numbers(series.low),
+        "high": None if series.high is None else numbers(series.high),
+    }

@@ -1,0 +1,93 @@
+// Draws what Python chose: claims' curves and heat maps. It computes no science.
+(() => {
+const { page, $, $$, element, plotText, saveCsv, resolve, plotLayout, drawPlot, measurementsTable, setUpTheme } = common;
+const redraws = [];
+
+const own = (nth) => `--label-${nth % 10}`;
+const swatch = (name) => {
+  const dot = element("span", "", { class: "swatch" });
+  dot.style.setProperty("--own", `var(${name})`);
+  return dot;
+};
+const LINES = { predicted: "fit", paper: "control", chance: "chance" };
+
+function traces(figure, series, nth) {
+  const text = plotText(series.name), points = { x: series.x, y: series.y, name: text, type: "scatter", mode: "lines", showlegend: false,
+    hovertemplate: `%{x}: %{y:.4~g}<extra>${text.replace(/%/g, "%\u200b")}</extra>` };
+  if (series.kind === "predicted") return { ...points, line: { color: resolve("--ink", 0.75), width: 1.3 } };
+  if (series.kind === "paper") return { ...points, line: { color: resolve("--soft"), width: 1.6, dash: "dot" } };
+  if (series.kind === "chance") return { ...points, line: { color: resolve("--chance"), width: 1.4, dash: "dash" } };
+  const colour = resolve(own(nth)), measured = { ...points, mode: figure.ticks.length ? "markers" : "lines+markers", line: { color: resolve(own(nth), 0.5), width: 1.2 },
+    marker: { color: colour, size: 5 } };
+  if (series.low) measured.error_y = { type: "data", symmetric: false, thickness: 1.2, width: 2, color: colour,
+    array: series.high.map((h, i) => h === null ? 0 : h - series.y[i]), arrayminus: series.low.map((l, i) => l === null ? 0 : series.y[i] - l) };
+  return measured;
+}
+
+function heat(figure, panel) {
+  const z = panel.series.map((row) => row.y), names = panel.series.map((row) => plotText(row.name));
+  const spread = Math.max(...z.flat().filter((v) => v !== null).map((v) => Math.abs(v - figure.heat_about)), 1e-9);
+  return { type: "heatmap", x: figure.ticks.map(plotText), y: names, z, zmin: figure.heat_about - spread, zmax: figure.heat_about + spread,
+    colorscale: [[0, resolve("--random-init")], [0.5, resolve("--panel")], [1, resolve("--trained")]], xgap: 1, ygap: 1,
+    texttemplate: figure.ticks.length > 10 ? "" : "%{z:.2f}", hovertemplate: "%{y}<br>%{x}: %{z:.3f}<extra></extra>", colorbar: { thickness: 10, outlinewidth: 0 } };
+}
+
+function layoutOf(figure, panel) {
+  const layout = plotLayout(figure.x);
+  if (figure.heat_about !== null) {
+    // Names such as 8 and 16 are no numbers here.
+    Object.assign(layout.xaxis, { type: "category" });
+    Object.assign(layout.yaxis, { type: "category", autorange: "reversed" });
+    layout.xaxis.title.text = "";
+    layout.xaxis.showgrid = layout.yaxis.showgrid = false;
+    return layout;
+  }
+  if (figure.log.includes("x")) Object.assign(layout.xaxis, { type: "log", dtick: 1 });
+  if (figure.log.includes("y")) {
+    const values = panel.series.flatMap((s) => s.y).filter((v) => v > 0), decades = Math.log10(Math.max(...values) / Math.min(...values));
+    Object.assign(layout.yaxis, { type: "log", dtick: decades > 1 ? 1 : undefined });
+    // What does not change should look flat, not as noise.
+    if (decades < 0.5) { const middle = Math.log10(Math.max(...values) * Math.min(...values)) / 2; layout.yaxis.range = [middle - 0.5, middle + 0.5]; }
+  }
+  if (figure.ticks.length) Object.assign(layout.xaxis, { tickvals: figure.ticks.map((_, i) => i), ticktext: figure.ticks.map(plotText) });
+  return layout;
+}
+
+function legend(panel) {
+  const box = element("div", undefined, { class: "legend" });
+  let nth = 0;
+  for (const series of panel.series) {
+    const key = element("span", undefined, { class: "key" });
+    key.append(series.kind === "measured" ? swatch(own(nth++)) : element("i", "", { class: LINES[series.kind] }), series.name);
+    box.append(key);
+  }
+  return box;
+}
+
+function setUpFigure(box) {
+  const figure = page.figures[Number(box.dataset.figure)], host = $(".panels", box), isHeat = figure.heat_about !== null;
+  for (const panel of figure.panels) {
+    const div = element("div", undefined, { class: "panel" }), plot = element("div", undefined, { class: "plot", role: "img", "aria-label": panel.title });
+    div.append(element("h4", panel.title), element("p", isHeat ? "" : figure.y, { class: "unit" }), plot);
+    if (isHeat) plot.style.height = `${60 + 21 * panel.series.length}px`;
+    else div.append(legend(panel));
+    host.append(div);
+    redraws.push(() => {
+      let nth = 0;
+      const drawn = isHeat ? [heat(figure, panel)] : panel.series.map((series) => traces(figure, series, series.kind === "measured" ? nth++ : 0));
+      drawPlot(plot, drawn, layoutOf(figure, panel));
+    });
+  }
+  $(".csv", box).addEventListener("click", () => {
+    const rows = figure.panels.flatMap((panel) => panel.series.flatMap((series) => series.x.map((x, i) =>
+      [panel.title, series.name, figure.ticks.length ? figure.ticks[x] : x, series.y[i], series.low?.[i], series.high?.[i]])));
+    saveCsv(figure.id, ["panel", "curve", figure.x, figure.y, "ci_low", "ci_high"], rows);
+  });
+}
+
+for (const box of $$("[data-figure]")) setUpFigure(box);
+const redraw = () => redraws.forEach((draw) => draw());
+redraw();
+measurementsTable();
+setUpTheme(redraw);
+})();

@@ -1,0 +1,1 @@
+"""Each paper's claims, our measurement, and the difference: `nope-interp reproduce NAME`."""

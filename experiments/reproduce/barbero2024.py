@@ -1,0 +1,221 @@
+"""Barbero et al. 2024 (arXiv 2410.06205): what rotary heads can do and heads without positions
+cannot, as weights, as a limit, and as something to learn."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from experiments.previous_token import ENCODINGS, TOKENS, previous_token_learning
+from experiments.reproduce.config import ReproduceConfig
+from experiments.reproduce.findings import (
+    Cells,
+    Figure,
+    Findings,
+    Panel,
+    Series,
+    curve,
+    exactly,
+    line,
+    over_seeds,
+)
+from nope_interp.config import Positions, TransformerConfig
+from nope_interp.constructions.barbero import (
+    positional_head,
+    repeated_token_gap,
+    rotary_frequencies,
+    strength_needed,
+    target_weight,
+)
+from nope_interp.streams import stream
+from nope_interp.tasks.registry import make_task
+from nope_interp.training import train
+from nope_interp.training_config import TrainingConfig
+from nope_interp.transformer import HookedTransformer
+
+Array = np.ndarray
+
+_EPS = 1e-3
+_OFFSETS = {"diagonal": 0, "previous-token": 1}
+_LENGTH = 512
+_COPIES, _BEFORE = 32, (5, 17, 40, 2)
+_STRENGTHS = np.geomspace(0.05, 50, 25)
+
+
+def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
+    """Builds the heads, weighs copies in random and trained models, and lets encodings learn."""
+    head = TransformerConfig(
+        1, 64, 1, d_vocab=50, n_ctx=_LENGTH, positions="rotary", attn_only=True
+    )
+    frequencies = rotary_frequencies(head)
+    built = {
+        name: cells.get(name, lambda offset=offset: _built(head, offset))  # type: ignore[misc]
+        for name, offset in _OFFSETS.items()
+    }
+    steps = config.scaled("training", 300)
+    kinds: dict[str, tuple[Positions, int]] = {
+        "random": ("none", 0),
+        "trained": ("none", steps),
+        "random, RoPE": ("rotary", 0),
+    }
+    gaps = {
+        kind: cells.per_seed(f"copies, {kind}", config.seeds, partial(_gaps, positions, n))
+        for kind, (positions, n) in kinds.items()
+    }
+    learned = _learned(config, cells)
+    strength = strength_needed(_EPS, _LENGTH, 0, frequencies)
+    # The same norm of query and key, all of it on one block.
+    alone = target_weight(strength * len(frequencies), _LENGTH, 0, frequencies[:1])
+    nope = learned["NoPE", "repeated"]
+    claims = {
+        name: exactly([float(weights["weight"].min())]) for name, weights in built.items()
+    } | {
+        "top-frequency": exactly([alone]),
+        "impossible": exactly(
+            float(gaps[kind][name][:, 0].max())
+            for kind in ("random", "trained")
+            for name in ("alone", "after")
+        ),
+        "deeper": over_seeds(gaps["trained"]["after"][:, -1].max(axis=-1)),
+        "learned-nope": over_seeds(nope["accuracy"] - nope["order_blind"]),
+        "learned-rope": over_seeds(learned["RoPE", "repeated"]["accuracy"]),
+    }
+    return Findings(
+        claims,
+        (_weights(frequencies, built), _copies(gaps), _learning(learned)),
+        setting=f"heads of width 64 on {_LENGTH} positions; {len(config.seeds)} random models of 4 "
+        f"layers, as many trained on text for {steps} steps, and as many single layers for each "
+        "encoding",
+        notes=(
+            "Built heads are exact: their numbers have no interval.",
+            "Copies: 32 of one token, alone or after four other tokens.",
+        ),
+    )
+
+
+def _built(head: TransformerConfig, offset: int) -> dict[str, Array]:
+    """Weights on the target, of every query that has one, on random tokens."""
+    strength = strength_needed(_EPS, _LENGTH, offset, rotary_frequencies(head))
+    model = positional_head(head, offset, strength)
+    tokens = torch.randint(
+        head.d_vocab, (1, _LENGTH), generator=torch.Generator().manual_seed(offset)
+    )
+    found: list[Tensor] = []
+    stream(model, tokens, {"blocks.0.attn.hook_pattern": found.append})
+    weight = found[0][0, 0].diagonal(offset=-offset).double().numpy()
+    return {"weight": weight, "strength": np.array(strength)}
+
+
+def _gaps(positions: Positions, steps: int, seed: int) -> dict[str, Float[Array, "layer head"]]:
+    """How unequally copies are weighted, alone and after other tokens; no step is random."""
+    task = make_task("text")
+    config = TransformerConfig(
+        4, 64, 4, d_vocab=task.d_vocab, n_ctx=64, positions=positions, seed=seed
+    )
+    model = HookedTransformer(config)
+    if steps:
+        training = TrainingConfig(steps=steps, seq_len=64, warmup=min(100, steps), seed=seed)
+        model = train(config, training, task, show_progress=False)
+    token = ord("e")
+    return {
+        "alone": repeated_token_gap(model, token, _COPIES),
+        "after": repeated_token_gap(model, token, _COPIES, _BEFORE),
+    }
+
+
+def _learned(
+    config: ReproduceConfig, cells: Cells
+) -> dict[tuple[str, str], dict[str, Float[Array, " seed"]]]:
+    steps = config.scaled("training", 400)
+
+    def run(encoding: str, kind: str, seed: int) -> dict[str, Array]:
+        rows = previous_token_learning([encoding], [kind], [seed], steps=steps, show_progress=False)
+        return {name: np.asarray(rows[name].iloc[0]) for name in ("accuracy", "order_blind")}
+
+    return {
+        (encoding, kind): cells.per_seed(
+            f"{encoding} on {kind} tokens", config.seeds, partial(run, encoding, kind)
+        )
+        for encoding in ENCODINGS
+        for kind in TOKENS
+    }
+
+
+def _weights(frequencies: Float[Array, " frequency"], built: dict[str, dict[str, Array]]) -> Figure:
+    panels = []
+    for name, offset in _OFFSETS.items():
+        several = (("all frequencies", frequencies), ("highest frequency alone", frequencies[:1]))
+        series = []
+        for title, used in several:
+            # One norm of query and key, spread evenly over the blocks in use.
+            each = _STRENGTHS * len(frequencies) / len(used)
+            weights = [target_weight(s, _LENGTH, offset, used) for s in each]
+            kind = "predicted" if used is frequencies else "paper"
+            series.append(line(title, kind, _STRENGTHS, np.array(weights)))  # type: ignore[arg-type]
+        found = built[name]
+        worst = np.array([found["weight"].min()])
+        series.append(Series("built head, worst query", "measured", found["strength"][None], worst))
+        panels.append(Panel(f"{name} head", tuple(series)))
+    return Figure(
+        "weights",
+        "Rotary weights for positional heads",
+        "Weight of the last of 512 queries on its target. The dotted curve puts the whole norm of "
+        "query and key on the highest frequency.",
+        "norm of query times key, per block",
+        "weight on the target",
+        tuple(panels),
+        claims=("diagonal", "previous-token", "top-frequency"),
+        log="x",
+    )
+
+
+def _copies(gaps: dict[str, dict[str, Float[Array, "seed layer head"]]]) -> Figure:
+    panels = []
+    for name, title in (("alone", "copies alone"), ("after", "copies after other tokens")):
+        series = []
+        for kind, found in gaps.items():
+            most = found[name].max(axis=-1)
+            layers = np.arange(1, most.shape[1] + 1)
+            series.append(curve(kind, "measured", layers, most))
+        panels.append(Panel(title, tuple(series)))
+    return Figure(
+        "copies",
+        "Copies of one token",
+        "Largest difference of a query's weights on the copies it sees, in the head where it is "
+        "largest; mean over models. 0 means that no head can tell them apart; rotary models can.",
+        "layer",
+        "difference of weights",
+        tuple(panels),
+        claims=("impossible", "deeper"),
+    )
+
+
+def _learning(learned: dict[tuple[str, str], dict[str, Float[Array, " seed"]]]) -> Figure:
+    at = np.arange(len(ENCODINGS))
+    panels = []
+    for kind in TOKENS:
+        rows = [learned[encoding, kind] for encoding in ENCODINGS]
+        accuracy = np.stack([row["accuracy"] for row in rows], axis=1)
+        blind = np.stack([row["order_blind"] for row in rows], axis=1).mean()
+        panels.append(
+            Panel(
+                f"{kind} tokens",
+                (
+                    line("guessing without order", "chance", at, blind),
+                    curve("one layer, trained", "measured", at, accuracy),
+                ),
+            )
+        )
+    return Figure(
+        "learning",
+        "Learning a previous-token head",
+        "Held-out accuracy of naming the token before, one attention layer; bars are 95% intervals "
+        "over seeds.",
+        "encoding",
+        "accuracy",
+        tuple(panels),
+        claims=("learned-nope", "learned-rope"),
+        ticks=tuple(ENCODINGS),
+    )

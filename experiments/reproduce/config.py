@@ -1,0 +1,84 @@
+"""What `reproduce` is asked to do, as one validated, JSON-able value. Imports nothing heavy."""
+
+import shlex
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from experiments.reproduce.claims import SIZES, Paper, paper
+from nope_interp.errors import UserError
+from nope_interp.fields import check_seed, check_types, from_mapping
+
+_LARGEST = 64.0
+
+
+@dataclass(frozen=True)
+class ReproduceConfig:
+    """Which paper is reproduced, and at which size.
+
+    Attributes:
+        name: of the paper, as in `claims.PAPERS`.
+        n_seeds: draws of weights and data, at least 2 for an interval; None takes the paper's.
+        width, length, depth, training: multipliers of the default sizes, and of training steps.
+        seed: the first one; the others follow it.
+
+    Raises UserError for an unknown paper, values out of range, and multipliers of what the paper's
+    experiment does not have.
+    """
+
+    experiment: ClassVar[str] = "reproduce"
+
+    name: str
+    n_seeds: int | None = None
+    width: float = 1.0
+    length: float = 1.0
+    depth: float = 1.0
+    training: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_types(self, "reproduce")
+        check_seed(self.seed, "reproduce")
+        if self.n_seeds is not None and not 2 <= self.n_seeds <= 10_000:
+            raise UserError(f"n_seeds is {self.n_seeds}: give 2 to 10000, for an interval.")
+        sizes = paper(self.name).sizes
+        for size in SIZES:
+            factor = getattr(self, size)
+            if not 0 < factor <= _LARGEST:
+                raise UserError(f"{size} is {factor:g}: give a factor above 0 and up to 64.")
+            if factor != 1 and size not in sizes:
+                raise UserError(
+                    f"{self.name} has no {size} to multiply: leave it out, or choose from "
+                    f"{', '.join(sizes)}."
+                )
+
+    @property
+    def paper(self) -> Paper:
+        """What the config's name stands for."""
+        return paper(self.name)
+
+    @property
+    def seeds(self) -> range:
+        """The seeds in use."""
+        return range(self.seed, self.seed + (self.n_seeds or self.paper.n_seeds))
+
+    def scaled(self, size: str, default: int, *, multiple_of: int = 1, least: int = 1) -> int:
+        """A default size times its multiplier, as a multiple of something and not too small."""
+        wanted = round(getattr(self, size) * default / multiple_of) * multiple_of
+        return max(wanted, least, multiple_of)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; `from_dict` reads it back."""
+        return asdict(self) | {"n_seeds": len(self.seeds)}
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "ReproduceConfig":
+        """Raises UserError for unknown keys, wrong types and values that make no sense."""
+        return from_mapping(cls, values, "the config")
+
+    def command(self) -> str:
+        """The command line that runs this again."""
+        words = ["nope-interp", "reproduce", self.name, "--seeds", str(len(self.seeds))]
+        for size in SIZES:
+            if getattr(self, size) != 1:
+                words += [f"--{size}", f"{getattr(self, size):g}"]
+        return shlex.join([*words, "--seed", str(self.seed)])

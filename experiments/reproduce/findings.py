@@ -1,0 +1,205 @@
+"""What the experiment on a paper brings back: a number for each claim, and the curves behind it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from experiments.measurements import read_arrays, write_arrays
+from nope_interp.errors import UserError
+from probes.controls import ArrayFunction, SequenceBootstrap
+
+Kind = Literal["measured", "predicted", "paper", "chance"]
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number with its 95% interval over `n` seeds; NaN where it could not be taken."""
+
+    value: float
+    ci_low: float
+    ci_high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve, `kind` saying how it is drawn; low and high bound its 95% interval over seeds.
+
+    "predicted" is our formula, "paper" the paper's own as far as it is recalled.
+    """
+
+    name: str
+    kind: Kind
+    x: Float[Array, " point"]
+    y: Float[Array, " point"]
+    low: Float[Array, " point"] | None = None
+    high: Float[Array, " point"] | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves on common axes; in a heat map, each one is a row."""
+
+    title: str
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that show one thing.
+
+    Attributes:
+        id: names it on the page and in the arrays.
+        claims: the claims that it shows.
+        log: which axes are logarithmic: "", "x" or "xy".
+        ticks: names of x = 0, 1, 2, ..., where x is no number.
+        heat_about: draws a heat map, whose colours spread about this value.
+    """
+
+    id: str
+    title: str
+    caption: str
+    x: str
+    y: str
+    panels: tuple[Panel, ...]
+    claims: tuple[str, ...] = ()
+    log: str = ""
+    ticks: tuple[str, ...] = ()
+    heat_about: float | None = None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a run found out. A claim that is missing from `claims` was not testable."""
+
+    claims: dict[str, Measured]
+    figures: tuple[Figure, ...]
+    setting: str
+    notes: tuple[str, ...] = ()
+
+
+class Cells:
+    """The parts of a run, each computed once and kept until the run is finished."""
+
+    def __init__(self, folder: Path, advance: Callable[[str], object]) -> None:
+        self._folder = folder
+        self._advance = advance
+
+    def get(self, title: str, compute: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+        """The arrays of a cell; computed where they are missing or damaged."""
+        self._advance(title)
+        path = self._folder / f"{title.replace('/', '-')}.safetensors"
+        try:
+            return read_arrays(path)
+        except UserError:
+            found = {name: np.asarray(value) for name, value in compute().items()}
+            write_arrays(found, path)
+            return found
+
+    def per_seed(
+        self, title: str, seeds: Iterable[int], compute: Callable[[int], dict[str, Array]]
+    ) -> dict[str, Array]:
+        """A cell for each seed; arrays are stacked along a new first axis."""
+        found = [self.get(f"{title}, seed {s}", lambda s=s: compute(s)) for s in seeds]  # type: ignore[misc]
+        return {name: np.stack([cell[name] for cell in found]) for name in found[0]}
+
+
+def over_seeds(values: Float[Array, "seed *k"], function: ArrayFunction | None = None) -> Measured:
+    """A function of the means over seeds, with its bootstrap interval over them.
+
+    `function` maps rows of means [row k] to [row]; None takes the mean of a single number.
+    """
+    rows = values.reshape(len(values), -1)
+    bootstrap = SequenceBootstrap().update(rows)
+    score = bootstrap.score("", function or (lambda means: means[..., 0]), chance=np.nan)
+    return Measured(score.value, score.ci_low, score.ci_high, score.n)
+
+
+def exactly(values: Iterable[float]) -> Measured:
+    """The largest of numbers that follow from weights exactly: there is nothing to resample."""
+    found = [float(value) for value in values]
+    return Measured(max(found), max(found), max(found), len(found))
+
+
+def curve(name: str, kind: Kind, x: Array, values: Float[Array, "seed point"]) -> Series:
+    """The mean curve over seeds with its interval."""
+    bootstrap = SequenceBootstrap().update(values)
+    low, high = bootstrap.interval()
+    return Series(name, kind, np.asarray(x, dtype=float), bootstrap.mean(), low, high)
+
+
+def line(name: str, kind: Kind, x: Array, y: Array | float) -> Series:
+    """A curve without an interval; a number is drawn as a level."""
+    x = np.asarray(x, dtype=float)
+    return Series(name, kind, x, np.broadcast_to(np.asarray(y, dtype=float), x.shape).copy())
+
+
+def ladder(length: int, points: int = 20) -> np.ndarray:
+    """Whole numbers from 1 to `length`, evenly spread on a logarithmic axis."""
+    return np.unique(np.geomspace(1, length, points).round().astype(int))
+
+
+def slope(x: Array, curves: Float[Array, "*rows point"]) -> Float[Array, "*rows"]:
+    """Least-squares slope of log curve over log x."""
+    centred = np.log(x) - np.log(x).mean()
+    return np.log(curves) @ centred / (centred @ centred)
+
+
+def largest_deviation(predicted: Float[Array, " k"]) -> ArrayFunction:
+    """A function of means: the largest of |mean / predicted - 1|."""
+
+    def deviation(means: Array) -> Array:
+        return np.abs(means / predicted - 1).max(axis=-1)
+
+    return deviation
+
+
+_CURVE_ARRAYS = ("x", "y", "low", "high")
+
+
+def pack(figures: Sequence[Figure]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
+    """Figures as JSON-able words and, apart from them, their numbers."""
+    words: list[dict[str, Any]] = []
+    arrays: dict[str, Array] = {}
+    for figure in figures:
+        panels = []
+        for p, panel in enumerate(figure.panels):
+            for s, series in enumerate(panel.series):
+                found = {name: getattr(series, name) for name in _CURVE_ARRAYS}
+                arrays |= {
+                    f"{figure.id}/{p:03}/{s:03}/{name}": np.asarray(array, dtype=np.float64)
+                    for name, array in found.items()
+                    if array is not None
+                }
+            drawn = [{"name": series.name, "kind": series.kind} for series in panel.series]
+            panels.append({"title": panel.title, "series": drawn})
+        kept = {key: value for key, value in vars(figure).items() if key != "panels"}
+        words.append(kept | {"panels": panels})
+    return words, arrays
+
+
+def unpack(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list[Figure]:
+    """What `pack` made; raises UserError where numbers are missing."""
+    figures = []
+    for figure in words:
+        panels = []
+        for p, panel in enumerate(figure["panels"]):
+            series = []
+            for s, drawn in enumerate(panel["series"]):
+                stem = f"{figure['id']}/{p:03}/{s:03}/"
+                x, y, low, high = (arrays.get(f"{stem}{name}") for name in _CURVE_ARRAYS)
+                if x is None or y is None:
+                    raise UserError(
+                        f"the arrays of the figure {figure['id']!r} are damaged: delete the run "
+                        "folder and run the command again."
+                    )
+                series.append(Series(drawn["name"], drawn["kind"], x, y, low, high))
+            panels.append(Panel(panel["title"], tuple(series)))
+        lists = {key: tuple(figure[key]) for key in ("claims", "ticks")}
+        figures.append(Figure(**{**figure, **lists, "panels": tuple(panels)}))
+    return figures

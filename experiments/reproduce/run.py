@@ -1,0 +1,241 @@
+"""Runs what is known of a paper, holds it against its claims, and lists what was found."""
+
+import math
+import time
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, cast
+
+import pandas as pd
+from tqdm import tqdm
+
+from experiments.finished_run import FinishedRun
+from experiments.measurements import table, write_arrays, write_table
+from experiments.reproduce.claims import PAPERS, Claim, Paper, Verdict, paper
+from experiments.reproduce.config import ReproduceConfig
+from experiments.reproduce.findings import Cells, Figure, Findings, Measured, pack, unpack
+from experiments.run_folder import RunFolder
+from nope_interp.devices import check_device
+from nope_interp.errors import UserError
+
+CLAIM = "claim"
+NOT_RUN = "not run yet"
+NOT_MEASURED = Measured(math.nan, math.nan, math.nan, 0)
+_NUMBERS = ("value", "ci_low", "ci_high", "n")
+
+
+class Experiment(Protocol):
+    """What every module named for a paper offers."""
+
+    def reproduce(self, config: ReproduceConfig, cells: Cells, device: str) -> Findings: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A claim, what was measured for it, and what its test says."""
+
+    claim: Claim
+    found: Measured
+
+    @property
+    def verdict(self) -> Verdict:
+        """By the claim's test alone."""
+        return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
+
+    @property
+    def difference(self) -> float:
+        """Measured less expected; NaN where the claim is a bound."""
+        return self.found.value - self.claim.expected
+
+
+@dataclass(frozen=True)
+class Reproduction(FinishedRun):
+    """A finished run: each claim's outcome, the curves behind it, and the page that shows them."""
+
+    experiment: ClassVar[str] = "reproduce"
+    needs_info: ClassVar[Set[str]] = frozenset(
+        {"paper", "setting", "figures", "notes", "config", "command"}
+    )
+
+    @property
+    def paper(self) -> Paper:
+        """What was reproduced."""
+        return paper(self.info["paper"])
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """One for each claim of the paper, in its order; tests are those of today's registry."""
+        rows = self.measurements[self.measurements["probe"] == CLAIM].to_dict("records")
+        found = {str(row["metric"]): Measured(*(row[name] for name in _NUMBERS)) for row in rows}
+        return [Outcome(claim, found.get(claim.id, NOT_MEASURED)) for claim in self.paper.claims]
+
+    @property
+    def claims(self) -> pd.DataFrame:
+        """The outcomes as a table: claim, status, value, interval, expected, difference, test."""
+        return pd.DataFrame([_row_of(o.claim, o) for o in self.outcomes])
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The curves behind the outcomes."""
+        return unpack(self.info["figures"], self.arrays)
+
+    @property
+    def headline(self) -> str:
+        """How many claims were reproduced, and which were not."""
+        by_verdict: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            by_verdict.setdefault(outcome.verdict, []).append(outcome.claim.id)
+        reproduced = by_verdict.pop("reproduced", [])
+        parts = [f"{len(reproduced)} of {len(self.outcomes)} claims are reproduced"]
+        parts += [f"{verdict}: {', '.join(ids)}" for verdict, ids in sorted(by_verdict.items())]
+        return "; ".join(parts) + "."
+
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+        from experiments.report.reproduce_page import render_reproduction
+
+        return render_reproduction(self)
+
+
+def reproduce(
+    config: ReproduceConfig,
+    *,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    show_progress: bool = True,
+) -> Reproduction:
+    """Reproduce a paper, or go on with a run that was interrupted, or read one that is finished.
+
+    Args:
+        config: which paper, how many seeds, at what size.
+        out: the folder that run folders are made in.
+        device: a torch device; only experiments on random models run elsewhere than on the CPU.
+        show_progress: draw a bar on standard error.
+
+    Raises UserError for a device that the experiment does not run on, sizes that do not fit, and
+    an unwritable `out`.
+    """
+    if device != "cpu" and not config.paper.on_device:
+        raise UserError(f"{config.name} runs on the CPU: leave the device {device!r} out.")
+    check_device(device)
+    values = config.to_dict()
+    run = RunFolder.create(Path(out), f"reproduce-{config.name}", values, values)
+    with run.locked():
+        if not run.finished:
+            _run(config, run, device, show_progress)
+    found = Reproduction.load(run.path)
+    # Drawn every time: a page that was cut short, or that an older version drew, heals itself.
+    found.write_report()
+    return found
+
+
+def listing(out: Path | str = "runs") -> pd.DataFrame:
+    """Every paper and claim, and what the newest finished run in `out` says of it.
+
+    Returns the columns of `Reproduction.claims` with `paper` before and `run`, the folder, after
+    them; the status is "not run yet" where there is no run. A run that is damaged counts as none.
+    """
+    rows = []
+    for found in PAPERS.values():
+        newest = _newest(Path(out), found.name)
+        outcomes = {} if newest is None else {o.claim.id: o for o in newest.outcomes}
+        where = "" if newest is None else str(newest.folder)
+        rows += [
+            {"paper": found.name, **_row_of(claim, outcomes.get(claim.id)), "run": where}
+            for claim in found.claims
+        ]
+    return pd.DataFrame(rows)
+
+
+def _row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
+    shown = Outcome(claim, NOT_MEASURED) if outcome is None else outcome
+    return {
+        "claim": claim.id,
+        "status": NOT_RUN if outcome is None else outcome.verdict,
+        "value": shown.found.value,
+        "ci_low": shown.found.ci_low,
+        "ci_high": shown.found.ci_high,
+        "expected": claim.expected,
+        "difference": shown.difference,
+        "test": claim.test,
+    }
+
+
+def _newest(out: Path, name: str) -> Reproduction | None:
+    folders = [folder for folder in out.glob(f"reproduce-{name}-*") if RunFolder(folder).finished]
+    for folder in sorted(folders, key=lambda f: RunFolder(f).info.stat().st_mtime, reverse=True):
+        try:
+            return Reproduction.load(folder)
+        except UserError:
+            continue
+    return None
+
+
+def _run(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bool) -> None:
+    began = time.monotonic()
+    module = import_module(f"experiments.reproduce.{config.name}")
+    with tqdm(desc=config.name, unit="part", disable=not show_progress) as bar:
+
+        def advance(title: str) -> None:
+            bar.set_description(f"{config.name}: {title}")
+            bar.update()
+
+        experiment = cast(Experiment, module)
+        findings = experiment.reproduce(config, Cells(run.cells, advance), device)
+    for id in findings.claims:
+        config.paper.claim(id)
+    words, arrays = pack(findings.figures)
+    write_arrays(arrays, run.arrays)
+    write_table(table(_rows(config, findings)), run.measurements)
+    facts = {
+        "paper": config.name,
+        "setting": findings.setting,
+        "figures": words,
+        "notes": list(findings.notes),
+    }
+    run.finish(facts, config, time.monotonic() - began)
+
+
+def _rows(config: ReproduceConfig, findings: Findings) -> Iterator[dict[str, Any]]:
+    """A row for each claim, then one for each point of each curve.
+
+    A figure is the site, a panel the variant, a curve the probe; no row belongs to one layer (-1).
+    """
+    common = {
+        "experiment": config.experiment,
+        "model": config.name,
+        "positions": "intact",
+        "tokens": "",
+        "begin_token": False,
+        "seed": config.seed,
+        "step": pd.NA,
+        "layer": -1,
+        "head": pd.NA,
+        "control": "",
+    }
+    for id, found in findings.claims.items():
+        yield (
+            common
+            | {"variant": "", "site": "", "probe": CLAIM, "metric": id, **vars(found)}
+            | {"chance": math.nan}
+        )
+    for figure in findings.figures:
+        for panel in figure.panels:
+            for series in panel.series:
+                where = {"variant": panel.title, "site": figure.id, "probe": series.name}
+                for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
+                    at = figure.ticks[int(x)] if figure.ticks else f"{x:g}"
+                    yield (
+                        common
+                        | where
+                        | {
+                            "metric": f"{figure.y} at {figure.x} {at}",
+                            "value": y,
+                            "ci_low": math.nan if series.low is None else series.low[i],
+                            "ci_high": math.nan if series.high is None else series.high[i],
+                            "chance": math.nan,
+                            "n": len(config.seeds),
+                        }
+                    )
