@@ -112,8 +112,8 @@ CHI_2023 = Paper(
             "steps and a ladder of positions",
             expected=0,
             high=0.1,
-            differs="Tokens of one sequence are all different, since repeated ones stop the fall. The "
-            "sample at early positions was enlarged after a first run had been too noisy to tell.",
+            differs="Tokens of one sequence are all different, since repeated ones stop the "
+            "fall. The sample at early positions was enlarged after a first run had been too noisy to tell.",
         ),
         Claim(
             "inverse",
@@ -186,8 +186,8 @@ CHI_2023 = Paper(
             "mean absolute error of the probe after its best layer, as a share of chance (L/4)",
             high=0.5,
             differs="Width 512, 64 positions, 256 sequences of uniform tokens from a vocabulary of "
-            "1000 to fit on, chosen after a smaller probe had been seen at chance; --training gives "
-            "more of them.",
+            "1000 to fit on, chosen after a smaller probe had been seen at chance; "
+            "--training gives more of them.",
             published=f"about 40 of 128 at 512 positions, a share of 0.3 ({RECALLED})",
         ),
         Claim(
@@ -265,8 +265,8 @@ KOUTNIK_2014 = Paper(
             "that of modules which pick one of the scales in their reach at random",
             low=0,
             differs="The trained network on a noisy input. Scales that divide the period are out "
-            "of a module's reach, which alone makes slow modules tell longer ones: that was seen in a "
-            "first run and is now part of chance.",
+            "of a module's reach, which alone makes slow modules tell longer ones: that was seen "
+            "in a first run and is now part of chance.",
         ),
         Claim(
             "words",
