@@ -113,7 +113,8 @@ CHI_2023 = Paper(
             expected=0,
             high=0.1,
             differs="Tokens of one sequence are all different, since repeated ones stop the "
-            "fall. The sample at early positions was enlarged after a first run had been too noisy to tell.",
+            "fall. The sample at early positions was enlarged after a first run had been too noisy "
+            "to tell.",
         ),
         Claim(
             "inverse",
