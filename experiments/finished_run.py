@@ -2,7 +2,7 @@
 
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -53,6 +53,20 @@ class FinishedRun(ABC):
             )
         run.require(info, cls.needs_info)
         return cls(run.path, read_table(run.measurements), read_arrays(run.arrays), info)
+
+    @classmethod
+    def made_in(cls: type[Run], run: RunFolder, make: Callable[[], None]) -> Run:
+        """The finished run of a folder: made now, gone on with, or read back; its page is drawn.
+
+        The page is drawn every time, so that one that was cut short, or that an older version drew,
+        heals itself.
+        """
+        with run.locked():
+            if not run.finished:
+                make()
+        found = cls.load(run.path)
+        found.write_report()
+        return found
 
     @property
     @abstractmethod

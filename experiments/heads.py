@@ -158,13 +158,7 @@ def classify_heads(
     values = config.to_dict()
     identity = values | {"fingerprints": fingerprints(config.model, config.text)}
     run = RunFolder.create(Path(out), config.run_name(), values, identity)
-    with run.locked():
-        if not run.finished:
-            _run(config, run, device, show_progress)
-    found = HeadClassification.load(run.path)
-    # Drawn every time: a page that was cut short, or that an older version drew, heals itself.
-    found.write_report()
-    return found
+    return HeadClassification.made_in(run, lambda: _run(config, run, device, show_progress))
 
 
 def _run(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) -> None:

@@ -106,13 +106,7 @@ def compare(
     values = config.to_dict()
     identity = values | {"fingerprints": fingerprints(config.model, config.text)}
     run = RunFolder.create(Path(out), config.run_name(), values, identity)
-    with run.locked():
-        if not run.finished:
-            _run(config, run, device, show_progress)
-    comparison = Comparison.load(run.path)
-    # Drawn every time: a page that was cut short, or that an older version drew, heals itself.
-    comparison.write_report()
-    return comparison
+    return Comparison.made_in(run, lambda: _run(config, run, device, show_progress))
 
 
 def _run(config: CompareConfig, run: RunFolder, device: str, show_progress: bool) -> None:

@@ -122,13 +122,7 @@ def reproduce(
     check_device(device)
     values = config.to_dict()
     run = RunFolder.create(Path(out), f"reproduce-{config.name}", values, values)
-    with run.locked():
-        if not run.finished:
-            _run(config, run, device, show_progress)
-    found = Reproduction.load(run.path)
-    # Drawn every time: a page that was cut short, or that an older version drew, heals itself.
-    found.write_report()
-    return found
+    return Reproduction.made_in(run, lambda: _run(config, run, device, show_progress))
 
 
 def listing(out: Path | str = "runs") -> pd.DataFrame:
