@@ -223,6 +223,11 @@ def reproduce(
     depth: Annotated[float, typer.Option(help="Factor on the default number of layers.")] = 1.0,
     training: Annotated[float, typer.Option(help="Factor on the training steps.")] = 1.0,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME_OR_PATH", help="One more model to read: chi2023, barbero2024."),
+    ] = None,
+    text: Text = None,
     device: Device = "cpu",
     out: Out = Path("runs"),
     as_json: Json = False,
@@ -233,7 +238,7 @@ def reproduce(
     if name is None:
         _list_claims(out, as_json)
         return
-    chosen = ReproduceConfig(name, seeds, width, length, depth, training, seed)
+    chosen = ReproduceConfig(name, seeds, width, length, depth, training, seed, model, text)
     from experiments.head_summary import markdown_table
     from experiments.reproduce.run import reproduce as run
 

@@ -12,7 +12,7 @@ from experiments.train import trained_model
 from nope_interp.checkpoints import bidirectional_twin, load_model
 from nope_interp.errors import UserError
 from nope_interp.pretrained import Pretrained, load_pretrained, random_twin
-from nope_interp.tasks.registry import make_task
+from nope_interp.tasks.registry import Task, make_task
 from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.tasks.text import python_documentation, read_text
 from nope_interp.transformer import HookedTransformer
@@ -86,8 +86,22 @@ def subject_of(
     Raises UserError, before anything is trained, where its text has fewer than the `needed`
     sequences.
     """
-    if config.model is None or config.model.endswith(".safetensors"):
-        return _own_subject(config, run, device, show_progress, needed)
+    if config.model is not None:
+        return loaded_subject(config, device, needed=needed)
+    task = _own_task(config, device, needed)
+    trained = trained_model(config, run, device, show_progress)
+    return _own_subject(task, trained, _own_name(config), device)
+
+
+def loaded_subject(config: SubjectConfig, device: str, *, needed: Mapping[Split, int]) -> Subject:
+    """The model that `config.model` names, loaded.
+
+    Raises UserError where it cannot be loaded, where it does not fit the task, and where the text
+    has fewer than the `needed` sequences.
+    """
+    assert config.model is not None
+    if config.model.endswith(".safetensors"):
+        return _checkpoint_subject(config, config.model, device, needed)
     return _pretrained_subject(config, config.model, device, needed)
 
 
@@ -107,39 +121,37 @@ def random_init(subject: Subject, seed: int, *, draw: int = 0) -> Subject:
     return replace(subject, variant="random-init", model=twin, notes=())
 
 
-def _own_subject(
-    config: SubjectConfig,
-    run: RunFolder,
-    device: str,
-    show_progress: bool,
-    needed: Mapping[Split, int],
+def _checkpoint_subject(
+    config: SubjectConfig, path: str, device: str, needed: Mapping[Split, int]
 ) -> Subject:
+    task = _own_task(config, device, needed)
+    model, trained_on = load_model(Path(path))
+    if trained_on != config.task:
+        raise UserError(f"{path!r} was trained on {trained_on!r}: add --task {trained_on}.")
+    if config.seq_len > model.config.n_ctx:
+        raise UserError(
+            f"sequences of {config.seq_len} tokens are longer than the model's context of "
+            f"{model.config.n_ctx}: add --seq-len {model.config.n_ctx}."
+        )
+    return _own_subject(task, model, config.model_name(), device)
+
+
+def _own_task(config: SubjectConfig, device: str, needed: Mapping[Split, int]) -> Task:
     if device == "auto":
         raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
     task = make_task(config.task, config.text)
     _check_source(task.source(), config, needed)
-    if config.model is None:
-        trained = trained_model(config, run, device, show_progress)
-        name = _own_name(config)
-    else:
-        trained, trained_on = load_model(Path(config.model))
-        if trained_on != config.task:
-            raise UserError(
-                f"{config.model!r} was trained on {trained_on!r}: add --task {trained_on}."
-            )
-        if config.seq_len > trained.config.n_ctx:
-            raise UserError(
-                f"sequences of {config.seq_len} tokens are longer than the model's context of "
-                f"{trained.config.n_ctx}: add --seq-len {trained.config.n_ctx}."
-            )
-        name = config.model_name()
+    return task
+
+
+def _own_subject(task: Task, model: HookedTransformer, name: str, device: str) -> Subject:
     return Subject(
         name=name,
         variant="trained",
-        model=trained.to(device),
+        model=model.to(device),
         tokenizer=task.tokenizer,
         sources=(task.source(), task.uniform_source()),
-        positions=trained.config.positions,
+        positions=model.config.positions,
     )
 
 

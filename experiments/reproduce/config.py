@@ -2,9 +2,11 @@
 
 import shlex
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
-from experiments.reproduce.claims import SIZES, Paper, paper
+from experiments.reproduce.claims.claim import SIZES, Paper
+from experiments.reproduce.claims.registry import paper
 from nope_interp.errors import UserError
 from nope_interp.fields import check_seed, check_types, from_mapping
 
@@ -16,13 +18,16 @@ class ReproduceConfig:
     """Which paper is reproduced, and at which size.
 
     Attributes:
-        name: of the paper, as in `claims.PAPERS`.
+        name: of the paper, as in `claims.registry.PAPERS`.
         n_seeds: draws of weights and data, at least 2 for an interval; None takes the paper's.
         width, length, depth, training: multipliers of the default sizes, and of training steps.
         seed: the first one; the others follow it.
+        model: one more model to read, where the paper's experiment reads one: a hub name, a Hugging
+            Face folder, a GGUF file, or a model.safetensors of ours.
+        text: a UTF-8 file for it to read instead of Python's own documentation.
 
-    Raises UserError for an unknown paper, values out of range, and multipliers of what the paper's
-    experiment does not have.
+    Raises UserError for an unknown paper, values out of range, multipliers of what the paper's
+    experiment does not have, and a model where it reads none.
     """
 
     experiment: ClassVar[str] = "reproduce"
@@ -34,13 +39,19 @@ class ReproduceConfig:
     depth: float = 1.0
     training: float = 1.0
     seed: int = 0
+    model: str | None = None
+    text: str | None = None
 
     def __post_init__(self) -> None:
         check_types(self, "reproduce")
         check_seed(self.seed, "reproduce")
         if self.n_seeds is not None and not 2 <= self.n_seeds <= 10_000:
             raise UserError(f"n_seeds is {self.n_seeds}: give 2 to 10000, for an interval.")
-        sizes = paper(self.name).sizes
+        if self.model is not None and not self.paper.reads_model:
+            raise UserError(f"{self.name} reads no model of yours: leave {self.model!r} out.")
+        if self.text is not None and self.model is None:
+            raise UserError("a text is given without a model to read it: add --model.")
+        sizes = self.paper.sizes
         for size in SIZES:
             factor = getattr(self, size)
             if not 0 < factor <= _LARGEST:
@@ -81,4 +92,8 @@ class ReproduceConfig:
         for size in SIZES:
             if getattr(self, size) != 1:
                 words += [f"--{size}", f"{getattr(self, size):g}"]
-        return shlex.join([*words, "--seed", str(self.seed)])
+        words += ["--seed", str(self.seed)]
+        for option, value in (("--model", self.model), ("--text", self.text)):
+            if value is not None:
+                words += [option, str(Path(value).resolve()) if Path(value).exists() else value]
+        return shlex.join(words)

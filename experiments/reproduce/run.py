@@ -13,10 +13,11 @@ from tqdm import tqdm
 
 from experiments.finished_run import FinishedRun
 from experiments.measurements import table, write_arrays, write_table
-from experiments.reproduce.claims import PAPERS, Claim, Paper, Verdict, paper
+from experiments.reproduce.claims.claim import Claim, Paper, Verdict
+from experiments.reproduce.claims.registry import PAPERS, paper
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import Cells, Figure, Findings, Measured, pack, unpack
-from experiments.run_folder import RunFolder
+from experiments.run_folder import RunFolder, fingerprints
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 
@@ -121,26 +122,32 @@ def reproduce(
         raise UserError(f"{config.name} runs on the CPU: leave the device {device!r} out.")
     check_device(device)
     values = config.to_dict()
-    run = RunFolder.create(Path(out), f"reproduce-{config.name}", values, values)
+    identity = values | {"fingerprints": fingerprints(config.model, config.text)}
+    run = RunFolder.create(Path(out), f"reproduce-{config.name}", values, identity)
     return Reproduction.made_in(run, lambda: _run(config, run, device, show_progress))
 
 
 def listing(out: Path | str = "runs") -> pd.DataFrame:
-    """Every paper and claim, and what the newest finished run in `out` says of it.
+    """Every paper and claim, and what the newest finished run in `out` that tests it says.
 
     Returns the columns of `Reproduction.claims` with `paper` before and `run`, the folder, after
     them; the status is "not run yet" where there is no run. A run that is damaged counts as none.
     """
     rows = []
     for found in PAPERS.values():
-        newest = _newest(Path(out), found.name)
-        outcomes = {} if newest is None else {o.claim.id: o for o in newest.outcomes}
-        where = "" if newest is None else str(newest.folder)
-        rows += [
-            {"paper": found.name, **_row_of(claim, outcomes.get(claim.id)), "run": where}
-            for claim in found.claims
-        ]
+        runs = _newest_first(Path(out), found.name)
+        for claim in found.claims:
+            shown = _outcome_in(runs, claim)
+            where = "" if shown is None else str(shown[0].folder)
+            rows.append({"paper": found.name, **_row_of(claim, shown and shown[1]), "run": where})
     return pd.DataFrame(rows)
+
+
+def _outcome_in(runs: list[Reproduction], claim: Claim) -> tuple[Reproduction, Outcome] | None:
+    """Of the newest run that could test the claim, or else of the newest."""
+    found = [(run, o) for run in runs for o in run.outcomes if o.claim.id == claim.id]
+    tested = [(run, o) for run, o in found if o.verdict != "not testable here"]
+    return next(iter(tested or found), None)
 
 
 def _row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
@@ -157,14 +164,15 @@ def _row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
     }
 
 
-def _newest(out: Path, name: str) -> Reproduction | None:
+def _newest_first(out: Path, name: str) -> list[Reproduction]:
     folders = [folder for folder in out.glob(f"reproduce-{name}-*") if RunFolder(folder).finished]
+    runs = []
     for folder in sorted(folders, key=lambda f: RunFolder(f).info.stat().st_mtime, reverse=True):
         try:
-            return Reproduction.load(folder)
+            runs.append(Reproduction.load(folder))
         except UserError:
             continue
-    return None
+    return runs
 
 
 def _run(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bool) -> None:

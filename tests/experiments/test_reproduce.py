@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from experiments.clocks import SCALES
 from experiments.reproduce import chi2023, koutnik2014
 from experiments.reproduce import run as run_module
-from experiments.reproduce.claims import PAPERS, Claim, paper, papers_markdown
+from experiments.reproduce.claims.claim import Claim
+from experiments.reproduce.claims.markdown import papers_markdown
+from experiments.reproduce.claims.registry import PAPERS, paper
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Cells,
@@ -94,7 +96,7 @@ def test_the_test_is_said_in_words() -> None:
 
 
 def test_docs_are_written_from_the_registry() -> None:
-    """`python -m experiments.reproduce.claims > docs/papers.md` writes them again."""
+    """`python -m experiments.reproduce.claims.markdown > docs/papers.md` writes them again."""
     path = Path(__file__).parents[2] / "docs" / "papers.md"
     assert path.read_text(encoding="utf-8") == papers_markdown()
 

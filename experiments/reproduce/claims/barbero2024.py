@@ -1,0 +1,108 @@
+"""Barbero et al. 2024: what rotary positions are for."""
+
+from experiments.reproduce.claims.claim import OURS, RECALLED, SECOND_HAND, VERIFIED, Claim, Paper
+
+PAPER = Paper(
+    name="barbero2024",
+    citation="Barbero, Vitvitskyi, Perivolaropoulos, Pascanu, Velickovic 2024, Round and round we "
+    "go! What makes rotary positional encodings useful?, arXiv 2410.06205",
+    claims=(
+        Claim(
+            "diagonal",
+            "For every eps there are rotary weights that make a diagonal head sharper than "
+            "1 - eps.",
+            "the proposition on rotary positional heads",
+            RECALLED,
+            "smallest weight on the query itself, of 512 queries of a built head that should have "
+            "0.999",
+            expected=0.999,
+            low=0.998,
+        ),
+        Claim(
+            "previous-token",
+            "And a previous-token head.",
+            "the proposition on rotary positional heads",
+            RECALLED,
+            "smallest weight on the token before, of 511 queries of a built head that should have "
+            "0.999",
+            expected=0.999,
+            low=0.998,
+        ),
+        Claim(
+            "top-frequency",
+            "The highest frequency alone makes no sharp head at moderate norms, because some "
+            "distances nearly complete full turns.",
+            "derived here",
+            OURS,
+            "weight of the last of 512 queries on itself, highest frequency alone, at the norm "
+            "that is enough with all frequencies",
+            high=0.5,
+        ),
+        Claim(
+            "impossible",
+            "Without positions a head gives copies of one token equal weight in the first layer, "
+            "whatever its weights, so it is no positional head.",
+            "the proposition on NoPE",
+            f"{SECOND_HAND}; its exact wording is {RECALLED}",
+            "largest difference of the weights on copies in the first layer, over random and "
+            "trained models",
+            expected=0,
+            high=1e-7,
+        ),
+        Claim(
+            "deeper",
+            "Deeper layers escape this through the causal mask, where something else came before "
+            "the copies.",
+            "derived here",
+            OURS,
+            "largest difference of the weights on copies in the last layer, trained models",
+            low=1e-4,
+            differs="Four layers trained for a few hundred steps on text.",
+        ),
+        Claim(
+            "learned-nope",
+            "Gradient descent finds no previous-token head without positions.",
+            "follows from the proposition, for one layer",
+            OURS,
+            "held-out accuracy of naming the token before, less what guessing without order "
+            "reaches, on repeated tokens, NoPE",
+            high=0.02,
+        ),
+        Claim(
+            "learned-rope",
+            "With rotary positions it does.",
+            "follows from the proposition, for one layer",
+            OURS,
+            "held-out accuracy of naming the token before, on repeated tokens, RoPE",
+            expected=1,
+            low=0.95,
+        ),
+        Claim(
+            "frequencies",
+            "Gemma uses its highest frequencies for a few positional heads and its lowest most, "
+            "for content.",
+            "abstract; the figures of norm by frequency",
+            VERIFIED,
+            "share of queries' and keys' norm on the lower half of the frequencies",
+            low=0.5,
+            differs="Needs a pretrained model: `nope-interp heads google/gemma-3-270m` shows the "
+            "norms by frequency.",
+        ),
+        Claim(
+            "p-rope",
+            "Leaving out the lowest rotary frequencies helps a language model.",
+            "abstract; the table of validation perplexity",
+            VERIFIED,
+            "validation loss of 0.75-RoPE less that of RoPE",
+            high=0,
+            differs="The paper trains models of two thousand million parameters.",
+            published=f"perplexity 4.441 against 4.463 on Wikipedia ({RECALLED})",
+        ),
+    ),
+    n_seeds=3,
+    sizes=("training",),
+    default="head width 64, base 10,000, 512 positions; one trained layer of width 64, 24 tokens, "
+    "400 steps",
+    paper_sizes="constructions have no size of the paper's; its language models do not fit",
+    reads_model=True,
+)

@@ -1,0 +1,97 @@
+"""What each paper says, and the test that decides whether a run shows it. Imports nothing heavy.
+
+A claim comes down to one number. It is reproduced where the number's whole 95% interval lies within
+bounds that stand here, before any run; the bounds are ours, and so is their width.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from nope_interp.errors import unknown_name
+
+VERIFIED = "read in the paper's abstract"
+SECOND_HAND = "read in others' summaries of the paper"
+RECALLED = "recalled, unverified"
+OURS = "ours: derived here, not the paper's"
+
+Verdict = Literal["reproduced", "not reproduced", "not testable here"]
+SIZES = ("width", "length", "depth", "training")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement and its test.
+
+    Attributes:
+        id: the name within its paper.
+        says: the claim, in our words.
+        source: where the paper makes it, or where it comes from.
+        status: how sure that is: `VERIFIED`, `SECOND_HAND`, `RECALLED` or `OURS`.
+        measure: what the number is.
+        expected: what the number is if the claim holds exactly; NaN where a bound says it all.
+        low: the test's lower bound, the whole interval to lie above it.
+        high: its upper bound, the whole interval to lie below it.
+        differs: how this setting differs from the paper's.
+        published: numbers of the paper, tagged, that the measure can be held against loosely.
+    """
+
+    id: str
+    says: str
+    source: str
+    status: str
+    measure: str
+    expected: float = math.nan
+    low: float = -math.inf
+    high: float = math.inf
+    differs: str = ""
+    published: str = ""
+
+    @property
+    def test(self) -> str:
+        """The test in words."""
+        if math.isinf(self.low):
+            return f"the 95% interval lies below {self.high:g}"
+        if math.isinf(self.high):
+            return f"the 95% interval lies above {self.low:g}"
+        return f"the 95% interval lies from {self.low:g} to {self.high:g}"
+
+    def verdict(self, value: float, ci_low: float, ci_high: float) -> Verdict:
+        """What the test says of a measured number; NaN stands for one that could not be taken."""
+        if math.isnan(value):
+            return "not testable here"
+        return "reproduced" if self.low <= ci_low <= ci_high <= self.high else "not reproduced"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and what of it can be run.
+
+    Attributes:
+        name: as `nope-interp reproduce` takes it.
+        citation: authors, year, title, arXiv number.
+        claims: in reading order.
+        n_seeds: how many are run unless the user says.
+        sizes: which of `SIZES` its experiment can be multiplied in.
+        default: the default sizes, in words.
+        paper_sizes: the options that come nearest to the paper's own sizes, with their status.
+        on_device: whether its models run on other devices than the CPU.
+        reads_model: whether it reads one more model, of the user's choice.
+    """
+
+    name: str
+    citation: str
+    claims: tuple[Claim, ...]
+    n_seeds: int
+    sizes: tuple[str, ...]
+    default: str
+    paper_sizes: str
+    on_device: bool = False
+    reads_model: bool = False
+
+    def claim(self, id: str) -> Claim:
+        """The claim of that name; raises UserError, with the nearest right name, where none is."""
+        for claim in self.claims:
+            if claim.id == id:
+                return claim
+        raise unknown_name(f"claim of {self.name}", id, [claim.id for claim in self.claims])

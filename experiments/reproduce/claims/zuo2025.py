@@ -1,0 +1,91 @@
+"""Zuo et al. 2025: nearby embeddings are alike."""
+
+from experiments.reproduce.claims.claim import OURS, RECALLED, SECOND_HAND, VERIFIED, Claim, Paper
+
+PAPER = Paper(
+    name="zuo2025",
+    citation="Zuo, Guerzhoy, Guerzhoy 2025, Position information emerges in causal transformers "
+    "without positional encodings via similarity of nearby embeddings, arXiv 2501.00073",
+    claims=(
+        Claim(
+            "every-layer",
+            "After every layer of a random causal model nearby rows have the higher cosine.",
+            "abstract",
+            f"{VERIFIED}; the score's exact formula could not be checked",
+            "adjacency A after the block where it is lowest",
+            low=0.5,
+            differs="Random models only; adjacency A, B and C are our three candidates.",
+        ),
+        Claim(
+            "embedding",
+            "The input embedding shows no such pattern.",
+            "abstract",
+            VERIFIED,
+            "adjacency A of the embedding",
+            expected=0.5,
+            low=0.48,
+            high=0.52,
+        ),
+        Claim(
+            "first-layer",
+            "The first causal attention layer makes the pattern.",
+            "the theoretical part",
+            SECOND_HAND,
+            "adjacency A of the first attention output",
+            low=0.9,
+        ),
+        Claim(
+            "cosine-law",
+            "There the cosine of rows i and j, i before j, is nearly sqrt(i/j), less softmax "
+            "noise.",
+            "derived here; the paper argues for the same fall",
+            OURS,
+            "largest difference of the mean cosine from the law",
+            expected=0,
+            high=0.05,
+        ),
+        Claim(
+            "bidirectional",
+            "Without the causal mask there is no pattern.",
+            "follows from the symmetry that the authors' earlier paper describes",
+            SECOND_HAND,
+            "largest distance of adjacency A from 0.5, over all sites",
+            expected=0,
+            high=0.03,
+        ),
+        Claim(
+            "hyperparameters",
+            "The pattern holds over a common range of depth, heads, width, length, vocabulary and "
+            "initialisation.",
+            "abstract",
+            f"{VERIFIED}; the ranges are {RECALLED}",
+            "adjacency A after the block where it is lowest, in the setting where it is lowest",
+            low=0.5,
+            differs="The ranges are ours. Large and tiny spreads, no norm and no residual are on "
+            "the map, and left out of this number.",
+        ),
+        Claim(
+            "carriers",
+            "A row's cosines are a more reliable carrier of position than its variance.",
+            "the section on probes",
+            SECOND_HAND,
+            "error of position read from cosines over that from variance, mean over blocks",
+            high=1,
+            differs="Random models; our probes.",
+        ),
+        Claim(
+            "trained",
+            "The pattern is there in models trained on addition, reversal, indexing and ordering.",
+            "abstract",
+            VERIFIED,
+            "adjacency A after the block where it is lowest, trained models",
+            low=0.5,
+            differs="Not part of this run, which reads random models only.",
+        ),
+    ),
+    n_seeds=5,
+    sizes=("width", "length", "depth"),
+    default="6 layers, 6 heads, width 384, 64 positions, vocabulary 10,000, GPT-2's initialisation",
+    paper_sizes=f"the default has the paper's depth, heads and width ({RECALLED})",
+    on_device=True,
+)
