@@ -53,7 +53,9 @@ Positions = Annotated[
 ]
 Init = Annotated[str | None, typer.Option(help="Initialisation of the model to train.")]
 Steps = Annotated[int | None, typer.Option(help="Training steps.")]
-SeqLen = Annotated[int | None, typer.Option(help="Tokens in a sequence, begin token included.")]
+SeqLen = Annotated[
+    int | None, typer.Option(min=8, help="Tokens in a sequence, begin token included.")
+]
 Sequences = Annotated[
     int | None,
     typer.Option(help="Sequences in all: two thirds to fit probes on, one third held out."),

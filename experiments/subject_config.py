@@ -118,9 +118,13 @@ class SubjectConfig:
             text = path.read_text(encoding="utf-8")
             values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         except OSError as error:
-            raise UserError(f"cannot read the config {str(path)!r} ({error.strerror}).") from error
+            raise UserError(
+                f"cannot read the config {str(path)!r} ({error.strerror}): give a TOML or JSON file."
+            ) from error
         except (ValueError, RecursionError) as error:
-            raise UserError(f"the config {str(path)!r} is not valid ({error}).") from error
+            raise UserError(
+                f"the config {str(path)!r} is neither valid TOML nor JSON ({error}): mend it there."
+            ) from error
         if isinstance(values, dict) and {"config", "environment"} == values.keys():
             values = values["config"]
         return cls.from_dict(values)

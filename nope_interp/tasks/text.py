@@ -27,11 +27,15 @@ def read_text(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"the text {str(path)!r} is not UTF-8 ({error.reason}).") from error
+        raise UserError(
+            f"the text {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8 first."
+        ) from error
     # ValueError: a name that no file can have.
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read the text {str(path)!r} ({reason}).") from error
+        raise UserError(
+            f"cannot read the text {str(path)!r} ({reason}): give a UTF-8 file."
+        ) from error
     if not text.strip():
         raise UserError(f"the text {str(path)!r} is empty: give a file with text in it.")
     return text

@@ -138,7 +138,7 @@ def test_interrupted_training_says_so_and_goes_on(tmp_path: Path) -> None:
         (["compare", "--sites", "resid_post,atn_out"], ["'atn_out'", "did you mean 'attn_out'"]),
         (["compare", "--modle", "x"], ["--modle", "--model"]),
         (["compare", "--seq-len", "many"], ["--seq-len", "integer"]),
-        (["compare", "--seq-len", "4"], ["seq_len is 4", "at least 8"]),
+        (["compare", "--seq-len", "4"], ["--seq-len", "greater than or equal to 8"]),
         (["compare", "--steps", "0"], ["steps is 0"]),
         (["compare", "--seed", "-1"], ["seed"]),
         (["compare", "--sequences", "6"], ["n_fit is 4"]),
