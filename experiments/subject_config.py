@@ -119,7 +119,7 @@ class SubjectConfig:
             values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         except OSError as error:
             raise UserError(
-                f"cannot read the config {str(path)!r} ({error.strerror}): give a TOML or JSON file."
+                f"cannot read the config {str(path)!r} ({error.strerror}): give a TOML or JSON one."
             ) from error
         except (ValueError, RecursionError) as error:
             raise UserError(
