@@ -45,7 +45,7 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", help="TOML or JSON file, or a run folder's config.json."),
 ]
-Task = Annotated[str | None, typer.Option(help="text or reversal.")]
+Task = Annotated[str | None, typer.Option(help="text, reversal, addition, copy-cmc, scan, ...")]
 Text = Annotated[str | None, typer.Option(help="UTF-8 file to read instead of Python's manual.")]
 Positions = Annotated[
     str | None,
@@ -295,6 +295,41 @@ def train(
 
 
 @app.command()
+def sweep(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.yaml", help="An experiment, and a grid or list of it.")
+    ],
+    jobs: Annotated[
+        int | None, typer.Option(help="Cells at once; by default one for each core.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Ray cluster to run on, with a shared --out."),
+    ] = None,
+    gpus_per_cell: Annotated[float, typer.Option(help="GPUs that Ray keeps for each cell.")] = 0.0,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Run an experiment once for each cell of a grid; started again, it does what is left."""
+    from experiments.sweep import run_sweep
+
+    swept = run_sweep(file, out=out, jobs=jobs, ray=ray, gpus_per_cell=gpus_per_cell, device=device)
+    failed = swept.failed()
+    if as_json:
+        _print_json({"sweep": str(swept.folder), "cells": swept.summary()})
+    else:
+        done = len(swept.cells) - len(failed)
+        print(f"{done} of {len(swept.cells)} cells are done.\nSweep: {swept.folder}")
+    if failed:
+        first = failed[0]
+        raise UserError(
+            f"{len(failed)} of {len(swept.cells)} cells failed, {first.label} first: "
+            f"{str(swept.log(first))!r} says why."
+        )
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A finished run folder.")],
     to: Annotated[Path | None, typer.Option(help="File to write instead of report.html.")] = None,
@@ -322,7 +357,8 @@ def main() -> None:
         said = getattr(error, "format_message", error.__str__)()
         _fail(
             said
-            or "choose a command: compare, heads, probe, reproduce, train or report; see --help."
+            or "choose a command: compare, heads, probe, reproduce, sweep, train or report; "
+            "see --help."
         )
     except (KeyboardInterrupt, typer.Abort):
         _fail(_INTERRUPTED)

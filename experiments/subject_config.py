@@ -37,7 +37,7 @@ class SubjectConfig:
             trains `transformer` on `task`.
         revision: branch, tag or commit of a hub name.
         dtype: of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
-        task: `text` or `reversal`; what the model is trained on and read on.
+        task: a name of tasks/names.py; what the model is trained on and read on.
         text: a UTF-8 file to read instead of Python's own documentation.
         transformer: the model to train where `model` is None.
         training: how it is trained.

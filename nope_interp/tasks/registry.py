@@ -1,5 +1,8 @@
 """Tasks by name."""
 
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -8,10 +11,42 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.tasks.names import TASK_NAMES
-from nope_interp.tasks.reversal import ReversalTask
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.arithmetic import AdditionTask, ParityTask, PolynomialTask, SummationTask
+from nope_interp.tasks.characters import (
+    CharacterAdditionTask,
+    IndexingTask,
+    OrderingTask,
+    ReversalTask,
+)
+from nope_interp.tasks.copying import RepeatTask, ReplaceTask, StringTask
+from nope_interp.tasks.lego import LegoTask
+from nope_interp.tasks.names import ANSWER_TASK_NAMES, TASK_NAMES
+from nope_interp.tasks.pcfg import PcfgTask
+from nope_interp.tasks.scan import ScanTask
+from nope_interp.tasks.sorting import SortTask
 from nope_interp.tasks.sources import TokenSource
 from nope_interp.tasks.text import TextTask, read_text
+
+_MAKERS: dict[str, Callable[..., AnswerTask]] = {
+    **{name: partial(RepeatTask, name) for name in ("copy-rsc", "copy-rsc2x")},
+    "copy-rdc": partial(ReplaceTask, "copy-rdc"),
+    **{name: partial(StringTask, name) for name in StringTask.variants},
+    "scan": ScanTask,
+    "pcfg": PcfgTask,
+    "zuo-addition": CharacterAdditionTask,
+    "reversal": ReversalTask,
+    "indexing": IndexingTask,
+    "ordering": OrderingTask,
+}
+_SCRATCHPAD_MAKERS: dict[str, Callable[..., AnswerTask]] = {
+    "addition": AdditionTask,
+    "polynomial": PolynomialTask,
+    **{name: partial(SortTask, name) for name in ("sort-single", "sort-multi")},
+    "summation": SummationTask,
+    "parity": ParityTask,
+    "lego": LegoTask,
+}
 
 
 @runtime_checkable
@@ -46,4 +81,27 @@ def make_task(name: str, text: str | None = None) -> Task:
         return TextTask(None if text is None else read_text(Path(text)))
     if text is not None:
         raise UserError(f"the task {name!r} reads no text: leave the text out.")
-    return ReversalTask()
+    return make_answer_task(name)
+
+
+def make_answer_task(
+    name: str,
+    *,
+    training_lengths: Sequence[int] | None = None,
+    test_lengths: Sequence[int] | None = None,
+    scratchpad: AbstractSet[str] | None = None,
+) -> AnswerTask:
+    """The task of that name with other lengths than its paper's, or with a scratchpad.
+
+    `scratchpad` names the parts of a step that are written down: see `tasks/scratchpad.py`.
+    Raises UserError for an unknown name, for lengths that cannot be, and for a scratchpad, or a
+    part of one, that the task does not have.
+    """
+    lengths = {"training_lengths": training_lengths, "test_lengths": test_lengths}
+    if name in _SCRATCHPAD_MAKERS:
+        return _SCRATCHPAD_MAKERS[name](scratchpad=scratchpad, **lengths)
+    if name not in _MAKERS:
+        raise unknown_name("task with answers", name, ANSWER_TASK_NAMES)
+    if scratchpad is not None:
+        raise UserError(f"the task {name!r} has no scratchpad: leave the scratchpad out.")
+    return _MAKERS[name](**lengths)

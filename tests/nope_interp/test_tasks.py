@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from nope_interp.errors import UserError
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.repeats import CopiesSource, RepeatedSource
-from nope_interp.tasks.reversal import LetterTokenizer, ReversalTask
 from nope_interp.tasks.sources import TextSource, UniformSource
 from nope_interp.tasks.text import TextTask, python_documentation
 from nope_interp.tasks.tokenizer import ByteTokenizer
@@ -89,26 +88,6 @@ def test_text_batches_mix_begin_tokens_and_predict_all_but_the_first() -> None:
     assert not predicted[:, 0].any()
 
 
-@given(st.integers(2, 12), st.integers(0, 100))
-def test_reversal_answers_are_reversed(length: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    tokens = ReversalTask().examples(3, length, generator, begin_token=False)
-    for row in tokens.tolist():
-        question, answer = LetterTokenizer().decode(row).split("=")
-        assert answer == "".join(reversed(question))
-        assert len(question) == length
-
-
-def test_reversal_loss_counts_the_answer_only() -> None:
-    task = ReversalTask()
-    tokens, predicted = task.batch(4, 20, torch.Generator().manual_seed(3))
-    separator = int((tokens[0] == LetterTokenizer.separator_id).nonzero())
-    assert predicted[0].nonzero().flatten().tolist() == list(range(separator + 1, tokens.shape[1]))
-    assert tokens.shape[1] <= 20
-    source = task.source().sequences(5, 19, begin_token=True, split="fit", seed=0)
-    assert source.shape == (5, 19)
-
-
 def test_bad_tasks_and_texts(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'reversal'"):
         make_task("reversel")
@@ -124,8 +103,6 @@ def test_bad_tasks_and_texts(tmp_path: Path) -> None:
         make_task("text", text=str(tmp_path / "latin.txt"))
     with pytest.raises(UserError, match="too short to train on"):
         TextTask("few words").batch(2, 32, torch.Generator())
-    with pytest.raises(UserError, match="letters a to z"):
-        LetterTokenizer().encode("A")
 
 
 @pytest.mark.parametrize("seq_len", [11, 12])

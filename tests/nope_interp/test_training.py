@@ -13,7 +13,7 @@ from nope_interp import training as training_module
 from nope_interp.checkpoints import bidirectional_twin, load_model, load_tensors, save_model
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
-from nope_interp.tasks.reversal import ReversalTask
+from nope_interp.tasks.characters import ReversalTask
 from nope_interp.tasks.text import TextTask
 from nope_interp.training import learning_rate, masked_loss, train
 from nope_interp.training_config import TrainingConfig
@@ -173,7 +173,8 @@ def test_reversal_is_learnt_without_positional_encoding() -> None:
         steps=2500, batch_size=64, seq_len=8, learning_rate=3e-3, weight_decay=0.01
     )
     model = train(config, training, task, show_progress=False)
-    examples = task.examples(200, 3, torch.Generator().manual_seed(5), begin_token=True)
+    generator = torch.Generator().manual_seed(5)
+    examples = task.examples(200, 3, generator, split="validation").tokens
     answers = model.generate(examples[:, :5], max_new_tokens=3)
     exact = (answers == examples).all(1).double().mean()
     assert exact > 0.9  # a guess is right once in 26 ** 3

@@ -1,0 +1,337 @@
+"""Tasks with a prompt and an answer, of every length: what length generalisation is measured on.
+
+Kazemnejad et al. 2023 (arXiv 2305.19466) train on short examples and ask for longer
+ones. Here a task is made with the lengths that it trains on. Within these, each prompt belongs
+either to training or to validation, whatever the seed; a test is only drawn at other lengths. So
+the three share no prompt, by construction.
+
+The models here read words, not pieces of words: the prompts are the paper's, with one token for
+each word, digit and sign. `AnswerTask.text` gives them as text, for any other tokenizer.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.tasks.rows import GAP, HELD_OUT_ONE_IN, digests, held_out, packed
+from nope_interp.tasks.sources import Split, UniformSource, split_generator, with_begin_token
+from nope_interp.tasks.tokenizer import WordTokenizer
+
+TaskSplit = Literal["train", "validation", "test"]
+
+# With fewer prompts of a length, holding some out would leave nothing to learn the length from.
+_FEWEST_PROMPTS = 4
+# Prompts looked at to see how many of a length are held out.
+_PROMPTS_LOOKED_AT = 512
+# Of the prompts of a length, the largest share that may be held out. An eighth is aimed at.
+_LARGEST_SHARE = 0.25
+# Drawn at a time at most, to bound the memory that the prompts of the other split take.
+_MOST_DRAWN = 2**16
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Prompts and their answers.
+
+    Attributes:
+        tokens: begin token, prompt, answer, end token; then padding, which no token before it can
+            see in a causal model.
+        prompt_length: tokens of the begin token and the prompt.
+        length: tokens without the padding.
+    """
+
+    tokens: Int[Tensor, "example pos"]
+    prompt_length: Int[Tensor, " example"]
+    length: Int[Tensor, " example"]
+
+    @property
+    def answer(self) -> Bool[Tensor, "example pos"]:
+        """Which tokens are the answer or its end: what a loss counts and exact match looks at."""
+        position = torch.arange(self.tokens.shape[1])
+        begin, end = (
+            rearrange(x, "example -> example 1") for x in (self.prompt_length, self.length)
+        )
+        return (position >= begin) & (position < end)
+
+
+class AnswerTask(ABC):
+    """A task whose examples come in lengths, and that keeps its splits apart.
+
+    A subclass gives `name`, `symbols`, `frame`, the lengths, and `problem`.
+
+    Args:
+        training_lengths: what training and validation are drawn from; by default the paper's.
+        test_lengths: what tests are drawn from by default.
+
+    Raises UserError where a length is impossible, or in both.
+
+    Attributes:
+        symbols: words whose ids are their places here.
+        frame: the other words, separated by spaces; the same one may come again.
+        joiner: what stands between two words in the task's text.
+        marks: the tokens that are not words.
+        possible_lengths: all lengths that the task has examples of.
+    """
+
+    name: str
+    symbols: ClassVar[tuple[str, ...]]
+    frame: ClassVar[str] = ""
+    joiner: ClassVar[str] = " "
+    marks: ClassVar[tuple[str, ...]] = ("<begin>", "<end>", "<pad>")
+    training_lengths: Sequence[int]
+    test_lengths: Sequence[int]
+    possible_lengths: Sequence[int] = range(1, 10_001)
+
+    def __init__(
+        self,
+        *,
+        training_lengths: Sequence[int] | None = None,
+        test_lengths: Sequence[int] | None = None,
+    ) -> None:
+        if training_lengths is not None:
+            self.training_lengths = training_lengths
+        if test_lengths is not None:
+            self.test_lengths = test_lengths
+        self._check_lengths()
+        self.tokenizer = WordTokenizer(self.vocabulary(), self.joiner, self.marks)
+        self._widths: dict[int, int] = {}
+        self._salts: dict[int, int] = {}
+
+    @abstractmethod
+    def problem(
+        self, n: int, length: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        """`n` prompts and their answers, as rows with gaps that are equally wide for one length."""
+
+    @property
+    def d_vocab(self) -> int:
+        return self.tokenizer.d_vocab
+
+    def vocabulary(self) -> tuple[str, ...]:
+        """The words that this task's tokens stand for."""
+        return tuple(dict.fromkeys([*self.symbols, *self.frame.split()]))
+
+    def source(self) -> "ExampleSource":
+        """Training prompts to fit probes on, validation prompts to score them on."""
+        return ExampleSource(self)
+
+    def uniform_source(self) -> UniformSource:
+        """The words, equally likely, with no prompt and no answer in them."""
+        return UniformSource(self.tokenizer.word_ids, self.tokenizer.begin_id)
+
+    def n_tokens(self, length: int) -> int:
+        """What no example of that length has more tokens than, begin and end tokens included."""
+        if length not in self._widths:
+            self._check_possible(length)
+            prompt, answer = self.problem(1, length, torch.Generator().manual_seed(0))
+            ends = 1 + (self.tokenizer.end_id is not None)
+            self._widths[length] = prompt.shape[1] + answer.shape[1] + ends
+        return self._widths[length]
+
+    def fitting_lengths(self, seq_len: int) -> list[int]:
+        """The training lengths whose examples always fit into `seq_len` tokens."""
+        return [length for length in self.training_lengths if self.n_tokens(length) <= seq_len]
+
+    def examples(
+        self, n: int, length: int, generator: torch.Generator, *, split: TaskSplit
+    ) -> Examples:
+        """`n` examples of one length, drawn independently: where prompts are few, some recur.
+
+        Raises UserError for a length that the split, or the task, has no examples of.
+        """
+        self.check_split(length, split)
+        if n < 1:
+            raise UserError(f"{n} examples of {self.name!r} were asked for: ask for at least 1.")
+        prompt, answer = self._problems(n, length, generator, split)
+        begin = prompt.new_full((n, 1), self._begin_id)
+        end_id = self.tokenizer.end_id
+        end = prompt.new_full((n, 0 if end_id is None else 1), end_id or 0)
+        # A task without padding has examples of one length that are equally long.
+        fill = GAP if self.tokenizer.pad_id is None else self.tokenizer.pad_id
+        tokens, lengths = packed(torch.cat([begin, prompt, answer, end], dim=1), fill)
+        return Examples(tokens, 1 + (prompt != GAP).sum(1), lengths)
+
+    def check_split(self, length: int, split: str) -> None:
+        """Raise UserError for an unknown split, and for a length that the split does not have."""
+        self._check_possible(length)
+        if split not in get_args(TaskSplit):
+            raise unknown_name("split", split, get_args(TaskSplit))
+        if split == "test" and length in self.training_lengths:
+            raise UserError(
+                f"{self.name} trains on length {length}: ask for its validation split, or test on "
+                "other lengths."
+            )
+        if split != "test" and length not in self.training_lengths:
+            raise UserError(
+                f"length {length} is not among the training lengths of {self.name}: ask for the "
+                "test split, or make the task with other training lengths."
+            )
+
+    def batch(
+        self, n: int, seq_len: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+        """Training examples of one random length that fits, and which tokens are the answer."""
+        fitting = self.fitting_lengths(seq_len)
+        if not fitting:
+            needed = min(self.n_tokens(length) for length in self.training_lengths)
+            raise UserError(
+                f"sequences of {seq_len} tokens are too short for {self.name}: use at least "
+                f"{needed}."
+            )
+        # A length with too few prompts is refused now, not at the step that first draws it.
+        for length in fitting:
+            self._salt(length)
+        length = fitting[int(torch.randint(len(fitting), (), generator=generator))]
+        examples = self.examples(n, length, generator, split="train")
+        return examples.tokens, examples.answer
+
+    def text(self, examples: Examples) -> list[tuple[str, str]]:
+        """The prompt and the answer of each example as text, for another tokenizer."""
+        decode = self.tokenizer.decode
+        pairs = []
+        lengths = zip(examples.prompt_length.tolist(), examples.length.tolist(), strict=True)
+        for row, (prompt, end) in zip(examples.tokens.tolist(), lengths, strict=True):
+            end -= self.tokenizer.end_id is not None
+            pairs.append((decode(row[1:prompt]), decode(row[prompt:end])))
+        return pairs
+
+    def row(self, *parts: str | Int[Tensor, "example _"]) -> Int[Tensor, "example place"]:
+        """Words that all examples share, and rows of their own, one after another."""
+        n = next(len(part) for part in parts if isinstance(part, Tensor))
+        return torch.cat([self._everywhere(part, n) for part in parts], dim=1)
+
+    def _everywhere(
+        self, part: str | Int[Tensor, "example place"], n: int
+    ) -> Int[Tensor, "example place"]:
+        if isinstance(part, Tensor):
+            return part
+        words = torch.tensor(self.tokenizer.encode(part), dtype=torch.long)
+        return repeat(words, "place -> example place", example=n)
+
+    @property
+    def _begin_id(self) -> int:
+        assert self.tokenizer.begin_id is not None
+        return self.tokenizer.begin_id
+
+    def _problems(
+        self, n: int, length: int, generator: torch.Generator, split: TaskSplit
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        """Prompts of one split: all are drawn, those of the other split are dropped."""
+        if split == "test":
+            return self.problem(n, length, generator)
+        salt = self._salt(length)
+        share = 1 / HELD_OUT_ONE_IN if split == "validation" else 1 - 1 / HELD_OUT_ONE_IN
+        prompts: list[Tensor] = []
+        answers: list[Tensor] = []
+        missing = n
+        while missing > 0:
+            drawn = min(math.ceil(1.1 * missing / share) + 16, _MOST_DRAWN)
+            prompt, answer = self.problem(drawn, length, generator)
+            wanted = held_out(digests(prompt), salt) == (split == "validation")
+            prompts.append(prompt[wanted][:missing])
+            answers.append(answer[wanted][:missing])
+            missing -= len(prompts[-1])
+        return torch.cat(prompts), torch.cat(answers)
+
+    def _salt(self, length: int) -> int:
+        """What the choice of held-out prompts of a length is salted with.
+
+        Where prompts are many, the first salt does. Where there are four of them, most salts hold
+        out none: the first that holds out some, and at most a quarter, is taken.
+        """
+        if length not in self._salts:
+            prompt, _ = self.problem(
+                _PROMPTS_LOOKED_AT, length, torch.Generator().manual_seed(length)
+            )
+            distinct = digests(prompt).unique()
+            if len(distinct) < _FEWEST_PROMPTS:
+                raise UserError(
+                    f"{self.name} has only {len(distinct)} prompts of length {length}, too few to "
+                    "hold any out: leave this length out of the training lengths."
+                )
+            salt = 0
+            while not 0 < held_out(distinct, salt).double().mean() <= _LARGEST_SHARE:
+                salt += 1
+            self._salts[length] = salt
+        return self._salts[length]
+
+    def _check_lengths(self) -> None:
+        if not self.training_lengths:
+            raise UserError(f"{self.name} has no training lengths: give at least one.")
+        for length in (*self.training_lengths, *self.test_lengths):
+            self._check_possible(length)
+        both = sorted(set(self.training_lengths) & set(self.test_lengths))
+        if both:
+            raise UserError(
+                f"{self.name} would be tested at length {both[0]}, which it trains on: give test "
+                "lengths apart from the training lengths."
+            )
+
+    def _check_possible(self, length: int) -> None:
+        if length not in self.possible_lengths:
+            nearest = min(self.possible_lengths, key=lambda possible: abs(possible - length))
+            raise UserError(
+                f"{self.name} has no examples of length {length}: the nearest length is {nearest}."
+            )
+
+
+class ExampleSource:
+    """Examples for probes. The two splits share no prompt."""
+
+    def __init__(self, task: AnswerTask) -> None:
+        self.task = task
+        self.name = task.name
+        self.begin_id = task.tokenizer.begin_id
+
+    def sequences(
+        self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
+    ) -> Int[Tensor, "sequence pos"]:
+        """`n` rows of examples of the longest training length that fits.
+
+        Where one example does not fill a row, more follow; the row is cut to `seq_len`.
+        """
+        generator = split_generator(split, seed)
+        fitting = self.task.fitting_lengths(seq_len)
+        length = max(fitting) if fitting else min(self.task.training_lengths)
+        part: TaskSplit = "train" if split == "fit" else "validation"
+        room = seq_len - begin_token
+        rows = torch.empty((n, 0), dtype=torch.long)
+        while int((rows != GAP).sum(1).min()) < room:
+            examples = self.task.examples(n, length, generator, split=part)
+            end = rearrange(examples.length, "sequence -> sequence 1")
+            padding = torch.arange(examples.tokens.shape[1]) >= end
+            rows = torch.cat([rows, examples.tokens.masked_fill(padding, GAP)[:, 1:]], dim=1)
+        tokens = packed(rows, GAP)[0][:, :room]
+        return with_begin_token(tokens, self.begin_id) if begin_token else tokens
+
+
+def dataset(
+    task: AnswerTask,
+    n_per_length: int,
+    *,
+    split: TaskSplit,
+    seed: int,
+    lengths: Sequence[int] | None = None,
+) -> dict[int, Examples]:
+    """Equally many examples of each length: the task's training lengths, or its test lengths.
+
+    The examples of a length depend on the task, the split and the seed, not on which other lengths
+    are asked for. Raises UserError for a length that the split has no examples of.
+    """
+    if lengths is None:
+        lengths = task.test_lengths if split == "test" else task.training_lengths
+    drawn = {}
+    for length in lengths:
+        task.check_split(length, split)
+        stream = get_args(TaskSplit).index(split)
+        generator = torch.Generator().manual_seed((seed * 100_003 + length) * 3 + stream)
+        drawn[length] = task.examples(n_per_length, length, generator, split=split)
+    return drawn

@@ -1,0 +1,297 @@
+"""Addition, polynomials, sums and parity, as in Kazemnejad et al. 2023 (arXiv 2305.19466).
+
+Digits are tokens of their own, and so are signs. Each task has a scratchpad.
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from nope_interp.tasks.rows import GAP, joined, number, stripped
+from nope_interp.tasks.scratchpad import ScratchpadTask, Step
+
+_DIGITS = tuple("0123456789")
+
+
+class AdditionTask(ScratchpadTask):
+    """ "Compute 5 3 7 + 1 9 ?" and "The answer is 5 5 6 .".
+
+    `length` is the number of digits of the longer operand. All pairs of digit counts with that
+    maximum are equally likely, so a test at a longer length has an operand longer than any in
+    training. Numbers of the same count are equally likely too; a single digit may be 0.
+    """
+
+    name = "addition"
+    symbols = _DIGITS
+    frame = "Compute + ? The answer is ."
+    training_lengths = range(1, 9)
+    test_lengths = range(9, 17)
+    step_words = ", carry carry: ="
+
+    def problem(
+        self, n: int, length: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        # Pairs of digit counts, of which at least one is `length`: the second operand's runs over
+        # all of them, then the first operand's over the shorter ones.
+        pair = torch.randint(2 * length - 1, (n,), generator=generator)
+        counts = torch.where(pair < length, length, pair - length + 1)
+        other_counts = torch.where(pair < length, pair + 1, length)
+        a = random_digits(counts, length, generator)
+        b = random_digits(other_counts, length, generator)
+        total, carries = column_addition(a, b)
+        prompt = self.row("Compute", stripped(a), "+", stripped(b), "?")
+        answer = self.row("The answer is", stripped(total), ".")
+        if self.scratchpad is not None:
+            answer = self.with_steps(self._steps(a, b, carries), answer)
+        return prompt, answer
+
+    def _steps(
+        self,
+        a: Int[Tensor, "example digit"],
+        b: Int[Tensor, "example digit"],
+        carries: Int[Tensor, "example digit_plus_one"],
+    ) -> list[Step]:
+        """One step for each column, from the right, and one for the last carry if there is one."""
+        zero = a.new_zeros((len(a), 1))
+        steps = []
+        for column in reversed(range(-1, a.shape[1])):
+            last = column < 0
+            digits = zero if last else a[:, [column]]
+            others = zero if last else b[:, [column]]
+            old, new = carries[:, [column + 1]], zero if last else carries[:, [column]]
+            plain, total = _digits_of(digits + others, 2), _digits_of(digits + others + old, 2)
+            rest, other_rest = a[:, : max(column, 0)], b[:, : max(column, 0)]
+            steps.append(
+                Step(
+                    input=self.row(digits, ",", others),
+                    computation=self.row(
+                        digits, "+", others, "+ carry =", plain, "+", old, "=", total
+                    ),
+                    output=(digits + others + old) % 10,
+                    variables=self.row("carry:", new),
+                    remaining=self.row(stripped(rest), "+", stripped(other_rest)),
+                    taken=rearrange(old, "example 1 -> example") > 0 if last else None,
+                )
+            )
+        return steps
+
+
+class PolynomialTask(ScratchpadTask):
+    """ "Evaluate at x = 2 in 3 * x ** 0 + - 1 * x ** 2 ?" and "The answer is 9 .".
+
+    `length` is the number of terms. Coefficients are drawn from -3..3, degrees from 0..3, x from
+    -2..2, all equally likely; the answer is the value modulo 10, from 0 to 9.
+    """
+
+    name = "polynomial"
+    symbols = _DIGITS
+    frame = "Evaluate at x = in - * ** + ? The answer is ."
+    training_lengths = range(2, 9)
+    test_lengths = range(9, 17)
+    step_words = "sum:"
+
+    def problem(
+        self, n: int, length: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        coefficients = torch.randint(-3, 4, (n, length), generator=generator)
+        degrees = torch.randint(4, (n, length), generator=generator)
+        x = torch.randint(-2, 3, (n, 1), generator=generator)
+        values = coefficients * x**degrees
+        terms = self._terms(coefficients, degrees)
+        prompt = self.row(
+            "Evaluate at x =", self._signed(x[:, 0], 1), "in", self._sum_of(terms), "?"
+        )
+        answer = self.row("The answer is", values.sum(1, keepdim=True) % 10, ".")
+        if self.scratchpad is not None:
+            answer = self.with_steps(self._steps(coefficients, degrees, x, terms), answer)
+        return prompt, answer
+
+    def _steps(
+        self,
+        coefficients: Int[Tensor, "example term"],
+        degrees: Int[Tensor, "example term"],
+        x: Int[Tensor, "example 1"],
+        terms: Int[Tensor, "example term word"],
+    ) -> list[Step]:
+        """One step for each term: its value, and the sum so far modulo 10."""
+        steps = []
+        so_far = torch.zeros_like(x)
+        for index in range(terms.shape[1]):
+            coefficient = self._signed(coefficients[:, index], 1)
+            degree = degrees[:, [index]]
+            value = coefficients[:, [index]] * x**degree
+            following = (so_far + value) % 10
+            steps.append(
+                Step(
+                    input=terms[:, index],
+                    computation=self.row(
+                        coefficient,
+                        "*",
+                        self._signed(x[:, 0], 1),
+                        "**",
+                        degree,
+                        "=",
+                        coefficient,
+                        "*",
+                        self._signed((x**degree)[:, 0], 1),
+                    ),
+                    output=self._signed(value[:, 0], 2),
+                    variables=self.row(
+                        "sum:", so_far, "+", self._signed(value[:, 0], 2), "=", following
+                    ),
+                    remaining=self._sum_of(terms[:, index + 1 :]),
+                )
+            )
+            so_far = following
+        return steps
+
+    def _signed(self, values: Int[Tensor, "*shape"], n_digits: int) -> Int[Tensor, "*shape word"]:
+        """A minus for negative numbers, then the digits."""
+        (minus,) = self.tokenizer.encode("-")
+        signs = rearrange(torch.where(values < 0, minus, GAP), "... -> ... 1")
+        return torch.cat([signs, number(values.abs(), n_digits)], dim=-1)
+
+    def _terms(
+        self, coefficients: Int[Tensor, "example term"], degrees: Int[Tensor, "example term"]
+    ) -> Int[Tensor, "example term word"]:
+        times = torch.tensor(self.tokenizer.encode("* x **")).expand(*degrees.shape, -1)
+        degree = rearrange(degrees, "example term -> example term 1")
+        return torch.cat([self._signed(coefficients, 1), times, degree], dim=2)
+
+    def _sum_of(self, terms: Int[Tensor, "example term word"]) -> Int[Tensor, "example place"]:
+        return joined(terms, *self.tokenizer.encode("+"))
+
+
+class SummationTask(ScratchpadTask):
+    """ "Compute: 4 + 7 + 2 ." and "The answer is 3 .": digits from 1 to 9, their sum modulo 10.
+
+    `length` is the number of digits.
+    """
+
+    name = "summation"
+    symbols = _DIGITS
+    frame = "Compute: + . The answer is ."
+    training_lengths = range(2, 9)
+    test_lengths = range(9, 17)
+    step_words = "sum sum: ="
+
+    def problem(
+        self, n: int, length: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        digits = torch.randint(1, 10, (n, length), generator=generator)
+        prompt = self.row("Compute:", self._sum_of(digits), ".")
+        answer = self.row("The answer is", digits.sum(1, keepdim=True) % 10, ".")
+        if self.scratchpad is not None:
+            answer = self.with_steps(self._steps(digits), answer)
+        return prompt, answer
+
+    def _steps(self, digits: Int[Tensor, "example digit"]) -> list[Step]:
+        """One step for each digit: the sum so far with it, and the same modulo 10."""
+        steps = []
+        so_far = torch.zeros_like(digits[:, :1])
+        for index in range(digits.shape[1]):
+            digit = digits[:, [index]]
+            total = _digits_of(digit + so_far, 2)
+            following = (digit + so_far) % 10
+            steps.append(
+                Step(
+                    input=digit,
+                    computation=self.row(digit, "+ sum =", digit, "+", so_far),
+                    output=total,
+                    variables=self.row("sum:", total, "=", following),
+                    remaining=self._sum_of(digits[:, index + 1 :]),
+                )
+            )
+            so_far = following
+        return steps
+
+    def _sum_of(self, digits: Int[Tensor, "example digit"]) -> Int[Tensor, "example place"]:
+        items = rearrange(digits, "example digit -> example digit 1")
+        return joined(items, *self.tokenizer.encode("+"))
+
+
+class ParityTask(ScratchpadTask):
+    """ "Is the number of 1's even in the sequence [ 1 , 0 , 1 ] ?" and "The answer is Yes .".
+
+    `length` is the number of bits, each 0 or 1 with equal probability.
+    """
+
+    name = "parity"
+    symbols = ("0", "1")
+    frame = "Is the number of 1's even in the sequence [ , ] ? The answer is Yes No ."
+    training_lengths = range(2, 9)
+    test_lengths = range(9, 17)
+    # The paper writes exclusive or as **.
+    step_words = "** par par: ="
+
+    def problem(
+        self, n: int, length: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        bits = torch.randint(2, (n, length), generator=generator)
+        yes, no = self.tokenizer.encode("Yes No")
+        even = torch.where(bits.sum(1, keepdim=True) % 2 == 0, yes, no)
+        prompt = self.row("Is the number of 1's even in the sequence [", self._listed(bits), "] ?")
+        answer = self.row("The answer is", even, ".")
+        if self.scratchpad is not None:
+            answer = self.with_steps(self._steps(bits), answer)
+        return prompt, answer
+
+    def _steps(self, bits: Int[Tensor, "example bit"]) -> list[Step]:
+        """One step for each bit: the parity so far, 1 for an odd number of ones."""
+        steps = []
+        parity = torch.zeros_like(bits[:, :1])
+        for index in range(bits.shape[1]):
+            bit = bits[:, [index]]
+            following = bit ^ parity
+            steps.append(
+                Step(
+                    input=bit,
+                    computation=self.row(bit, "** par =", bit, "**", parity),
+                    output=following,
+                    variables=self.row("par:", following),
+                    remaining=self.row("[", self._listed(bits[:, index + 1 :]), "]"),
+                )
+            )
+            parity = following
+        return steps
+
+    def _listed(self, bits: Int[Tensor, "example bit"]) -> Int[Tensor, "example place"]:
+        items = rearrange(bits, "example bit -> example bit 1")
+        return joined(items, *self.tokenizer.encode(","))
+
+
+def random_digits(
+    counts: Int[Tensor, " example"], n_digits: int, generator: torch.Generator
+) -> Int[Tensor, "example digit"]:
+    """Random numbers of `counts` digits each, behind zeros: `n_digits` digits in all.
+
+    All numbers of a count are equally likely; they begin with no 0, unless it is their only digit.
+    """
+    shape = (len(counts), n_digits)
+    digits = torch.randint(10, shape, generator=generator)
+    leading = torch.randint(1, 10, shape, generator=generator)
+    place = torch.arange(n_digits)
+    first = n_digits - rearrange(counts, "example -> example 1")
+    begins: Bool[Tensor, "example digit"] = (place == first) & (place < n_digits - 1)
+    return torch.where(begins, leading, digits).masked_fill(place < first, 0)
+
+
+def column_addition(
+    a: Int[Tensor, "example digit"], b: Int[Tensor, "example digit"]
+) -> tuple[Int[Tensor, "example digit_plus_one"], Int[Tensor, "example digit_plus_one"]]:
+    """The digits of a + b, and the carry out of each column; that into the last one is 0.
+
+    Both have one place more than the numbers. Column by column, so numbers of any length are exact.
+    """
+    carries = [torch.zeros_like(a[:, 0])]
+    for column in reversed(range(a.shape[1])):
+        carries.append((a[:, column] + b[:, column] + carries[-1]) // 10)
+    carry = torch.stack(carries[::-1], dim=1)
+    columns = torch.nn.functional.pad(a + b, (1, 0)) + carry
+    return columns % 10, carry
+
+
+def _digits_of(values: Int[Tensor, "example 1"], n_digits: int) -> Int[Tensor, "example digit"]:
+    """The decimal digits of one number for each example."""
+    return number(rearrange(values, "example 1 -> example"), n_digits)

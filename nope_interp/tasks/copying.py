@@ -1,0 +1,106 @@
+"""Copying and reversing symbols (Kazemnejad et al. 2023, arXiv 2305.19466, in eight variants).
+
+A symbol is one token. The paper takes symbols that its subword tokenizer leaves whole: a hundred
+of them for strings, and as many as there are examples where one symbol is repeated; here there are
+a hundred for all variants. `length` is the number of symbols in the prompt.
+"""
+
+import string
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from einops import repeat
+from jaxtyping import Int
+from torch import Tensor
+
+from nope_interp.errors import unknown_name
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.rows import joined
+
+_SYMBOLS = (*string.digits, *string.ascii_letters, *string.punctuation, *"αβγδεζ")
+
+# What each round of the answer is.
+_ROUNDS: dict[str, tuple[Literal["copy", "reverse"], ...]] = {
+    "copy-cmc": ("copy",),
+    "copy-cmc2x": ("copy", "copy"),
+    "reverse-mc": ("reverse",),
+    "reverse-mc2x": ("reverse", "reverse"),
+    "reverse-mcrv": ("reverse", "copy"),
+}
+
+
+class _SymbolTask(AnswerTask):
+    """What all variants share; raises UserError for a name that is not one of `variants`."""
+
+    variants: ClassVar[tuple[str, ...]]
+    symbols = _SYMBOLS
+    frame = "Copy: Reverse: Replace with in [NEXT] [SEP]"
+    training_lengths = range(2, 21)
+    test_lengths = range(21, 41)
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        training_lengths: Sequence[int] | None = None,
+        test_lengths: Sequence[int] | None = None,
+    ) -> None:
+        if name not in self.variants:
+            raise unknown_name("task", name, self.variants)
+        self.name = name
+        super().__init__(training_lengths=training_lengths, test_lengths=test_lengths)
+
+
+class StringTask(_SymbolTask):
+    """A random string, then the string or its reverse, once or twice.
+
+    Prompt "Copy: a b c [SEP]", answer "a b c" (`copy-cmc`); in two rounds, "a b c [NEXT] a b c"
+    (`copy-cmc2x`). `reverse-mc` and `reverse-mc2x` say the string backwards, `reverse-mcrv`
+    backwards and then forwards.
+    """
+
+    variants = tuple(_ROUNDS)
+
+    def problem(
+        self, n: int, length: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        symbols = torch.randint(len(_SYMBOLS), (n, length), generator=generator)
+        verb = "Copy:" if self.name.startswith("copy") else "Reverse:"
+        rounds = [symbols if way == "copy" else symbols.flip(1) for way in _ROUNDS[self.name]]
+        answer = joined(torch.stack(rounds, dim=1), *self.tokenizer.encode("[NEXT]"))
+        return self.row(verb, symbols, "[SEP]"), answer
+
+
+class RepeatTask(_SymbolTask):
+    """One symbol over and over, then as often again (`copy-rsc`) or twice as often (`copy-rsc2x`).
+
+    Prompt "Copy: a a a [SEP]", answer "a a a".
+    """
+
+    variants = ("copy-rsc", "copy-rsc2x")
+
+    def problem(
+        self, n: int, length: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        symbol = torch.randint(len(_SYMBOLS), (n,), generator=generator)
+        times = 2 * length if self.name == "copy-rsc2x" else length
+        prompt, answer = (
+            repeat(symbol, "example -> example place", place=place) for place in (length, times)
+        )
+        return self.row("Copy:", prompt, "[SEP]"), answer
+
+
+class ReplaceTask(_SymbolTask):
+    """One symbol over and over, then another one as often: "Replace a with b in a a a [SEP]"."""
+
+    variants = ("copy-rdc",)
+
+    def problem(
+        self, n: int, length: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        old = torch.randint(len(_SYMBOLS), (n, 1), generator=generator)
+        step = torch.randint(1, len(_SYMBOLS), (n, 1), generator=generator)
+        new = (old + step) % len(_SYMBOLS)
+        prompt, answer = (repeat(x, "example 1 -> example place", place=length) for x in (old, new))
+        return self.row("Replace", old, "with", new, "in", prompt, "[SEP]"), answer

@@ -1,0 +1,96 @@
+"""LEGO: a chain of variables, each plus or minus the one before (Zhang et al. 2022, 2206.04301).
+
+As a task of length generalisation: Kazemnejad et al. 2023 (arXiv 2305.19466).
+"""
+
+import string
+
+import torch
+from einops import rearrange
+from jaxtyping import Int
+from torch import Tensor
+
+from nope_interp.tasks.rows import joined
+from nope_interp.tasks.scratchpad import ScratchpadTask, Step
+
+
+class LegoTask(ScratchpadTask):
+    """ "If a = - 1 , b = - a . Then , what is the value of b ?" and "The answer is + 1 .".
+
+    `length` is the number of variables, distinct letters. Clauses stand in the order of the chain;
+    signs are equally likely, and so are the variables of the chain's second half, one of which is
+    asked for.
+    """
+
+    name = "lego"
+    symbols = tuple(string.ascii_lowercase)
+    frame = "If = + - 1 , . Then , what is the value of ? The answer is + - 1 ."
+    training_lengths = range(2, 9)
+    test_lengths = range(9, 17)
+    possible_lengths = range(2, 27)
+    parts = ("input", "computation", "output", "remaining")
+
+    def problem(
+        self, n: int, length: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+        variables = torch.rand((n, 26), generator=generator).argsort(1)[:, :length]
+        factors = 2 * torch.randint(2, (n, length), generator=generator) - 1
+        # The upper half of an odd chain leaves its middle out.
+        first_asked = (length + 1) // 2
+        asked = torch.randint(first_asked, length, (n, 1), generator=generator)
+        values = factors.cumprod(1)
+        clauses = self._clauses(variables, factors)
+        query, value = variables.gather(1, asked), values.gather(1, asked)
+        prompt = self.row("If", self._listed(clauses), ". Then , what is the value of", query, "?")
+        answer = self.row("The answer is", self._sign(value), "1 .")
+        if self.scratchpad is not None:
+            steps = self._steps(variables, factors, values, clauses, asked)
+            answer = self.with_steps(steps, answer)
+        return prompt, answer
+
+    def _steps(
+        self,
+        variables: Int[Tensor, "example variable"],
+        factors: Int[Tensor, "example variable"],
+        values: Int[Tensor, "example variable"],
+        clauses: Int[Tensor, "example variable 4"],
+        asked: Int[Tensor, "example 1"],
+    ) -> list[Step]:
+        """One step for each variable up to the one that is asked for."""
+        signs, value_signs = self._sign(factors), self._sign(values)
+        steps = []
+        for index in range(variables.shape[1]):
+            variable, sign = variables[:, [index]], signs[:, [index]]
+            if index == 0:
+                computation = variable[:, :0]
+            else:
+                before = index - 1
+                computation = self.row(
+                    sign, variables[:, [before]], "=", sign, value_signs[:, [before]], "1"
+                )
+            steps.append(
+                Step(
+                    input=variable,
+                    computation=computation,
+                    output=self.row(value_signs[:, [index]], "1"),
+                    remaining=self._listed(clauses[:, index + 1 :]),
+                    taken=rearrange(asked, "example 1 -> example") >= index,
+                )
+            )
+        return steps
+
+    def _clauses(
+        self, variables: Int[Tensor, "example variable"], factors: Int[Tensor, "example variable"]
+    ) -> Int[Tensor, "example variable 4"]:
+        """The first clause gives a number, the others each the variable before."""
+        equals, one = self.tokenizer.encode("= 1")
+        operands = torch.cat([torch.full_like(variables[:, :1], one), variables[:, :-1]], dim=1)
+        columns = [variables, torch.full_like(variables, equals), self._sign(factors), operands]
+        return torch.stack(columns, dim=2)
+
+    def _sign(self, values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        plus, minus = self.tokenizer.encode("+ -")
+        return torch.where(values > 0, plus, minus)
+
+    def _listed(self, clauses: Int[Tensor, "example clause 4"]) -> Int[Tensor, "example place"]:
+        return joined(clauses, *self.tokenizer.encode(","))
