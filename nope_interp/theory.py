@@ -14,13 +14,13 @@ independent draws from the m tokens are the same token.
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.special import factorial
+from scipy.special import factorial, gammaln, xlogy
 
 from nope_interp.blocks import ACTIVATIONS
 from nope_interp.config import TransformerConfig
@@ -33,8 +33,10 @@ COSINE_STEPS = ("blocks.0.hook_attn_out", "blocks.0.hook_resid_mid")
 
 # Where the formulas were held against random models; outside, they warn.
 LARGEST_LOGIT_VARIANCE = 0.5
+SHARPEST = 100.0
 SMALLEST_D_VOCAB = 20
 SMALLEST_D_MODEL = 32
+SMALLEST_D_HEAD = 8
 
 
 class OutsideValidity(UserWarning):
@@ -67,8 +69,9 @@ class LayerLaw:
         attn_scale: factor on q.k; 1 / sqrt(d_head) where None.
         norm_eps: added to the variance by the norm.
 
-    Warns with `OutsideValidity`, once at construction, where the width or vocabulary is small or
-    the logit variance is not. Raises `UserError` for sizes that are not positive and heads that
+    Warns with `OutsideValidity`, once at construction, where the width, a head's width or the
+    vocabulary is small or the logit variance is not; the formulas then still give finite numbers,
+    shares at most 1. Raises `UserError` for sizes that are not positive and heads that
     do not divide the width.
 
     Example:
@@ -95,8 +98,8 @@ class LayerLaw:
                 f"d_model {self.d_model} does not divide into {self.n_heads} heads: make d_model a "
                 "multiple of n_heads."
             )
-        for doubt in self._doubts():
-            warnings.warn(doubt, OutsideValidity, stacklevel=3)
+        _warn_of_sizes(self.d_model, self.d_model // self.n_heads, self.d_vocab)
+        _warn_of_logits(self.logit_variance)
 
     @classmethod
     def of(cls, config: TransformerConfig, *, distinct_tokens: bool = False) -> "LayerLaw":
@@ -165,10 +168,15 @@ class LayerLaw:
 
         For one query the logits are Gaussian with variance v |q|^2 / E|q|^2, whose relative
         variance is 2 / d_head; the mean of exp of it is exp(v + v^2 / d_head) to second order.
-        Derived here.
+        Derived here. Infinite where it passes the largest float.
         """
+        inverse = self._inverse_softmax_noise
+        return 1 / inverse if inverse else math.inf
+
+    @property
+    def _inverse_softmax_noise(self) -> float:
         v = self.logit_variance
-        return math.exp(v + v**2 / (self.d_model // self.n_heads))
+        return math.exp(-v - v**2 / (self.d_model // self.n_heads))
 
     def collision(self, m: Seen) -> Values:
         """K(m) = 1/m + (1 - 1/m) p, p = 1 / d_vocab: two of m tokens are one place or one token.
@@ -183,24 +191,25 @@ class LayerLaw:
         """Variance of the attention's average of m values, over that of one value; from 1 down.
 
         With weights w_n / sum w and E[w^2] = r E[w]^2 (`softmax_noise`), the ratio of the means of
-        sum w_n w_k [n, k the same token] and (sum w)^2 is r K / (1 + K (r - 1)): exp(v) / m for
+        sum w_n w_k [n, k the same token] and (sum w)^2 is K / (K + (1 - K) / r): exp(v) / m for
         large m, 1 for m = 1. The keys that a query favours also resemble one another, since they
         all lean towards W_k^T q: by Stein's lemma this adds (1 - K)^2 v / d, a floor that no m
         goes below. Derived here; Chi et al. 2023 have 1/m.
         """
-        collision, noise = self.collision(m), self.softmax_noise
+        collision = self.collision(m)
+        even = collision / (collision + (1 - collision) * self._inverse_softmax_noise)
         leaning = (1 - collision) ** 2 * self.logit_variance / self.d_model
-        return noise * collision / (1 + collision * (noise - 1)) + leaning
+        return np.minimum(even + leaning, 1.0)
 
     def weight_variance(self, m: Seen) -> Values:
         """Variance of one attention weight over the m visible keys, whose mean is 1/m exactly.
 
-        E[w_n^2] / E[(sum w)^2] as in `share`, less 1/m^2: (r - 1) (1 - K) / (m^2 (1 + K (r - 1))).
+        E[w_n^2] / E[(sum w)^2] as in `share`, less 1/m^2: with e = 1 - 1/r,
+        e (1 - K) / (m^2 (1 - e (1 - K))).
         Zero for m = 1. Derived here; Chi et al. 2023 set the weight to 1/m, which is its mean.
         """
-        excess = self.softmax_noise - 1
-        collision = self.collision(m)
-        return excess * (1 - collision) / (1 + collision * excess) / _seen(m) ** 2
+        excess = (1 - self._inverse_softmax_noise) * (1 - self.collision(m))
+        return excess / (1 - excess) / _seen(m) ** 2
 
     def head_variance(self, m: Seen) -> Values:
         """d s^2 g share(m): variance of a component of z, the head outputs.
@@ -280,24 +289,39 @@ class LayerLaw:
         """What the output projection makes of a single value."""
         return self.d_model * (self.scale / self.output_shrink) ** 2 * self.projection_variance
 
-    def _doubts(self) -> list[str]:
-        doubts = []
-        if self.logit_variance > LARGEST_LOGIT_VARIANCE:
-            doubts.append(
-                f"the logit variance {self.logit_variance:.3g} is not small: attention is sharp, "
-                f"and the softmax's noise is overestimated at small m."
-            )
-        if self.d_vocab is not None and self.d_vocab < SMALLEST_D_VOCAB:
-            doubts.append(
-                f"a vocabulary of {self.d_vocab} is small: models with different embeddings differ "
-                "from one another more than positions do."
-            )
-        if self.d_model < SMALLEST_D_MODEL:
-            doubts.append(
-                f"a width of {self.d_model} is small: sums over it are not Gaussian, and epsilon, "
-                "centring and the v / d term are off by terms of order 1 / d."
-            )
-        return doubts
+
+def _warn_of_logits(variance: float) -> None:
+    if variance > LARGEST_LOGIT_VARIANCE:
+        warnings.warn(
+            f"the logit variance {variance:.3g} is not small: attention is sharp, and the "
+            "softmax's noise is overestimated at small m.",
+            OutsideValidity,
+            stacklevel=4,
+        )
+
+
+def _warn_of_sizes(d_model: int, d_head: int, d_vocab: int | None) -> None:
+    for doubt in _doubtful_sizes(d_model, d_head, d_vocab):
+        warnings.warn(doubt, OutsideValidity, stacklevel=4)
+
+
+def _doubtful_sizes(d_model: int, d_head: int, d_vocab: int | None) -> Iterator[str]:
+    """Why a formula may not hold at these sizes."""
+    if d_vocab is not None and d_vocab < SMALLEST_D_VOCAB:
+        yield (
+            f"a vocabulary of {d_vocab} is small: models with different embeddings differ from one "
+            "another more than positions do."
+        )
+    if d_model < SMALLEST_D_MODEL:
+        yield (
+            f"a width of {d_model} is small: sums over it are not Gaussian, and epsilon, centring "
+            "and the v / d term are off by terms of order 1 / d."
+        )
+    if d_head < SMALLEST_D_HEAD:
+        yield (
+            f"a head's width of {d_head} is small: the spread of the queries' lengths is known to "
+            "second order in 1 / d_head only."
+        )
 
 
 def stream_covariances(
@@ -326,7 +350,8 @@ def stream_covariances(
 
     Returns arrays by hook name: `hook_embed`, and of each block `hook_attn_out`, `hook_resid_mid`,
     `hook_mlp_out` (these two not if attn_only) and `hook_resid_post`. Warns with `OutsideValidity`
-    where a layer's logit variance is not small. Raises UserError for other configs, and for
+    where the width, a head's width or the kinds of repeated tokens are few, and where a layer's
+    logit variance is not small. Raises UserError for other configs, and for
     tokens that are not one sequence.
     """
     _check_weights(config)
@@ -334,7 +359,8 @@ def stream_covariances(
         raise UserError(
             f"tokens have shape {np.shape(tokens)}: give the ids of one sequence, at least one."
         )
-    length = len(tokens)
+    length, kinds = len(tokens), len(np.unique(tokens))
+    _warn_of_sizes(config.d_model, config.d_head, kinds if kinds < length else None)
     weights = np.tri(length) if config.causal else np.ones((length, length))
     even = weights / weights.sum(1, keepdims=True)
     kernel = _mlp_kernel(config)
@@ -394,30 +420,33 @@ def _attention_output(
     d, variance = config.d_model, _spread(config) ** 2
     v = config.attention_scale**2 * config.d_head * (d * variance) ** 2
     largest = v * np.diag(read).max() ** 2
-    if largest > LARGEST_LOGIT_VARIANCE:
-        warnings.warn(
-            f"a logit variance of {largest:.3g} is not small: attention is sharp, and the "
-            "covariances at small positions are off.",
-            OutsideValidity,
-            stacklevel=3,
-        )
+    _warn_of_logits(largest)
     # exp(v C_ij C_nk) as a power series in v C_ij, so that one product of matrices does each term;
     # fluctuations of q.q over d_head components add a v^2 / d_head, as in `LayerLaw.softmax_noise`.
     exponent = v * read * (1 + v * read * np.diag(read).mean() / config.d_head)
+    # Each entry's series is divided by exp of its largest argument, which the ratio does not see.
+    size = np.abs(read).max()
+    argument, unit = np.abs(exponent) * size, read / size
+    # Far beyond validity, where a query has long settled on one key, the series would only be long.
+    argument *= min(1.0, SHARPEST / argument.max())
     top, bottom, power = np.zeros_like(read), np.zeros_like(read), np.ones_like(read)
-    for k in range(_terms(float(np.abs(exponent).max() * np.abs(read).max()))):
-        weight = exponent**k / factorial(k)
+    for k in range(_terms(float(argument.max()))):
+        weight = np.exp(xlogy(k, argument) - gammaln(k + 1) - argument) * np.sign(exponent) ** k
         bottom += weight * (even @ power @ even.T)
-        power = power * read
-        top += weight * (even @ power @ even.T)
+        power = power * unit
+        top += weight * (even @ power @ even.T) * size
     leaning = (np.diag(read) - np.diag(even @ read @ even.T)).clip(min=0)
-    attended = top / bottom + v / d * read * np.outer(leaning, leaning)
+    # A key cannot lean further than all the way.
+    attended = top / bottom + min(v / d, 1.0) * read * np.outer(leaning, leaning)
     return d**2 * variance * (variance / _output_shrink(config) ** 2) * attended
 
 
 def _terms(largest: float) -> int:
-    """How many terms of the series of exp reach double precision at arguments up to `largest`."""
-    return math.ceil(20 + 3 * largest)
+    """How many terms of the series of exp reach double precision at arguments up to `largest`.
+
+    Over exp(largest) they are the probabilities of a Poisson law: its mean and ten deviations more.
+    """
+    return math.ceil(20 + largest + 10 * math.sqrt(largest))
 
 
 def _mlp_kernel(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import false_discovery_control
+from scipy import stats
 from torch import Tensor
 
 from probes.errors import ProbeError
@@ -169,6 +169,11 @@ class SequenceBootstrap:
         of a normal law). For a mean that is the percentile interval. For the R2 of a noisy mean
         curve it keeps what the percentile interval loses: a resampled curve has the sampling noise
         twice, which lowers its R2 in every resample alike.
+
+        Resamples of few sequences spread too little, and the quantiles take their spread as known.
+        The bounds are therefore drawn out by sqrt(n / (n - 1)), as a variance is, and by Student's
+        t over the normal law's quantile: 2.7-fold for 3 sequences, 3% for 60. Values that are all
+        the same have an interval of no width, however few.
         """
         mean = self.mean()
         # With few sequences a resample may draw none at all: it says nothing and is left out.
@@ -177,7 +182,8 @@ class SequenceBootstrap:
         replicas = function(mean + _STEP * (resampled - mean))
         tail = (1 - level) / 2
         low, high = np.quantile((replicas - value) / _STEP, [tail, 1 - tail], axis=0)
-        return np.asarray(value + low), np.asarray(value + high)
+        few = stats.t.isf(tail, self.n - 1) / stats.norm.isf(tail) * np.sqrt(self.n / (self.n - 1))
+        return np.asarray(value + few * low), np.asarray(value + few * high)
 
     def score(
         self,
@@ -213,5 +219,5 @@ def benjamini_hochberg(p_values: Float[np.ndarray, "*shape"]) -> Float[np.ndarra
         raise ProbeError("p-values must lie between 0 and 1: give probabilities, not statistics")
     q_values = np.full_like(p_values, np.nan)
     if made.any():
-        q_values[made] = false_discovery_control(p_values[made], method="bh")
+        q_values[made] = stats.false_discovery_control(p_values[made], method="bh")
     return q_values

@@ -403,12 +403,45 @@ def test_later_layers_have_a_higher_floor() -> None:
         ((768, 12, 0.05), "logit variance .* is not small"),
         ((768, 12, 0.02, 14), "vocabulary of 14 is small"),
         ((24, 2, 0.02), "width of 24 is small"),
+        ((768, 192, 0.02), "head's width of 4 is small"),
     ],
 )
 def test_sizes_outside_validity_warn_and_are_computed(sizes: tuple[Any, ...], words: str) -> None:
     with pytest.warns(OutsideValidity, match=words):
         law = LayerLaw(*sizes)
     assert np.isfinite(law.share(np.arange(1, 9))).all()
+
+
+@pytest.mark.filterwarnings("ignore::nope_interp.theory.OutsideValidity")
+@pytest.mark.parametrize("scale", [0.1, 0.2, 0.5, 2.0])
+def test_spreads_far_too_large_give_the_limit_of_attention_to_one_key(scale: float) -> None:
+    seen = np.array([1, 2, 8, 64])
+    law = LayerLaw(768, 12, scale=scale)
+    share = law.share(seen)
+    assert ((share > 0.9) & (share <= 1)).all()
+    # One weight is 1 and the others are 0: mean square 1/m.
+    np.testing.assert_allclose(law.weight_variance(seen), 1 / seen - 1 / seen**2, rtol=1e-6)
+    config = TransformerConfig(2, 384, 6, d_vocab=100, n_ctx=16, init_scale=scale)
+    found = stream_covariances(config, np.arange(16))
+    values = config.d_model**2 * scale**4
+    for name, covariance in found.items():
+        assert np.isfinite(covariance).all()
+        if name.endswith("attn_out"):
+            assert (np.diag(covariance) < 2.1 * values).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens", "words"),
+    [
+        ({"d_model": 16}, np.arange(8), "width of 16 is small"),
+        ({"n_heads": 64}, np.arange(8), "head's width of 4 is small"),
+        ({}, np.arange(8) % 4, "vocabulary of 4 is small"),
+    ],
+)
+def test_covariances_warn_of_small_sizes(changes: dict[str, Any], tokens: Any, words: str) -> None:
+    sizes = {"n_layers": 1, "d_model": 256, "n_heads": 2, "d_vocab": 50, "n_ctx": 8, **changes}
+    with pytest.warns(OutsideValidity, match=words):
+        stream_covariances(TransformerConfig(**sizes), tokens)
 
 
 def test_usual_sizes_do_not_warn_and_deep_sharp_ones_do() -> None:
