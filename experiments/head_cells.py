@@ -69,7 +69,8 @@ def read_cell(
     run = partial(_stream, model, batch_size=batch_size, description=description)
     run(
         tokens.text,
-        _on_patterns(probes, _text_reader) | _on_rotated(model, usages, tokens.text[:1, :2]),
+        _on_patterns(probes, _text_reader)
+        | on_rotated(model, {layer: usage.update for layer, usage in usages.items()}),
         "text",
     )
     run(tokens.repeated, _on_patterns(probes, partial(_repeated_reader, tokens)), "repeated tokens")
@@ -184,26 +185,28 @@ def _on_patterns(
     }
 
 
-def _on_rotated(
-    model: Any, usages: Mapping[int, FrequencyUsage], tokens: Tensor
+def on_rotated(
+    model: Any, readers: Mapping[int, Callable[[Tensor, Tensor], None]]
 ) -> dict[str, Listener]:
-    """Listeners that bring each rotating layer's queries and keys together.
+    """Listeners that bring each rotating layer's queries and keys together, for its reader.
 
-    After the rotation where the model shows it there, else before: their norms are the same.
+    They come after norms of queries and keys: after the rotation where the model shows it there,
+    else before, as their norms are the same.
     """
-    after = {layer: f"blocks.{layer}.attn.hook_rot_" for layer in usages}
-    firing = firing_hooks(model, [f"{stem}{of}" for stem in after.values() for of in "qk"], tokens)
+    after = {layer: f"blocks.{layer}.attn.hook_rot_" for layer in readers}
+    names = [f"{stem}{of}" for stem in after.values() for of in "qk"]
+    firing = firing_hooks(model, names, torch.zeros(1, 2, dtype=torch.long))
     listeners: dict[str, Listener] = {}
-    for layer, usage in usages.items():
+    for layer, reader in readers.items():
         stem = after[layer] if f"{after[layer]}q" in firing else f"blocks.{layer}.attn.hook_"
         held: list[Tensor] = []
         listeners[f"{stem}q"] = held.append
-        listeners[f"{stem}k"] = partial(_meet, usage, held)
+        listeners[f"{stem}k"] = partial(_meet, reader, held)
     return listeners
 
 
-def _meet(usage: FrequencyUsage, held: list[Tensor], keys: Tensor) -> None:
-    usage.update(held.pop(), keys)
+def _meet(reader: Callable[[Tensor, Tensor], None], held: list[Tensor], keys: Tensor) -> None:
+    reader(held.pop(), keys)
 
 
 def _frequencies(

@@ -29,7 +29,7 @@ from experiments.head_summary import headline, markdown_table
 from experiments.head_tokens import HeadTokens, head_tokens
 from experiments.heads_config import HeadsConfig
 from experiments.measurements import table, write_arrays, write_table
-from experiments.run_folder import RunFolder, fingerprints
+from experiments.run_folder import RunFolder
 from experiments.subjects import Subject, random_init, subject_of
 from nope_interp.ablation import ablate_positions
 from nope_interp.composition import k_composition
@@ -155,9 +155,7 @@ def classify_heads(
     if device != "auto":
         check_device(device)
     _check_ablation(config)
-    values = config.to_dict()
-    identity = values | {"fingerprints": fingerprints(config.model, config.text)}
-    run = RunFolder.create(Path(out), config.run_name(), values, identity)
+    run = RunFolder.of(Path(out), config).begin(config)
     return HeadClassification.made_in(run, lambda: _run(config, run, device, show_progress))
 
 

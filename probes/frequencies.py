@@ -42,21 +42,11 @@ class FrequencyUsage:
         keys: Float[Tensor, "batch pos group d_head"],
     ) -> None:
         """Adds sequences. Heads that share keys are repeated; raises ProbeError for odd shapes."""
-        heads, groups = queries.shape[2], keys.shape[2]
-        if heads % groups or min(queries.shape[-1], keys.shape[-1]) < self.rotated:
-            raise ProbeError(
-                f"queries {tuple(queries.shape)} and keys {tuple(keys.shape)} do not fit together "
-                f"with {self.rotated} rotated dimensions"
-            )
-        query = self._chunk_norms(queries)
-        key = repeat(
-            self._chunk_norms(keys), "batch g freq -> batch (g shared) freq", shared=heads // groups
-        )
+        query, key = _norms(queries, keys, self.rotated)
         self._query = self._query + query.sum(0)
         self._key = self._key + key.sum(0)
         self.n += len(queries)
-        usage = query * key
-        high = usage[..., : self._n_high()].sum(-1) / usage.sum(-1)
+        high = _shares(query, key)[..., : n_high(self.rotated // 2)].sum(-1)
         self._high.update(high.cpu())
 
     def query_norm(self) -> Float[np.ndarray, "head freq"]:
@@ -72,7 +62,8 @@ class FrequencyUsage:
 
         Chance is what equal use of all frequencies gives.
         """
-        chance = self._n_high() / (self.rotated // 2)
+        n_frequencies = self.rotated // 2
+        chance = n_high(n_frequencies) / n_frequencies
         low, high = self._high.interval()
         value = self._high.mean()
         metric = "high_frequency_share"
@@ -81,21 +72,62 @@ class FrequencyUsage:
             for i in range(len(value))
         ]
 
-    def _n_high(self) -> int:
-        return max(1, round(HIGH * (self.rotated // 2)))
-
-    def _chunk_norms(
-        self, x: Float[Tensor, "batch pos head d_head"]
-    ) -> Float[Tensor, "batch head freq"]:
-        chunks = rearrange(
-            x[..., : self.rotated].float(), "b p h (two freq) -> b p h two freq", two=2
-        )
-        norms = torch.linalg.vector_norm(chunks, dim=3).mean(dim=1).double()
-        if not torch.isfinite(norms).all():
-            raise ProbeError("queries or keys hold NaN or infinite numbers")
-        return norms
-
     def _mean(self, total: Tensor | float) -> np.ndarray:
         if isinstance(total, float):
             raise ProbeError("no sequence was seen: call update() first")
         return (total / self.n).cpu().numpy()
+
+
+def n_high(n_frequencies: int) -> int:
+    """How many of the frequencies count as high: a quarter, at least one."""
+    return max(1, round(HIGH * n_frequencies))
+
+
+def frequency_shares(
+    queries: Float[Tensor, "batch pos head d_head"],
+    keys: Float[Tensor, "batch pos group d_head"],
+    rotated: int,
+) -> Float[Tensor, "batch head freq"]:
+    """Each frequency's share of |q| |k| in each sequence, highest frequency first.
+
+    |q| and |k| are mean norms over the sequence's tokens; shares sum to 1. Raises ProbeError for
+    shapes that do not fit together, and numbers that are not finite.
+    """
+    return _shares(*_norms(queries, keys, rotated))
+
+
+def _shares(
+    query: Float[Tensor, "batch head freq"], key: Float[Tensor, "batch head freq"]
+) -> Float[Tensor, "batch head freq"]:
+    usage = query * key
+    return usage / usage.sum(-1, keepdim=True)
+
+
+def _norms(
+    queries: Float[Tensor, "batch pos head d_head"],
+    keys: Float[Tensor, "batch pos group d_head"],
+    rotated: int,
+) -> tuple[Float[Tensor, "batch head freq"], Float[Tensor, "batch head freq"]]:
+    """Mean chunk norms of queries and keys, the keys' repeated for the heads that share them."""
+    heads, groups = queries.shape[2], keys.shape[2]
+    if heads % groups or min(queries.shape[-1], keys.shape[-1]) < rotated:
+        raise ProbeError(
+            f"queries {tuple(queries.shape)} and keys {tuple(keys.shape)} do not fit together "
+            f"with {rotated} rotated dimensions"
+        )
+    key = repeat(
+        _chunk_norms(keys, rotated),
+        "batch g freq -> batch (g shared) freq",
+        shared=heads // groups,
+    )
+    return _chunk_norms(queries, rotated), key
+
+
+def _chunk_norms(
+    x: Float[Tensor, "batch pos head d_head"], rotated: int
+) -> Float[Tensor, "batch head freq"]:
+    chunks = rearrange(x[..., :rotated].float(), "b p h (two freq) -> b p h two freq", two=2)
+    norms = torch.linalg.vector_norm(chunks, dim=3).mean(dim=1).double()
+    if not torch.isfinite(norms).all():
+        raise ProbeError("queries or keys hold NaN or infinite numbers")
+    return norms

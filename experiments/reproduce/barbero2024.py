@@ -1,5 +1,6 @@
 """Barbero et al. 2024 (arXiv 2410.06205): what rotary heads can do and heads without positions
-cannot, as weights, as a limit, and as something to learn."""
+cannot, as weights, as a limit, and as something to learn; and what p-RoPE does to a language model.
+"""
 
 from functools import partial
 
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.previous_token import ENCODINGS, TOKENS, previous_token_learning
+from experiments.reproduce.barbero2024_given import read_given
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Cells,
@@ -29,6 +31,7 @@ from nope_interp.constructions.barbero import (
     strength_needed,
     target_weight,
 )
+from nope_interp.losses import sequence_losses
 from nope_interp.streams import stream
 from nope_interp.tasks.registry import make_task
 from nope_interp.training import train
@@ -42,10 +45,19 @@ _OFFSETS = {"diagonal": 0, "previous-token": 1}
 _LENGTH = 512
 _COPIES, _BEFORE = 32, (5, 17, 40, 2)
 _STRENGTHS = np.geomspace(0.05, 50, 25)
+# Over 64 positions base 100 turns the lowest of 16 frequencies by 0.85 radians, as base 10,000 does
+# Gemma's over 8,192: with that base, what is left out here would hardly have turned at all.
+_KEPT, _P_LENGTH, _P_BASE = (0.0, 0.25, 0.5, 0.75, 1.0), 64, 100.0
+_HELD_OUT = 512
 
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
-    """Builds the heads, weighs copies in random and trained models, and lets encodings learn."""
+    """Builds the heads, weighs copies in random and trained models, and lets encodings learn.
+
+    Beside these, a model of the user's is read where the config names one: first, so that one which
+    cannot be read is refused before anything is trained.
+    """
+    given = None if config.model is None else read_given(config, cells, device)
     head = TransformerConfig(
         1, 64, 1, d_vocab=50, n_ctx=_LENGTH, positions="rotary", attn_only=True
     )
@@ -65,6 +77,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         for kind, (positions, n) in kinds.items()
     }
     learned = _learned(config, cells)
+    losses = _p_rope_losses(config, cells)
     strength = strength_needed(_EPS, _LENGTH, 0, frequencies)
     # The same norm of query and key, all of it on one block.
     alone = target_weight(strength * len(frequencies), _LENGTH, 0, frequencies[:1])
@@ -81,17 +94,27 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         "deeper": over_seeds(gaps["trained"]["after"][:, -1].max(axis=-1)),
         "learned-nope": over_seeds(nope["accuracy"] - nope["order_blind"]),
         "learned-rope": over_seeds(learned["RoPE", "repeated"]["accuracy"]),
+        "p-rope": over_seeds(losses[0.75] - losses[1.0]),
     }
-    return Findings(
+    figures = (_weights(frequencies, built), _copies(gaps), _learning(learned), _p_rope(losses))
+    own = Findings(
         claims,
-        (_weights(frequencies, built), _copies(gaps), _learning(learned)),
+        figures,
         setting=f"heads of width 64 on {_LENGTH} positions; {len(config.seeds)} random models of 4 "
-        f"layers, as many trained on text for {steps} steps, and as many single layers for each "
-        "encoding",
+        f"layers, as many trained on text for {steps} steps, as many single layers for each "
+        "encoding, and as many models of 2 layers for each fraction of p-RoPE",
         notes=(
             "Built heads are exact: their numbers have no interval.",
             "Copies: 32 of one token, alone or after four other tokens.",
         ),
+    )
+    if given is None:
+        return own
+    return Findings(
+        own.claims | given.claims,
+        (*own.figures, *given.figures),
+        f"{own.setting}; {given.setting}",
+        (*own.notes, *given.notes),
     )
 
 
@@ -143,6 +166,61 @@ def _learned(
     }
 
 
+def _p_rope_losses(config: ReproduceConfig, cells: Cells) -> dict[float, Float[Array, " seed"]]:
+    """Held-out loss by the fraction of frequencies kept; a seed means the same weights and text."""
+    steps = config.scaled("training", 500)
+    task = make_task("text")
+
+    def run(kept: float, seed: int) -> dict[str, Array]:
+        model = TransformerConfig(
+            n_layers=2,
+            d_model=64,
+            n_heads=2,
+            d_vocab=task.d_vocab,
+            n_ctx=_P_LENGTH,
+            positions="rotary",
+            rotary_base=_P_BASE,
+            rotary_kept=kept,
+            seed=seed,
+        )
+        training = TrainingConfig(steps=steps, seq_len=_P_LENGTH, warmup=min(100, steps), seed=seed)
+        trained = train(model, training, task, show_progress=False)
+        held_out = task.source().sequences(
+            _HELD_OUT, _P_LENGTH, begin_token=False, split="held_out", seed=0
+        )
+        return {"loss": sequence_losses(trained, held_out).double().mean().numpy()}
+
+    return {
+        kept: cells.per_seed(f"p-RoPE {kept:g} on text", config.seeds, partial(run, kept))["loss"]
+        for kept in _KEPT
+    }
+
+
+def _p_rope(losses: dict[float, Float[Array, " seed"]]) -> Figure:
+    kept = np.array(_KEPT)
+    each = np.stack([losses[p] for p in _KEPT], axis=1)
+    return Figure(
+        "p-rope",
+        "Leaving out low frequencies",
+        "Held-out loss on text by the fraction p of rotary frequencies, highest first, that turn; "
+        "0 is no positions, 1 is RoPE. Beside it, the loss less RoPE's of the same seed; bars are "
+        "95% intervals over seeds.",
+        "fraction kept, p",
+        "nats per token",
+        (
+            Panel("loss", (curve("p-RoPE", "measured", kept, each),)),
+            Panel(
+                "less that of RoPE",
+                (
+                    line("no difference", "chance", kept, 0.0),
+                    curve("p-RoPE", "measured", kept, each - each[:, -1:]),
+                ),
+            ),
+        ),
+        claims=("p-rope",),
+    )
+
+
 def _weights(frequencies: Float[Array, " frequency"], built: dict[str, dict[str, Array]]) -> Figure:
     panels = []
     for name, offset in _OFFSETS.items():
@@ -152,7 +230,7 @@ def _weights(frequencies: Float[Array, " frequency"], built: dict[str, dict[str,
             # One norm of query and key, spread evenly over the blocks in use.
             each = _STRENGTHS * len(frequencies) / len(used)
             weights = [target_weight(s, _LENGTH, offset, used) for s in each]
-            kind = "predicted" if used is frequencies else "paper"
+            kind = "predicted" if used is frequencies else "reference"
             series.append(line(title, kind, _STRENGTHS, np.array(weights)))  # type: ignore[arg-type]
         found = built[name]
         worst = np.array([found["weight"].min()])
@@ -177,7 +255,7 @@ def _copies(gaps: dict[str, dict[str, Float[Array, "seed layer head"]]]) -> Figu
         series = []
         for kind, found in gaps.items():
             most = found[name].max(axis=-1)
-            layers = np.arange(1, most.shape[1] + 1)
+            layers = np.arange(most.shape[1])
             series.append(curve(kind, "measured", layers, most))
         panels.append(Panel(title, tuple(series)))
     return Figure(

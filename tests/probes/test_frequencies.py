@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nope_interp.positions import rotate
 from probes.errors import ProbeError
-from probes.frequencies import FrequencyUsage
+from probes.frequencies import FrequencyUsage, frequency_shares, n_high
 
 
 @settings(deadline=None, max_examples=20)
@@ -66,6 +66,23 @@ def test_a_head_that_lives_off_high_frequencies_is_told_from_one_that_uses_all()
     assert high.ci_low > 0.9
     assert even.ci_low < 0.25 < even.ci_high
     assert high.n == 40
+
+
+def test_shares_of_a_sequence_are_those_of_a_pass_over_it_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(3, 5, 4, 10, generator=generator)
+    keys = torch.randn(3, 5, 2, 10, generator=generator)
+    shares = frequency_shares(queries, keys, 8).numpy()
+    np.testing.assert_allclose(shares.sum(-1), 1)
+    for i in range(3):
+        usage = FrequencyUsage(8)
+        usage.update(queries[i : i + 1], keys[i : i + 1])
+        alone = usage.query_norm() * usage.key_norm()
+        np.testing.assert_allclose(shares[i], alone / alone.sum(-1, keepdims=True))
+
+
+def test_a_quarter_counts_as_high() -> None:
+    assert [n_high(n) for n in (1, 4, 16, 128)] == [1, 1, 4, 32]
 
 
 def test_what_does_not_fit_is_one_sentence() -> None:
