@@ -26,11 +26,12 @@ from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from nope_interp.theory import LayerLaw
 from nope_interp.transformer import HookedTransformer
+from probes.regression import LinearProbe
 from probes.similarity import (
-    SimilarityProbe,
     adjacency_a,
     adjacency_b,
     adjacency_c,
+    cosine_profile,
     cosine_similarity,
 )
 from probes.variance import VarianceProbe
@@ -73,16 +74,18 @@ _BEYOND: dict[str, dict[str, Any]] = {
     BIDIRECTIONAL: {"causal": False},
 }
 SETTINGS = _IN_RANGE | _BEYOND
+_SITES = {
+    "attn_out": "attention",
+    "resid_mid": "after it",
+    "mlp_out": "MLP",
+    "resid_post": "block",
+}
 _PLACES = (
     "embedding",
-    "first attention",
-    "first block",
-    "middle attention",
-    "middle block",
-    "last attention",
-    "last block",
+    *(f"{layer} {site}" for layer in ("first", "middle", "last") for site in _SITES.values()),
 )
 _SEQUENCES = 16
+_LAW_SEQUENCES = 256  # enough for the mean cosine to tell the law from sqrt(i/j)
 _PROBE_SEQUENCES = 32  # to fit on, and as many held out
 
 
@@ -90,7 +93,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """Adjacency scores over settings and sites, the cosine law, and the two carriers compared."""
     base = TransformerConfig(
         n_layers=config.scaled("depth", 6, least=2),
-        d_model=config.scaled("width", 384, multiple_of=12, least=96),
+        d_model=config.scaled("width", 384, multiple_of=24, least=96),
         n_heads=6,
         d_vocab=10_000,
         n_ctx=config.scaled("length", 64, least=16),
@@ -109,14 +112,17 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
     at = ladder(base.n_ctx, 12)
     law = LayerLaw.of(base).cosine(at[:, None], at)
-    cosines = found[BASE]["cosines"][:, 1][:, at[:, None] - 1, at - 1]
+    first = dataclasses.replace(base, n_layers=1, attn_only=True)
+    cosines = cells.per_seed(
+        "cosine law", config.seeds, lambda seed: _first_cosines(_changed(first, seed, {}), device)
+    )["mean"][:, at[:, None] - 1, at - 1]
 
     def lowest(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
         return means.min(axis=-1)
 
     by_setting = {name: over_seeds(found[name]["blocks"][:, :, 0], lowest) for name in _IN_RANGE}
     worst = min(by_setting, key=lambda name: by_setting[name].ci_low)
-    ratio = (carriers["similarity"] / carriers["variance"]).mean(axis=1)
+    ratio = (carriers["cosines"] / carriers["variances"]).mean(axis=1)
     claims = {
         "every-layer": by_setting[BASE],
         "embedding": over_seeds(found[BASE]["places"][:, 0, 0]),
@@ -167,7 +173,7 @@ def _places(config: TransformerConfig) -> list[str]:
     """The hooks of `_PLACES`: layers first, middle and last."""
     layers = (0, (config.n_layers - 1) // 2, config.n_layers - 1)
     return [hook_name(0, "resid_pre")] + [
-        hook_name(layer, site) for layer in layers for site in ("attn_out", "resid_post")
+        hook_name(layer, site) for layer in layers for site in _SITES
     ]
 
 
@@ -193,29 +199,59 @@ def _scores(config: TransformerConfig, device: str) -> dict[str, Array]:
     }
 
 
+def _first_cosines(config: TransformerConfig, device: str) -> dict[str, Array]:
+    """The mean cosine matrix of the first attention output."""
+    found: list[Array] = []
+
+    def listen(activations: Tensor) -> None:
+        found.append(cosine_similarity(activations).double().sum(dim=0).cpu().numpy())
+
+    model = HookedTransformer(config).to(device)
+    tokens = _tokens(config, _LAW_SEQUENCES)
+    stream(model, tokens, {hook_name(0, "attn_out"): listen})
+    return {"mean": np.sum(found, axis=0) / len(tokens)}
+
+
 def _carriers(config: TransformerConfig, device: str) -> dict[str, Float[Array, " layer"]]:
-    """Error of position after each block, from the cosines alone and from the variance alone."""
+    """Error of position after each block: from the row's cosines with the others, from its variance
+    beside theirs by the same reader, and from its own variance alone."""
     model = HookedTransformer(config).to(device)
     tokens = _tokens(config, 2 * _PROBE_SEQUENCES)
     positions = torch.arange(1, config.n_ctx)  # the first one is left out
     probes = {
         hook_name(layer, "resid_post"): {
-            "similarity": SimilarityProbe(n_sequences=_PROBE_SEQUENCES, seed=config.seed),
+            "cosines": LinearProbe(seed=config.seed),
+            "variances": LinearProbe(seed=config.seed),
             "variance": VarianceProbe(seed=config.seed),
         }
         for layer in range(config.n_layers)
     }
 
     def feed(activations: Tensor, name: str, stage: str) -> None:
-        for probe in probes[name].values():
-            getattr(probe, stage)(activations[:, 1:], positions)
+        rows = activations[:, 1:]
+        read = {
+            "cosines": cosine_profile(cosine_similarity(rows)),
+            "variances": cosine_profile(log_variance_differences(rows)),
+            "variance": rows,
+        }
+        for kind, probe in probes[name].items():
+            getattr(probe, stage)(read[kind], positions)
 
     for part, stage in zip(tokens.chunk(2), ("update", "evaluate"), strict=True):
         stream(model, part, {name: partial(feed, name=name, stage=stage) for name in probes})
+    results = {"cosines": "linear", "variances": "linear", "variance": "variance"}
     return {
-        kind: np.array([p[kind].result()[kind].score("mae").value for p in probes.values()])
-        for kind in ("similarity", "variance")
+        kind: np.array([p[kind].result()[result].score("mae").value for p in probes.values()])
+        for kind, result in results.items()
     }
+
+
+def log_variance_differences(
+    rows: Float[Tensor, "batch pos d_model"],
+) -> Float[Tensor, "batch pos pos"]:
+    """How much larger the variance of each other row is, as a difference of logarithms."""
+    log = rows.var(dim=-1).log()
+    return log[:, None, :] - log[:, :, None]
 
 
 def _map(found: Mapping[str, Mapping[str, Array]]) -> Figure:
@@ -277,14 +313,16 @@ def _law(at: Array, law: Float[Array, "i j"], cosines: Float[Array, "seed i j"])
     for i in range(0, len(at), max(1, len(at) // 4)):
         series = (
             line("predicted", "predicted", at, law[i]),
-            line("sqrt(i/j)", "paper", at, np.sqrt(np.minimum(at, at[i]) / np.maximum(at, at[i]))),
+            line(
+                "sqrt(i/j)", "reference", at, np.sqrt(np.minimum(at, at[i]) / np.maximum(at, at[i]))
+            ),
             curve("measured", "measured", at, cosines[:, i]),
         )
         panels.append(Panel(f"with row {at[i]}", series))
     return Figure(
         "law",
         "The cosine law of the first attention output",
-        "Mean cosine of one row with the others. The dotted curve has no softmax noise.",
+        "Mean cosine of one row with the others. sqrt(i/j) is the law without softmax noise.",
         "position, from 1",
         "cosine",
         tuple(panels),
@@ -296,19 +334,27 @@ def _law(at: Array, law: Float[Array, "i j"], cosines: Float[Array, "seed i j"])
 def _compared(base: TransformerConfig, carriers: Mapping[str, Array]) -> Figure:
     layers = np.arange(1, base.n_layers + 1)
     chance = (base.n_ctx - 1) / 4
-    names = {"similarity": "from cosines alone", "variance": "from the variance alone"}
+    names = {
+        "cosines": "from its cosines with the other rows",
+        "variances": "from its variance beside the other rows'",
+        "variance": "from its own variance alone",
+    }
     errors = [curve(name, "measured", layers, carriers[key]) for key, name in names.items()]
-    ratio = curve("ratio", "measured", layers, carriers["similarity"] / carriers["variance"])
+    ratio = curve("ratio", "measured", layers, carriers["cosines"] / carriers["variances"])
     return Figure(
         "carriers",
         "Two carriers of position",
-        "Held-out error of position after each block of the base, read from nine quantiles of a "
-        "row's cosines or from its variance.",
+        "Held-out error of position after each block of the base, by ridge regression on nine "
+        "quantiles of what a row has in common with the others of its sequence, later ones "
+        "included; and from the row's own variance.",
         "layer",
         "mean absolute error, positions",
         (
             Panel("error", (line("chance, L/4", "chance", layers, chance), *errors)),
-            Panel("cosines over variance", (line("alike", "chance", layers, 1.0), ratio)),
+            Panel(
+                "cosines over variances, by the same reader",
+                (line("alike", "chance", layers, 1.0), ratio),
+            ),
         ),
         claims=("carriers",),
     )

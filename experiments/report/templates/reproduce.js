@@ -9,13 +9,13 @@ const swatch = (name) => {
   dot.style.setProperty("--own", `var(${name})`);
   return dot;
 };
-const LINES = { predicted: "fit", paper: "control", chance: "chance" };
+const LINES = { predicted: "fit", reference: "control", chance: "chance" };
 
 function traces(figure, series, nth) {
   const text = plotText(series.name), points = { x: series.x, y: series.y, name: text, type: "scatter", mode: "lines", showlegend: false,
     hovertemplate: `%{x}: %{y:.4~g}<extra>${text.replace(/%/g, "%\u200b")}</extra>` };
   if (series.kind === "predicted") return { ...points, line: { color: resolve("--ink", 0.75), width: 1.3 } };
-  if (series.kind === "paper") return { ...points, line: { color: resolve("--soft"), width: 1.6, dash: "dot" } };
+  if (series.kind === "reference") return { ...points, line: { color: resolve("--soft"), width: 1.6, dash: "dot" } };
   if (series.kind === "chance") return { ...points, line: { color: resolve("--chance"), width: 1.4, dash: "dash" } };
   const colour = resolve(own(nth)), measured = { ...points, mode: figure.ticks.length ? "markers" : "lines+markers", line: { color: resolve(own(nth), 0.5), width: 1.2 },
     marker: { color: colour, size: 5 } };

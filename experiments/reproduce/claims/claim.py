@@ -15,7 +15,8 @@ SECOND_HAND = "read in others' summaries of the paper"
 RECALLED = "recalled, unverified"
 OURS = "ours: derived here, not the paper's"
 
-Verdict = Literal["reproduced", "not reproduced", "not testable here"]
+Verdict = Literal["reproduced", "not reproduced", "not measured", "not testable here"]
+UNDECIDED = ("not measured", "not testable here")
 SIZES = ("width", "length", "depth", "training")
 
 
@@ -34,6 +35,7 @@ class Claim:
         high: its upper bound, the whole interval to lie below it.
         differs: how this setting differs from the paper's.
         published: numbers of the paper, tagged, that the measure can be held against loosely.
+        needs: what a run has to be given for this to be measured.
     """
 
     id: str
@@ -46,6 +48,7 @@ class Claim:
     high: float = math.inf
     differs: str = ""
     published: str = ""
+    needs: str = ""
 
     @property
     def test(self) -> str:
@@ -59,7 +62,7 @@ class Claim:
     def verdict(self, value: float, ci_low: float, ci_high: float) -> Verdict:
         """What the test says of a measured number; NaN stands for one that could not be taken."""
         if math.isnan(value):
-            return "not testable here"
+            return "not measured" if self.needs else "not testable here"
         return "reproduced" if self.low <= ci_low <= ci_high <= self.high else "not reproduced"
 
 

@@ -21,8 +21,9 @@ def papers_markdown() -> str:
         "down to one number, with a",
         "95% interval over seeds, and is *reproduced* where the whole interval lies within the "
         "bounds of its test; else it is",
-        "*not reproduced*, or *not testable here* where the number cannot be taken. All tests, "
-        "bounds and tolerances are ours.",
+        "*not reproduced*; *not measured* where the run lacked what it needs, and *not "
+        "testable here* where the",
+        "number cannot be had. All tests, bounds and tolerances are ours.",
     ]
     for found in PAPERS.values():
         parts += ["", f"## {found.name}", "", f"{found.citation}.", ""]
@@ -38,6 +39,7 @@ def papers_markdown() -> str:
                 "Reproduced where": claim.test,
                 "Published": claim.published,
                 "Differs from the paper": claim.differs,
+                "Needs": f"`{claim.needs}`" if claim.needs else "",
             }
             parts += [f"- {name}: {text.rstrip('.')}." for name, text in entries.items() if text]
             parts += [""]
