@@ -65,7 +65,7 @@ def train(
     Raises UserError where the sizes of config, training and task do not fit, where the saved state
     is damaged or of another training, and where the loss stops being finite.
     """
-    _check_sizes(config, training, task)
+    check_trainable(config, training, task)
     model = HookedTransformer(config).to(device)
     optimizer = _optimizer(model, training)
     header = {"config": config.to_dict(), "training": asdict(training), "task": task.name}
@@ -117,7 +117,8 @@ def _steps(
         yield step, value
 
 
-def _check_sizes(config: TransformerConfig, training: TrainingConfig, task: Task) -> None:
+def check_trainable(config: TransformerConfig, training: TrainingConfig, task: Task) -> None:
+    """Raise UserError where the sizes of config, training and task do not fit."""
     if training.seq_len > config.n_ctx:
         raise UserError(
             f"training sequences of {training.seq_len} tokens are longer than the context of "
