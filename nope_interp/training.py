@@ -25,21 +25,28 @@ from nope_interp.transformer import HookedTransformer
 
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
-    """Linear warm-up, then a cosine from the peak to a tenth of it."""
+    """Linear warm-up; then a cosine from the peak to a tenth of it, or a line from it to zero."""
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     progress = (step - config.warmup) / max(1, config.steps - config.warmup)
+    if config.schedule == "linear":
+        return config.learning_rate * (1 - progress)
     return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
 
 
 def masked_loss(
-    logits: Float[Tensor, "batch pos d_vocab"],
+    model: HookedTransformer,
     tokens: Int[Tensor, "batch pos"],
     predicted: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy, in nats per token, of the tokens marked as predicted."""
+    """Mean cross-entropy, in nats per token, of the tokens marked as predicted.
+
+    Only for these are logits computed. The first token of a sequence cannot be predicted.
+    """
     wanted = predicted[:, 1:]
-    return F.cross_entropy(logits[:, :-1][wanted], tokens[:, 1:][wanted])
+    final = model.ln_final(model(tokens, stop_at_layer=model.config.n_layers))
+    logits = model.unembed(final[:, :-1][wanted])
+    return F.cross_entropy(logits.float(), tokens[:, 1:][wanted].long())
 
 
 def train(
@@ -99,6 +106,7 @@ def _steps(
         unit="step",
         disable=not show_progress,
     )
+    in_bfloat16 = training.precision == "bfloat16"
     for step in bar:
         generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
         tokens, predicted = task.batch(training.batch_size, training.seq_len, generator)
@@ -107,7 +115,8 @@ def _steps(
             group["lr"] = learning_rate(step, training)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training.seed * 1_000_003 + step)  # dropout's
-            loss = masked_loss(model(tokens), tokens, predicted)
+            with torch.autocast(tokens.device.type, torch.bfloat16, enabled=in_bfloat16):
+                loss = masked_loss(model, tokens, predicted)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)

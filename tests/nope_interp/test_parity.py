@@ -17,6 +17,7 @@ from transformers import (
 
 from nope_interp.config import TransformerConfig
 from nope_interp.transformer import HookedTransformer
+from tests.gpt2 import gpt2_weights
 
 D_VOCAB, D_MODEL, N_CTX = 60, 48, 40
 SPECIAL = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
@@ -52,22 +53,8 @@ def gpt2(n_heads: int) -> tuple[Any, HookedTransformer]:
     )
     theirs = randomized(GPT2LMHeadModel(config))
     model = ours(n_heads, positions="learned", activation="gelu_tanh", tied_embeddings=True)
-    trunk = theirs.transformer
-    model.W_E.copy_(trunk.wte.weight)
-    model.positions.table.copy_(trunk.wpe.weight)
-    for block, layer in zip(model.blocks, trunk.h, strict=True):
-        copy_norm(layer.ln_1, block.ln1)
-        copy_norm(layer.ln_2, block.ln2)
-        # GPT-2's Conv1D stores its weights transposed.
-        for linear, conv in (
-            (block.attn.qkv, layer.attn.c_attn),
-            (block.attn.out, layer.attn.c_proj),
-            (block.mlp.into, layer.mlp.c_fc),
-            (block.mlp.out, layer.mlp.c_proj),
-        ):
-            linear.weight.copy_(conv.weight.T)
-            linear.bias.copy_(conv.bias)
-    copy_norm(trunk.ln_f, model.ln_final)
+    for own, weight in gpt2_weights(model, theirs):
+        own.copy_(weight)
     return theirs, model
 
 

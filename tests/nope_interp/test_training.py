@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from nope_interp import training as training_module
 from nope_interp.checkpoints import bidirectional_twin, load_model, load_tensors, save_model
@@ -18,6 +19,7 @@ from nope_interp.tasks.text import TextTask
 from nope_interp.training import learning_rate, masked_loss, train
 from nope_interp.training_config import TrainingConfig
 from nope_interp.transformer import HookedTransformer
+from tests.gpt2 import gpt2_weights
 
 CONFIG = TransformerConfig(
     n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=32, dropout=0.1, tied_embeddings=True
@@ -42,21 +44,23 @@ def test_loss_falls() -> None:
     tokens, predicted = task.batch(32, 32, torch.Generator().manual_seed(99))
     untrained, trained = HookedTransformer(CONFIG).eval(), run(steps=60)
     with torch.no_grad():
-        before = masked_loss(untrained(tokens), tokens, predicted)
-        after = masked_loss(trained(tokens), tokens, predicted)
+        before = masked_loss(untrained, tokens, predicted)
+        after = masked_loss(trained, tokens, predicted)
     assert before > 0.95 * math.log(257)  # an untrained model knows nothing
     assert after < before - 1
 
 
 def test_masked_loss_is_cross_entropy_of_the_marked_tokens() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 5, 7, generator=generator)
-    tokens = torch.randint(7, (2, 5), generator=generator)
+    model = HookedTransformer(CONFIG)
+    tokens = torch.randint(257, (2, 5), generator=torch.Generator().manual_seed(0))
     predicted = torch.tensor(
         [[False, True, False, False, True], [False, False, False, True, False]]
     )
+    with torch.no_grad():
+        logits = model(tokens)
+        found = masked_loss(model, tokens, predicted)
     terms = [F.cross_entropy(logits[b, i - 1], tokens[b, i]) for b, i in ((0, 1), (0, 4), (1, 3))]
-    torch.testing.assert_close(masked_loss(logits, tokens, predicted), sum(terms) / 3)
+    torch.testing.assert_close(found, sum(terms) / 3)
 
 
 def test_learning_rate_schedule() -> None:
@@ -65,6 +69,84 @@ def test_learning_rate_schedule() -> None:
     assert learning_rate(100, config) == pytest.approx(1.0)
     assert learning_rate(550, config) == pytest.approx(0.55)
     assert learning_rate(1000, config) == pytest.approx(0.1)
+    linear = dataclasses.replace(config, schedule="linear")
+    rates = [learning_rate(step, linear) for step in (50, 100, 550, 1000)]
+    assert rates == pytest.approx([0.51, 1.0, 0.5, 0.0])
+
+
+def test_bfloat16_trains_weights_kept_in_single_precision() -> None:
+    task = TextTask()
+    tokens, predicted = task.batch(32, 32, torch.Generator().manual_seed(99))
+    trained, plain = run(steps=60, precision="bfloat16"), run(steps=60)
+    assert {weight.dtype for weight in trained.parameters()} == {torch.float32}
+    with torch.no_grad():
+        loss = masked_loss(trained, tokens, predicted)
+        expected = masked_loss(plain, tokens, predicted)
+    assert loss != expected
+    torch.testing.assert_close(loss, expected, rtol=0.05, atol=0)
+
+
+def test_loss_curve_is_that_of_gpt2_from_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(
+        CONFIG, positions="learned", activation="gelu_tanh", dropout=0.0, n_heads=4
+    )
+    training = dataclasses.replace(TRAINING, steps=50, warmup=5)
+    ours: list[float] = []
+    real = training_module.masked_loss
+
+    def recorded(*args: Any) -> Any:
+        loss = real(*args)
+        ours.append(loss.item())
+        return loss
+
+    monkeypatch.setattr(training_module, "masked_loss", recorded)
+    train(config, training, TextTask(), show_progress=False)
+    theirs = _gpt2_losses(config, training)
+    assert theirs[0] - theirs[-1] > 1  # it learns
+    assert ours == pytest.approx(theirs, abs=1e-3)
+
+
+def _gpt2_losses(config: TransformerConfig, training: TrainingConfig) -> list[float]:
+    """Transformers' GPT-2 from the weights that ours begins with, in a loop of its own."""
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=config.d_vocab,
+            n_positions=config.n_ctx,
+            n_embd=config.d_model,
+            n_layer=config.n_layers,
+            n_head=config.n_heads,
+            resid_pdrop=0,
+            embd_pdrop=0,
+            attn_pdrop=0,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    ).train()
+    with torch.no_grad():
+        for own, weight in gpt2_weights(HookedTransformer(config), model):
+            weight.copy_(own)
+    # Ours has a bias on its logits, GPT-2's head has none unless it is given one.
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(config.d_vocab))
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
+        betas=(0.9, 0.99),
+        weight_decay=training.weight_decay,
+    )
+    losses = []
+    for step in range(training.steps):
+        generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
+        tokens, predicted = TextTask().batch(training.batch_size, training.seq_len, generator)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, training)
+        loss = model(tokens, labels=tokens.masked_fill(~predicted, -100)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def test_same_seed_same_bits_and_other_seed_other_bits() -> None:
@@ -158,6 +240,10 @@ def test_nonsense_is_one_sentence() -> None:
         train(dataclasses.replace(CONFIG, causal=False), TRAINING, TextTask(), show_progress=False)
     with pytest.raises(UserError, match="lower the learning rate"):
         run(learning_rate=1e30, clip=1e30, steps=30)
+    with pytest.raises(UserError, match="did you mean 'linear'"):
+        dataclasses.replace(TRAINING, schedule="liner")
+    with pytest.raises(UserError, match="unknown training precision 'float64'"):
+        dataclasses.replace(TRAINING, precision="float64")
     for bad in ({"steps": 0}, {"steps": 1.5}, {"clip": math.nan}, {"learning_rate": "fast"}):
         with pytest.raises(UserError, match=f"training {next(iter(bad))} is"):
             dataclasses.replace(TRAINING, **bad)
