@@ -16,17 +16,26 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.waveforms import LEARNING_RATES, LENGTH, fit_waveform, waveform
+from experiments.waveforms import LENGTH, PERIODS, fit_waveform, stream, waveform
 from nope_interp.clockwork import ClockworkRNN
-from nope_interp.clockwork_config import ClockworkConfig
+from nope_interp.clockwork_config import POWERS_OF_TWO, ClockworkConfig
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
 from nope_interp.positions import RotaryPositions
 from probes.controls import SequenceBootstrap
 from probes.regression import RidgeRegressor
 
-SCALES = (2, 4, 8, 16, 32, 64, 128, 256)
-"""In time steps, up to the largest power of two in a waveform's 320."""
+# A ladder as the clocks': each wavelength is twice the one before it, from the 2π that all rotary
+# ladders start at to the 101 that turns three times in a waveform's 320 steps.
+ROTARY = TransformerConfig(1, 10, 1, 1, LENGTH, positions="rotary", rotary_base=32.0)
+WAVELENGTHS = tuple(2 * np.pi * 2**k for k in range(5))
+"""Of the five rotary frequencies, in positions."""
+SCALES = tuple(sorted({*POWERS_OF_TWO[1:], *PERIODS, *WAVELENGTHS}))
+"""In time steps: the clocks' periods, the waveform's and the rotary wavelengths.
+
+Over 320 steps a rate tells a scale only where the two differ by less than one turn in them, so a
+grid that left one ladder's scales out would show that ladder to tell nothing.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class ClockDecoding:
     """
 
     periods: tuple[int, ...]
-    scales: tuple[int, ...]
+    scales: tuple[int | float, ...]
     r2: Float[np.ndarray, "module scale"]
     ci_low: Float[np.ndarray, "module scale"]
     ci_high: Float[np.ndarray, "module scale"]
@@ -51,22 +60,24 @@ class ClocksBesideRotary:
 
     trained: ClockDecoding
     random: ClockDecoding
-    frequencies: Float[np.ndarray, " frequency"]
-    """In radians per position, highest first."""
     rotary: Float[np.ndarray, "frequency scale"]
-    nmse: float
-    """What the trained network leaves of its waveform; 1 for the best constant."""
+    """A row for each of `WAVELENGTHS`."""
+    nmse: Float[np.ndarray, " step"]
+    """What the network leaves of its waveform, as `fit_waveform` gives it."""
 
 
-def phases(n_steps: int, scales: Sequence[int]) -> Float[np.ndarray, "time two_scale"]:
+def phases(n_steps: int, scales: Sequence[int | float]) -> Float[np.ndarray, "time two_scale"]:
     """sin(2πt/P) for every scale P, then cos(2πt/P) for every scale.
 
     Raises:
-        UserError: for no scale, for scales below 2, whose phase never changes, and for scales of
-            less than one turn.
+        UserError: for no scale, for scales below 2, which faster turns pass for, and for scales of
+            less than two turns, which a slow drift passes for.
     """
-    if not len(scales) or min(scales) < 2 or max(scales) > n_steps:
-        raise UserError(f"the scales are {tuple(scales)}: give time steps from 2 to {n_steps}.")
+    if not len(scales) or min(scales) < 2 or max(scales) > n_steps / 2:
+        raise UserError(
+            f"the scales are {tuple(scales)}: give time steps from 2 to {n_steps / 2:g}, for two "
+            f"turns or more."
+        )
     angles = 2 * np.pi * np.arange(n_steps)[:, None] / np.asarray(scales)
     return np.concatenate((np.sin(angles), np.cos(angles)), axis=1)
 
@@ -75,14 +86,14 @@ def noisy_inputs(
     n_sequences: int, n_steps: int, *, spread: float = 0.1, seed: int = 0
 ) -> Float[Tensor, "sequence time 1"]:
     """The constant input 1 of a waveform, with normal noise of standard deviation `spread`."""
-    generator = torch.Generator().manual_seed(seed)
-    return 1 + spread * torch.randn(n_sequences, n_steps, 1, generator=generator)
+    noise = torch.randn(n_sequences, n_steps, 1, generator=stream("noise", seed))
+    return 1 + spread * noise
 
 
 def clock_decoding(
     model: ClockworkRNN,
     inputs: Float[Tensor, "sequence time d_in"],
-    scales: Sequence[int] = SCALES,
+    scales: Sequence[int | float] = SCALES,
 ) -> ClockDecoding:
     """How well ridge regression on each module's states tells the phase of position at each scale.
 
@@ -125,7 +136,7 @@ def clock_decoding(
 
 
 def rotary_decoding(
-    config: TransformerConfig, n_steps: int = LENGTH, scales: Sequence[int] = SCALES
+    config: TransformerConfig, n_steps: int = LENGTH, scales: Sequence[int | float] = SCALES
 ) -> Float[np.ndarray, "frequency scale"]:
     """How well each rotary frequency tells the phase of an offset at each scale, in closed form.
 
@@ -157,11 +168,10 @@ def rotary_decoding(
 def clocks_beside_rotary(
     *,
     d_hidden: int = 64,
-    d_head: int = 16,
-    rotary_base: float = 10000.0,
     n_sequences: int = 64,
     spread: float = 0.1,
     epochs: int = 800,
+    learning_rate: float = 3e-2,
     seed: int = 0,
     show_progress: bool = True,
 ) -> ClocksBesideRotary:
@@ -171,21 +181,19 @@ def clocks_beside_rotary(
     default size.
 
     Raises:
-        UserError: for sizes that do not fit, as their configs do, and no epoch.
+        UserError: for a size that does not fit, as its config does, and no epoch.
     """
     if epochs < 1:
         raise UserError(f"epochs is {epochs}: give at least 1.")
-    rotary = TransformerConfig(1, d_head, 1, 1, LENGTH, positions="rotary", rotary_base=rotary_base)
     model = ClockworkRNN(ClockworkConfig(1, d_hidden, 1, seed=seed))
     inputs = noisy_inputs(n_sequences, LENGTH, spread=spread, seed=seed)
     random = clock_decoding(model, inputs)
     with tqdm(total=epochs, desc="clockwork", unit="epoch", disable=not show_progress) as bar:
-        left = fit_waveform(model, waveform(seed), epochs, LEARNING_RATES["clockwork"], bar)
+        left = fit_waveform(model, waveform(seed), epochs, learning_rate, bar)
     return ClocksBesideRotary(
         trained=clock_decoding(model, inputs),
         random=random,
-        frequencies=rotary_base ** (-np.arange(0, d_head, 2) / d_head),
-        rotary=rotary_decoding(rotary),
+        rotary=rotary_decoding(ROTARY),
         nmse=left,
     )
 

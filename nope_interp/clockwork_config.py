@@ -60,3 +60,8 @@ class ClockworkConfig:
     def n_recurrent(self) -> int:
         """Recurrent weights: n²/2 + n²/(2g), the block triangle of n units in g equal modules."""
         return (self.d_hidden**2 + self.d_hidden * self.width) // 2
+
+    @property
+    def n_parameters(self) -> int:
+        """All weights, with the read-out's and its bias; there are no hidden biases."""
+        return self.n_recurrent + self.d_hidden * (self.d_in + self.d_out) + self.d_out

@@ -11,12 +11,16 @@ from sklearn.metrics import r2_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from experiments.clocks import ROTARY as LADDER
 from experiments.clocks import (
+    SCALES,
+    WAVELENGTHS,
     clock_decoding,
     clocks_beside_rotary,
     noisy_inputs,
     rotary_decoding,
 )
+from experiments.waveforms import LENGTH, PERIODS
 from nope_interp.clockwork import ClockworkRNN
 from nope_interp.clockwork_config import ClockworkConfig
 from nope_interp.config import TransformerConfig
@@ -49,12 +53,12 @@ def test_a_planted_clock_tells_its_own_scale_alone() -> None:
 def test_r2_is_scikit_learns_on_held_out_sequences() -> None:
     model = ClockworkRNN(ClockworkConfig(1, 12, 1, periods=(1, 3, 8)))
     inputs = noisy_inputs(12, 50, spread=0.3)
-    decoding = clock_decoding(model, inputs, scales=(4, 32))
+    decoding = clock_decoding(model, inputs, scales=(4, 20))
     cache = model.run_with_cache(inputs)[1]
     t = np.arange(50)
     for module in range(3):
         states = cache[f"modules.{module}.hook_hidden"].detach().double().numpy()
-        for column, scale in enumerate((4, 32)):
+        for column, scale in enumerate((4, 20)):
             turn = 2 * np.pi * t / scale
             y = np.stack((np.sin(turn), np.cos(turn)), axis=1)
             ridge = make_pipeline(StandardScaler(), Ridge(alpha=1.0))
@@ -67,7 +71,7 @@ def test_r2_is_scikit_learns_on_held_out_sequences() -> None:
 def test_no_module_tells_scales_that_divide_its_period() -> None:
     model = ClockworkRNN(ClockworkConfig(1, 16, 1, periods=(1, 4, 16, 32)))
     scales = (2, 4, 8, 16, 32, 64)
-    decoding = clock_decoding(model, noisy_inputs(16, 64), scales=scales)
+    decoding = clock_decoding(model, noisy_inputs(16, 128), scales=scales)
     for module, period in enumerate(decoding.periods):
         blind = np.array([period % scale == 0 for scale in scales])
         assert (decoding.r2[module, blind] < 1e-9).all()
@@ -77,7 +81,7 @@ def test_no_module_tells_scales_that_divide_its_period() -> None:
 def test_inputs_of_mean_0_tell_a_linear_map_nothing() -> None:
     model = ClockworkRNN(ClockworkConfig(1, 16, 1, periods=(1, 4)))
     inputs = noisy_inputs(256, 64, spread=1.0) - 1
-    assert np.abs(clock_decoding(model, inputs, scales=(4, 16, 64)).r2).max() < 0.02
+    assert np.abs(clock_decoding(model, inputs, scales=(4, 16, 32)).r2).max() < 0.02
 
 
 def test_a_rotary_frequency_of_period_p_tells_scale_p_alone() -> None:
@@ -88,7 +92,7 @@ def test_a_rotary_frequency_of_period_p_tells_scale_p_alone() -> None:
 
 
 def test_rotary_decoding_is_a_regression_on_a_rotated_constant_query() -> None:
-    scales = (4, 16, 64)
+    scales = (4, 16, 50)
     encoding, query = RotaryPositions(ROTARY), torch.randn(8)
     turned = rotate(query.expand(1, 100, 1, 8), *encoding(torch.arange(100)))[0, :, 0]
     r2 = rotary_decoding(ROTARY, 100, scales)
@@ -110,12 +114,23 @@ def test_a_frequency_that_stands_still_tells_nothing() -> None:
 
 
 def test_the_two_ladders_come_together() -> None:
-    both = clocks_beside_rotary(d_hidden=16, d_head=8, n_sequences=8, epochs=3, show_progress=False)
-    assert both.trained.r2.shape == both.random.r2.shape == (8, 8)
-    assert both.rotary.shape == (4, 8)
-    np.testing.assert_allclose(both.frequencies, [1, 0.1, 0.01, 0.001])
+    both = clocks_beside_rotary(d_hidden=16, n_sequences=8, epochs=3, show_progress=False)
+    assert both.trained.r2.shape == both.random.r2.shape == (8, len(SCALES))
+    assert both.rotary.shape == (5, len(SCALES))
     assert not np.array_equal(both.trained.r2, both.random.r2)
-    assert 0 < both.nmse < 3
+    assert both.nmse.shape == (4,)
+    assert ((both.nmse > 0) & (both.nmse < 3)).all()
+
+
+def test_every_rate_has_its_scale_and_the_length_tells_it() -> None:
+    turns = 2 * math.pi / RotaryPositions(LADDER).frequencies
+    np.testing.assert_allclose(turns, WAVELENGTHS, rtol=1e-6)
+    assert set(SCALES) >= {*WAVELENGTHS, *PERIODS}
+    assert max(SCALES) <= LENGTH / 2  # two turns
+    r2 = rotary_decoding(LADDER)
+    for k, wavelength in enumerate(WAVELENGTHS):
+        assert r2[k].argmax() == SCALES.index(wavelength)
+        assert r2[k].max() == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.slow
@@ -134,9 +149,12 @@ def test_what_cannot_be_is_one_sentence() -> None:
     inputs = noisy_inputs(8, 20)
     for attempt, message in (
         (lambda: clock_decoding(model, inputs[:7], (2,)), "7 sequences: give at least 8"),
-        (lambda: clock_decoding(model, inputs, (1, 2)), "scales are .*: give time steps from 2"),
-        (lambda: clock_decoding(model, inputs, ()), "give time steps from 2 to 20"),
-        (lambda: clock_decoding(model, inputs), "give time steps from 2 to 20"),
+        (
+            lambda: clock_decoding(model, inputs, (1, 2)),
+            "scales are .*: give time steps from 2 to 10",
+        ),
+        (lambda: clock_decoding(model, inputs, ()), "give time steps from 2 to 10, for two turns"),
+        (lambda: clock_decoding(model, inputs), "give time steps from 2 to 10, for two turns"),
         (lambda: clock_decoding(model, math.nan * inputs, (2,)), "NaN or infinite"),
         (lambda: rotary_decoding(ROTARY, 129, (2,)), "n_ctx is 128"),
         (

@@ -166,6 +166,7 @@ def test_recurrent_parameters_are_n2_over_2_plus_n2_over_2g(n: int, g: int) -> N
     assert sum(clock.W_H.numel() for clock in model.clocks) == expected
     inputs_and_readout = n + n + 1
     assert sum(p.numel() for p in model.parameters()) == expected + inputs_and_readout
+    assert config.n_parameters == expected + inputs_and_readout
     # The forbidden blocks of the assembled matrix are the lower block triangle.
     below = torch.arange(n)[:, None] // (n // g) > torch.arange(n) // (n // g)
     assert torch.equal(model.W_H == 0, below)
