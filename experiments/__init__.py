@@ -10,6 +10,10 @@ Example:
     >>> from experiments import HeadsConfig, classify_heads
     >>> found = classify_heads(HeadsConfig(model="openai-community/gpt2", ablate="learned"))
     >>> found.heads                              # one row per head
+
+    >>> from experiments import run_sweep
+    >>> sweep = run_sweep("seeds.yaml")          # a grid of configs, each cell a run
+    >>> sweep.measurements("cell.seed", "layer", "value")
 """
 
 from importlib import import_module
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from experiments.heads import HeadClassification, classify_heads
     from experiments.heads_config import HeadsConfig
     from experiments.hypotheses import Comparison, compare
+    from experiments.sweep import Sweep, read_sweep, run_sweep
 
 # Where each name is defined.
 _HOMES = {
@@ -27,8 +32,11 @@ _HOMES = {
     "Comparison": "hypotheses",
     "HeadClassification": "heads",
     "HeadsConfig": "heads_config",
+    "Sweep": "sweep",
     "classify_heads": "heads",
     "compare": "hypotheses",
+    "read_sweep": "sweep",
+    "run_sweep": "sweep",
 }
 
 __all__ = [
@@ -36,8 +44,11 @@ __all__ = [
     "Comparison",
     "HeadClassification",
     "HeadsConfig",
+    "Sweep",
     "classify_heads",
     "compare",
+    "read_sweep",
+    "run_sweep",
 ]
 
 

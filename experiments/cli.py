@@ -224,6 +224,10 @@ def reproduce(
     length: Annotated[float, typer.Option(help="Factor on the default length.")] = 1.0,
     depth: Annotated[float, typer.Option(help="Factor on the default number of layers.")] = 1.0,
     training: Annotated[float, typer.Option(help="Factor on the training steps.")] = 1.0,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Train models too: tiny, for kazemnejad2023 and zuo2025; up to an hour."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     model: Annotated[
         str | None,
@@ -240,7 +244,7 @@ def reproduce(
     if name is None:
         _list_claims(out, as_json)
         return
-    chosen = ReproduceConfig(name, seeds, width, length, depth, training, seed, model, text)
+    chosen = ReproduceConfig(name, seeds, width, length, depth, training, preset, seed, model, text)
     from experiments.head_summary import markdown_table
     from experiments.reproduce.run import reproduce as run
 

@@ -29,7 +29,7 @@ from experiments.measurements import (
 )
 from experiments.mechanism import linear_probe_sentence
 from experiments.report.data import ReportData
-from experiments.run_folder import RunFolder, fingerprints
+from experiments.run_folder import RunFolder
 from experiments.subjects import Subject, subjects
 from experiments.verdict import Verdict, headline, verdicts
 from nope_interp.devices import check_device
@@ -103,9 +103,7 @@ def compare(
         raise UserError(f"the config is {type(config).__name__}: give a CompareConfig.")
     if device != "auto":
         check_device(device)
-    values = config.to_dict()
-    identity = values | {"fingerprints": fingerprints(config.model, config.text)}
-    run = RunFolder.create(Path(out), config.run_name(), values, identity)
+    run = RunFolder.of(Path(out), config).begin(config)
     return Comparison.made_in(run, lambda: _run(config, run, device, show_progress))
 
 

@@ -82,7 +82,8 @@ def read_table(path: Path) -> pd.DataFrame:
 
 def write_arrays(arrays: dict[str, np.ndarray], path: Path) -> Path:
     """Write the arrays that figures draw, atomically."""
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # Not ascontiguousarray, which makes a list of one out of a single number.
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     return write_atomically(path, lambda part: save_file(contiguous, part))
 
 

@@ -12,6 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
+from experiments.compare_config import CompareConfig
+from experiments.heads_config import HeadsConfig
 from experiments.reproduce.config import ReproduceConfig
 from experiments.subject_config import SubjectConfig
 from nope_interp.errors import UserError
@@ -31,20 +35,54 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(
-        cls, parent: Path, name: str, config: dict[str, Any], identity: dict[str, Any]
-    ) -> "RunFolder":
-        """The folder under `parent` for what `identity` says: a new one, or the one begun before.
+    def of(cls, parent: Path, config: CompareConfig | HeadsConfig | ReproduceConfig) -> "RunFolder":
+        """Where under `parent` a config's run is kept, whether it was begun or not.
+
+        A local model or text that has changed on disk is another run.
+        """
+        changing = {"fingerprints": fingerprints(config.model, config.text)}
+        return cls(parent / f"{config.run_name()}-{short_hash(config.to_dict() | changing)}")
+
+    @classmethod
+    def of_training(cls, parent: Path, config: SubjectConfig) -> "RunFolder":
+        """Where under `parent` the model that a config trains is kept; nothing else names it."""
+        every = config.to_dict()
+        identity = {name: every[name] for name in ("task", "text", "transformer", "training")}
+        identity["fingerprints"] = fingerprints(config.text)
+        name = f"train-{config.transformer.positions}-{config.task}"
+        return cls(parent / f"{name}-{short_hash(identity)}")
+
+    def begin(self, config: SubjectConfig | ReproduceConfig) -> "RunFolder":
+        """Make the folder, or go on in the one begun before.
 
         `config` is kept in it, so that the run can be made again. Raises UserError where the folder
-        cannot be written to.
+        cannot be written to, or was begun by a newer version, whose files are not ours to write.
         """
-        text = json.dumps(identity, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        folder = cls(make_folder(parent / f"{name}-{digest}"))
-        if not folder.config.is_file():
-            write_json(folder.config, {"config": config, "environment": environment()})
-        return folder
+        make_folder(self.path)
+        if self.config.is_file():
+            self._refuse_newer()
+        else:
+            kept = {"config": config.to_dict(), "environment": environment()}
+            write_json(self.config, kept)
+        return self
+
+    def _refuse_newer(self) -> None:
+        made_by, own = self._version(), metadata.version("nope-interp")
+        if made_by > Version(own):
+            raise UserError(
+                f"{str(self.path)!r} was made by nope-interp {made_by}, and this is {own}: install "
+                "that version, or choose another folder to run in."
+            )
+
+    def _version(self) -> Version:
+        """The version that began the run."""
+        try:
+            return Version(read_json(self.config)["environment"]["nope-interp"])
+        except (KeyError, TypeError, InvalidVersion) as error:
+            raise UserError(
+                f"{str(self.config)!r} does not say what made it: delete the run folder and run "
+                "the command again."
+            ) from error
 
     @property
     def config(self) -> Path:
@@ -122,6 +160,11 @@ class RunFolder:
         with (self.path / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def short_hash(value: Any) -> str:
+    """Ten hexadecimal digits that stand for a JSON-able value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def environment() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.run_folder import RunFolder, fingerprints
+from experiments.run_folder import RunFolder
 from experiments.subject_config import SubjectConfig
 from nope_interp.checkpoints import load_model, save_model
 from nope_interp.devices import check_device
@@ -24,11 +24,7 @@ def train(
     for a config that cannot be trained and an unwritable `out`.
     """
     check_device(device)
-    every = config.to_dict()
-    identity = {name: every[name] for name in ("task", "text", "transformer", "training")}
-    identity["fingerprints"] = fingerprints(config.text)
-    name = f"train-{config.transformer.positions}-{config.task}"
-    run = RunFolder.create(Path(out), name, every, identity)
+    run = RunFolder.of_training(Path(out), config).begin(config)
     with run.locked():
         trained_model(config, run, device, show_progress)
     return run.model

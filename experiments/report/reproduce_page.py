@@ -91,6 +91,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
         "log": figure.log,
         "ticks": list(figure.ticks),
         "heat_about": number(figure.heat_about),
+        "shaded": figure.shaded,
         "panels": [
             {"title": panel.title, "series": [_series(series) for series in panel.series]}
             for panel in figure.panels

@@ -43,6 +43,8 @@ Array = np.ndarray
 _EPS = 1e-3
 _OFFSETS = {"diagonal": 0, "previous-token": 1}
 _LENGTH = 512
+_AIMS = (0, 50, 200, 400)
+_LONG, _WIDE_HEAD = 32_768, 256  # Gemma 7B's head width, as recalled, at four times its context
 _COPIES, _BEFORE = 32, (5, 17, 40, 2)
 _STRENGTHS = np.geomspace(0.05, 50, 25)
 # Over 64 positions base 100 turns the lowest of 16 frequencies by 0.85 radians, as base 10,000 does
@@ -86,6 +88,8 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         name: exactly([float(weights["weight"].min())]) for name, weights in built.items()
     } | {
         "top-frequency": exactly([alone]),
+        "no-decay": exactly([_share_hit(frequencies)]),
+        "long-context": exactly([float(_lowest_alone(np.arange(float(_LONG))).min())]),
         "impossible": exactly(
             float(gaps[kind][name][:, 0].max())
             for kind in ("random", "trained")
@@ -96,7 +100,13 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         "learned-rope": over_seeds(learned["RoPE", "repeated"]["accuracy"]),
         "p-rope": over_seeds(losses[0.75] - losses[1.0]),
     }
-    figures = (_weights(frequencies, built), _copies(gaps), _learning(learned), _p_rope(losses))
+    figures = (
+        _weights(frequencies, built),
+        _distances(frequencies),
+        _copies(gaps),
+        _learning(learned),
+        _p_rope(losses),
+    )
     own = Findings(
         claims,
         figures,
@@ -108,14 +118,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             "Copies: 32 of one token, alone or after four other tokens.",
         ),
     )
-    if given is None:
-        return own
-    return Findings(
-        own.claims | given.claims,
-        (*own.figures, *given.figures),
-        f"{own.setting}; {given.setting}",
-        (*own.notes, *given.notes),
-    )
+    return own if given is None else own.and_of(given)
 
 
 def _built(head: TransformerConfig, offset: int) -> dict[str, Array]:
@@ -129,6 +132,59 @@ def _built(head: TransformerConfig, offset: int) -> dict[str, Array]:
     stream(model, tokens, {"blocks.0.attn.hook_pattern": found.append})
     weight = found[0][0, 0].diagonal(offset=-offset).double().numpy()
     return {"weight": weight, "strength": np.array(strength)}
+
+
+def _scores(
+    frequencies: Float[np.ndarray, " frequency"],
+    aim: Float[np.ndarray, " aim"],
+    distance: Float[np.ndarray, " distance"],
+) -> Float[np.ndarray, "aim distance"]:
+    """Score, over its largest, of a key that is the query turned back by `aim` positions."""
+    turned = np.multiply.outer(np.subtract.outer(aim, distance), frequencies)
+    return np.cos(turned).mean(axis=-1)
+
+
+def _share_hit(frequencies: Float[np.ndarray, " frequency"]) -> float:
+    """Of all distances, the share at which the key aimed there scores highest."""
+    every = np.arange(float(_LENGTH))
+    return float((_scores(frequencies, every, every).argmax(axis=1) == every).mean())
+
+
+def _lowest_alone(distance: Float[np.ndarray, " distance"]) -> Float[np.ndarray, " distance"]:
+    """Score of a query's own copy on the lowest frequency of a wide head, over that beside it."""
+    wide = TransformerConfig(1, _WIDE_HEAD, 1, d_vocab=2, n_ctx=2, positions="rotary")
+    return _scores(rotary_frequencies(wide)[-1:], np.zeros(1), distance)[0]
+
+
+def _distances(frequencies: Float[np.ndarray, " frequency"]) -> Figure:
+    away = np.arange(float(_LENGTH))
+    aimed = _scores(frequencies, np.array(_AIMS, dtype=float), away)
+    far = np.linspace(0, _LONG - 1, 200)
+    return Figure(
+        "distances",
+        "Scores over distance",
+        "No head has to decay: turn the key, and the score is largest at any distance. But a "
+        "frequency that turns at all turns a match against itself when the context is long enough.",
+        "distance",
+        "score / largest score",
+        (
+            Panel(
+                "all frequencies, keys aimed at a distance",
+                tuple(
+                    line(f"aimed at {aim}", "measured", away, scores)
+                    for aim, scores in zip(_AIMS, aimed, strict=True)
+                ),
+            ),
+            Panel(
+                f"lowest frequency alone, head width {_WIDE_HEAD}",
+                (
+                    line("no match", "chance", far, 0.0),
+                    line("a match", "measured", far, _lowest_alone(far)),
+                ),
+            ),
+        ),
+        claims=("no-decay", "long-context"),
+    )
 
 
 def _gaps(positions: Positions, steps: int, seed: int) -> dict[str, Float[Array, "layer head"]]:

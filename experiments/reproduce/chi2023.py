@@ -11,6 +11,8 @@ from einops import reduce
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from experiments.reproduce.chi2023_probes import probes
+from experiments.reproduce.chi2023_trained import given_model, least_shrinkage, trained_models
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Cells,
@@ -30,8 +32,6 @@ from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
 from nope_interp.theory import LayerLaw, stream_covariances
 from nope_interp.transformer import HookedTransformer
-from probes.nonlinear import TwoLayerProbe
-from probes.variance import VarianceProbe
 
 Array = np.ndarray
 
@@ -55,20 +55,13 @@ _CONTROL_SEEDS = 5
 _SWEPT_WIDTHS = (96, 192, 384, 768)
 _SWEPT_SPREADS = (0.01, 0.02, 0.03)
 _LARGEST_LOGIT_VARIANCE = 0.5
-_PROBE_SEEDS = 3
-_HELD_OUT = 64  # sequences that a probe is scored on
-_PROBED: dict[str, dict[str, Any]] = {
-    "causal": {},
-    "causal, vocabulary of 64": {"d_vocab": 64},
-    "bidirectional, vocabulary of 64": {"d_vocab": 64, "causal": False},
-}
-_PROBE_CLAIMS = dict(
-    zip(_PROBED, ("probe", "probe-small-vocabulary", "probe-bidirectional"), strict=True)
-)
 
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
-    """Variance after every step and layer, its controls and sweeps, and the probe by layer."""
+    """Variance after every step and layer of random models, its controls and sweeps; the probe by
+    layer; trained models, and the one that the user gives."""
+    # First, so that a model that cannot be read is said before anything is computed.
+    given = given_model(config, cells, device) if config.model is not None else None
     d_model = config.scaled("width", 768, multiple_of=12, least=48)
     length = config.scaled("length", 512, least=16)
     base = TransformerConfig(
@@ -99,18 +92,21 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     steps, steps_claim = _steps(first, seen, one, laws)
     layers, layers_claim = _layers(base, seen, causal, predicted)
     sweep, sweep_claim = _sweep(config, cells, device)
-    probes, probe_claims = _probes(config, cells, device)
+    read, probe_claims = probes(config, cells, device)
+    trained, trained_claims = trained_models(config, cells, device)
     attended = "blocks.0.hook_attn_out"
     last = hook_name(base.n_layers - 1, "resid_post")
     claims = {
         "steps": steps_claim,
         "inverse": over_seeds(causal[attended], partial(slope, seen)),
-        "every-layer": over_seeds(_ends(causal, _posts(base)), _least_shrinkage),
+        "every-layer": over_seeds(_ends(causal, _posts(base)), least_shrinkage),
         "layers": layers_claim,
         "widths": sweep_claim,
         "bidirectional": over_seeds(controls["bidirectional"][attended], partial(slope, seen)),
         "post-norm": over_seeds(controls["post-norm"][last], partial(slope, seen)),
         **probe_claims,
+        **trained_claims,
+        **(given.claims if given else {}),
     }
     return Findings(
         claims,
@@ -120,14 +116,18 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             _difference(base, seen, (one, laws), (causal, predicted)),
             _controls(seen, causal, controls, attended, last),
             sweep,
-            probes,
+            *read,
+            *trained,
+            *(given.figures if given else ()),
         ),
         setting=f"{len(config.seeds)} random models, {base.n_layers} layers, width {d_model}, "
-        f"12 heads, {length} positions, every weight N(0, 0.02²)",
+        f"12 heads, {length} positions, every weight N(0, 0.02²)"
+        + (f"; {given.setting}" if given else ""),
         notes=(
             "Predicted: our formulas, with softmax noise, the norm's epsilon and keys that lean "
             "towards the query. The paper's formulas, as recalled, leave these out.",
             "Sequences hold no token twice: with repeated tokens the variance has a floor.",
+            *(given.notes if given else ()),
         ),
     )
 
@@ -228,7 +228,7 @@ def _steps(
     for name, title in STEPS.items():
         series = [line("predicted", "predicted", seen, predicted[name])]
         if name in paper:
-            series.append(line("the paper's formula", "paper", seen, paper[name]))
+            series.append(line("the paper's formula, as recalled", "reference", seen, paper[name]))
         panels.append(Panel(title, (*series, curve("measured", "measured", seen, causal[name]))))
     figure = Figure(
         "steps",
@@ -324,12 +324,6 @@ def _ends(found: Mapping[str, Array], names: Sequence[str]) -> Float[Array, "see
     return np.stack([found[name][:, [0, -1]] for name in names], axis=1)
 
 
-def _least_shrinkage(means: Float[Array, "row site_end"]) -> Float[Array, " row"]:
-    """Last over first, where it is largest."""
-    ends = means.reshape(len(means), -1, 2)
-    return (ends[..., 1] / ends[..., 0]).max(axis=1)
-
-
 def _controls(
     seen: Int[Array, " point"],
     causal: Mapping[str, Array],
@@ -408,89 +402,3 @@ def _output_squares(
     model = HookedTransformer(config).to(device)
     stream(model, _distinct(config, 8, config.n_ctx), {"blocks.0.hook_attn_out": listen})
     return found[0]
-
-
-def _probes(
-    config: ReproduceConfig, cells: Cells, device: str
-) -> tuple[Figure, dict[str, Measured]]:
-    length = config.scaled("length", 64, least=16)
-    base = TransformerConfig(
-        n_layers=config.scaled("depth", 3, least=2),
-        d_model=config.scaled("width", 512, multiple_of=8, least=48),
-        n_heads=8,
-        d_vocab=1000,
-        n_ctx=length,
-    )
-    seeds = config.seeds[:_PROBE_SEEDS]
-    n_fit = config.scaled("training", 256, least=8)
-    read = {}
-    for title, changes in _PROBED.items():
-        read[title] = cells.per_seed(
-            f"probes, {title}",
-            seeds,
-            lambda seed, changes=changes: _probe_errors(  # type: ignore[misc]
-                _drawn(base, seed, **changes), n_fit, device
-            ),
-        )
-    layers = np.arange(1, base.n_layers + 1)
-    # Position 0 is left out.
-    middle, uniform = _chances(length - 1)
-    panels = []
-    for title, errors in read.items():
-        series = (
-            line("always the middle, L/4", "chance", layers, middle),
-            line("a uniform guess, L/3", "chance", layers, uniform),
-            curve("two-layer probe", "measured", layers, errors["two_layer"]),
-            curve("from the variance alone", "measured", layers, errors["variance"]),
-        )
-        panels.append(Panel(title, series))
-    figure = Figure(
-        "probes",
-        "Position by layer",
-        f"Held-out error of position, read after each block of frozen random models: {len(seeds)} "
-        f"seeds, width {base.d_model}, {length} positions, uniform tokens, {n_fit} sequences to "
-        "fit on.",
-        "layer",
-        "mean absolute error, positions",
-        tuple(panels),
-        claims=tuple(_PROBE_CLAIMS.values()),
-    )
-
-    def best_share(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
-        return means.min(axis=-1) / middle
-
-    return figure, {
-        claim: over_seeds(read[title]["two_layer"], best_share)
-        for title, claim in _PROBE_CLAIMS.items()
-    }
-
-
-def _chances(length: int) -> tuple[float, float]:
-    """Mean distance from the middle, and of two uniform guesses: near L/4 and L/3."""
-    at = np.arange(length)
-    return float(np.abs(at - np.median(at)).mean()), float(np.abs(at - at[:, None]).mean())
-
-
-def _probe_errors(
-    config: TransformerConfig, n_fit: int, device: str
-) -> dict[str, Float[Array, " layer"]]:
-    """Mean absolute error after each block, of the two-layer probe and from the variance alone."""
-    model = HookedTransformer(config).to(device)
-    generator = torch.Generator().manual_seed(config.seed)
-    tokens = torch.randint(config.d_vocab, (n_fit + _HELD_OUT, config.n_ctx), generator=generator)
-    positions = torch.arange(1, config.n_ctx)
-    probes = {
-        name: (TwoLayerProbe(seed=config.seed), VarianceProbe(seed=config.seed))
-        for name in _posts(config)
-    }
-
-    def feed(activations: Tensor, name: str, stage: str) -> None:
-        for probe in probes[name]:
-            getattr(probe, stage)(activations[:, 1:], positions)
-
-    for part, stage in ((tokens[:n_fit], "update"), (tokens[n_fit:], "evaluate")):
-        stream(model, part, {name: partial(feed, name=name, stage=stage) for name in probes})
-    return {
-        kind: np.array([found[i].result()[kind].score("mae").value for found in probes.values()])
-        for i, kind in enumerate(("two_layer", "variance"))
-    }

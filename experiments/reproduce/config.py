@@ -2,12 +2,13 @@
 
 import shlex
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 from experiments.reproduce.claims.claim import SIZES, Paper
 from experiments.reproduce.claims.registry import paper
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, unknown_name
 from nope_interp.fields import check_seed, check_types, from_mapping
 
 _LARGEST = 64.0
@@ -21,6 +22,8 @@ class ReproduceConfig:
         name: of the paper, as in `claims.registry.PAPERS`.
         n_seeds: draws of weights and data, at least 2 for an interval; None takes the paper's.
         width, length, depth, training: multipliers of the default sizes, and of training steps.
+        preset: the sizes of a comparison of trained models, where the paper has one; None leaves
+            the comparison out.
         seed: the first one; the others follow it.
         model: one more model to read, where the paper's experiment reads one: a hub name, a Hugging
             Face folder, a GGUF file, or a model.safetensors of ours.
@@ -38,6 +41,7 @@ class ReproduceConfig:
     length: float = 1.0
     depth: float = 1.0
     training: float = 1.0
+    preset: str | None = None
     seed: int = 0
     model: str | None = None
     text: str | None = None
@@ -47,6 +51,10 @@ class ReproduceConfig:
         check_seed(self.seed, "reproduce")
         if self.n_seeds is not None and not 2 <= self.n_seeds <= 10_000:
             raise UserError(f"n_seeds is {self.n_seeds}: give 2 to 10000, for an interval.")
+        if self.preset is not None and self.preset not in self.paper.presets:
+            if not self.paper.presets:
+                raise UserError(f"{self.name} has no preset: leave {self.preset!r} out.")
+            raise unknown_name(f"preset of {self.name}", self.preset, self.paper.presets)
         if self.model is not None and not self.paper.reads_model:
             raise UserError(f"{self.name} reads no model of yours: leave {self.model!r} out.")
         if self.text is not None and self.model is None:
@@ -86,12 +94,25 @@ class ReproduceConfig:
         """Raises UserError for unknown keys, wrong types and values that make no sense."""
         return from_mapping(cls, values, "the config")
 
+    def run_name(self) -> str:
+        """The readable half of the run folder's name."""
+        return f"reproduce-{self.name}"
+
+    @property
+    def reduced(self) -> bool:
+        """Whether anything is smaller than by default."""
+        return len(self.seeds) < self.paper.n_seeds or any(getattr(self, s) < 1 for s in SIZES)
+
+    @property
+    def size_options(self) -> list[str]:
+        """How much is run, as options of the command line."""
+        scaled = [[f"--{s}", f"{getattr(self, s):g}"] for s in SIZES if getattr(self, s) != 1]
+        preset = [] if self.preset is None else ["--preset", self.preset]
+        return [*preset, "--seeds", str(len(self.seeds)), *chain.from_iterable(scaled)]
+
     def command(self) -> str:
         """The command line that runs this again."""
-        words = ["nope-interp", "reproduce", self.name, "--seeds", str(len(self.seeds))]
-        for size in SIZES:
-            if getattr(self, size) != 1:
-                words += [f"--{size}", f"{getattr(self, size):g}"]
+        words = ["nope-interp", "reproduce", self.name, *self.size_options]
         words += ["--seed", str(self.seed)]
         for option, value in (("--model", self.model), ("--text", self.text)):
             if value is not None:

@@ -12,7 +12,7 @@ from experiments.measurements import read_arrays, write_arrays
 from nope_interp.errors import UserError
 from probes.controls import ArrayFunction, SequenceBootstrap
 
-Kind = Literal["measured", "predicted", "paper", "chance"]
+Kind = Literal["measured", "predicted", "reference", "chance"]
 Array = np.ndarray
 
 
@@ -30,7 +30,7 @@ class Measured:
 class Series:
     """One curve, `kind` saying how it is drawn; low and high bound its 95% interval over seeds.
 
-    "predicted" is our formula, "paper" the paper's own as far as it is recalled.
+    "predicted" is our formula; a "reference" is what its name says, to hold the others against.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Figure:
         log: which axes are logarithmic: "", "x" or "xy".
         ticks: names of x = 0, 1, 2, ..., where x is no number.
         heat_about: draws a heat map, whose colours spread about this value.
+        shaded: marks a range of x.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Figure:
     log: str = ""
     ticks: tuple[str, ...] = ()
     heat_about: float | None = None
+    shaded: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,15 @@ class Findings:
     figures: tuple[Figure, ...]
     setting: str
     notes: tuple[str, ...] = ()
+
+    def and_of(self, other: "Findings") -> "Findings":
+        """What two parts of a run found out."""
+        return Findings(
+            self.claims | other.claims,
+            (*self.figures, *other.figures),
+            f"{self.setting}; {other.setting}",
+            (*self.notes, *other.notes),
+        )
 
 
 class Cells:
@@ -144,6 +155,15 @@ def ladder(length: int, points: int = 20) -> np.ndarray:
     return np.unique(np.geomspace(1, length, points).round().astype(int))
 
 
+def chances(n_positions: int) -> tuple[float, float]:
+    """Mean absolute error, in positions, of always the middle and of a uniform guess.
+
+    Near L/4 and L/3, the mean distance from the middle and that of two uniform positions.
+    """
+    at = np.arange(n_positions)
+    return float(np.abs(at - np.median(at)).mean()), float(np.abs(at - at[:, None]).mean())
+
+
 def slope(x: Array, curves: Float[Array, "*rows point"]) -> Float[Array, "*rows"]:
     """Least-squares slope of log curve over log x."""
     centred = np.log(x) - np.log(x).mean()
@@ -201,5 +221,10 @@ def unpack(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list[Fi
                 series.append(Series(drawn["name"], drawn["kind"], x, y, low, high))
             panels.append(Panel(panel["title"], tuple(series)))
         lists = {key: tuple(figure[key]) for key in ("claims", "ticks")}
-        figures.append(Figure(**{**figure, **lists, "panels": tuple(panels)}))
+        shaded = figure.get("shaded")
+        figures.append(
+            Figure(
+                **{**figure, **lists, "panels": tuple(panels), "shaded": shaded and tuple(shaded)}
+            )
+        )
     return figures

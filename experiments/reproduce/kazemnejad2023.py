@@ -1,4 +1,5 @@
-"""Kazemnejad et al. 2023 (arXiv 2305.19466): Theorems 1 and 2 as weights, run and held exact."""
+"""Kazemnejad et al. 2023 (arXiv 2305.19466): Theorems 1 and 2 as weights, run and held exact; with
+a preset, the encodings' length generalisation too."""
 
 from functools import partial
 
@@ -16,6 +17,7 @@ from experiments.reproduce.findings import (
     exactly,
     line,
 )
+from experiments.reproduce.kazemnejad2023_lengths import PRESETS, length_findings
 from nope_interp.config import TransformerConfig
 from nope_interp.constructions.kazemnejad import (
     POSITION,
@@ -45,7 +47,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         "theorem-1": exactly(np.abs(absolute["position"] - m).max(axis=(1, 2))),
         "theorem-2": exactly(np.abs(relative["difference"]).reshape(len(config.seeds), -1).max(1)),
     }
-    return Findings(
+    theorems = Findings(
         claims,
         (
             _counting(m, absolute),
@@ -59,6 +61,9 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             "draws, sequences and positions.",
         ),
     )
+    if config.preset is None:
+        return theorems
+    return theorems.and_of(length_findings(config, PRESETS[config.preset], cells))
 
 
 def _tokens(length: int, seed: int) -> Tensor:
@@ -121,7 +126,7 @@ def _counting(m: Array, absolute: dict[str, Array]) -> Figure:
     ):
         values = absolute[name].reshape(-1, len(m))
         measured = Series("measured", "measured", m, values.mean(0), values.min(0), values.max(0))
-        panels.append(Panel(title, (line("the theorem", "paper", m, exact), measured)))
+        panels.append(Panel(title, (line("the theorem", "reference", m, exact), measured)))
     return Figure(
         "counting",
         "Theorem 1: absolute position",
@@ -148,7 +153,7 @@ def _distance(length: int, relative: dict[str, Array]) -> Figure:
         (
             Panel(
                 "last query",
-                (line("the theorem", "paper", away, away), measured),
+                (line("the theorem", "reference", away, away), measured),
             ),
         ),
         claims=("theorem-2",),

@@ -13,11 +13,11 @@ from tqdm import tqdm
 
 from experiments.finished_run import FinishedRun
 from experiments.measurements import table, write_arrays, write_table
-from experiments.reproduce.claims.claim import Claim, Paper, Verdict
+from experiments.reproduce.claims.claim import UNDECIDED, Claim, Paper, Verdict
 from experiments.reproduce.claims.registry import PAPERS, paper
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import Cells, Figure, Findings, Measured, pack, unpack
-from experiments.run_folder import RunFolder, fingerprints
+from experiments.run_folder import RunFolder
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 
@@ -66,6 +66,11 @@ class Reproduction(FinishedRun):
         return paper(self.info["paper"])
 
     @property
+    def config(self) -> ReproduceConfig:
+        """How it was run."""
+        return ReproduceConfig.from_dict(self.info["config"])
+
+    @property
     def outcomes(self) -> list[Outcome]:
         """One for each claim of the paper, in its order; tests are those of today's registry."""
         rows = self.measurements[self.measurements["probe"] == CLAIM].to_dict("records")
@@ -112,7 +117,7 @@ def reproduce(
     Args:
         config: which paper, how many seeds, at what size.
         out: the folder that run folders are made in.
-        device: a torch device; only experiments on random models run elsewhere than on the CPU.
+        device: a torch device; only papers marked `on_device` run elsewhere than on the CPU.
         show_progress: draw a bar on standard error.
 
     Raises UserError for a device that the experiment does not run on, sizes that do not fit, and
@@ -121,32 +126,34 @@ def reproduce(
     if device != "cpu" and not config.paper.on_device:
         raise UserError(f"{config.name} runs on the CPU: leave the device {device!r} out.")
     check_device(device)
-    values = config.to_dict()
-    identity = values | {"fingerprints": fingerprints(config.model, config.text)}
-    run = RunFolder.create(Path(out), f"reproduce-{config.name}", values, identity)
+    run = RunFolder.of(Path(out), config).begin(config)
     return Reproduction.made_in(run, lambda: _run(config, run, device, show_progress))
 
 
 def listing(out: Path | str = "runs") -> pd.DataFrame:
-    """Every paper and claim, and what the newest finished run in `out` that tests it says.
+    """Every paper and claim, and what a finished run in `out` says of it: of those that could test
+    it the newest, and one at the default sizes or larger before any smaller one.
 
     Returns the columns of `Reproduction.claims` with `paper` before and `run`, the folder, after
     them; the status is "not run yet" where there is no run. A run that is damaged counts as none.
     """
     rows = []
     for found in PAPERS.values():
-        runs = _newest_first(Path(out), found.name)
+        runs = _best_first(Path(out), found.name)
         for claim in found.claims:
             shown = _outcome_in(runs, claim)
-            where = "" if shown is None else str(shown[0].folder)
-            rows.append({"paper": found.name, **_row_of(claim, shown and shown[1]), "run": where})
+            run, outcome = shown or (None, None)
+            size = "" if run is None else " ".join(run.config.size_options)
+            where = "" if run is None else str(run.folder)
+            told = {**_row_of(claim, outcome), "size": size, "run": where}
+            rows.append({"paper": found.name, **told})
     return pd.DataFrame(rows)
 
 
 def _outcome_in(runs: list[Reproduction], claim: Claim) -> tuple[Reproduction, Outcome] | None:
-    """Of the newest run that could test the claim, or else of the newest."""
+    """Of the first run that could test the claim, or else of the first."""
     found = [(run, o) for run in runs for o in run.outcomes if o.claim.id == claim.id]
-    tested = [(run, o) for run, o in found if o.verdict != "not testable here"]
+    tested = [(run, o) for run, o in found if o.verdict not in UNDECIDED]
     return next(iter(tested or found), None)
 
 
@@ -164,15 +171,18 @@ def _row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
     }
 
 
-def _newest_first(out: Path, name: str) -> list[Reproduction]:
+def _best_first(out: Path, name: str) -> list[Reproduction]:
+    """Finished runs, those smaller than by default last, each kind from the newest on."""
     folders = [folder for folder in out.glob(f"reproduce-{name}-*") if RunFolder(folder).finished]
-    runs = []
+    whole: list[Reproduction] = []
+    reduced: list[Reproduction] = []
     for folder in sorted(folders, key=lambda f: RunFolder(f).info.stat().st_mtime, reverse=True):
         try:
-            runs.append(Reproduction.load(folder))
+            run = Reproduction.load(folder)
+            (reduced if run.config.reduced else whole).append(run)
         except UserError:
             continue
-    return runs
+    return whole + reduced
 
 
 def _run(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bool) -> None:

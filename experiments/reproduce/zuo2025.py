@@ -1,4 +1,5 @@
-"""Zuo et al. 2025 (arXiv 2501.00073), its part on random models: nearby rows point the same way."""
+"""Zuo et al. 2025 (arXiv 2501.00073): nearby rows point the same way, in random models and, with a
+preset, in trained ones."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from experiments.reproduce.findings import (
     line,
     over_seeds,
 )
+from experiments.reproduce.zuo2025_trained import PRESETS, trained_findings
 from nope_interp.config import TransformerConfig
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
@@ -135,7 +137,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         "hyperparameters": by_setting[worst],
         "carriers": over_seeds(ratio),
     }
-    return Findings(
+    random = Findings(
         claims,
         (
             _map(found),
@@ -152,6 +154,9 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             "diagonal, decides the claims, and B and C stand beside it.",
         ),
     )
+    if config.preset is None:
+        return random
+    return random.and_of(trained_findings(config, PRESETS[config.preset], cells))
 
 
 def _changed(base: TransformerConfig, seed: int, changes: Mapping[str, Any]) -> TransformerConfig:

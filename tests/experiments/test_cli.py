@@ -126,7 +126,7 @@ def test_interrupted_training_says_so_and_goes_on(tmp_path: Path) -> None:
     [
         (["compare", "--positions", "rotery"], ["'rotery'", "did you mean 'rotary'"]),
         (["compare", "--init", "xavier"], ["'xavier'", "did you mean 'xavier_"]),
-        (["compare", "--task", "reverse"], ["'reverse'", "did you mean 'reversal'"]),
+        (["compare", "--task", "reversel"], ["'reversel'", "did you mean 'reversal'"]),
         (["compare", "--model", "m.gguf", "--positions", "t5"], ["--positions", "leave one out"]),
         (["heads", "--ablate-layers", "0;1", "--ablate", "all"], ["'0;1'", "0,2,5"]),
         (["heads", "--lift-window"], ["lift_window", "without ablate"]),

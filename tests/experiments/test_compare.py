@@ -193,7 +193,7 @@ def test_changed_text_is_a_new_run(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_is_worked_in_by_one_process_at_a_time(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "run", {}, {})
+    folder = RunFolder.of(tmp_path, CONFIG).begin(CONFIG)
     entered = threading.Event()
 
     def enter() -> None:
@@ -218,7 +218,7 @@ def test_wrong_arguments_of_the_api_are_one_sentence(tmp_path: Path) -> None:
 
 def test_other_configs_have_other_folders(tmp_path: Path) -> None:
     folders = {
-        RunFolder.create(tmp_path, config.run_name(), config.to_dict(), config.to_dict()).path
+        RunFolder.of(tmp_path, config).path
         for config in (CONFIG, CONFIG, dataclasses.replace(CONFIG, seed=1))
     }
     assert len(folders) == 2

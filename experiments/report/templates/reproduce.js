@@ -42,6 +42,8 @@ function layoutOf(figure, panel) {
     layout.xaxis.showgrid = layout.yaxis.showgrid = false;
     return layout;
   }
+  if (figure.shaded) layout.shapes = [{ type: "rect", yref: "paper", y0: 0, y1: 1, x0: figure.shaded[0], x1: figure.shaded[1], layer: "below",
+    line: { width: 0 }, fillcolor: resolve("--soft", 0.12) }];
   if (figure.log.includes("x")) Object.assign(layout.xaxis, { type: "log", dtick: 1 });
   if (figure.log.includes("y")) {
     const values = panel.series.flatMap((s) => s.y).filter((v) => v > 0), decades = Math.log10(Math.max(...values) / Math.min(...values));

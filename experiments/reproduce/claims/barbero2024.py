@@ -39,6 +39,27 @@ PAPER = Paper(
             high=0.5,
         ),
         Claim(
+            "no-decay",
+            "Rotary scores need not fall with distance: for every distance there is a key that a "
+            "query scores highest there.",
+            "abstract; the proposition on decay",
+            f"{VERIFIED} that decay is not what makes RoPE useful; the proposition is {RECALLED}",
+            "share of the distances 0 to 511 at which the key built for it scores highest",
+            expected=1,
+            low=0.999,
+        ),
+        Claim(
+            "long-context",
+            "The low frequencies that carry content are not robust over long contexts.",
+            "abstract; the proposition on low frequencies",
+            f"{SECOND_HAND}; the proposition is {RECALLED}",
+            "smallest score of a match on the lowest frequency alone, over its largest, within "
+            "32,768 positions",
+            high=0,
+            differs="Arithmetic, for heads of width 256 and base 10,000: below 0 a match scores "
+            "lower than what does not match.",
+        ),
+        Claim(
             "impossible",
             "Without positions a head gives copies of one token equal weight in the first layer, "
             "whatever its weights, so it is no positional head.",

@@ -79,6 +79,7 @@ class Paper:
         default: the default sizes, in words.
         paper_sizes: the options that come nearest to the paper's own sizes, with their status.
         on_device: whether its models run on other devices than the CPU.
+        presets: names of the sizes at which its comparison of trained models can be run.
         reads_model: whether it reads one more model, of the user's choice.
     """
 
@@ -90,6 +91,7 @@ class Paper:
     default: str
     paper_sizes: str
     on_device: bool = False
+    presets: tuple[str, ...] = ()
     reads_model: bool = False
 
     def claim(self, id: str) -> Claim:

@@ -24,7 +24,7 @@ PAPER = Paper(
             f"{SECOND_HAND}; the MLP's 1/x is fitted here by least squares",
             "largest difference of component 3 after the MLP from m",
             expected=0,
-            high=1e-3,
+            high=1e-6,
             differs="An MLP as wide as the context is long; a narrower one is less exact.",
         ),
         Claim(
@@ -34,21 +34,26 @@ PAPER = Paper(
             f"{SECOND_HAND}; the matrices are filled in here",
             "largest difference of the scores from content + (m - n)",
             expected=0,
-            high=1e-3,
+            high=1e-6,
         ),
         Claim(
             "length-generalisation",
             "Trained on short sequences, NoPE does best on longer ones on average.",
             "abstract; figure 1",
             VERIFIED,
-            "mean reciprocal rank of NoPE less that of the next best encoding",
+            "mean reciprocal rank of NoPE, by exact answers beyond the training lengths, less that "
+            "of the next best encoding",
             low=0,
-            differs="Not part of this run, which builds the theorems only.",
+            differs="Models of 2 layers and width 64 on four of the ten tasks, trained on lengths "
+            "2 to 8 and tested up to 16. Runs that do not learn their own lengths are not ranked. "
+            "Tasks and steps were chosen after pilot runs on seed 0.",
+            needs="--preset tiny",
             published="mean reciprocal rank 0.69 against 0.55 for T5 (read in its notebook)",
         ),
     ),
-    n_seeds=5,
-    sizes=("length",),
+    n_seeds=3,
+    sizes=("length", "training"),
+    presets=("tiny",),
     default="64 positions, width 16, 2 heads",
     paper_sizes="the theorems have no size",
 )

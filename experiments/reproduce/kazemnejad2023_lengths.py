@@ -1,0 +1,262 @@
+"""Kazemnejad et al. 2023, figure 1: trained on short examples, which encoding answers longer ones?
+
+A run is a task, an encoding and a seed: a model is trained on the task's short lengths, and its
+exact answers are counted on held-out examples of these lengths and on longer ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.stats import rankdata
+
+from experiments.reproduce.config import ReproduceConfig
+from experiments.reproduce.findings import (
+    Array,
+    Cells,
+    Figure,
+    Findings,
+    Measured,
+    Panel,
+    curve,
+    line,
+    over_seeds,
+)
+from nope_interp.config import Positions, TransformerConfig
+from nope_interp.exact_match import exact_matches
+from nope_interp.tasks.answers import dataset
+from nope_interp.tasks.registry import make_answer_task
+from nope_interp.training import train
+from nope_interp.training_config import TrainingConfig
+
+# The paper's five, in the order in which its ranking lists ties.
+ENCODINGS: dict[str, Positions] = {
+    "NoPE": "none",
+    "T5": "t5",
+    "ALiBi": "alibi",
+    "RoPE": "rotary",
+    "sinusoidal": "sinusoidal",
+}
+# Mean share of exact answers within the training lengths from which a run counts as learned.
+LEARNED = 0.9
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Sizes of a comparison.
+
+    Attributes:
+        tasks: names of tasks.
+        sizes: of the model, but for its vocabulary, context and positions.
+        training: but for the length of sequences and the seed.
+        shortest, longest: the lengths trained on, whatever the task's own.
+        n_per_length: examples that each length is scored on.
+    """
+
+    tasks: tuple[str, ...]
+    sizes: Mapping[str, Any]
+    training: Mapping[str, Any]
+    shortest: int
+    longest: int
+    n_per_length: int
+
+    @property
+    def training_lengths(self) -> range:
+        return range(self.shortest, self.longest + 1)
+
+    @property
+    def test_lengths(self) -> range:
+        """Up to twice as long, as in the paper."""
+        return range(self.longest + 1, 2 * self.longest + 1)
+
+
+PRESETS = {
+    "tiny": Preset(
+        tasks=("copy-rsc", "copy-cmc", "reverse-mc", "summation"),
+        sizes={"n_layers": 2, "d_model": 64, "n_heads": 4, "rotary_fraction": 0.25},
+        training={"steps": 2500, "batch_size": 64, "learning_rate": 2e-3, "weight_decay": 0.05},
+        shortest=2,
+        longest=8,
+        n_per_length=200,
+    ),
+}
+
+
+def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
+    """Trains and scores every run of the preset, and ranks the encodings."""
+    steps = config.scaled("training", int(preset.training["steps"]))
+    runs = {
+        (task, name): cells.per_seed(
+            f"{task}, {name}", config.seeds, partial(_scored, preset, task, positions, steps)
+        )
+        for task in preset.tasks
+        for name, positions in ENCODINGS.items()
+    }
+    within, beyond = (_units(preset, runs, part) for part in ("within", "beyond"))
+    learned = within >= LEARNED
+    ranks = reciprocal_ranks(beyond, learned)
+    listed = reciprocal_ranks(beyond, learned, ties="ordinal")
+    unlearned = [
+        f"{task} with {name}: {(~learned[:, t, e]).sum()} of {len(config.seeds)} runs"
+        for t, task in enumerate(preset.tasks)
+        for e, name in enumerate(ENCODINGS)
+        if not learned[:, t, e].all()
+    ]
+    figures = [_curves(preset, runs)]
+    claims = {}
+    # An interval needs two seeds.
+    if len(_by_seed(ranks)) > 1:
+        claims["length-generalisation"] = _lead(_by_seed(ranks))
+        figures.append(_ranking(_by_seed(ranks), _by_seed(listed)))
+    return Findings(
+        claims,
+        tuple(figures),
+        setting=f"{len(config.seeds)} models for each of {len(preset.tasks)} tasks and "
+        f"{len(ENCODINGS)} encodings, {steps} steps on lengths {preset.shortest} to "
+        f"{preset.longest}, tested up to {2 * preset.longest}",
+        notes=(
+            f"A run has learned its task where its mean accuracy on held-out examples of the "
+            f"training lengths is at least {LEARNED:g}. Not learned, and left out of the ranking: "
+            f"{'; '.join(unlearned) or 'none'}.",
+            "Ties share their rank. The paper's own rule gives them ranks in the order of its "
+            "table; both are drawn.",
+        ),
+    )
+
+
+def _scored(
+    preset: Preset, task_name: str, positions: Positions, steps: int, seed: int
+) -> dict[str, Array]:
+    """Exact answers of one trained model, by length."""
+    task = make_answer_task(
+        task_name, training_lengths=preset.training_lengths, test_lengths=preset.test_lengths
+    )
+    n_tokens = {length: task.n_tokens(length) for length in range(2, 2 * preset.longest + 1)}
+    model = train(
+        TransformerConfig.from_dict(
+            {
+                **preset.sizes,
+                "d_vocab": task.d_vocab,
+                "n_ctx": max(n_tokens.values()),
+                "positions": positions,
+                "seed": seed,
+            }
+        ),
+        TrainingConfig(
+            **{
+                **preset.training,
+                "steps": steps,
+                "warmup": min(100, steps),
+                "seq_len": max(n_tokens[length] for length in preset.training_lengths),
+                "seed": seed,
+            }
+        ),
+        task,
+        show_progress=False,
+    )
+    accuracy = {
+        split: [
+            float(exact_matches(model, examples).double().mean())
+            for examples in dataset(task, preset.n_per_length, split=split, seed=seed).values()
+        ]
+        for split in ("validation", "test")
+    }
+    return {"within": np.array(accuracy["validation"]), "beyond": np.array(accuracy["test"])}
+
+
+def _units(
+    preset: Preset, runs: Mapping[tuple[str, str], Mapping[str, Array]], part: str
+) -> Float[Array, "seed task encoding"]:
+    """Mean accuracy over lengths."""
+    return np.stack(
+        [
+            np.stack([runs[task, name][part].mean(axis=1) for name in ENCODINGS], axis=-1)
+            for task in preset.tasks
+        ],
+        axis=1,
+    )
+
+
+def reciprocal_ranks(
+    accuracy: Float[Array, "*unit encoding"],
+    learned: Bool[Array, "*unit encoding"],
+    *,
+    ties: Literal["average", "ordinal"] = "average",
+) -> Float[Array, "*unit encoding"]:
+    """1 / rank of each encoding among those that learned; NaN for the others.
+
+    Kazemnejad et al. 2023 average these over tasks and seeds. "average" shares the rank of ties;
+    "ordinal" ranks them in the order of `ENCODINGS`, as the paper's notebook does.
+    """
+    ranks = rankdata(np.where(learned, -accuracy, np.inf), method=ties, axis=-1)
+    return np.where(learned, 1 / ranks, np.nan)
+
+
+def _by_seed(ranks: Float[Array, "seed task encoding"]) -> Float[Array, "whole encoding"]:
+    """Means over tasks, of the seeds with which every encoding learned some task."""
+    learned = np.isfinite(ranks).any(axis=1).all(axis=1)
+    return np.nanmean(ranks[learned], axis=1)
+
+
+def _lead(by_seed: Float[Array, "whole encoding"]) -> Measured:
+    """Mean reciprocal rank of the first encoding less the largest of the others'."""
+    return over_seeds(by_seed, lambda means: means[..., 0] - means[..., 1:].max(axis=-1))
+
+
+def _curves(preset: Preset, runs: Mapping[tuple[str, str], Mapping[str, Array]]) -> Figure:
+    lengths = np.array([*preset.training_lengths, *preset.test_lengths])
+    panels = []
+    for task in preset.tasks:
+        curves = [
+            curve(
+                name,
+                "measured",
+                lengths,
+                np.concatenate([runs[task, name]["within"], runs[task, name]["beyond"]], axis=1),
+            )
+            for name in ENCODINGS
+        ]
+        panels.append(Panel(task, tuple(curves)))
+    return Figure(
+        "lengths",
+        "Accuracy by length",
+        f"Share of held-out examples answered exactly, {preset.n_per_length} of each length; "
+        "shaded: the lengths trained on. A guess is right with a chance below 0.1.",
+        "length",
+        "accuracy",
+        tuple(panels),
+        claims=("length-generalisation",),
+        shaded=(preset.shortest, preset.longest),
+    )
+
+
+def _ranking(
+    ranks: Float[Array, "whole encoding"], listed: Float[Array, "whole encoding"]
+) -> Figure:
+    at = np.arange(len(ENCODINGS))
+    # Of five encodings in random order: (1 + 1/2 + 1/3 + 1/4 + 1/5) / 5.
+    chance = float((1 / (at + 1)).mean())
+    panels = [
+        Panel(
+            title,
+            (
+                line("random order", "chance", at, chance),
+                curve("mean over tasks", "measured", at, values),
+            ),
+        )
+        for title, values in (("ties share a rank", ranks), ("ties in the paper's order", listed))
+    ]
+    return Figure(
+        "ranking",
+        "Mean reciprocal rank beyond the training lengths",
+        "1 for an encoding that is best at every task. Runs that did not learn their task are left "
+        "out.",
+        "encoding",
+        "mean reciprocal rank",
+        tuple(panels),
+        claims=("length-generalisation",),
+        ticks=tuple(ENCODINGS),
+    )

@@ -1,0 +1,73 @@
+"""Run folders of other versions: read or refused, never written over."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.reproduce.config import ReproduceConfig
+from experiments.reproduce.run import Reproduction, reproduce
+from experiments.run_folder import RunFolder
+from nope_interp.errors import UserError
+
+CONFIG = ReproduceConfig("kazemnejad2023", n_seeds=2, length=0.25)
+
+
+def run(out: Path) -> Reproduction:
+    return reproduce(CONFIG, out=out, show_progress=False)
+
+
+def change(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def files(folder: Path) -> dict[str, tuple[int, bytes]]:
+    paths = (path for path in folder.iterdir() if path.name != ".lock")
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Reproduction:
+    return run(tmp_path)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_newer_versions_run_is_not_written_to(
+    found: Reproduction, tmp_path: Path, finished: bool
+) -> None:
+    folder = RunFolder(found.folder)
+    change(folder.config, environment={"nope-interp": "99.1"}, of_the_future=[1])
+    change(folder.info, of_the_future=[1])
+    if not finished:
+        folder.info.unlink()
+    before = files(folder.path)
+    with pytest.raises(UserError, match=r"made by nope-interp 99\.1, and this is .*install"):
+        run(tmp_path)
+    assert files(folder.path) == before
+    if finished:
+        assert Reproduction.load(folder.path).headline == found.headline
+        assert files(folder.path) == before
+
+
+@pytest.mark.parametrize(
+    "info", [{"experiment": "holograms"}, {"of_the_future": 1}, {"experiment": "reproduce"}, [3]]
+)
+def test_an_unknown_info_is_refused_and_kept(
+    found: Reproduction, tmp_path: Path, info: Any
+) -> None:
+    folder = RunFolder(found.folder)
+    folder.info.write_text(json.dumps(info))
+    before = files(folder.path)
+    with pytest.raises(UserError):
+        run(tmp_path)
+    assert files(folder.path) == before
+
+
+@pytest.mark.parametrize("config", ["{", "[]", "{}", '{"environment": {"nope-interp": "x"}}'])
+def test_a_config_that_says_no_version_is_one_sentence(
+    found: Reproduction, tmp_path: Path, config: str
+) -> None:
+    RunFolder(found.folder).config.write_text(config)
+    with pytest.raises(UserError, match=r"not valid JSON|does not say what made it"):
+        run(tmp_path)
