@@ -117,8 +117,8 @@ def given_model(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     name, seen = Path(config.model or "").name, found["seen"]
     # One sequence's ratio would be noise: all are divided by the mean.
     relative = {
-        name: _relative(values, values[..., :1].mean(axis=0, keepdims=True))
-        for name, values in found.items()
+        key: _relative(values, values[..., :1].mean(axis=0, keepdims=True))
+        for key, values in found.items()
         if values.ndim == 3
     }
     figures = _figures(

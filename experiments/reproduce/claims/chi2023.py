@@ -164,11 +164,11 @@ PAPER = Paper(
             "The shrinkage is still there in a fully pretrained NoPE model.",
             "abstract",
             VERIFIED,
-            "as for `trained`, of the model given with --model, on its text; interval over "
-            "sequences",
+            "as for `trained`, of the model given with --model, on text; interval over sequences",
             high=0.9,
-            differs="No pretrained NoPE model comes with this project: give one with --model. One "
-            "that has a positional encoding is read with it at work.",
+            differs="No pretrained NoPE model comes with this project. A model that has a "
+            "positional encoding is read with it at work.",
+            needs="--model",
         ),
     ),
     n_seeds=20,
