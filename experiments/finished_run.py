@@ -63,7 +63,11 @@ class FinishedRun(ABC):
         """
         with run.locked():
             if not run.finished:
-                make()
+                try:
+                    make()
+                except UserError:
+                    run.drop_if_empty()
+                    raise
         found = cls.load(run.path)
         found.write_report()
         return found

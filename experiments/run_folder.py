@@ -21,6 +21,7 @@ from experiments.subject_config import SubjectConfig
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, read_json, write_json
 
+_LOCK = ".lock"
 _REPORTED_PACKAGES = ("nope-interp", "torch", "transformer-lens", "transformers", "scikit-learn")
 
 
@@ -134,6 +135,12 @@ class RunFolder:
         write_json(self.info, facts | how)
         shutil.rmtree(self.cells, ignore_errors=True)
 
+    def drop_if_empty(self) -> None:
+        """Remove the folder of a run that was refused before it had computed anything."""
+        files = {path.name for path in self.path.rglob("*") if path.is_file()}
+        if files <= {self.config.name, _LOCK}:
+            shutil.rmtree(self.path, ignore_errors=True)
+
     def read_info(self) -> dict[str, Any]:
         """What was written when the run finished; raises UserError where it is damaged."""
         try:
@@ -157,7 +164,7 @@ class RunFolder:
 
         The lock dies with its process, so a killed run leaves none behind.
         """
-        with (self.path / ".lock").open("w") as lock:
+        with (self.path / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

@@ -325,7 +325,7 @@ def test_a_reduced_run_never_hides_a_whole_one(tmp_path: Path) -> None:
     os.utime(RunFolder(whole.folder).info, (0, 0))
     shown = listing(tmp_path).set_index(["paper", "claim"]).loc["kazemnejad2023"]
     assert set(shown["run"]) == {str(whole.folder)}
-    assert set(shown["size"]) == {"--seeds 5"}
+    assert set(shown["size"]) == {"--seeds 3"}
 
 
 def test_a_damaged_run_is_listed_as_none(tmp_path: Path) -> None:

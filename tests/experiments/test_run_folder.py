@@ -71,3 +71,24 @@ def test_a_config_that_says_no_version_is_one_sentence(
     RunFolder(found.folder).config.write_text(config)
     with pytest.raises(UserError, match=r"not valid JSON|does not say what made it"):
         run(tmp_path)
+
+
+def test_a_run_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> None:
+    absent = ReproduceConfig("barbero2024", n_seeds=2, model=str(tmp_path / "no.safetensors"))
+    out = tmp_path / "runs"
+    with pytest.raises(UserError, match="no checkpoint"):
+        reproduce(absent, out=out, show_progress=False)
+    assert list(out.iterdir()) == []
+
+
+def test_what_was_computed_before_a_refusal_is_kept(tmp_path: Path) -> None:
+    run = RunFolder.of(tmp_path, CONFIG).begin(CONFIG)
+    run.cells.mkdir()
+    (run.cells / "a.safetensors").write_bytes(b"computed")
+
+    def refuse() -> None:
+        raise UserError("no")
+
+    with pytest.raises(UserError, match="no"):
+        Reproduction.made_in(run, refuse)
+    assert (run.cells / "a.safetensors").is_file()
