@@ -331,17 +331,17 @@ def _controls(
     attended: str,
     last: str,
 ) -> Figure:
-    panels = []
-    for name, title in ((attended, "first attention output"), (last, "after the last block")):
-        models = {"causal, pre-norm": causal, **controls}
-        panels.append(
-            Panel(title, tuple(curve(m, "measured", seen, models[m][name]) for m in models))
-        )
+    models = {"causal, pre-norm": causal, **controls}
+    panels = [
+        Panel(title, tuple(curve(m, "measured", seen, models[m][name]) for m in models))
+        for name, title in ((attended, "first attention output"), (last, "after the last block"))
+    ]
     return Figure(
         "controls",
         "Controls",
-        "Without the causal mask every position sees the same tokens, and a norm after the "
-        "residual sets the scale of every row: both should be flat.",
+        "Without the causal mask every position sees the same tokens: flat everywhere. A norm "
+        "after the residual sets the scale of every row after a block; the attention outputs that "
+        "go into it still fall.",
         "position, from 1",
         "mean square",
         tuple(panels),

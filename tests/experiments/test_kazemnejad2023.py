@@ -15,25 +15,19 @@ from experiments.reproduce.run import reproduce
 from nope_interp.errors import UserError
 
 accuracies = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=5, max_size=5)
-learning = st.lists(st.booleans(), min_size=5, max_size=5)
 
 
-@given(accuracies, learning)
-def test_ranks_are_counted_among_those_that_learned(
-    accuracy: list[float], learned: list[bool]
-) -> None:
-    found = reciprocal_ranks(np.array([accuracy]), np.array([learned]))[0]
-    listed = reciprocal_ranks(np.array([accuracy]), np.array([learned]), ties="ordinal")[0]
+@given(accuracies)
+def test_ranks_are_counted_and_ties_share_their_places(accuracy: list[float]) -> None:
+    [found] = reciprocal_ranks(np.array([accuracy]))
+    [listed] = reciprocal_ranks(np.array([accuracy]), ties_share=False)
     for i in range(5):
-        others = [accuracy[j] for j in range(5) if learned[j] and j != i]
-        better = sum(other > accuracy[i] for other in others)
-        tied = [j for j in range(5) if learned[j] and j != i and accuracy[j] == accuracy[i]]
-        if learned[i]:
-            assert found[i] == pytest.approx(1 / (1 + better + len(tied) / 2))
-            assert listed[i] == pytest.approx(1 / (1 + better + sum(j < i for j in tied)))
-        else:
-            assert np.isnan(found[i])
-            assert np.isnan(listed[i])
+        better = sum(other > accuracy[i] for other in accuracy)
+        tied = [j for j in range(5) if accuracy[j] == accuracy[i]]
+        places = range(better + 1, better + len(tied) + 1)
+        assert found[i] == pytest.approx(sum(1 / place for place in places) / len(tied))
+        assert listed[i] == pytest.approx(1 / places[tied.index(i)])
+    assert found.sum() == pytest.approx(1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5)
 
 
 def test_a_preset_that_is_unknown_or_not_the_papers_is_refused() -> None:
@@ -49,7 +43,7 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
 ) -> None:
     small = dataclasses.replace(
         PRESETS["tiny"],
-        tasks=("summation",),
+        tasks=("summation", "parity"),
         sizes={"n_layers": 1, "d_model": 16, "n_heads": 2, "rotary_fraction": 0.25},
         longest=3,
         n_per_length=20,
@@ -62,6 +56,7 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     assert status["theorem-1"] == "reproduced"
     note = next(note for note in unlearned.info["notes"] if "Not learned" in note)
     assert all(f"summation with {name}: 2 of 2 runs" in note for name in ENCODINGS)
+    assert "0 of 4" in note
     assert "--preset tiny" in unlearned.info["command"]
 
     # With nothing asked of them they are ranked.
@@ -69,11 +64,10 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     ranked = reproduce(config, out=tmp_path / "ranked", show_progress=False)
     figures = {figure.id: figure for figure in ranked.figures}
     assert figures["lengths"].shaded == (2, 3)
-    [curves] = [panel.series for panel in figures["lengths"].panels]
+    curves = figures["lengths"].panels[0].series
     assert [series.name for series in curves] == list(ENCODINGS)
     assert all(list(series.x) == [2, 3, 4, 5, 6] for series in curves)
     chance, ranks = figures["ranking"].panels[0].series
-    # Reciprocal ranks that are not tied add up to those of any order; ties take some away.
-    assert ranks.y.sum() <= chance.y.sum() + 1e-9
+    assert ranks.y.sum() == pytest.approx(chance.y.sum())
     claim = ranked.claims.set_index("claim").loc["length-generalisation"]
     assert claim["value"] == pytest.approx(ranks.y[0] - ranks.y[1:].max())

@@ -18,7 +18,9 @@ def test_trained_models_are_read_and_those_that_learned_decide(
 ) -> None:
     small = dataclasses.replace(PRESETS["tiny"], sizes={"n_layers": 2, "d_model": 16, "n_heads": 2})
     monkeypatch.setitem(PRESETS, "tiny", small)
-    monkeypatch.setattr(zuo2025_trained, "TASKS", {"ordering": range(2, 6)})
+    monkeypatch.setattr(
+        zuo2025_trained, "TASKS", {"ordering": range(2, 6), "indexing": range(2, 6)}
+    )
     sizes = {"width": 0.25, "length": 0.25, "depth": 0.34, "training": 0.004}
     config = ReproduceConfig("zuo2025", n_seeds=2, preset="tiny", **sizes)
     unlearned = reproduce(config, out=tmp_path, show_progress=False)
@@ -28,11 +30,14 @@ def test_trained_models_are_read_and_those_that_learned_decide(
 
     monkeypatch.setattr(zuo2025_trained, "LEARNED", 0.0)
     found = reproduce(config, out=tmp_path / "all", show_progress=False)
-    [panel] = next(f for f in found.figures if f.id == "trained").panels
-    chance, trained, untrained = panel.series
-    assert set(chance.y) == {0.5}
-    # Ten steps of training move the scores, but not far.
-    assert not np.array_equal(trained.y, untrained.y)
-    np.testing.assert_allclose(trained.y, untrained.y, atol=0.2)
+    lowest = []
+    for panel in next(f for f in found.figures if f.id == "trained").panels:
+        chance, trained, untrained, unmasked = panel.series
+        assert set(chance.y) == {0.5}
+        # Ten steps of training move the scores, but not far.
+        assert not np.array_equal(trained.y, untrained.y)
+        np.testing.assert_allclose(trained.y, untrained.y, atol=0.2)
+        assert not np.array_equal(unmasked.y, trained.y)
+        lowest.append(trained.y.min())
     value = found.claims.set_index("claim").loc["trained", "value"]
-    assert value == pytest.approx(trained.y.min())
+    assert any(value == pytest.approx(low) for low in lowest)

@@ -78,13 +78,15 @@ PAPER = Paper(
         ),
         Claim(
             "post-norm",
-            "With the norm after the residual the scale of a row, and with it the cue, is gone.",
+            "With the norm after the residual the stream's scale carries no cue.",
             "follows from what a norm does",
             OURS,
             "slope of log variance over log m after the last layer, post-norm model",
             expected=0,
             low=-0.02,
             high=0.02,
+            differs="A check that holds by construction. The attention outputs before the norm "
+            "still fall, as the figure shows.",
         ),
         Claim(
             "probe",

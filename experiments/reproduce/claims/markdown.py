@@ -39,7 +39,7 @@ def papers_markdown() -> str:
                 "Reproduced where": claim.test,
                 "Published": claim.published,
                 "Differs from the paper": claim.differs,
-                "Needs": f"`{claim.needs}`" if claim.needs else "",
+                "Needs": claim.needs,
             }
             parts += [f"- {name}: {text.rstrip('.')}." for name, text in entries.items() if text]
             parts += [""]
