@@ -47,7 +47,13 @@ def test_examples_run(
     script.write_text(EXAMPLES[index])
     runpy.run_path(str(script))
     printed = capsys.readouterr().out
-    expected = ("without a begin token", "Of 2 heads:", "Score(metric='mae'", "tensor([5.")
+    expected = (
+        "without a begin token",
+        "Of 2 heads:",
+        "9.0000, 10.0000]",
+        "Score(metric='mae'",
+        "tensor([5.",
+    )
     assert expected[index] in printed
     if index == 0:
         assert (tmp_path / "report.html").stat().st_size > 1e6

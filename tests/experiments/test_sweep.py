@@ -583,6 +583,8 @@ def start(folder: Path, *options: str, **environment: str) -> subprocess.Popen[b
         stderr=(folder / "stderr").open("ab"),
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         start_new_session=True,
+        # Tests that run in the background of a shell would hand on a SIGINT that is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -686,7 +688,10 @@ def test_a_killed_sweep_takes_its_workers_along(tmp_path: Path) -> None:
         assert driver.poll() is None
         time.sleep(0.2)
     os.killpg(driver.pid, signal.SIGINT)
-    assert driver.wait(timeout=60) == 2
+    try:
+        assert driver.wait(timeout=60) == 2
+    finally:
+        driver.kill()
     assert (tmp_path / "stderr").read_text().splitlines()[-1].startswith("nope-interp: interrupted")
     assert set(read_sweep(sweep).states().values()) == {"queued"}
 
