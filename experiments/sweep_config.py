@@ -68,13 +68,12 @@ class SweepConfig:
         try:
             values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
         except OSError as error:
-            raise UserError(f"cannot read the sweep {str(path)!r} ({error.strerror}).") from error
+            raise UserError(
+                f"cannot read the sweep {str(path)!r} ({error.strerror}): give a YAML file."
+            ) from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(f"the sweep {str(path)!r} is not valid YAML ({error}).") from error
-        try:
-            return cls.from_dict(values, re.sub(r"[^A-Za-z0-9.]+", "-", path.stem).strip("-.")[:60])
-        except RecursionError as error:
-            raise UserError(f"the sweep {str(path)!r} goes round in a circle.") from error
+        return cls.from_dict(values, re.sub(r"[^A-Za-z0-9.]+", "-", path.stem).strip("-.")[:60])
 
     @classmethod
     def from_dict(cls, values: Any, name: str = "sweep") -> "SweepConfig":
@@ -182,7 +181,21 @@ def _check_number(cells: int) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, as in JSON and YAML 1.2, and a key cannot come twice."""
+    """YAML in which 1e-3 is a number, as in JSON and YAML 1.2, and a key cannot come twice.
+
+    Aliases are refused: nested in one another, a few lines of them stand for billions of values.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(
+                None,
+                None,
+                f"the alias *{event.anchor} is not allowed: write the value out",
+                event.start_mark,
+            )
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]

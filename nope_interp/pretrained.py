@@ -279,7 +279,8 @@ def _resolve(name_or_path: str) -> str:
         return str(converted_gguf(path))
     if path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
         raise UserError(
-            f"{name_or_path!r} is neither a hub name, a Hugging Face folder nor a GGUF file."
+            f"{name_or_path!r} is no hub name, no Hugging Face folder, no GGUF file and no "
+            "model.safetensors of ours: check the path."
         )
     return name_or_path
 

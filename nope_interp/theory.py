@@ -488,8 +488,10 @@ def _mlp_kernel(
 
 def _seen(m: Seen) -> Values:
     seen = np.asarray(m, dtype=float)
-    if (seen < 1).any():
-        raise UserError(f"m is {seen.min():g}: positions count the tokens seen, from 1.")
+    counts = np.isfinite(seen) & (seen >= 1) & (seen == np.round(seen))
+    if not counts.all():
+        wrong = seen[~counts].flat[0]
+        raise UserError(f"m is {wrong:g}: positions count the tokens seen, 1, 2, 3 and so on.")
     return seen
 
 

@@ -204,7 +204,16 @@ def pack(figures: Sequence[Figure]) -> tuple[list[dict[str, Any]], dict[str, Arr
 
 
 def unpack(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list[Figure]:
-    """What `pack` made; raises UserError where numbers are missing."""
+    """What `pack` made; raises UserError where numbers are missing or words are no figures."""
+    try:
+        return _unpacked(words, arrays)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            "the run's info.json is damaged: delete the run folder and run the command again."
+        ) from error
+
+
+def _unpacked(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list[Figure]:
     figures = []
     for figure in words:
         panels = []

@@ -83,7 +83,8 @@ def absolute_position(config: TransformerConfig, begin_token: int | None) -> Cou
         activation="relu",
     )
     require_at_least(config, _ABSOLUTE, d_model=_CONTENT)
-    if begin_token is None or not 0 <= begin_token < config.d_vocab:
+    whole = isinstance(begin_token, int) and not isinstance(begin_token, bool)
+    if begin_token is None or not whole or not 0 <= begin_token < config.d_vocab:
         raise UserError(
             f"{_ABSOLUTE} needs a begin token: give its id, from 0 to {config.d_vocab - 1}, and "
             "start every sequence with it."

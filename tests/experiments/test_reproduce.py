@@ -331,6 +331,15 @@ def test_a_reduced_run_never_hides_a_whole_one(tmp_path: Path) -> None:
     assert set(shown["size"]) == {"--seeds 3"}
 
 
+def test_words_that_are_no_figures_are_damage(tmp_path: Path) -> None:
+    found = reproduce(tiny("kazemnejad2023"), out=tmp_path)
+    info = json.loads(RunFolder(found.folder).info.read_text())
+    info["figures"][0]["panels"] = 3
+    RunFolder(found.folder).info.write_text(json.dumps(info))
+    with pytest.raises(UserError, match=r"info\.json is damaged"):
+        Reproduction.load(found.folder).html()
+
+
 def test_a_damaged_run_is_listed_as_none(tmp_path: Path) -> None:
     found = reproduce(tiny("kazemnejad2023"), out=tmp_path)
     RunFolder(found.folder).measurements.write_bytes(b"damaged")

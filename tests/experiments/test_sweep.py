@@ -243,7 +243,8 @@ def test_malformed_sweeps_are_refused_or_read(values: dict[str, Any]) -> None:
     ("text", "sentence"),
     [
         ("{experiment: compare", "not valid YAML"),
-        ("experiment: train\nbase: &a {x: *a}\nlist: [{}]", "goes round in a circle"),
+        ("experiment: train\nbase: &a {x: *a}\nlist: [{}]", r"the alias \*a is not allowed"),
+        ("experiment: train\ngrid: {seed: &a [*a]}", r"the alias \*a is not allowed"),
         ("experiment: train\ngrid: {seed: [0], seed: [1]}", "'seed' comes twice"),
         ("", "the sweep is NoneType"),
     ],

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -410,6 +411,14 @@ def test_sizes_outside_validity_warn_and_are_computed(sizes: tuple[Any, ...], wo
     with pytest.warns(OutsideValidity, match=words):
         law = LayerLaw(*sizes)
     assert np.isfinite(law.share(np.arange(1, 9))).all()
+
+
+@pytest.mark.parametrize("m", [0, 1.5, np.nan, np.inf])
+def test_what_is_no_number_of_tokens_is_refused(m: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As for a user, for whom shapes and types are not checked.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UserError, match="positions count the tokens seen"):
+        LayerLaw(768, 12).share(np.array([m]))
 
 
 @pytest.mark.filterwarnings("ignore::nope_interp.theory.OutsideValidity")
