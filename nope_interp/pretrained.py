@@ -279,7 +279,7 @@ def _resolve(name_or_path: str) -> str:
         return str(converted_gguf(path))
     if path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
         raise UserError(
-            f"{name_or_path!r} is no hub name, no Hugging Face folder, no GGUF file and no "
+            f"{name_or_path!r} is neither a hub name, a Hugging Face folder, a GGUF file nor a "
             "model.safetensors of ours: check the path."
         )
     return name_or_path
