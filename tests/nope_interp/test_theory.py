@@ -488,7 +488,7 @@ def test_nonsense_is_one_sentence() -> None:
     with pytest.raises(UserError, match="multiple of n_heads"):
         LayerLaw(64, 3)
     law = LayerLaw(64, 4)
-    with pytest.raises(UserError, match="from 1"):
+    with pytest.raises(UserError, match="positions count the tokens seen"):
         law.moments(np.array([0, 1]))
     with pytest.raises(UserError, match=r"did you mean 'blocks\.0\.hook_attn_out'"):
         law.cosine(np.array([1]), np.array([2]), "blocks.0.hook_attn_ou")
