@@ -1,9 +1,11 @@
 """Whether a model answers exactly, for all examples at once."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
+from nope_interp.losses import logits_at
 from nope_interp.tasks.answers import Examples
 from nope_interp.transformer import HookedTransformer
 
@@ -27,6 +29,9 @@ def exact_matches(
     parts = zip(examples.tokens.split(batch_size), examples.answer.split(batch_size), strict=True)
     found = []
     for tokens, answer in parts:
-        likeliest = model(tokens.to(device))[:, :-1].argmax(dim=-1).cpu()
-        found.append(((likeliest == tokens[:, 1:]) | ~answer[:, 1:]).all(dim=1))
+        asked = F.pad(answer[:, 1:], (0, 1))  # the position before each token of the answer
+        likeliest = logits_at(model, tokens.to(device), asked.to(device)).argmax(dim=-1).cpu()
+        right = torch.ones_like(answer)
+        right[answer] = likeliest == tokens[answer]
+        found.append(right.all(dim=1))
     return torch.cat(found)

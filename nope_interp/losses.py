@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError
@@ -47,6 +47,16 @@ def sequence_losses(
     if not every.isfinite().all():
         raise UserError("the model's losses hold NaN or infinite values: is it damaged?")
     return every
+
+
+def logits_at(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    wanted: Bool[Tensor, "batch pos"],
+) -> Float[Tensor, "wanted d_vocab"]:
+    """Logits at the positions marked as wanted, in reading order; no others are computed."""
+    final, unembed = _own(model, tokens)
+    return unembed(final[wanted])
 
 
 def unigram_losses(

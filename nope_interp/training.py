@@ -19,6 +19,7 @@ from tqdm import tqdm
 from nope_interp.checkpoints import load_tensors, load_weights, save_tensors
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
+from nope_interp.losses import logits_at
 from nope_interp.tasks.registry import Task
 from nope_interp.training_config import TrainingConfig
 from nope_interp.transformer import HookedTransformer
@@ -43,10 +44,8 @@ def masked_loss(
 
     Only for these are logits computed. The first token of a sequence cannot be predicted.
     """
-    wanted = predicted[:, 1:]
-    final = model.ln_final(model(tokens, stop_at_layer=model.config.n_layers))
-    logits = model.unembed(final[:, :-1][wanted])
-    return F.cross_entropy(logits.float(), tokens[:, 1:][wanted].long())
+    logits = logits_at(model, tokens, F.pad(predicted[:, 1:], (0, 1)))
+    return F.cross_entropy(logits.float(), tokens[:, 1:][predicted[:, 1:]].long())
 
 
 def train(

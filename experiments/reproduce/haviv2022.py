@@ -26,7 +26,7 @@ from experiments.reproduce.findings import (
 )
 from nope_interp.checkpoints import bidirectional_twin
 from nope_interp.config import Positions, TransformerConfig
-from nope_interp.losses import sequence_losses, unigram_losses
+from nope_interp.losses import logits_at, sequence_losses, unigram_losses
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from nope_interp.tasks.registry import make_task
@@ -215,7 +215,9 @@ def last_token_loss(
     device = next(model.parameters()).device
     losses = []
     for batch in tokens.split(_BATCH):
-        logits = model(batch[:, :-1].to(device))[:, -1].double().cpu()
+        last = torch.zeros_like(batch[:, :-1], dtype=torch.bool)
+        last[:, -1] = True
+        logits = logits_at(model, batch[:, :-1].to(device), last.to(device)).double().cpu()
         losses.append(F.cross_entropy(logits, batch[:, -1], reduction="none"))
     return torch.cat(losses)
 
