@@ -7,12 +7,12 @@ exact answers are counted on held-out examples of these lengths and on longer on
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import rankdata
 
+from experiments.reproduce.answering import LEARNED, Sizes, accuracies, trained_to_answer
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Array,
@@ -24,12 +24,8 @@ from experiments.reproduce.findings import (
     line,
     over_seeds,
 )
-from nope_interp.config import Positions, TransformerConfig
-from nope_interp.exact_match import exact_matches
-from nope_interp.tasks.answers import dataset
+from nope_interp.config import Positions
 from nope_interp.tasks.registry import make_answer_task
-from nope_interp.training import train
-from nope_interp.training_config import TrainingConfig
 
 # The paper's five, in the order in which its ranking lists ties.
 ENCODINGS: dict[str, Positions] = {
@@ -41,8 +37,6 @@ ENCODINGS: dict[str, Positions] = {
 }
 # A ranking needs so many pairs of a task and a seed that every encoding learned, of two tasks.
 _FEWEST_UNITS = 4
-# Mean share of exact answers within the training lengths from which a run counts as learned.
-LEARNED = 0.9
 
 
 @dataclass(frozen=True)
@@ -51,15 +45,13 @@ class Preset:
 
     Attributes:
         tasks: names of tasks.
-        sizes: of the model, but for its vocabulary, context and positions.
-        training: but for the length of sequences and the seed.
+        sizes: of models and training.
         shortest, longest: the lengths trained on, whatever the task's own.
         n_per_length: examples that each length is scored on.
     """
 
     tasks: tuple[str, ...]
-    sizes: Mapping[str, Any]
-    training: Mapping[str, Any]
+    sizes: Sizes
     shortest: int
     longest: int
     n_per_length: int
@@ -78,14 +70,17 @@ PRESETS = {
     "tiny": Preset(
         tasks=("copy-rsc", "copy-cmc", "reverse-mc", "sort-single"),
         # Xavier's spread keeps embeddings from drowning in the sinusoids, whose amplitude is 1.
-        sizes={
-            "n_layers": 2,
-            "d_model": 64,
-            "n_heads": 4,
-            "rotary_fraction": 0.25,
-            "init": "xavier_normal",
-        },
-        training={"steps": 2500, "batch_size": 64, "learning_rate": 2e-3, "weight_decay": 0.05},
+        sizes=Sizes(
+            model={
+                "n_layers": 2,
+                "d_model": 64,
+                "n_heads": 4,
+                "rotary_fraction": 0.25,
+                "init": "xavier_normal",
+            },
+            training={"batch_size": 64, "learning_rate": 2e-3, "weight_decay": 0.05},
+            steps=2500,
+        ),
         shortest=2,
         longest=8,
         n_per_length=200,
@@ -95,7 +90,7 @@ PRESETS = {
 
 def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
     """Trains and scores every run of the preset, and ranks the encodings."""
-    steps = config.scaled("training", preset.training["steps"])
+    steps = config.scaled("training", preset.sizes.steps)
     seeds = [seed + 1 for seed in config.seeds]  # sizes were chosen by pilot runs with seed 0
     runs = {
         (task, name): cells.per_seed(
@@ -143,37 +138,11 @@ def _scored(
     task = make_answer_task(
         task_name, training_lengths=preset.training_lengths, test_lengths=preset.test_lengths
     )
-    n_tokens = {length: task.n_tokens(length) for length in range(2, 2 * preset.longest + 1)}
-    model = train(
-        TransformerConfig.from_dict(
-            {
-                **preset.sizes,
-                "d_vocab": task.d_vocab,
-                "n_ctx": max(n_tokens.values()),
-                "positions": positions,
-                "seed": seed,
-            }
-        ),
-        TrainingConfig(
-            **{
-                **preset.training,
-                "steps": steps,
-                "warmup": min(100, steps),
-                "seq_len": max(n_tokens[length] for length in preset.training_lengths),
-                "seed": seed,
-            }
-        ),
-        task,
-        show_progress=False,
-    )
-    accuracy = {
-        split: [
-            float(exact_matches(model, examples).double().mean())
-            for examples in dataset(task, preset.n_per_length, split=split, seed=seed).values()
-        ]
-        for split in ("validation", "test")
+    model = trained_to_answer(task, preset.sizes, steps=steps, seed=seed, positions=positions)
+    return {
+        "within": accuracies(model, task, preset.n_per_length, "validation", seed),
+        "beyond": accuracies(model, task, preset.n_per_length, "test", seed),
     }
-    return {"within": np.array(accuracy["validation"]), "beyond": np.array(accuracy["test"])}
 
 
 def _units(

@@ -1,14 +1,13 @@
 """Zuo et al. 2025, their four tasks: is the pattern still there in models that have learned?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from experiments.reproduce.answering import LEARNED, Sizes, accuracies, trained_to_answer
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Array,
@@ -21,14 +20,10 @@ from experiments.reproduce.findings import (
     over_seeds,
 )
 from nope_interp.checkpoints import bidirectional_twin
-from nope_interp.config import TransformerConfig
-from nope_interp.exact_match import exact_matches
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
 from nope_interp.tasks.answers import dataset
 from nope_interp.tasks.registry import make_answer_task
-from nope_interp.training import train
-from nope_interp.training_config import TrainingConfig
 from nope_interp.transformer import HookedTransformer
 from probes.similarity import adjacency_a, cosine_similarity
 
@@ -39,33 +34,24 @@ TASKS = {
     "indexing": range(2, 9),
     "ordering": range(2, 9),
 }
-# Mean share of exact answers on held-out examples from which a model counts as trained.
-LEARNED = 0.9
 _SCORED = 200  # held-out examples of each length
 _READ = 64  # held-out sequences whose rows are compared
 
 
-@dataclass(frozen=True)
-class Preset:
-    """Sizes of the trained models; their vocabulary and context are the task's."""
-
-    sizes: Mapping[str, Any]
-    training: Mapping[str, Any]
-
-
 PRESETS = {
-    "tiny": Preset(
-        sizes={"n_layers": 4, "d_model": 64, "n_heads": 4},
-        training={"steps": 2500, "batch_size": 64, "learning_rate": 2e-3, "weight_decay": 0.05},
+    "tiny": Sizes(
+        model={"n_layers": 4, "d_model": 64, "n_heads": 4},
+        training={"batch_size": 64, "learning_rate": 2e-3, "weight_decay": 0.05},
+        steps=2500,
     ),
 }
 
 
-def trained_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
+def trained_findings(config: ReproduceConfig, sizes: Sizes, cells: Cells) -> Findings:
     """Adjacency and variance in trained models, beside what they were before training."""
-    steps = config.scaled("training", preset.training["steps"])
+    steps = config.scaled("training", sizes.steps)
     found = {
-        task: cells.per_seed(task, config.seeds, partial(_trained, preset, task, steps))
+        task: cells.per_seed(task, config.seeds, partial(_trained, sizes, task, steps))
         for task in TASKS
     }
     learned = {task: cell["accuracy"] >= LEARNED for task, cell in found.items()}
@@ -85,8 +71,8 @@ def trained_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> F
     return Findings(
         claims,
         (_adjacency(found), _variance(found), _accuracy(found)),
-        setting=f"{len(config.seeds)} models of {preset.sizes['n_layers']} layers and width "
-        f"{preset.sizes['d_model']} trained on each of {len(TASKS)} tasks for {steps} steps",
+        setting=f"{len(config.seeds)} models of {sizes.model['n_layers']} layers and width "
+        f"{sizes.model['d_model']} trained on each of {len(TASKS)} tasks for {steps} steps",
         notes=(
             f"Trained models that answer fewer than {LEARNED:g} of held-out prompts exactly are "
             f"left out of the claim: {'; '.join(lacking) or 'none'}. The claim is on the task "
@@ -97,22 +83,16 @@ def trained_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> F
     )
 
 
-def _trained(preset: Preset, name: str, steps: int, seed: int) -> dict[str, Array]:
+def _trained(sizes: Sizes, name: str, steps: int, seed: int) -> dict[str, Array]:
     """Accuracy, and scores after every block, of a model before and after training."""
     task = make_answer_task(name, training_lengths=TASKS[name], test_lengths=())
-    seq_len = max(task.n_tokens(length) for length in TASKS[name])
-    sizes = {**preset.sizes, "d_vocab": task.d_vocab, "n_ctx": seq_len, "seed": seed}
-    config = TransformerConfig.from_dict(sizes)
-    schedule = {"steps": steps, "warmup": min(100, steps), "seq_len": seq_len, "seed": seed}
-    training = TrainingConfig(**{**preset.training, **schedule})
-    model = train(config, training, task, show_progress=False)
-    examples = dataset(task, _SCORED, split="validation", seed=seed).values()
-    accuracy = np.mean([float(exact_matches(model, some).double().mean()) for some in examples])
+    model = trained_to_answer(task, sizes, steps=steps, seed=seed)
+    accuracy = accuracies(model, task, _SCORED, "validation", seed).mean()
     longest = max(TASKS[name])
     read_on = dataset(task, _READ, split="validation", seed=seed, lengths=[longest])[longest]
     tokens = read_on.tokens[:, : int(read_on.length.min())]  # no padding
     twins = {
-        "random": HookedTransformer(config),
+        "random": HookedTransformer(model.config),
         "trained": model,
         "unmasked": bidirectional_twin(model),
     }

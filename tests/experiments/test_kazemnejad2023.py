@@ -44,7 +44,10 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     small = dataclasses.replace(
         PRESETS["tiny"],
         tasks=("summation", "parity"),
-        sizes={"n_layers": 1, "d_model": 16, "n_heads": 2, "rotary_fraction": 0.25},
+        sizes=dataclasses.replace(
+            PRESETS["tiny"].sizes,
+            model={"n_layers": 1, "d_model": 16, "n_heads": 2, "rotary_fraction": 0.25},
+        ),
         longest=3,
         n_per_length=20,
     )

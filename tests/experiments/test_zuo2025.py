@@ -16,7 +16,7 @@ from experiments.reproduce.zuo2025_trained import PRESETS
 def test_trained_models_are_read_and_those_that_learned_decide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = dataclasses.replace(PRESETS["tiny"], sizes={"n_layers": 2, "d_model": 16, "n_heads": 2})
+    small = dataclasses.replace(PRESETS["tiny"], model={"n_layers": 2, "d_model": 16, "n_heads": 2})
     monkeypatch.setitem(PRESETS, "tiny", small)
     monkeypatch.setattr(
         zuo2025_trained, "TASKS", {"ordering": range(2, 6), "indexing": range(2, 6)}

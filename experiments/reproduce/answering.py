@@ -1,0 +1,66 @@
+"""Small models trained to answer: what the comparisons of trained models share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from nope_interp.config import Positions, TransformerConfig
+from nope_interp.exact_match import exact_matches
+from nope_interp.tasks.answers import AnswerTask, TaskSplit, dataset
+from nope_interp.training import train
+from nope_interp.training_config import TrainingConfig
+from nope_interp.transformer import HookedTransformer
+
+# Mean share of exact answers on held-out prompts of the training lengths from which a model counts
+# as trained.
+LEARNED = 0.9
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a model, but for its vocabulary, context and positions; of its training, but for its
+    steps, seed and the length of sequences."""
+
+    model: Mapping[str, Any]
+    training: Mapping[str, Any]
+    steps: int
+
+
+def trained_to_answer(
+    task: AnswerTask,
+    sizes: Sizes,
+    *,
+    steps: int,
+    seed: int,
+    positions: Positions = "none",
+) -> HookedTransformer:
+    """A model trained on the task's training lengths, with room for its test lengths."""
+
+    def room(lengths: Sequence[int]) -> int:
+        return max((task.n_tokens(length) for length in lengths), default=0)
+
+    seq_len = room(task.training_lengths)
+    own = {
+        "d_vocab": task.d_vocab,
+        "n_ctx": max(seq_len, room(task.test_lengths)),
+        "positions": positions,
+        "seed": seed,
+    }
+    schedule = {"steps": steps, "warmup": min(100, steps), "seq_len": seq_len, "seed": seed}
+    return train(
+        TransformerConfig.from_dict({**sizes.model, **own}),
+        TrainingConfig(**{**sizes.training, **schedule}),
+        task,
+        show_progress=False,
+    )
+
+
+def accuracies(
+    model: HookedTransformer, task: AnswerTask, n_per_length: int, split: TaskSplit, seed: int
+) -> Float[np.ndarray, " length"]:
+    """The share of exact answers, for each length of a split."""
+    every = dataset(task, n_per_length, split=split, seed=seed).values()
+    return np.array([float(exact_matches(model, some).double().mean()) for some in every])
