@@ -213,13 +213,15 @@ def _learned(
         rows = previous_token_learning([encoding], [kind], [seed], steps=steps, show_progress=False)
         return {name: np.asarray(rows[name].iloc[0]) for name in ("accuracy", "order_blind")}
 
-    return {
-        (encoding, kind): cells.per_seed(
-            f"{encoding} on {kind} tokens", config.seeds, partial(run, encoding, kind)
-        )
+    every = {
+        f"{encoding} on {kind} tokens": (encoding, kind)
         for encoding in ENCODINGS
         for kind in TOKENS
     }
+    found = cells.side_by_side(
+        {title: partial(run, *what) for title, what in every.items()}, config.seeds
+    )
+    return {what: found[title] for title, what in every.items()}
 
 
 def _p_rope_losses(config: ReproduceConfig, cells: Cells) -> dict[float, Float[Array, " seed"]]:
@@ -246,10 +248,11 @@ def _p_rope_losses(config: ReproduceConfig, cells: Cells) -> dict[float, Float[A
         )
         return {"loss": sequence_losses(trained, held_out).double().mean().numpy()}
 
-    return {
-        kept: cells.per_seed(f"p-RoPE {kept:g} on text", config.seeds, partial(run, kept))["loss"]
-        for kept in _KEPT
-    }
+    titles = {kept: f"p-RoPE {kept:g} on text" for kept in _KEPT}
+    found = cells.side_by_side(
+        {title: partial(run, kept) for kept, title in titles.items()}, config.seeds
+    )
+    return {kept: found[title]["loss"] for kept, title in titles.items()}
 
 
 def _p_rope(losses: dict[float, Float[Array, " seed"]]) -> Figure:

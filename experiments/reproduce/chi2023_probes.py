@@ -66,15 +66,17 @@ def probes(
         n_ctx=length,
     )
     seeds = config.seeds[:_SEEDS]
-    read, counts = {}, {}
-    for title, (changes, sizes) in _MODELS.items():
-        counts[title] = sorted({config.scaled("training", n, least=8) for n in sizes})
-        changed = dataclasses.replace(base, **changes)
-        read[title] = cells.per_seed(
-            f"probes, {title}",
-            seeds,
-            partial(_errors, changed, counts[title], device),
-        )
+    counts = {
+        title: sorted({config.scaled("training", n, least=8) for n in sizes})
+        for title, (_, sizes) in _MODELS.items()
+    }
+    read = cells.side_by_side(
+        {
+            title: partial(_errors, dataclasses.replace(base, **changes), counts[title], device)
+            for title, (changes, _) in _MODELS.items()
+        },
+        seeds,
+    )
     # Position 0 is left out.
     middle, _ = chances(length - 1)
 

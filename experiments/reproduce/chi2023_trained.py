@@ -77,7 +77,8 @@ def trained_models(
     seeds = config.seeds[:_SEEDS]
     steps = config.scaled("training", _STEPS)
     seen = ladder(length)[1:]
-    found = cells.per_seed("trained", seeds, partial(_trained, base, steps, seen, device))
+    compute = partial(_trained, base, steps, seen, device)
+    found = cells.side_by_side({"trained": compute}, seeds)["trained"]
     figures = _figures(
         _TRAINED,
         "After training",

@@ -1,7 +1,8 @@
 """What the experiment on a paper brings back: a number for each claim, and the curves behind it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from experiments.measurements import read_arrays, write_arrays
+from experiments.side_by_side import side_by_side
 from nope_interp.errors import UserError
 from probes.controls import ArrayFunction, SequenceBootstrap
 
@@ -95,29 +97,76 @@ class Findings:
 
 
 class Cells:
-    """The parts of a run, each computed once and kept until the run is finished."""
+    """The parts of a run, each computed once and kept until the run is finished.
 
-    def __init__(self, folder: Path, advance: Callable[[str], object]) -> None:
+    `at_once` of those that do not depend on each other are computed at a time, in processes.
+    """
+
+    def __init__(self, folder: Path, advance: Callable[[str], object], at_once: int = 1) -> None:
         self._folder = folder
         self._advance = advance
+        self._at_once = at_once
 
     def get(self, title: str, compute: Callable[[], dict[str, Array]]) -> dict[str, Array]:
         """The arrays of a cell; computed where they are missing or damaged."""
         self._advance(title)
-        path = self._folder / f"{title.replace('/', '-')}.safetensors"
         try:
-            return read_arrays(path)
+            return read_arrays(self._path(title))
         except UserError:
-            found = {name: np.asarray(value) for name, value in compute().items()}
-            write_arrays(found, path)
-            return found
+            return _kept(self._path(title), compute)
 
     def per_seed(
         self, title: str, seeds: Iterable[int], compute: Callable[[int], dict[str, Array]]
     ) -> dict[str, Array]:
         """A cell for each seed; arrays are stacked along a new first axis."""
-        found = [self.get(f"{title}, seed {s}", lambda s=s: compute(s)) for s in seeds]  # type: ignore[misc]
-        return {name: np.stack([cell[name] for cell in found]) for name in found[0]}
+        every = {seed: partial(compute, seed) for seed in seeds}
+        return _stacked([self.get(_title(title, seed), get) for seed, get in every.items()])
+
+    def side_by_side(
+        self,
+        computes: Mapping[str, Callable[[int], dict[str, Array]]],
+        seeds: Sequence[int],
+    ) -> dict[str, dict[str, Array]]:
+        """As `per_seed`, for several titles and with all of their cells computed side by side: for
+        what takes long and was given nothing that cannot be sent to another process."""
+        work = {
+            _title(title, seed): partial(compute, seed)
+            for title, compute in computes.items()
+            for seed in seeds
+        }
+        missing = {title: get for title, get in work.items() if not self._has(title)}
+        jobs = [partial(_kept, self._path(title), get) for title, get in missing.items()]
+        for number, _ in side_by_side(jobs, self._at_once):
+            self._advance(list(missing)[number])
+        return {
+            title: _stacked([read_arrays(self._path(_title(title, seed))) for seed in seeds])
+            for title in computes
+        }
+
+    def _has(self, title: str) -> bool:
+        try:
+            read_arrays(self._path(title))
+        except UserError:
+            return False
+        self._advance(title)
+        return True
+
+    def _path(self, title: str) -> Path:
+        return self._folder / f"{title.replace('/', '-')}.safetensors"
+
+
+def _title(title: str, seed: int) -> str:
+    return f"{title}, seed {seed}"
+
+
+def _kept(path: Path, compute: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+    found = {name: np.asarray(value) for name, value in compute().items()}
+    write_arrays(found, path)
+    return found
+
+
+def _stacked(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    return {name: np.stack([cell[name] for cell in cells]) for name in cells[0]}
 
 
 def over_seeds(values: Float[Array, "seed *k"], function: ArrayFunction | None = None) -> Measured:

@@ -72,17 +72,18 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         warmup=min(100, steps),
     )
     n_fit = max(2, min(_FIT, config.scaled("training", _FIT)) // length)
-    trained = {
-        name: cells.per_seed(
-            name,
-            config.seeds,
-            partial(
+    trained = cells.side_by_side(
+        {
+            name: partial(
                 _trained, dataclasses.replace(base, positions=positions), training, n_fit, device
-            ),
-        )
-        for name, positions in ENCODINGS.items()
-    }
-    untrained = cells.per_seed(UNTRAINED, config.seeds, partial(_untrained, base, n_fit, device))
+            )
+            for name, positions in ENCODINGS.items()
+        },
+        config.seeds,
+    )
+    untrained = cells.side_by_side(
+        {UNTRAINED: partial(_untrained, base, n_fit, device)}, config.seeds
+    )[UNTRAINED]
     return Findings(
         _claims(trained, untrained),
         (

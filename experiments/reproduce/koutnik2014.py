@@ -1,5 +1,7 @@
 """Koutnik et al. 2014 (arXiv 1402.3511): a Clockwork RNN against an RNN and an LSTM, its clocks."""
 
+from functools import partial
+
 import numpy as np
 from jaxtyping import Float, Real
 from scipy.stats import spearmanr
@@ -44,37 +46,26 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     d_hidden = config.scaled("width", 64, multiple_of=8, least=16)
     epochs = config.scaled("training", 800)
     sizes = matched_sizes(d_hidden)
-    tried = {
-        network: cells.per_seed(
-            f"{_NAMES[network]}, learning rates",
-            tuning_seeds(config.seeds),
-            lambda seed, network=network: {  # type: ignore[misc]
-                "nmse": nmse_by_rate(network, sizes[network], epochs, seed)
-            },
-        )["nmse"]
-        for network in NETWORKS
-    }
-    rates = {network: best_rate(left) for network, left in tried.items()}
-    clocks = cells.per_seed(
-        _NAMES["clockwork"],
-        config.seeds,
-        lambda seed: _clocks(d_hidden, epochs, rates["clockwork"], seed),
+    titles = {network: f"{_NAMES[network]}, learning rates" for network in NETWORKS}
+    found = cells.side_by_side(
+        {
+            title: partial(_tried, network, sizes[network], epochs)
+            for network, title in titles.items()
+        },
+        tuning_seeds(config.seeds),
     )
-    curves = {"clockwork": clocks["nmse"]} | {
-        network: cells.per_seed(
-            _NAMES[network],
-            config.seeds,
-            lambda seed, network=network: {  # type: ignore[misc]
-                "nmse": fit_waveform(
-                    make_network(network, sizes[network], seed),
-                    waveform(seed),
-                    epochs,
-                    rates[network],
-                )
-            },
-        )["nmse"]
-        for network in ("rnn", "lstm")
-    }
+    tried = {network: found[title]["nmse"] for network, title in titles.items()}
+    rates = {network: best_rate(left) for network, left in tried.items()}
+    peers = ("rnn", "lstm")
+    found = cells.side_by_side(
+        {_NAMES["clockwork"]: partial(_clocks, d_hidden, epochs, rates["clockwork"])}
+        | {
+            _NAMES[peer]: partial(_fitted, peer, sizes[peer], epochs, rates[peer]) for peer in peers
+        },
+        config.seeds,
+    )
+    clocks = found[_NAMES["clockwork"]]
+    curves = {network: found[_NAMES[network]]["nmse"] for network in ("clockwork", *peers)}
     nmse = {network: left[:, -1] for network, left in curves.items()}
     weights, work = _costs(d_hidden)
     periods = np.array(POWERS_OF_TWO)
@@ -106,6 +97,15 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             "state, not by turning as a rotary frequency does.",
         ),
     )
+
+
+def _tried(network: str, size: int, epochs: int, seed: int) -> dict[str, np.ndarray]:
+    return {"nmse": nmse_by_rate(network, size, epochs, seed)}
+
+
+def _fitted(network: str, size: int, epochs: int, rate: float, seed: int) -> dict[str, np.ndarray]:
+    model = make_network(network, size, seed)
+    return {"nmse": fit_waveform(model, waveform(seed), epochs, rate)}
 
 
 def _clocks(d_hidden: int, epochs: int, learning_rate: float, seed: int) -> dict[str, np.ndarray]:

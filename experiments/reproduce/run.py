@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
 import pandas as pd
+import torch
 from tqdm import tqdm
 
 from experiments.finished_run import FinishedRun
@@ -195,7 +196,9 @@ def _run(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bo
             bar.update()
 
         experiment = cast(Experiment, module)
-        findings = experiment.reproduce(config, Cells(run.cells, advance), device)
+        # Another device is shared by all of its models and kept busy by one.
+        at_once = torch.get_num_threads() if device == "cpu" else 1
+        findings = experiment.reproduce(config, Cells(run.cells, advance, at_once), device)
     for id in findings.claims:
         config.paper.claim(id)
     words, arrays = pack(findings.figures)
