@@ -263,7 +263,9 @@ def _dtype(x: Tensor) -> str:
 def _resolve(name_or_path: str) -> str:
     """A hub name as it is; a folder or a converted GGUF file as a path."""
     path = Path(name_or_path).expanduser()
-    if path.is_dir() and (path / "info.json").is_file():
+    # A training leaves no info.json, and Hugging Face never a state or a lock.
+    marks = ("info.json", "training_state.safetensors", ".lock")
+    if path.is_dir() and any((path / mark).is_file() for mark in marks):
         raise UserError(
             f"{name_or_path!r} is a run folder of ours: give its model.safetensors instead."
         )

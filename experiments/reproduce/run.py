@@ -47,6 +47,15 @@ class Outcome:
         return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
 
     @property
+    def named(self) -> str:
+        """The claim's name; where it was not reproduced, with what came instead."""
+        if self.verdict != "not reproduced":
+            return self.claim.id
+        contradicted = self.claim.contradicts(self.found.ci_low, self.found.ci_high)
+        why = "contradicted" if contradicted else "the interval crosses a bound"
+        return f"{self.claim.id} ({why})"
+
+    @property
     def difference(self) -> float:
         """Measured less expected; NaN where the claim is a bound."""
         return self.found.value - self.claim.expected
@@ -90,10 +99,10 @@ class Reproduction(FinishedRun):
 
     @property
     def headline(self) -> str:
-        """How many claims were reproduced, and which were not."""
+        """How many claims were reproduced, and which were not: contradicted, or too uncertain."""
         by_verdict: dict[str, list[str]] = {}
         for outcome in self.outcomes:
-            by_verdict.setdefault(outcome.verdict, []).append(outcome.claim.id)
+            by_verdict.setdefault(outcome.verdict, []).append(outcome.named)
         reproduced = by_verdict.pop("reproduced", [])
         parts = [f"{len(reproduced)} of {len(self.outcomes)} claims are reproduced"]
         parts += [f"{verdict}: {', '.join(ids)}" for verdict, ids in sorted(by_verdict.items())]

@@ -26,6 +26,7 @@ from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Cells,
     Figure,
+    Measured,
     Panel,
     Series,
     curve,
@@ -37,7 +38,7 @@ from experiments.reproduce.findings import (
     slope,
     unpack,
 )
-from experiments.reproduce.run import NOT_RUN, Reproduction, listing, reproduce
+from experiments.reproduce.run import NOT_RUN, Outcome, Reproduction, listing, reproduce
 from experiments.run_folder import RunFolder
 from experiments.runs import load_run
 from experiments.waveforms import make_network, matched_sizes
@@ -93,6 +94,15 @@ def test_a_claim_is_reproduced_where_the_whole_interval_is_within(
     assert claim.verdict(math.nan, math.nan, math.nan) == "not testable here"
     optional = dataclasses.replace(claim, needs="--model")
     assert optional.verdict(math.nan, math.nan, math.nan) == "not measured"
+
+
+def test_contradicted_is_told_from_uncertain() -> None:
+    claim = Claim("x", "x", "x", "x", "x", high=1)
+    outside, across = Outcome(claim, Measured(3, 2, 4, 5)), Outcome(claim, Measured(1, 0, 2, 5))
+    assert outside.verdict == across.verdict == "not reproduced"
+    assert outside.named == "x (contradicted)"
+    assert across.named == "x (the interval crosses a bound)"
+    assert Outcome(claim, Measured(0, -1, 1, 5)).named == "x"
 
 
 def test_the_test_is_said_in_words() -> None:

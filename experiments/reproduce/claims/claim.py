@@ -59,6 +59,10 @@ class Claim:
             return f"the 95% interval lies above {self.low:g}"
         return f"the 95% interval lies from {self.low:g} to {self.high:g}"
 
+    def contradicts(self, ci_low: float, ci_high: float) -> bool:
+        """Whether an interval lies wholly outside the bounds, rather than across one of them."""
+        return ci_high < self.low or ci_low > self.high
+
     def verdict(self, value: float, ci_low: float, ci_high: float) -> Verdict:
         """What the test says of a measured number; NaN stands for one that could not be taken."""
         if math.isnan(value):
