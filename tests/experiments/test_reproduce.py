@@ -98,11 +98,14 @@ def test_a_claim_is_reproduced_where_the_whole_interval_is_within(
 
 def test_contradicted_is_told_from_uncertain() -> None:
     claim = Claim("x", "x", "x", "x", "x", high=1)
-    outside, across = Outcome(claim, Measured(3, 2, 4, 5)), Outcome(claim, Measured(1, 0, 2, 5))
+    outside, across = (
+        Outcome(claim, Measured(3.0, 2.0, 4.0, 5)),
+        Outcome(claim, Measured(1.0, 0.0, 2.0, 5)),
+    )
     assert outside.verdict == across.verdict == "not reproduced"
     assert outside.named == "x (contradicted)"
     assert across.named == "x (the interval crosses a bound)"
-    assert Outcome(claim, Measured(0, -1, 1, 5)).named == "x"
+    assert Outcome(claim, Measured(0.0, -1.0, 1.0, 5)).named == "x"
 
 
 def test_the_test_is_said_in_words() -> None:
