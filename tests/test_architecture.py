@@ -37,7 +37,16 @@ def test_imports_go_down_only(package: str) -> None:
 
 
 def test_probes_stand_on_arrays_alone() -> None:
-    allowed = {"torch", "numpy", "scipy", "sklearn", "einops", "jaxtyping", "probes"}
+    allowed = {
+        "torch",
+        "numpy",
+        "scipy",
+        "sklearn",
+        "einops",
+        "jaxtyping",
+        "probes",
+        "concept_erasure",
+    }
     for path in sorted((ROOT / "probes").rglob("*.py")):
         foreign = imports_of(path) - allowed - set(sys.stdlib_module_names)
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
