@@ -139,14 +139,12 @@ class CodeStatistics(Stream):
             )
         scale = self._products.diagonal().sqrt()
         rounding = _ROUNDING * self.n_fitted**0.5 * torch.linalg.vector_norm(self._means, dim=-1)
-        if (scale <= rounding).any():
-            position = int(self._positions[int((scale - rounding).argmin())])
-            raise ProbeError(
-                f"every sequence has the same row at position {position}: without a rest there is "
-                "no similarity to take away; leave that position out"
-            )
+        # Where all sequences have the same row, there is no rest to take anything from.
+        bare = scale <= rounding
+        scale = scale.masked_fill(bare, torch.inf)
         identity = torch.eye(pos).to(scale)
-        correlation = (1 - _RIDGE) * self._products / scale / scale[:, None] + _RIDGE * identity
+        correlation = self._products / scale / scale[:, None] + bare.to(scale).diag()
+        correlation = (1 - _RIDGE) * correlation + _RIDGE * identity
         level = (correlation.sum() - correlation.trace()) / (pos * (pos - 1))
         even = level + (1 - level) * identity
         factor, even_factor = torch.linalg.cholesky(correlation), torch.linalg.cholesky(even)

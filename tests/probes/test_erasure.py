@@ -584,10 +584,24 @@ def test_too_little_to_fit_on_is_refused_in_a_sentence():
     with pytest.raises(ProbeError, match=r"3 sequences of width 8 .* 24 at least"):
         few.kept(("variance",))
     few.kept(("similarity",))
+
+
+def test_a_position_with_one_and_the_same_row_is_left_as_it_is():
     x = planted(40, 0)
     x[:, 4] = x[0, 4]
-    with pytest.raises(ProbeError, match="the same row at position 5"):
-        fitted(x).kept(("variance",))
+    without_similarity = fitted(x).kept([code for code in CODES if code != "similarity"])
+    changed = without_similarity(x)
+    assert torch.isfinite(changed).all()
+    torch.testing.assert_close(changed[:, 4], x[:, 4], rtol=1e-4, atol=1e-4)
+    # The others are what they are without that position.
+    others = [position for position in range(x.shape[1]) if position != 4]
+    statistics = CodeStatistics()
+    statistics.update(x[:, others], torch.tensor(others) + 1)
+    rest = changed[:, others] - changed[:, others].mean(dim=0)
+    alone = statistics.kept([code for code in CODES if code != "similarity"])(x[:, others])
+    alone_rest = alone - alone.mean(dim=0)
+    cosine = torch.nn.functional.cosine_similarity(rest, alone_rest, dim=-1)
+    assert cosine.min() > 0.99
 
 
 def test_statistics_refuse_what_probes_refuse(statistics):

@@ -1,0 +1,227 @@
+"""Activations changed while a model runs, and the model as it was afterwards.
+
+    with intervene(model, {"blocks.2.hook_resid_post": change}, first_position=1) as intervention:
+        losses = sequence_losses(model, tokens)
+        intervention.verify()
+
+Works on our HookedTransformer and on bridges, around anything that runs them: `stream` and its
+listeners see the changed activations. The changes sit on torch modules and not in TransformerLens's
+lists of hooks, so that contexts of hooks inside, and `reset_hooks`, leave them alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.streams import run_trunk, stream
+from nope_interp.transformer import HookedTransformer
+
+Function = Callable[[Tensor], Tensor]
+
+
+class Intervention:
+    """What is changed at present, and whether it was reached; made by `intervene`."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._passes = 0
+        self._fired = dict.fromkeys(names, 0)
+
+    def verify(self) -> None:
+        """Raise UserError where the model ran and one of the hook points never fired."""
+        silent = [name for name, count in self._fired.items() if count == 0]
+        if self._passes and silent:
+            raise UserError(
+                f"the intervention never reached {silent[0]}"
+                f"{f' and {len(silent) - 1} more places' if len(silent) > 1 else ''}: "
+                "the model ran unchanged there, so do not report these numbers."
+            )
+
+    def _count_pass(self, module: nn.Module, args: object) -> None:
+        self._passes += 1
+
+    def _count_call(self, name: str) -> None:
+        self._fired[name] += 1
+
+
+@contextmanager
+def intervene(
+    model: Any, functions: Mapping[str, Function], first_position: int = 0
+) -> Iterator[Intervention]:
+    """A context in which activations pass through functions on their way.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge.
+        functions: one for each hook name. It gets the hook point's activations from
+            `first_position` on, at residual sites `[batch pos d_model]`, and gives tensors of the
+            same shape back; it must not write into what it gets. They return in the activations'
+            precision and on their device.
+        first_position: rows before this one stay as they are, bit for bit. For hook points whose
+            second axis is no position, such as `attn.hook_pattern`, leave it at 0.
+
+    Raises UserError for an unknown hook name and a first position below 0; and, when the model
+    runs, with the name of the hook point: for a function that gives another shape, NaN or infinite
+    values, for any ValueError of a function, and for activations with no position to change, as
+    when tokens are decoded one by one.
+    """
+    if first_position < 0:
+        raise UserError(f"first_position is {first_position}: give 0 or more.")
+    for name in functions:
+        if name not in model.hook_dict:
+            raise unknown_name("hook point", name, model.hook_dict)
+    intervention = Intervention(list(functions))
+    with ExitStack() as stack:
+        handle = model.blocks[0].register_forward_pre_hook(intervention._count_pass)
+        stack.callback(handle.remove)
+        for name, function in functions.items():
+
+            def on_output(
+                module: nn.Module, args: object, x: Tensor, name: str = name, f: Function = function
+            ) -> Tensor:
+                intervention._count_call(name)
+                return _changed(x, f, name, first_position)
+
+            stack.callback(model.hook_dict[name].register_forward_hook(on_output).remove)
+        yield intervention
+
+
+def _changed(x: Tensor, function: Function, name: str, first: int) -> Tensor:
+    if x.shape[1] <= first:
+        raise UserError(
+            f"the activations at {name} have {x.shape[1]} positions, none from position {first} "
+            "on: give longer sequences, all tokens at once."
+        )
+    given = x[:, first:]
+    try:
+        changed = function(given)
+    except ValueError as error:
+        raise UserError(f"the function at {name}: {error}") from error
+    if not isinstance(changed, Tensor) or changed.shape != given.shape:
+        got = f"shape {tuple(changed.shape)}" if isinstance(changed, Tensor) else repr(changed)
+        raise UserError(
+            f"the function at {name} gave {got} for activations of shape {tuple(given.shape)}: "
+            "give back the same shape."
+        )
+    # The sum is one cheap pass: it is finite exactly when every element is, short of overflow.
+    if not torch.isfinite(changed.sum(dtype=torch.float32)):
+        raise UserError(f"the function at {name} gave NaN or infinite values.")
+    changed = changed.to(x)
+    return torch.cat((x[:, :first], changed), dim=1) if first else changed
+
+
+def mean_first_attention(
+    model: Any, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
+) -> Float[Tensor, "layer head"]:
+    """Each head's attention to the first token, its mean over sequences and queries, from 0 to 1.
+
+    The first query, which sees nothing else, does not count; nor do queries that give the first
+    token no weight at all, since a window hides it from them. 0 where no query is left.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge, in evaluation mode.
+        tokens: sequences of equal length, at least two tokens.
+        batch_size: sequences in a forward pass.
+
+    Raises UserError for sequences too short, and as `stream`.
+    """
+    if tokens.shape[1] < 2:
+        raise UserError(
+            f"tokens have shape {tuple(tokens.shape)}: a share of attention needs sequences of at "
+            "least two tokens."
+        )
+    n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
+    sums = torch.zeros(2, n_layers, n_heads, dtype=torch.float64)  # [weight or count, ...]
+
+    def add(pattern: Float[Tensor, "batch head query key"], layer: int) -> None:
+        first = pattern[:, :, 1:, 0].double().cpu()
+        sums[0, layer] += first.sum(dim=(0, 2))
+        sums[1, layer] += (first > 0).sum(dim=(0, 2))
+
+    listeners = {name: partial(add, layer=layer) for layer, name in enumerate(_patterns(model))}
+    stream(model, tokens, listeners, batch_size=batch_size)
+    return (sums[0] / sums[1].clamp(min=1)).float()
+
+
+@contextmanager
+def freeze_first_attention(
+    model: Any, shares: Float[Tensor, "layer head"]
+) -> Iterator[Intervention]:
+    """A context in which every query gives the first token the same share of its attention.
+
+    A begin token tells m, the number of tokens seen, by the 1/m that uniform attention gives it
+    (Kazemnejad et al. 2023, Theorem 1). This takes that away and leaves the token where it is: its
+    weight becomes the share, and a query's other weights are scaled so that the row still sums to
+    one. Rows that cannot be so scaled stay: those that give the first token all or none of their
+    weight, such as the first query's. On a bridge, enter this before other interventions: it runs
+    four tokens to see whether patterns act.
+
+    Args:
+        model: a HookedTransformer, or a TransformerBridge whose patterns act on what follows.
+        shares: of each layer and head, from 0 to 1, as from `mean_first_attention`.
+
+    Raises UserError for shares of another shape or out of range, and for a bridge that shows its
+    patterns without using them.
+    """
+    expected = (model.cfg.n_layers, model.cfg.n_heads)
+    if tuple(shares.shape) != expected:
+        raise UserError(
+            f"shares have shape {tuple(shares.shape)}: give one for each layer and head, "
+            f"{expected}."
+        )
+    if not ((shares >= 0) & (shares <= 1)).all():
+        raise UserError("shares of attention lie from 0 to 1: measure them on this model.")
+    _check_patterns_act(model)
+    functions = {
+        name: partial(_frozen, shares=of_heads)
+        for name, of_heads in zip(_patterns(model), shares, strict=True)
+    }
+    with intervene(model, functions) as intervention:
+        yield intervention
+
+
+def _frozen(
+    pattern: Float[Tensor, "batch head query key"], shares: Float[Tensor, " head"]
+) -> Float[Tensor, "batch head query key"]:
+    share = rearrange(shares.to(pattern), "head -> 1 head 1 1")
+    first, others = pattern[..., :1], pattern[..., 1:]
+    total = others.sum(dim=-1, keepdim=True)
+    changed = torch.cat((share.expand_as(first), others * ((1 - share) / total)), dim=-1)
+    return torch.where((first > 0) & (total > 0), changed, pattern)
+
+
+def _patterns(model: Any) -> list[str]:
+    return [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+
+
+def _check_patterns_act(model: Any) -> None:
+    """Raise UserError where attention goes on without what pattern hooks give back.
+
+    Without any attention weights all rows of what attention writes are its bias, hence equal.
+    """
+    if isinstance(model, HookedTransformer):
+        return
+    ignored: list[int] = []
+
+    def note(written: Float[Tensor, "1 pos d_model"], layer: int) -> Tensor:
+        if not torch.equal(written, written[:, :1].expand_as(written)):
+            ignored.append(layer)
+        return written
+
+    functions: dict[str, Function] = dict.fromkeys(_patterns(model), torch.zeros_like)
+    for layer in range(model.cfg.n_layers):
+        functions[f"blocks.{layer}.hook_attn_out"] = partial(note, layer=layer)
+    device = next(model.parameters()).device
+    with torch.no_grad(), intervene(model, functions) as probe:
+        run_trunk(model, torch.arange(min(4, model.cfg.d_vocab), device=device)[None])
+        probe.verify()
+    if ignored:
+        raise UserError(
+            f"this {type(model.original_model).__name__} computes attention "
+            f"past its pattern hooks (layer {ignored[0]}): its attention cannot be frozen here."
+        )
