@@ -22,11 +22,12 @@ LEARNED = 0.9
 @dataclass(frozen=True)
 class Sizes:
     """Of a model, but for its vocabulary, context and positions; of its training, but for its
-    steps, seed and the length of sequences."""
+    steps, the first `warmup` of which warm up, seed and the length of sequences."""
 
     model: Mapping[str, Any]
     training: Mapping[str, Any]
     steps: int
+    warmup: int = 100
 
 
 def trained_to_answer(
@@ -36,6 +37,7 @@ def trained_to_answer(
     steps: int,
     seed: int,
     positions: Positions = "none",
+    device: str = "cpu",
 ) -> HookedTransformer:
     """A model trained on the task's training lengths, with room for its test lengths."""
 
@@ -49,11 +51,12 @@ def trained_to_answer(
         "positions": positions,
         "seed": seed,
     }
-    schedule = {"steps": steps, "warmup": min(100, steps), "seq_len": seq_len, "seed": seed}
+    schedule = {"steps": steps, "warmup": min(sizes.warmup, steps), "seq_len": seq_len}
     return train(
         TransformerConfig.from_dict({**sizes.model, **own}),
-        TrainingConfig(**{**sizes.training, **schedule}),
+        TrainingConfig(**{**sizes.training, **schedule, "seed": seed}),
         task,
+        device=device,
         show_progress=False,
     )
 

@@ -17,7 +17,8 @@ from experiments.reproduce.findings import (
     exactly,
     line,
 )
-from experiments.reproduce.kazemnejad2023_lengths import PRESETS, length_findings
+from experiments.reproduce.kazemnejad2023_lengths import length_findings
+from experiments.reproduce.kazemnejad2023_presets import PRESETS
 from nope_interp.config import TransformerConfig
 from nope_interp.constructions.kazemnejad import (
     POSITION,
@@ -63,7 +64,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
     if config.preset is None:
         return theorems
-    return theorems.and_of(length_findings(config, PRESETS[config.preset], cells))
+    return theorems.and_of(length_findings(config, PRESETS[config.preset], cells, device))
 
 
 def _tokens(length: int, seed: int) -> Tensor:

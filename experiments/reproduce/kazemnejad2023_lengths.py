@@ -1,18 +1,17 @@
 """Kazemnejad et al. 2023, figure 1: trained on short examples, which encoding answers longer ones?
 
 A run is a task, an encoding and a seed: a model is trained on the task's short lengths, and its
-exact answers are counted on held-out examples of these lengths and on longer ones.
+exact answers are counted on held-out examples of these lengths and on longer ones. What else is
+measured of it stands in `kazemnejad2023_models`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import rankdata
 
-from experiments.reproduce.answering import LEARNED, Sizes, accuracies, trained_to_answer
+from experiments.reproduce.answering import LEARNED
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Array,
@@ -24,81 +23,31 @@ from experiments.reproduce.findings import (
     line,
     over_seeds,
 )
-from nope_interp.config import Positions
-from nope_interp.tasks.registry import make_answer_task
+from experiments.reproduce.kazemnejad2023_attention import similarity_findings
+from experiments.reproduce.kazemnejad2023_models import trained_and_read
+from experiments.reproduce.kazemnejad2023_position import position_findings
+from experiments.reproduce.kazemnejad2023_presets import ENCODINGS, Preset, Runs
+from experiments.reproduce.kazemnejad2023_scaling import scaling_findings
 
-# The paper's five, in the order in which its ranking lists ties.
-ENCODINGS: dict[str, Positions] = {
-    "NoPE": "none",
-    "T5": "t5",
-    "ALiBi": "alibi",
-    "RoPE": "rotary",
-    "sinusoidal": "sinusoidal",
-}
 # A ranking needs so many pairs of a task and a seed that every encoding learned, of two tasks.
 _FEWEST_UNITS = 4
+# Of those in `ENCODINGS`, what the paper calls unsuited to longer sequences.
+_UNSUITED = [list(ENCODINGS).index(name) for name in ("ALiBi", "RoPE", "sinusoidal")]
 
 
-@dataclass(frozen=True)
-class Preset:
-    """Sizes of a comparison.
-
-    Attributes:
-        tasks: names of tasks.
-        sizes: of models and training.
-        shortest, longest: the lengths trained on, whatever the task's own.
-        n_per_length: examples that each length is scored on.
-    """
-
-    tasks: tuple[str, ...]
-    sizes: Sizes
-    shortest: int
-    longest: int
-    n_per_length: int
-
-    @property
-    def training_lengths(self) -> range:
-        return range(self.shortest, self.longest + 1)
-
-    @property
-    def test_lengths(self) -> range:
-        """Up to twice as long, as in the paper."""
-        return range(self.longest + 1, 2 * self.longest + 1)
-
-
-PRESETS = {
-    "tiny": Preset(
-        tasks=("copy-rsc", "copy-cmc", "reverse-mc", "sort-single"),
-        # Xavier's spread keeps embeddings from drowning in the sinusoids, whose amplitude is 1.
-        sizes=Sizes(
-            model={
-                "n_layers": 2,
-                "d_model": 64,
-                "n_heads": 4,
-                "rotary_fraction": 0.25,
-                "init": "xavier_normal",
-            },
-            training={"batch_size": 64, "learning_rate": 2e-3, "weight_decay": 0.05},
-            steps=2500,
-        ),
-        shortest=2,
-        longest=8,
-        n_per_length=200,
-    ),
-}
-
-
-def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
+def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device: str) -> Findings:
     """Trains and scores every run of the preset, and ranks the encodings."""
     steps = config.scaled("training", preset.sizes.steps)
     seeds = [seed + 1 for seed in config.seeds]  # sizes were chosen by pilot runs with seed 0
-    runs = {
-        (task, name): cells.per_seed(
-            f"{task}, {name}", seeds, partial(_scored, preset, task, positions, steps)
-        )
-        for task in preset.tasks
-        for name, positions in ENCODINGS.items()
-    }
+    titles = {(task, name): f"{task}, {name}" for task in preset.tasks for name in ENCODINGS}
+    found = cells.side_by_side(
+        {
+            title: partial(trained_and_read, preset, task, ENCODINGS[name], steps, device)
+            for (task, name), title in titles.items()
+        },
+        seeds,
+    )
+    runs = {run: found[title] for run, title in titles.items()}
     within, beyond = (_units(preset, runs, part) for part in ("within", "beyond"))
     learned = within >= LEARNED
     unlearned = [
@@ -113,12 +62,20 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Fi
         accuracy = beyond[ranked]
         claims["length-generalisation"] = over_seeds(reciprocal_ranks(accuracy), _lead)
         figures.append(_ranking(accuracy))
-    return Findings(
+    unsuited = learned[..., _UNSUITED].all(axis=2)
+    if unsuited.sum() >= _FEWEST_UNITS:
+        accuracy = np.concatenate([part[..., _UNSUITED][unsuited] for part in (beyond, within)], 1)
+        claims["explicit-fail"] = over_seeds(accuracy, _most_kept)
+    if preset.lengths is None:
+        lengths = "each task's own lengths"
+    else:
+        shortest, longest = preset.lengths
+        lengths = f"lengths {shortest} to {longest}, tested up to {2 * longest}"
+    accuracies = Findings(
         claims,
         tuple(figures),
         setting=f"{len(seeds)} models for each of {len(preset.tasks)} tasks and {len(ENCODINGS)} "
-        f"encodings, {steps} steps on lengths {preset.shortest} to {preset.longest}, tested up to "
-        f"{2 * preset.longest}",
+        f"encodings, {steps} steps on {lengths}",
         notes=(
             f"A run has learned its task where its mean accuracy on held-out examples of the "
             f"training lengths is at least {LEARNED:g}. Not learned: "
@@ -129,25 +86,15 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Fi
             "of its table; both are drawn.",
         ),
     )
-
-
-def _scored(
-    preset: Preset, task_name: str, positions: Positions, steps: int, seed: int
-) -> dict[str, Array]:
-    """Exact answers of one trained model, by length."""
-    task = make_answer_task(
-        task_name, training_lengths=preset.training_lengths, test_lengths=preset.test_lengths
+    nope = {task: runs[task, "NoPE"] for task in preset.tasks}
+    return (
+        accuracies.and_of(position_findings(preset, runs, learned, beyond))
+        .and_of(similarity_findings(preset, runs, learned))
+        .and_of(scaling_findings(preset, nope, learned[..., 0]))
     )
-    model = trained_to_answer(task, preset.sizes, steps=steps, seed=seed, positions=positions)
-    return {
-        "within": accuracies(model, task, preset.n_per_length, "validation", seed),
-        "beyond": accuracies(model, task, preset.n_per_length, "test", seed),
-    }
 
 
-def _units(
-    preset: Preset, runs: Mapping[tuple[str, str], Mapping[str, Array]], part: str
-) -> Float[Array, "seed task encoding"]:
+def _units(preset: Preset, runs: Runs, part: str) -> Float[Array, "seed task encoding"]:
     """Mean accuracy over lengths."""
     return np.stack(
         [
@@ -179,15 +126,20 @@ def _lead(means: Float[Array, "row encoding"]) -> Float[Array, " row"]:
     return means[..., 0] - means[..., 1:].max(axis=-1)
 
 
-def _curves(preset: Preset, runs: Mapping[tuple[str, str], Mapping[str, Array]]) -> Figure:
-    lengths = np.array([*preset.training_lengths, *preset.test_lengths])
+def _most_kept(means: Float[Array, "row beyond_within"]) -> Float[Array, " row"]:
+    """The largest of the encodings' accuracies beyond over those within."""
+    beyond, within = np.split(means, 2, axis=-1)
+    return (beyond / within).max(axis=-1)
+
+
+def _curves(preset: Preset, runs: Runs) -> Figure:
     panels = []
     for task in preset.tasks:
         curves = [
             curve(
                 name,
                 "measured",
-                lengths,
+                preset.all_lengths(task),
                 np.concatenate([runs[task, name]["within"], runs[task, name]["beyond"]], axis=1),
             )
             for name in ENCODINGS
@@ -197,12 +149,13 @@ def _curves(preset: Preset, runs: Mapping[tuple[str, str], Mapping[str, Array]])
         "lengths",
         "Accuracy by length",
         f"Share of held-out examples answered exactly, {preset.n_per_length} of each length; "
-        "shaded: the lengths trained on. A guess is right less than once in a hundred.",
+        "shaded: the lengths trained on. A guess is right less than once in a hundred, but for "
+        "answers of one digit or word.",
         "length",
         "accuracy",
         tuple(panels),
-        claims=("length-generalisation",),
-        shaded=(preset.shortest, preset.longest),
+        claims=("length-generalisation", "explicit-fail"),
+        shaded=preset.lengths,
     )
 
 

@@ -152,8 +152,8 @@ def test_nonsense_is_one_sentence(values: dict[str, Any], sentence: str) -> None
 
 
 def test_not_every_paper_goes_elsewhere(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="kazemnejad2023 runs on the CPU"):
-        reproduce(tiny("kazemnejad2023"), out=tmp_path, device="cuda")
+    with pytest.raises(UserError, match="koutnik2014 runs on the CPU"):
+        reproduce(tiny("koutnik2014"), out=tmp_path, device="cuda")
 
 
 # ---------------------------------------------------------------- numbers over seeds

@@ -1,0 +1,74 @@
+"""How far the attention of two models is apart, by the two of their heads that are nearest.
+
+Two models have no order of heads in common, so a layer's distance is the smallest over pairs of
+heads, one of each model (Kazemnejad et al. 2023, arXiv 2305.19466, the comparison of attention
+patterns; the details are those of its public code, as summarised by others and not checked).
+"""
+
+from collections.abc import Callable
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Divergence = Callable[[Tensor, Tensor], Tensor]
+
+
+def jensen_shannon(
+    p: Float[Tensor, "*rows key"], q: Float[Tensor, "*rows key"]
+) -> Float[Tensor, "*rows"]:
+    """(KL(p | m) + KL(q | m)) / 2 with m the mean of p and q, in nats: 0 to log 2 (Lin 1991)."""
+    mean = (p + q) / 2
+    return _entropy(mean) - (_entropy(p) + _entropy(q)) / 2
+
+
+def from_mean(
+    p: Float[Tensor, "*rows key"], q: Float[Tensor, "*rows key"]
+) -> Float[Tensor, "*rows"]:
+    """(KL(m | p) + KL(m | q)) / 2, the arguments the other way round, in nats.
+
+    Unbounded: it grows with how little weight one side gives to what the other attends to. A weight
+    of 0 counts as the smallest normal number of its precision.
+    """
+    mean = (p + q) / 2
+    least = torch.finfo(p.dtype).tiny
+    cross = mean * (p.clamp(min=least).log() + q.clamp(min=least).log()) / 2
+    return -_entropy(mean) - cross.sum(-1)
+
+
+def head_distances(
+    p: Float[Tensor, "layer example head query key"],
+    q: Float[Tensor, "layer example head query key"],
+    rows: Bool[Tensor, "example query"],
+    divergence: Divergence = jensen_shannon,
+) -> Float[Tensor, "layer example source target"]:
+    """Mean divergence over the chosen rows, for each head of p and each head of q."""
+    sources = rearrange(p, "layer example head query key -> layer example head 1 query key")
+    targets = rearrange(q, "layer example head query key -> layer example 1 head query key")
+    by_row = divergence(*torch.broadcast_tensors(sources, targets))
+    weights = rearrange(rows / rows.sum(dim=1, keepdim=True), "example query -> example 1 1 query")
+    return (by_row * weights).sum(dim=-1)
+
+
+def nearest_heads(
+    distances: Float[Tensor, "layer example source target"],
+) -> Float[Tensor, " example"]:
+    """The smallest distance over all pairs of heads in a layer, mean over layers."""
+    return distances.flatten(2).min(dim=-1).values.mean(dim=0)
+
+
+def nearest_later_heads(
+    distances: Float[Tensor, "layer example source target"],
+) -> Float[Tensor, " example"]:
+    """As `nearest_heads`, over pairs whose target has the larger number, as the public code has it.
+
+    Needs two heads at least: with one there is no such pair, and the distance is infinite.
+    """
+    heads = torch.arange(distances.shape[-1])
+    earlier = heads <= rearrange(heads, "head -> head 1")
+    return nearest_heads(distances.masked_fill(earlier.to(distances.device), torch.inf))
+
+
+def _entropy(p: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows"]:
+    return torch.special.entr(p).sum(-1)
