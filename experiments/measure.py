@@ -1,9 +1,9 @@
 """Every probe at every layer and site of one model, on one kind of tokens, in one stream."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from probes.variance import VarianceProbe
 # Position 0 is left out: the begin token, or the attention sink that a first token becomes, gives
 # it away for nothing.
 FIRST_POSITION = 1
+
+Stage = Literal["update", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,19 @@ def places(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = N
     return [embedding, *(place for place in every if place != embedding)]
 
 
-def make_probes(place: Place, seed: int) -> list[StreamingProbe]:
-    """All probes for one place. The two-layer probe, the costly one, reads the stream only."""
-    probes: list[StreamingProbe] = [
+def code_probes(seed: int) -> list[StreamingProbe]:
+    """A probe for each of the position codes that can be taken away."""
+    return [
         LinearProbe(seed=seed),
         VarianceProbe(seed=seed),
         SimilarityProbe(seed=seed),
         PositionalVectorProbe(seed=seed),
     ]
+
+
+def make_probes(place: Place, seed: int) -> list[StreamingProbe]:
+    """All probes for one place. The two-layer probe, the costly one, reads the stream only."""
+    probes = code_probes(seed)
     if place.site.startswith("resid"):
         probes.append(TwoLayerProbe(seed=seed))
     return probes
@@ -90,7 +97,7 @@ def measure(
     seed: int = 0,
     batch_size: int = 32,
     description: str | None = None,
-) -> "Reading":
+) -> Reading:
     """Fit all probes at all places, score them, and keep their numbers.
 
     One forward pass over the `fit` sequences fits everything, one over the `held_out` sequences
@@ -99,17 +106,35 @@ def measure(
     Raises UserError where a place does not exist in the model or its activations are not finite.
     """
     probes = {place: make_probes(place, seed) for place in where}
-    for stage in ("update", "evaluate"):
-        stream(
-            model,
-            split.fit if stage == "update" else split.held_out,
-            {hook_name(p.layer, p.site): _listener(probes[p], stage) for p in where},
-            batch_size=batch_size,
-            description=description and f"{description}, {stage}",
-        )
+    feed(model, split.fit, probes, "update", batch_size=batch_size, description=description)
+    feed(model, split.held_out, probes, "evaluate", batch_size=batch_size, description=description)
+    return reading_of(probes, context)
+
+
+def feed(
+    model: Any,
+    tokens: Int[Tensor, "sequence pos"],
+    probes: Mapping[Place, list[StreamingProbe]],
+    stage: Stage,
+    *,
+    batch_size: int,
+    description: str | None = None,
+) -> None:
+    """Give the probes of each place, to fit or to score them, what `model` makes of `tokens`."""
+    stream(
+        model,
+        tokens,
+        {hook_name(place.layer, place.site): _listener(probes[place], stage) for place in probes},
+        batch_size=batch_size,
+        description=description and f"{description}, {stage}",
+    )
+
+
+def reading_of(probes: dict[Place, list[StreamingProbe]], context: dict[str, Any]) -> Reading:
+    """What probes that have been fitted and scored found."""
     reading = Reading([], {}, probes)
     with one_thread_pool():
-        results = [(place, probe.result()) for place in where for probe in probes[place]]
+        results = [(place, probe.result()) for place in probes for probe in probes[place]]
     for place, named in results:
         for name, result in named.items():
             here = {"layer": place.layer, "site": place.site, "probe": name}
@@ -119,7 +144,7 @@ def measure(
     return reading
 
 
-def _listener(probes: list[StreamingProbe], stage: str) -> Listener:
+def _listener(probes: list[StreamingProbe], stage: Stage) -> Listener:
     return partial(_feed, [getattr(probe, stage) for probe in probes])
 
 

@@ -1,0 +1,114 @@
+"""The arms of the tournament: which position codes are kept, and what each is held against."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from torch import Tensor
+
+from probes.erasure import CODES, CodeStatistics, Intervention
+from probes.erasure_controls import NoiseOfSameSize, RescalingDealt, random_subspace
+from probes.erasure_directions import (
+    Leace,
+    ScaledDirections,
+    leace,
+    positional_rank,
+    project_out,
+)
+from probes.kept_codes import KeptCodes
+from probes.regression import LinearProbe
+
+# Of what the positional vectors vary by, the share that the projected subspace holds.
+_SUBSPACE_SHARE = 0.95
+
+NOISE, RANDOM_SUBSPACE, RANDOM_RESCALING = "noise", "random subspace", "random rescaling"
+NONE_KEPT = "without all four codes"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What an intervention at one place is made from; both were given the same sequences."""
+
+    codes: CodeStatistics = field(default_factory=CodeStatistics)
+    linear: LinearProbe = field(default_factory=LinearProbe)
+
+    def update(self, rows: Tensor, positions: Tensor) -> None:
+        """Adds sequences, as to any probe."""
+        self.codes.update(rows, positions)
+        self.linear.update(rows, positions)
+
+
+Maker = Callable[[Fit], Intervention]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to run the model.
+
+    Attributes:
+        name: what is taken away, or alone kept.
+        control: "" for the intervention itself, else what it is held against.
+        make: the intervention at a place.
+    """
+
+    name: str
+    control: str
+    make: Maker
+
+
+def without(code: str) -> str:
+    """The name of the arm in which this code is taken away."""
+    return f"without {code}"
+
+
+def only(code: str) -> str:
+    """The name of the arm in which, of the four codes, this one alone is kept."""
+    return f"only {code}"
+
+
+def of_codes(seed: int) -> Iterator[Arm]:
+    """Each code taken away, noise of the same size, each code alone, and none at all."""
+    for code in CODES:
+        kept = tuple(other for other in CODES if other != code)
+        make = partial(_kept, codes=kept)
+        yield Arm(without(code), "", make)
+        yield Arm(without(code), NOISE, partial(_noise, make=make, seed=seed))
+        yield Arm(only(code), "", partial(_kept, codes=(code,)))
+    yield Arm(NONE_KEPT, "", partial(_kept, codes=()))
+
+
+def every_arm(seed: int) -> Iterator[Arm]:
+    """Those of the codes, and the literature's own ways with controls of their own."""
+    yield from of_codes(seed)
+    kept = tuple(code for code in CODES if code != "variance")
+    yield Arm(without("variance"), RANDOM_RESCALING, partial(_rescaled, codes=kept, seed=seed))
+    for name, project in (("counting, by LEACE", _leace), ("the positional subspace", _subspace)):
+        yield Arm(without(name), "", project)
+        control = partial(_random_subspace, project=project, seed=seed)
+        yield Arm(without(name), RANDOM_SUBSPACE, control)
+
+
+def _kept(fit: Fit, codes: tuple[str, ...]) -> KeptCodes:
+    return fit.codes.kept(codes)
+
+
+def _noise(fit: Fit, make: Maker, seed: int) -> NoiseOfSameSize:
+    return NoiseOfSameSize(make(fit), seed)
+
+
+def _rescaled(fit: Fit, codes: tuple[str, ...], seed: int) -> RescalingDealt:
+    return RescalingDealt(fit.codes.kept(codes), seed)
+
+
+def _leace(fit: Fit) -> Leace:
+    return leace(fit.linear)
+
+
+def _subspace(fit: Fit) -> ScaledDirections:
+    return project_out(fit.codes, positional_rank(fit.codes, _SUBSPACE_SHARE))
+
+
+def _random_subspace(
+    fit: Fit, project: Callable[[Fit], Leace | ScaledDirections], seed: int
+) -> ScaledDirections:
+    return random_subspace(project(fit), seed)

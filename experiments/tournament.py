@@ -1,0 +1,228 @@
+"""Which position codes does a model use? Each is taken away, by itself and with all the others.
+
+An arm (`experiments.arms`) runs the model with interventions at chosen places. It is fitted on some
+sequences and scored, by what the model then loses, on others.
+
+- At one place, a layer and site, the intervention is fitted on the model as it is.
+- Through the whole stream, at the input and after every block but the last, interventions are
+  fitted in order of depth: each on what the layers below make of the fit sequences once those
+  before it are in place. Otherwise a code that is gone below would be taken away a second time, and
+  so put in reversed. The last block's output is left alone: only the unembedding reads it, and what
+  depends on position there is an answer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from experiments.arms import NOISE, NONE_KEPT, Arm, Fit, every_arm, of_codes, only, without
+from experiments.measure import FIRST_POSITION, Place, Split, code_probes, feed, reading_of
+from nope_interp.interventions import intervene
+from nope_interp.sites import hook_name
+from nope_interp.streams import one_thread_pool, run_trunk, stream
+from probes.controls import ArrayFunction, SequenceBootstrap
+from probes.erasure import CODES, Intervention
+
+# What a model loses on sequences, mean over the tokens of each, in nats.
+Losses = Callable[[Any, Tensor], Float[Tensor, " sequence"]]
+# By the name of an arm and its control.
+ByArm = dict[tuple[str, str], Float[np.ndarray, " sequence"]]
+
+INTACT = ("intact", "")
+PROBE = "loss"
+# The layer of rows about the whole stream, and their site.
+EVERYWHERE, STREAM = -1, "resid_post"
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What a tournament is held on.
+
+    Attributes:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        split: sequences to fit interventions on, and others to score the model on.
+        losses: what the model loses on these.
+        chance: what it would lose if it saw no context, in nats.
+        seed: of noise, random directions and resamples.
+        batch_size: sequences in a forward pass.
+    """
+
+    model: Any
+    split: Split
+    losses: Losses
+    chance: float
+    seed: int = 0
+    batch_size: int = 32
+
+
+def tournament(
+    contest: Contest,
+    places: Sequence[Place],
+    *,
+    context: Mapping[str, Any],
+    description: str | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of the tidy table: what the model loses in every arm, and what can still be read.
+
+    The arm stands in the column `positions`, what it is held against in `control`. The probe "loss"
+    has, in nats and paired by sequence, `nats`, `increase` over the intact model and `over_noise`,
+    the increase over that of noise of the same size; and, as shares of what all four codes are
+    worth together, `needed`, the increase without a code, and `enough`, what that code alone gives
+    back. Rows about the whole stream are of layer -1; other probes read the last block's output
+    under its arms.
+
+    Args:
+        contest: the model, its sequences and its losses.
+        places: where codes are taken away one place at a time, beside the whole stream.
+        context: fills the columns that a model and its tokens decide.
+        description: label of the progress bar; None draws no bar.
+
+    Raises UserError where the rows at a place cannot be fitted, and for a place that the model
+    lacks.
+    """
+    arms = list(every_arm(contest.seed))
+    bar = tqdm(
+        total=len(arms) + len(places), desc=description, unit="arm", disable=description is None
+    )
+    intact = _scored(contest, {})
+    found = {INTACT: intact}
+    rows = []
+    for arm in arms:
+        made = fitted_in_depth(contest, arm)
+        found[arm.name, arm.control] = _scored(contest, made)
+        if not arm.control:
+            rows += _still_readable(contest, made, {**context, "positions": arm.name})
+        bar.update()
+    rows += _rows(contest, found, {**context, "layer": EVERYWHERE, "site": STREAM})
+    fits = fits_at(contest, places)
+    for place in places:
+        found = {INTACT: intact}
+        for arm in of_codes(contest.seed):
+            made = {hook_name(place.layer, place.site): arm.make(fits[place])}
+            found[arm.name, arm.control] = _scored(contest, made)
+        rows += _rows(contest, found, {**context, "layer": place.layer, "site": place.site})
+        bar.update()
+    bar.close()
+    return rows
+
+
+def stream_places(n_layers: int) -> list[Place]:
+    """The input and the stream after every block but the last."""
+    return [Place(0, "resid_pre"), *(Place(layer, STREAM) for layer in range(n_layers - 1))]
+
+
+class _FittedOnTheWay:
+    """An intervention made from the first rows that come to it: those of all fit sequences."""
+
+    def __init__(self, arm: Arm) -> None:
+        self._arm = arm
+        self._made: Intervention | None = None
+
+    def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
+        if self._made is None:
+            fit = Fit()
+            fit.update(rows, _positions(rows))
+            self._made = self._arm.make(fit)
+        return self._made(rows)
+
+
+def fitted_in_depth(contest: Contest, arm: Arm) -> dict[str, Intervention]:
+    """The arm's interventions through the whole stream, by hook name.
+
+    One forward pass over all fit sequences at once makes them: memory grows with these, but holds
+    one layer at a time.
+    """
+    model = contest.model
+    places = stream_places(model.cfg.n_layers)
+    made = {hook_name(place.layer, place.site): _FittedOnTheWay(arm) for place in places}
+    device = next(model.parameters()).device
+    with (
+        torch.no_grad(),
+        one_thread_pool(),
+        intervene(model, made, FIRST_POSITION) as intervention,
+    ):
+        run_trunk(model, contest.split.fit.to(device))
+        intervention.verify()
+    return dict(made)
+
+
+def fits_at(contest: Contest, places: Sequence[Place]) -> dict[Place, Fit]:
+    """What interventions at single places are made from, in one stream of the intact model."""
+    fits = {place: Fit() for place in places}
+
+    def listen(activations: Tensor, place: Place) -> None:
+        rows = activations[:, FIRST_POSITION:]
+        fits[place].update(rows, _positions(rows))
+
+    listeners = {hook_name(p.layer, p.site): partial(listen, place=p) for p in places}
+    stream(contest.model, contest.split.fit, listeners, batch_size=contest.batch_size)
+    return fits
+
+
+def _positions(rows: Tensor) -> Tensor:
+    return torch.arange(FIRST_POSITION, FIRST_POSITION + rows.shape[1])
+
+
+def _scored(contest: Contest, made: Mapping[str, Intervention]) -> Float[np.ndarray, " sequence"]:
+    with intervene(contest.model, made, FIRST_POSITION) as intervention:
+        losses = contest.losses(contest.model, contest.split.held_out)
+        intervention.verify()
+    return losses.double().numpy()
+
+
+def _still_readable(
+    contest: Contest, made: Mapping[str, Intervention], context: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    last = Place(contest.model.cfg.n_layers - 1, STREAM)
+    probes = {last: code_probes(contest.seed)}
+    with intervene(contest.model, made, FIRST_POSITION):
+        feed(contest.model, contest.split.fit, probes, "update", batch_size=contest.batch_size)
+        feed(
+            contest.model, contest.split.held_out, probes, "evaluate", batch_size=contest.batch_size
+        )
+    return reading_of(probes, dict(context)).rows
+
+
+def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    bootstrap = SequenceBootstrap(seed=contest.seed).update(np.stack([*found.values()], axis=1))
+    column = {arm: number for number, arm in enumerate(found)}
+
+    def row(arm: tuple[str, str], metric: str, of: ArrayFunction, chance: float) -> dict[str, Any]:
+        score = bootstrap.score(metric, of, chance=chance)
+        name, control = arm
+        own = {**vars(score), "positions": name, "control": control, "probe": PROBE}
+        return {**context, **own}
+
+    for arm, number in column.items():
+        yield row(arm, "nats", _less(number), contest.chance)
+        if arm == INTACT:
+            continue
+        yield row(arm, "increase", _less(number, column[INTACT]), 0.0)
+        noise = (arm[0], NOISE)
+        if arm != noise and noise in column:
+            yield row(arm, "over_noise", _less(number, column[noise]), 0.0)
+    worth = _less(column[NONE_KEPT, ""], column[INTACT])
+    if bootstrap.interval_of(worth)[0] <= 0:
+        return  # a share of what may be nothing
+    for code in CODES:
+        taken, alone = (without(code), ""), (only(code), "")
+        lost = _less(column[taken], column[INTACT])
+        regained = _less(column[NONE_KEPT, ""], column[alone])
+        yield row(taken, "needed", _share(lost, worth), 0.0)
+        yield row(alone, "enough", _share(regained, worth), 0.0)
+
+
+def _less(of: int, than: int | None = None) -> ArrayFunction:
+    """One of the means, or by how much it is above another."""
+    return lambda means: means[..., of] - (0.0 if than is None else means[..., than])
+
+
+def _share(part: ArrayFunction, whole: ArrayFunction) -> ArrayFunction:
+    return lambda means: part(means) / whole(means)
