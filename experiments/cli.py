@@ -71,6 +71,15 @@ Device = Annotated[
         help="A torch device: cpu, cuda, cuda:1, mps; auto spreads a pretrained model over all."
     ),
 ]
+Shards = Annotated[
+    int, typer.Option(help="Workers that share the sequences, each with a model of its own.")
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="Ray cluster that the workers run on, with a shared --out."
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Folder that run folders are made in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -92,6 +101,8 @@ def compare(
     sites: Sites = None,
     seed: Seed = None,
     device: Device = "cpu",
+    shards: Shards = 1,
+    ray: Ray = None,
     out: Out = Path("runs"),
     as_json: Json = False,
 ) -> None:
@@ -103,7 +114,7 @@ def compare(
         source | _sizes(seq_len, seed) | _reading(sequences, layers, sites),
         _trained(positions, init, steps, seq_len, seed),
     )
-    _run_comparison(chosen, device, out, as_json)
+    _run_comparison(chosen, device, shards, ray, out, as_json)
 
 
 @app.command()
@@ -120,6 +131,8 @@ def probe(
     sites: Sites = None,
     seed: Seed = None,
     device: Device = "cpu",
+    shards: Shards = 1,
+    ray: Ray = None,
     out: Out = Path("runs"),
     as_json: Json = False,
 ) -> None:
@@ -131,7 +144,7 @@ def probe(
         source | {"twins": False} | _sizes(seq_len, seed) | _reading(sequences, layers, sites),
         _trained(None, None, None, seq_len, seed),
     )
-    _run_comparison(chosen, device, out, as_json)
+    _run_comparison(chosen, device, shards, ray, out, as_json)
 
 
 @app.command()
@@ -179,6 +192,8 @@ def heads(
     sequences: Annotated[int | None, typer.Option(help="Sequences of text to read.")] = None,
     seed: Seed = None,
     device: Device = "cpu",
+    shards: Shards = 1,
+    ray: Ray = None,
     out: Out = Path("runs"),
     as_json: Json = False,
 ) -> None:
@@ -201,7 +216,7 @@ def heads(
     )
     from experiments.heads import classify_heads
 
-    found = classify_heads(chosen, out=out, device=device)
+    found = classify_heads(chosen, out=out, device=device, shards=shards, ray=ray)
     report = found.folder / "report.html"
     if as_json:
         table = json.loads(found.heads.to_json(orient="records"))
@@ -381,10 +396,12 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _run_comparison(config: CompareConfig, device: str, out: Path, as_json: bool) -> None:
+def _run_comparison(
+    config: CompareConfig, device: str, shards: int, ray: str | None, out: Path, as_json: bool
+) -> None:
     from experiments.hypotheses import compare as run
 
-    comparison = run(config, out=out, device=device)
+    comparison = run(config, out=out, device=device, shards=shards, ray=ray)
     report = comparison.folder / "report.html"
     if as_json:
         verdicts = [dataclasses.asdict(verdict) for verdict in comparison.verdicts]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
@@ -60,17 +60,58 @@ def read_cell(
     `positions` say which layers rotate and how far each sees. The same `tokens` and `seed` give
     readings whose bootstrap replicates are paired.
     """
-    probes = [HeadProbe(seed, window=layer.window) for layer in positions]
-    usages = {
-        layer.layer: FrequencyUsage(layer.rotary_dims, seed=seed)
-        for layer in positions
-        if layer.rotary_dims is not None
-    }
+    readers = head_readers(positions, seed)
+    read(model, tokens, readers, batch_size=batch_size, description=description)
+    judge(model, tokens, readers.probes, batch_size=batch_size, description=description)
+    return cell_of(model, tokens, readers, prompts, seed)
+
+
+@dataclass
+class HeadReaders:
+    """What becomes a `HeadCell`: the probe of every layer, of those that rotate how they use their
+    frequencies, and the losses of the sequences of text."""
+
+    probes: list[HeadProbe]
+    usages: dict[int, FrequencyUsage]
+    losses: Float[Tensor, " sequence"]
+
+    def merge(self, other: "HeadReaders") -> None:
+        """Adds what `other` read, of later sequences."""
+        for probe, theirs in zip(self.probes, other.probes, strict=True):
+            probe.merge(theirs)
+        for layer, usage in self.usages.items():
+            usage.merge(other.usages[layer])
+        self.losses = torch.cat([self.losses, other.losses])
+
+
+def head_readers(positions: Sequence[LayerPositions], seed: int) -> HeadReaders:
+    """Readers that have read nothing yet."""
+    return HeadReaders(
+        [HeadProbe(seed, window=layer.window) for layer in positions],
+        {
+            layer.layer: FrequencyUsage(layer.rotary_dims, seed=seed)
+            for layer in positions
+            if layer.rotary_dims is not None
+        },
+        torch.empty(0),
+    )
+
+
+def read(
+    model: Any,
+    tokens: HeadTokens,
+    readers: HeadReaders,
+    *,
+    batch_size: int,
+    description: str | None = None,
+) -> None:
+    """Give the readers every kind of tokens but the held-out scores, which `judge` is for."""
+    probes = readers.probes
     run = partial(_stream, model, batch_size=batch_size, description=description)
     run(
         tokens.text,
         _on_patterns(probes, _text_reader)
-        | on_rotated(model, {layer: usage.update for layer, usage in usages.items()}),
+        | on_rotated(model, {layer: usage.update for layer, usage in readers.usages.items()}),
         "text",
     )
     run(tokens.repeated, _on_patterns(probes, partial(_repeated_reader, tokens)), "repeated tokens")
@@ -79,25 +120,38 @@ def read_cell(
         _on_patterns(probes, lambda probe: partial(probe.read_copies, start=tokens.start)),
         "copies",
     )
-    site = _scores_site(model, tokens.text[:1])
-    for alphabet, held_out in ((tokens.alphabet_fit, False), (tokens.alphabet_held_out, True)):
-        label = description and f"{description}, {'scores' if held_out else 'fit of scores'}"
-        bar = tqdm(alphabet.split(batch_size), desc=label, disable=label is None, leave=False)
-        # A hook does not see its tokens, which the scores are read with: one batch after another.
-        for batch in bar:
-            listeners = {
-                f"blocks.{layer}.attn.{site}": partial(
-                    _read_scores, probe, tokens=batch, held_out=held_out, site=site
-                )
-                for layer, probe in enumerate(probes)
-            }
-            stream(model, batch, listeners, batch_size=batch_size)
+    label = description and f"{description}, fit of scores"
+    _stream_scores(model, tokens.alphabet_fit, probes, batch_size, label, held_out=False)
+    readers.losses = sequence_losses(model, tokens.text)
+
+
+def judge(
+    model: Any,
+    tokens: HeadTokens,
+    probes: Sequence[HeadProbe],
+    *,
+    batch_size: int,
+    description: str | None = None,
+) -> None:
+    """Judge held-out scores by what `read` has fitted."""
+    label = description and f"{description}, scores"
+    _stream_scores(model, tokens.alphabet_held_out, probes, batch_size, label, held_out=True)
+
+
+def cell_of(
+    model: Any,
+    tokens: HeadTokens,
+    readers: HeadReaders,
+    prompts: Sequence[Int[Tensor, " pos"]],
+    seed: int,
+) -> HeadCell:
+    """What came out, once all is read and judged; `model` is run on the prompts."""
     with one_thread_pool():
-        scores = [probe.result() for probe in probes]
+        scores = [probe.result() for probe in readers.probes]
     return HeadCell(
         scores=scores,
-        frequencies=_frequencies(usages, len(probes), model.cfg.n_heads),
-        loss=_loss(model, tokens, seed),
+        frequencies=_frequencies(readers.usages, len(scores), model.cfg.n_heads),
+        loss=_loss(readers.losses, tokens, model.cfg.d_vocab, seed),
         patterns=[_patterns(model, prompt) for prompt in prompts],
     )
 
@@ -109,12 +163,25 @@ def read_layer(
     *,
     seed: int,
     batch_size: int,
-    description: str | None,
 ) -> HeadScores:
     """One layer's scores on text and repeated tokens; passes end there.
 
     With the same `seed` and `batch_size` they are paired with those of `read_cell`.
     """
+    probe = layer_probe(model, layer, tokens, seed=seed, batch_size=batch_size)
+    with one_thread_pool():
+        return probe.result()
+
+
+def layer_probe(
+    model: Any,
+    layer: LayerPositions,
+    tokens: HeadTokens,
+    *,
+    seed: int,
+    batch_size: int,
+) -> HeadProbe:
+    """The probe behind `read_layer`."""
     probe, hook = HeadProbe(seed, window=layer.window), f"blocks.{layer.layer}.attn.hook_pattern"
     for sequences, reader in (
         (tokens.text, _text_reader(probe)),
@@ -126,10 +193,8 @@ def read_layer(
             {hook: reader},
             batch_size=batch_size,
             until=hook,
-            description=description,
         )
-    with one_thread_pool():
-        return probe.result()
+    return probe
 
 
 def _text_reader(probe: HeadProbe) -> Listener:
@@ -138,6 +203,28 @@ def _text_reader(probe: HeadProbe) -> Listener:
 
 def _repeated_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:
     return partial(probe.read_repeated, period=tokens.period, start=tokens.start)
+
+
+def _stream_scores(
+    model: Any,
+    alphabet: Int[Tensor, "sequence pos"],
+    probes: Sequence[HeadProbe],
+    batch_size: int,
+    label: str | None,
+    *,
+    held_out: bool,
+) -> None:
+    site = _scores_site(model, alphabet[:1])
+    bar = tqdm(alphabet.split(batch_size), desc=label, disable=label is None, leave=False)
+    # A hook does not see its tokens, which the scores are read with: one batch after another.
+    for batch in bar:
+        listeners = {
+            f"blocks.{layer}.attn.{site}": partial(
+                _read_scores, probe, tokens=batch, held_out=held_out, site=site
+            )
+            for layer, probe in enumerate(probes)
+        }
+        stream(model, batch, listeners, batch_size=batch_size)
 
 
 def _read_scores(
@@ -227,11 +314,11 @@ def _frequencies(
     return {"query_norm": found["query"], "key_norm": found["key"], "high_share": high}
 
 
-def _loss(model: Any, tokens: HeadTokens, seed: int) -> Score:
-    losses = SequenceBootstrap(seed=seed)
-    losses.update(rearrange(sequence_losses(model, tokens.text), "sequence -> sequence 1"))
-    unigram = unigram_losses(tokens.text_before, tokens.text, model.cfg.d_vocab)
-    return losses.score("loss", lambda means: means[:, 0], chance=float(unigram.mean()))
+def _loss(losses: Float[Tensor, " sequence"], tokens: HeadTokens, d_vocab: int, seed: int) -> Score:
+    bootstrap = SequenceBootstrap(seed=seed)
+    bootstrap.update(rearrange(losses, "sequence -> sequence 1"))
+    unigram = unigram_losses(tokens.text_before, tokens.text, d_vocab)
+    return bootstrap.score("loss", lambda means: means[:, 0], chance=float(unigram.mean()))
 
 
 def _patterns(model: Any, prompt: Int[Tensor, " pos"]) -> np.ndarray:

@@ -7,7 +7,7 @@ written to disk when it is done.
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,11 +25,13 @@ from experiments import head_rows as rows
 from experiments.example import example_strings
 from experiments.finished_run import FinishedRun
 from experiments.head_cells import HeadCell, load_cell, read_cell, read_layer, write_cell
+from experiments.head_shards import read_cell_in_shards, read_layer_in_shards
 from experiments.head_summary import headline, markdown_table
 from experiments.head_tokens import HeadTokens, head_tokens
 from experiments.heads_config import HeadsConfig
 from experiments.measurements import table, write_arrays, write_table
 from experiments.run_folder import RunFolder
+from experiments.shards import Shards, check_shards, note_on, opened
 from experiments.subjects import Subject, random_init, subject_of
 from nope_interp.ablation import ablate_positions
 from nope_interp.composition import k_composition
@@ -135,6 +137,8 @@ def classify_heads(
     *,
     out: Path | str = "runs",
     device: str = "cpu",
+    shards: int = 1,
+    ray: str | None = None,
     show_progress: bool = True,
 ) -> HeadClassification:
     """Run the classification, or go on with one that was interrupted, or read one that is finished.
@@ -144,22 +148,39 @@ def classify_heads(
             small model.
         out: the folder that run folders are made in.
         device: a torch device, or "auto" to spread a pretrained model over several.
+        shards: into how many shares the sequences are cut, each read by a worker with a model of
+            its own; see `experiments.shards` for what that leaves as it is.
+        ray: HOST:PORT of a running Ray cluster for the workers, of which this machine is part and
+            whose machines share `out`; None has them here.
         show_progress: draw progress bars on standard error.
 
-    Raises UserError for anything in `config` that cannot be done, an unwritable `out`, and
-    activations that are not finite.
+    Raises UserError for anything in `config` that cannot be done, an unwritable `out`, shards that
+    the sequences or the device do not allow, a cluster that cannot be used, and activations that
+    are not finite.
     """
     config = HeadsConfig() if config is None else config
     if not isinstance(config, HeadsConfig):
         raise UserError(f"the config is {type(config).__name__}: give a HeadsConfig.")
     if device != "auto":
         check_device(device)
+    check_shards(shards, ray, n_sequences=config.n_sequences, device=device)
     _check_ablation(config)
     run = RunFolder.of(Path(out), config).begin(config)
-    return HeadClassification.made_in(run, lambda: _run(config, run, device, show_progress))
+
+    def make() -> None:
+        with opened(shards, ray, device) as workers:
+            _run(config, run, device, show_progress, workers)
+
+    return HeadClassification.made_in(run, make)
 
 
-def _run(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) -> None:
+def _run(
+    config: HeadsConfig,
+    run: RunFolder,
+    device: str,
+    show_progress: bool,
+    workers: Shards | None,
+) -> None:
     began = time.monotonic()
     subject = _subject(config, run, device, show_progress)
     with _ablated(subject.model, config) as ablation:
@@ -169,38 +190,41 @@ def _run(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) 
     positions = layer_positions(subject.model)
     tokens = head_tokens(subject, config)
     prompts = _prompts(subject, config, tokens)
-    read = partial(
-        read_cell,
-        tokens=tokens,
-        seed=config.seed,
-        batch_size=config.batch_size,
-    )
+    # Cells are compared resample by resample: those of other shards are of other resamples.
+    folder = run.cells if workers is None else run.cells / f"{workers.n}-shards"
 
-    def cell(title: str, model: Any, shown: Sequence[Tensor], lifted: bool = False) -> HeadCell:
-        path = run.cells / f"{re.sub('[^a-z0-9.]+', '-', title)}.safetensors"
+    def cell(title: str, read: Subject, shown: Sequence[Tensor], ablated: bool = False) -> HeadCell:
+        path = folder / f"{re.sub('[^a-z0-9.]+', '-', title)}.safetensors"
         found = load_cell(path)
         if found is None:
-            found = read(
-                model,
-                positions=_seen(positions, config) if lifted else positions,
+            reader: Callable[..., HeadCell] = read_cell
+            if workers is not None:
+                condition = partial(_ablated, config=config) if ablated else nullcontext
+                reader = partial(read_cell_in_shards, workers, read.recipe, condition)
+            found = reader(
+                read.model,
+                tokens=tokens,
+                positions=_seen(positions, config) if ablated and config.lift_window else positions,
                 prompts=shown,
+                seed=config.seed,
+                batch_size=config.batch_size,
                 description=title if show_progress else None,
             )
             write_cell(found, path)
         return found
 
-    cells = {INTACT: cell(INTACT, subject.model, prompts)}
+    cells = {INTACT: cell(INTACT, subject, prompts)}
     # Where the subject is untrained itself, the next draw of such weights.
-    twin = random_init(subject, config.seed, draw=int(config.random_init)).model
+    twin = random_init(subject, config.seed, draw=int(config.random_init))
     nulls = {INTACT: cell(TWIN, twin, [])}
     alone: Sequence[HeadScores] = ()
     if name is not None:
         with _ablated(subject.model, config) as ablation:
-            cells[name] = cell(name, subject.model, prompts, lifted=config.lift_window)
+            cells[name] = cell(name, subject, prompts, ablated=True)
             ablation.verify()
-        with _ablated(twin, config):
-            nulls[name] = cell(f"{TWIN}, {name}", twin, [], lifted=config.lift_window)
-        alone = _one_layer_at_a_time(config, run, subject.model, tokens, cells, show_progress)
+        with _ablated(twin.model, config):
+            nulls[name] = cell(f"{TWIN}, {name}", twin, [], ablated=True)
+        alone = _one_layer_at_a_time(config, folder, subject, tokens, cells, show_progress, workers)
     labels = {title: classify(found.scores, nulls[title].scores) for title, found in cells.items()}
     write_arrays(_arrays(config, subject.model, cells), run.arrays)
     rows_of_run = _rows(config, subject, tokens, cells, nulls, alone, labels)
@@ -210,7 +234,7 @@ def _run(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) 
         "positions": describe_positions(subject.model),
         "ablation": name,
         "prompts": [example_strings(subject, prompt) for prompt in prompts],
-        "notes": [*_notes(tokens, cells), *caveats],
+        "notes": [*note_on(workers), *_notes(tokens, cells), *caveats],
     }
     run.finish(facts, config, time.monotonic() - began)
 
@@ -245,11 +269,12 @@ def _ablated(model: Any, config: HeadsConfig) -> AbstractContextManager[Any]:
 
 def _one_layer_at_a_time(
     config: HeadsConfig,
-    run: RunFolder,
-    model: Any,
+    folder: Path,
+    subject: Subject,
     tokens: HeadTokens,
     cells: Mapping[str, HeadCell],
     show_progress: bool,
+    workers: Shards | None,
 ) -> list[HeadScores]:
     """Each layer's scores where it alone is ablated: what its heads themselves owe to positions.
 
@@ -257,10 +282,10 @@ def _one_layer_at_a_time(
     that are added to the embedding cannot be taken from one layer: there it is the whole model.
     """
     intact, ablated = cells.values()
-    positions = layer_positions(model)
+    positions = layer_positions(subject.model)
     if any(layer.encoding in ("learned", "sinusoidal") for layer in positions):
         return ablated.scores
-    path = run.cells / "alone.safetensors"
+    path = folder / "alone.safetensors"
     kept = load_cell(path)
     if kept is not None:
         return kept.scores
@@ -271,14 +296,16 @@ def _one_layer_at_a_time(
     for layer in bar:
         lifted = config.lift_window and layer.window is not None
         only = replace(config, ablate_layers=(layer.layer,), lift_window=lifted)
-        with _ablated(model, only):
-            scores[layer.layer] = read_layer(
-                model,
+        reader: Callable[..., HeadScores] = partial(read_layer, subject.model)
+        if workers is not None:
+            condition = partial(_ablated, config=only)
+            reader = partial(read_layer_in_shards, workers, subject.recipe, condition)
+        with _ablated(subject.model, only):
+            scores[layer.layer] = reader(
                 replace(layer, window=None) if lifted else layer,
                 tokens,
                 seed=config.seed,
                 batch_size=config.batch_size,
-                description=None,
             )
     write_cell(replace(intact, scores=scores, frequencies={}, patterns=[]), path)
     return scores

@@ -8,6 +8,7 @@ cells of the run; each is one stream through the model, and is written to disk w
 import time
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ from experiments.measurements import (
 from experiments.mechanism import linear_probe_sentence
 from experiments.report.data import ReportData
 from experiments.run_folder import RunFolder
+from experiments.shards import Shards, check_shards, measure_in_shards, note_on, opened
 from experiments.subjects import Subject, subjects
 from experiments.verdict import Verdict, headline, verdicts
 from nope_interp.devices import check_device
@@ -85,6 +87,8 @@ def compare(
     *,
     out: Path | str = "runs",
     device: str = "cpu",
+    shards: int = 1,
+    ray: str | None = None,
     show_progress: bool = True,
 ) -> Comparison:
     """Run the comparison, or go on with one that was interrupted, or read one that is finished.
@@ -93,23 +97,40 @@ def compare(
         config: which model, which tokens, how many; the default trains the embedded small model.
         out: the folder that run folders are made in.
         device: a torch device, or "auto" to spread a pretrained model over several.
+        shards: into how many shares the sequences are cut, each read by a worker with a model of
+            its own; see `experiments.shards` for what that leaves as it is.
+        ray: HOST:PORT of a running Ray cluster for the workers, of which this machine is part and
+            whose machines share `out`; None has them here.
         show_progress: draw progress bars on standard error.
 
-    Raises UserError for anything in `config` that cannot be done, an unwritable `out`, and
-    activations that are not finite.
+    Raises UserError for anything in `config` that cannot be done, an unwritable `out`, shards that
+    the sequences or the device do not allow, a cluster that cannot be used, and activations that
+    are not finite.
     """
     config = CompareConfig() if config is None else config
     if not isinstance(config, CompareConfig):
         raise UserError(f"the config is {type(config).__name__}: give a CompareConfig.")
     if device != "auto":
         check_device(device)
+    check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
     run = RunFolder.of(Path(out), config).begin(config)
-    return Comparison.made_in(run, lambda: _run(config, run, device, show_progress))
+
+    def make() -> None:
+        with opened(shards, ray, device) as workers:
+            _run(config, run, device, show_progress, workers)
+
+    return Comparison.made_in(run, make)
 
 
-def _run(config: CompareConfig, run: RunFolder, device: str, show_progress: bool) -> None:
+def _run(
+    config: CompareConfig,
+    run: RunFolder,
+    device: str,
+    show_progress: bool,
+    workers: Shards | None,
+) -> None:
     began = time.monotonic()
-    facts: dict[str, Any] = {"notes": []}
+    facts: dict[str, Any] = {"notes": [*note_on(workers)]}
     for subject in subjects(config, run, device, show_progress):
         facts["model"] = subject.name
         facts["n_layers"] = subject.n_layers
@@ -120,7 +141,7 @@ def _run(config: CompareConfig, run: RunFolder, device: str, show_progress: bool
         facts["example_tokens"] = example_strings(subject, example)
         for cell in cells:
             drawn = example if cell is cells[0] else None
-            _measure_cell(config, run, subject, cell, drawn, show_progress)
+            _measure_cell(config, run, subject, cell, drawn, show_progress, workers)
     _gather(run)
     run.finish(facts, config, time.monotonic() - began)
 
@@ -148,6 +169,7 @@ def _measure_cell(
     cell: _Cell,
     example: Tensor | None,
     show_progress: bool,
+    workers: Shards | None,
 ) -> None:
     key = cell.key(subject.variant)
     stem = key.replace("/", "-")
@@ -168,8 +190,11 @@ def _measure_cell(
         "begin_token": cell.begin_token,
         "seed": config.seed,
     }
-    reading = measure(
-        subject.model,
+    if workers is None:
+        read = partial(measure, subject.model)
+    else:
+        read = partial(measure_in_shards, workers, subject.recipe)
+    reading = read(
         split,
         places(subject.n_layers, config.sites, config.layers),
         context=context,

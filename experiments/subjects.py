@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.compare_config import CompareConfig
+from experiments.recipe import Recipe, untrained
 from experiments.run_folder import RunFolder
 from experiments.subject_config import SubjectConfig
 from experiments.train import trained_model
@@ -29,7 +30,8 @@ class Subject:
     """One variant of a model, ready to be streamed, and the tokens that it is read on.
 
     The first source is the one that the model was made for; examples are drawn from it. `positions`
-    names the encoding, or says "its own" for a pretrained model's.
+    names the encoding, or says "its own" for a pretrained model's. `recipe` makes the same model in
+    another process.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Subject:
     tokenizer: Any
     sources: tuple[TokenSource, ...]
     positions: str
+    recipe: Recipe
     notes: tuple[str, ...] = ()
 
     @property
@@ -70,7 +73,8 @@ def subjects(
     if isinstance(subject.model, HookedTransformer) and subject.model.config.causal:
         notes = (_BIDIRECTIONAL_NOTE,) if subject.positions == "none" else ()
         twin = bidirectional_twin(subject.model)
-        yield replace(subject, variant="bidirectional", model=twin, notes=notes)
+        recipe = replace(subject.recipe, twin="bidirectional")
+        yield replace(subject, variant="bidirectional", model=twin, notes=notes, recipe=recipe)
 
 
 def subject_of(
@@ -90,7 +94,8 @@ def subject_of(
         return loaded_subject(config, device, needed=needed)
     task = _own_task(config, device, needed)
     trained = trained_model(config, run, device, show_progress)
-    return _own_subject(task, trained, _own_name(config), device)
+    recipe = Recipe(str(run.model), device)
+    return _own_subject(task, trained, _own_name(config), recipe)
 
 
 def loaded_subject(config: SubjectConfig, device: str, *, needed: Mapping[Split, int]) -> Subject:
@@ -112,13 +117,12 @@ def random_init(subject: Subject, seed: int, *, draw: int = 0) -> Subject:
     model's are drawn by its own initialisation from `seed`.
     """
     if isinstance(subject.model, HookedTransformer):
-        config = subject.model.config
-        own = replace(config, seed=config.seed + draw)
-        twin: Any = HookedTransformer(own).to(subject.model.cfg.device)
+        twin: Any = untrained(subject.model, draw)
     else:
         loaded = Pretrained(subject.model, subject.tokenizer, subject.name)
         twin = random_twin(loaded, seed + draw).model
-    return replace(subject, variant="random-init", model=twin, notes=())
+    recipe = replace(subject.recipe, twin="random-init", seed=seed, draw=draw)
+    return replace(subject, variant="random-init", model=twin, notes=(), recipe=recipe)
 
 
 def _checkpoint_subject(
@@ -133,7 +137,7 @@ def _checkpoint_subject(
             f"sequences of {config.seq_len} tokens are longer than the model's context of "
             f"{model.config.n_ctx}: add --seq-len {model.config.n_ctx}."
         )
-    return _own_subject(task, model, config.model_name(), device)
+    return _own_subject(task, model, config.model_name(), Recipe(path, device))
 
 
 def _own_task(config: SubjectConfig, device: str, needed: Mapping[Split, int]) -> Task:
@@ -144,14 +148,15 @@ def _own_task(config: SubjectConfig, device: str, needed: Mapping[Split, int]) -
     return task
 
 
-def _own_subject(task: Task, model: HookedTransformer, name: str, device: str) -> Subject:
+def _own_subject(task: Task, model: HookedTransformer, name: str, recipe: Recipe) -> Subject:
     return Subject(
         name=name,
         variant="trained",
-        model=model.to(device),
+        model=model.to(recipe.device),
         tokenizer=task.tokenizer,
         sources=(task.source(), task.uniform_source()),
         positions=model.config.positions,
+        recipe=recipe,
     )
 
 
@@ -178,6 +183,7 @@ def _pretrained_subject(
         tokenizer=loaded.tokenizer,
         sources=(text_source, loaded.uniform_source()),
         positions="its own",
+        recipe=Recipe(name, device, config.revision, config.dtype),
         notes=_notes_on_pretrained(loaded.model, config),
     )
 

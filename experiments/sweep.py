@@ -209,12 +209,12 @@ def run_sweep(
     if ray is not None:
         check_answers(ray)
     # Loads torch, which takes longer.
-    from experiments.sweep_workers import check_cells, pool_of, run_all
+    from experiments.sweep_workers import check_cells, run_all, sweep_pool
 
     if not isinstance(config, SweepConfig):
         config = SweepConfig.read(Path(config))
     check_cells(config, device, here=ray is None)
-    pool = pool_of(len(config.cells), jobs, ray, gpus_per_cell, device)
+    pool = sweep_pool(len(config.cells), jobs, ray, gpus_per_cell, device)
     sweep = _begin(config, Path(out))
     with sweep.locked():
         left = [cell for cell in sweep.cells if sweep.state(cell) != "done"]

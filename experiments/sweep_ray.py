@@ -1,4 +1,4 @@
-"""Ray clusters as a place where joblib runs cells. Ray is optional, and imported when asked for."""
+"""Ray clusters as a place where joblib runs jobs. Ray is optional, and imported when asked for."""
 
 import socket
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ def check_answers(address: str) -> None:
         ) from error
 
 
-def room(address: str, gpus_per_cell: float) -> int:
-    """How many cells a cluster holds at once; connects to it.
+def room(address: str, gpus_per_job: float) -> int:
+    """How many jobs a cluster holds at once; connects to it.
 
     Raises UserError where Ray is not installed, the cluster cannot be used or is too small.
     """
@@ -54,33 +54,33 @@ def room(address: str, gpus_per_cell: float) -> int:
         ) from error
     register_ray()
     held = ray.cluster_resources()
-    cells = int(held.get("CPU", 0))
-    if gpus_per_cell:
-        cells = min(cells, int(held.get("GPU", 0) / gpus_per_cell))
+    jobs = int(held.get("CPU", 0))
+    if gpus_per_job:
+        jobs = min(jobs, int(held.get("GPU", 0) / gpus_per_job))
     # joblib makes a pool of two at the least.
-    if cells < 2:
+    if jobs < 2:
         raise UserError(
-            f"the Ray cluster at {address!r} has room for {cells} cells at once, and two are "
-            "needed: leave --ray out and sweep on one machine."
+            f"the Ray cluster at {address!r} has room for {jobs} workers at once, and two are "
+            "needed: leave --ray out and stay on one machine."
         )
-    return cells
+    return jobs
 
 
 @contextmanager
-def backend_of(gpus_per_cell: float) -> Iterator[None]:
-    """The context in which joblib runs one cell on each CPU of the cluster, or on its GPUs.
+def backend_of(gpus_per_job: float) -> Iterator[None]:
+    """The context in which joblib runs one job on each CPU of the cluster, or on its GPUs.
 
     Raises UserError where the cluster cannot run any, as without this project on its machines.
     """
     from ray.exceptions import RayError
 
-    kept = {"num_cpus": 1, "num_gpus": gpus_per_cell}
+    kept = {"num_cpus": 1, "num_gpus": gpus_per_job}
     with parallel_config("ray", ray_remote_args=kept):
         try:
             yield
         except RayError as error:
             raise UserError(
-                f"the Ray cluster cannot run cells ({str(error).splitlines()[-1]}): each of its "
+                f"the Ray cluster cannot run this ({str(error).splitlines()[-1]}): each of its "
                 "machines needs this version of nope-interp."
             ) from error
 

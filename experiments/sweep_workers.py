@@ -6,26 +6,22 @@ cell runs alone, so that the third is its own doing and it is failed.
 """
 
 import fcntl
-import os
-import threading
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-from joblib import Parallel, cpu_count, delayed, parallel_config
-from joblib.externals.loky.process_executor import BrokenProcessPool
+from joblib import cpu_count
 
 from experiments.registry import Experiment
 from experiments.subject_config import SubjectConfig
 from experiments.sweep import Cell, Sweep
 from experiments.sweep_config import SweepConfig
+from experiments.workers import Pool, WorkerDied, pool_of, settle
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
@@ -34,46 +30,6 @@ from nope_interp.training import check_trainable
 from probes.errors import ProbeError
 
 MOST_DEATHS = 3
-
-
-class WorkerDied(Exception):
-    """A worker is gone, and joblib has given up what the others were doing."""
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Where cells run.
-
-    Attributes:
-        at_once: how many cells.
-        threads: of each.
-        backend: the context in which joblib finds its workers.
-        deaths: what it raises where one is gone.
-        parent: the process that workers end with; None where something else sees to it.
-    """
-
-    at_once: int
-    threads: int
-    backend: Callable[[], AbstractContextManager[Any]]
-    deaths: tuple[type[Exception], ...] = ()
-    parent: int | None = None
-
-    def run(self, jobs: Sequence["Job"], at_once: int) -> dict[int, str]:
-        """Run all jobs; why some failed, by the number of their cell.
-
-        Raises WorkerDied where a process ended without a word.
-        """
-        # Two workers, of which one is idle, where cells run one by one: with a single one joblib
-        # would run them in this process, and what kills a cell would kill the sweep.
-        workers = max(2, self.at_once)
-        with self.backend():
-            parallel = Parallel(n_jobs=workers, pre_dispatch=at_once, batch_size=1)
-            try:
-                said = parallel(delayed(run_cell)(job) for job in jobs)
-            except self.deaths as error:
-                raise WorkerDied(str(error)) from error
-        found = zip(jobs, said, strict=True)
-        return {job.cell.number: why for job, why in found if why is not None}
 
 
 @dataclass(frozen=True)
@@ -102,7 +58,7 @@ def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> Non
         together = [job for job in left if deaths[job.cell.number] < MOST_DEATHS - 1]
         batch, at_once = (together, pool.at_once) if together else (left[:1], 1)
         try:
-            failures = pool.run(batch, at_once)
+            said = pool.run(run_cell, batch, at_once)
         except WorkerDied as error:
             running = [job for job in batch if _abandoned(job)]
             for job in running:
@@ -122,18 +78,15 @@ def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> Non
         else:
             ran = {job.cell.number for job in batch}
             left = [job for job in left if job.cell.number not in ran]
-            for job in batch:
-                if job.cell.number in failures and not job.log.is_file():
-                    _write_log(job, failures[job.cell.number])
+            for job, why in zip(batch, said, strict=True):
+                if why is not None and not job.log.is_file():
+                    _write_log(job, why)
 
 
 def run_cell(job: Job) -> str | None:
     """Run a cell in this process; why it failed, which its log says too, or None."""
-    if job.parent is not None:
-        _end_with(job.parent)
     try:
-        os.chdir(job.working_folder)  # where relative names of models and texts hold
-        torch.set_num_threads(job.threads)
+        settle(job.threads, job.working_folder, job.parent)
         with _marked(job.marker):
             config = job.experiment.read(job.cell.config)
             job.experiment.run(config, job.cell.folder.parent, job.device)
@@ -164,7 +117,7 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
             raise UserError(f"{cell.label}: {error}") from error
 
 
-def pool_of(
+def sweep_pool(
     n_cells: int, jobs: int | None, ray: str | None, gpus_per_cell: float, device: str
 ) -> Pool:
     """The pool that these options ask for; no larger than all cells of the sweep need.
@@ -176,19 +129,13 @@ def pool_of(
     if not gpus_per_cell >= 0:
         raise UserError(f"GPUs per cell are {gpus_per_cell:g}: give 0 or more.")
     if ray is not None:
-        from experiments.sweep_ray import backend_of, deaths, room
-
         if gpus_per_cell and not device.startswith("cuda"):
             raise UserError(f"GPUs are kept for cells on the device {device!r}: add --device cuda.")
-        at_once = min(jobs or n_cells, n_cells, room(ray, gpus_per_cell))
-        return Pool(at_once, 1, partial(backend_of, gpus_per_cell), deaths())
+        return pool_of(min(jobs or n_cells, n_cells), ray, gpus_per_cell)
     if gpus_per_cell:
         raise UserError("GPUs per cell are for Ray: add --ray HOST:PORT, or leave them out.")
-    at_once = min(jobs or cpu_count(), n_cells)
     # A number of threads can change last digits: the same for what is left as for the whole.
-    threads = max(1, cpu_count() // at_once)
-    backend = partial(parallel_config, "loky", inner_max_num_threads=threads)
-    return Pool(at_once, threads, backend, (BrokenProcessPool,), os.getpid())
+    return pool_of(min(jobs or cpu_count(), n_cells), None)
 
 
 def _job(sweep: Sweep, cell: Cell, pool: Pool, device: str) -> Job:
@@ -196,21 +143,6 @@ def _job(sweep: Sweep, cell: Cell, pool: Pool, device: str) -> Job:
     placed = Cell(cell.number, cell.values, cell.config, here / cell.folder)
     marker, log = here / sweep.marker(cell), here / sweep.log(cell)
     return Job(sweep.experiment, placed, marker, log, device, pool.threads, here, pool.parent)
-
-
-@cache
-def _end_with(parent: int) -> None:
-    """From now on this process ends with its parent: a killed sweep leaves no workers behind.
-
-    joblib's own would go on for minutes, with their memory and their device.
-    """
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

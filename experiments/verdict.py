@@ -116,7 +116,7 @@ def _best_place(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str
             "experiment again."
         )
     kept = (*CONDITION, "layer", "site", "metric", "value", "chance", "n")
-    low, high = _widened(best["value"], best["ci_low"], best["ci_high"], n_compared, best["n"])
+    low, high = widened(best["value"], best["ci_low"], best["ci_high"], n_compared, best["n"])
     row = {name: best[name] for name in kept} | {
         "ci_low": low,
         "ci_high": high,
@@ -126,8 +126,8 @@ def _best_place(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str
     return {**row, "verdict": _word(row, smaller)}
 
 
-def _widened(value: float, low: float, high: float, n_compared: int, n: int) -> tuple[float, float]:
-    """The 95% interval stretched to hold for `n_compared` at once, with Student's tails."""
+def widened(value: float, low: float, high: float, n_compared: int, n: int) -> tuple[float, float]:
+    """A 95% interval stretched to hold for `n_compared` at once, with Student's tails."""
     stretch = float(student.ppf(1 - 0.025 / n_compared, n - 1) / norm.ppf(0.975))
     return value - stretch * (value - low), value + stretch * (high - value)
 

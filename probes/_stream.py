@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes._position_errors import PositionErrors
-from probes.controls import shuffled_positions
+from probes.controls import shuffled_positions, skip_shuffled
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
 
@@ -45,8 +45,9 @@ class Stream(ABC):
     what to keep of a batch (`_fit`), how to solve (`_solve`), what to keep of a held-out batch
     (`_score`), and what came out (`_result`).
 
-    Over several machines: `merge` what each saw with `update` into one probe, send each machine
-    a `for_shard` of it, `evaluate` there, and `merge` again.
+    Over several machines: send each a `for_shard` of a new probe, `update` it there and `merge` all
+    into one; send each a `for_shard` of that, `evaluate` there, and `merge` again. Every value is
+    then that of one probe alone, to rounding; intervals are of other resamples.
     """
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
@@ -56,11 +57,9 @@ class Stream(ABC):
         self._solved = False
         self._d_model = 0
         self._positions = torch.empty(0, dtype=torch.int64)
-        self._set_seed(seed)
-
-    def _set_seed(self, seed: int) -> None:
         self.seed = seed
         self._generator = torch.Generator().manual_seed(seed)
+        self._dealt_elsewhere = 0
 
     # Shapes are checked here, in words, rather than by the annotation.
     def update(self, activations: Tensor, positions: Tensor) -> None:
@@ -117,17 +116,21 @@ class Stream(ABC):
         else:
             self._merge_fit(other)
             self.n_fitted += other.n_fitted
+            self._deal_after(self._n_dealt(self.n_fitted))
         self.n_held_out += other.n_held_out
 
-    def for_shard(self: Probe, seed: int) -> Probe:
-        """A copy with the same fit and its own randomness, to `evaluate` on another machine.
+    def for_shard(self: Probe, seed: int, start: int) -> Probe:
+        """A copy with the same fit, to `update` or to `evaluate` on another machine.
 
-        Give every shard another seed. Raises ProbeError after `evaluate`.
+        seed: of its bootstrap; give every shard another. start: how many of the sequences to fit
+        on, or else of those held out, come before the shard's own, so that they are dealt the
+        shuffled labels that one probe alone would deal them. Raises ProbeError after `evaluate`.
         """
         if self._solved:
             raise ProbeError("for_shard() came after evaluate(): hand the copies out before it")
         shard = copy.deepcopy(self)
-        shard._set_seed(seed)
+        shard.seed = seed
+        shard._deal_after(self._n_dealt(self.n_fitted) + self._n_dealt(start))
         return shard
 
     def result(self) -> dict[str, ProbeResult]:
@@ -185,7 +188,18 @@ class Stream(ABC):
     def _labels(self, batch: int) -> Int[Tensor, "control batch pos"]:
         """The true positions, and for the control the same ones shuffled."""
         true = repeat(self._positions, "pos -> batch pos", batch=batch)
+        skip_shuffled(self._dealt_elsewhere, self._positions, self._generator)
+        self._dealt_elsewhere = 0
         return torch.stack([true, shuffled_positions(batch, self._positions, self._generator)])
+
+    def _deal_after(self, n_sequences: int) -> None:
+        """The next shuffled labels are those that come after as many sequences'."""
+        self._generator.manual_seed(self._generator.initial_seed())
+        self._dealt_elsewhere = n_sequences
+
+    def _n_dealt(self, n_sequences: int) -> int:
+        """How many of the first sequences of a stage are dealt labels."""
+        return n_sequences
 
     def _position_errors(
         self, target: Float[Tensor, " pos"], uninformed: float | None = None

@@ -14,6 +14,9 @@ from probes.scores import Score
 # Small enough for a function to be linear over it, large enough for float64 to resolve it.
 _STEP = 1e-4
 
+# Sequences, so that however many there are, memory does not grow.
+_SKIPPED_AT_ONCE = 1024
+
 ArrayFunction = Callable[[np.ndarray], np.ndarray]
 
 
@@ -37,6 +40,15 @@ def shuffled_positions(
     """
     orders = torch.rand(batch, len(positions), generator=generator).argsort(dim=-1)
     return positions[orders]
+
+
+def skip_shuffled(
+    n_sequences: int, positions: Int[Tensor, " pos"], generator: torch.Generator
+) -> None:
+    """Leaves `generator` as `shuffled_positions` would after as many sequences."""
+    for start in range(0, n_sequences, _SKIPPED_AT_ONCE):
+        n = min(_SKIPPED_AT_ONCE, n_sequences - start)
+        torch.rand(n, len(positions), generator=generator)
 
 
 class SequenceBootstrap:

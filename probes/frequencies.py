@@ -49,6 +49,21 @@ class FrequencyUsage:
         high = _shares(query, key)[..., : n_high(self.rotated // 2)].sum(-1)
         self._high.update(high.cpu())
 
+    def merge(self, other: "FrequencyUsage") -> None:
+        """Adds what `other` saw: the same layer, other sequences.
+
+        Raises ProbeError where the two rotate different dimensions, or share a seed.
+        """
+        if other.rotated != self.rotated:
+            raise ProbeError(
+                f"cannot merge {other.rotated} rotated dimensions into {self.rotated}: use one "
+                "FrequencyUsage for each layer"
+            )
+        self._high.merge(other._high)
+        self._query = self._query + other._query
+        self._key = self._key + other._key
+        self.n += other.n
+
     def query_norm(self) -> Float[np.ndarray, "head freq"]:
         """The mean norm of each query chunk, over tokens and sequences."""
         return self._mean(self._query)

@@ -204,6 +204,9 @@ class SimilarityProbe(Stream):
             require_finite(cosines)
             kept.append((cosines, self._labels(len(cosines))))
 
+    def _n_dealt(self, n_sequences: int) -> int:
+        return min(n_sequences, self.n_sequences)
+
     def _first(self, kept: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
         """The first `n_sequences` of what two probes kept."""
         cosines = torch.cat([cosines for cosines, _ in kept])

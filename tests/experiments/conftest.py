@@ -1,5 +1,11 @@
-"""A synthetic run with the true schema: numbers are random, names and shapes as in a real one."""
+"""What several tests of experiments share: a synthetic run, a browser, a Ray cluster.
 
+The run has the true schema: its numbers are random, names and shapes as in a real one.
+"""
+
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 from experiments.measurements import COLUMNS
@@ -230,3 +237,27 @@ def downloads(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = {"behavior": "allow", "downloadPath": str(folder)}
     driver.execute_cdp_cmd("Browser.setDownloadBehavior", where)
     return folder
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[psutil.Process, str, dict[str, str]]]:
+    """The head of a cluster of two workers, its address, and the environment that lets one in."""
+    environment = {"HOME": str(tmp_path / "home"), "RAY_AUTH_MODE": "token"}
+    (tmp_path / "home").mkdir()
+    code = (
+        "import ray, sys\n"
+        "ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level='ERROR',"
+        " object_store_memory=10**8)\n"
+        "print(ray.get_runtime_context().gcs_address, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    head = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
+    )
+    assert head.stdout is not None
+    yield psutil.Process(head.pid), head.stdout.readline().strip(), environment
+    head.communicate(timeout=60)

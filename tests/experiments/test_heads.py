@@ -282,9 +282,9 @@ def random_tokens(vocabulary: int) -> HeadTokens:
 def test_a_layer_is_judged_with_it_alone_ablated() -> None:
     model = HookedTransformer(dataclasses.replace(CONFIG.transformer, init_scale=0.3))
     positions, tokens = layer_positions(model), random_tokens(257)
-    how = {"seed": 0, "batch_size": 4, "description": None}
+    how = {"seed": 0, "batch_size": 4}
     with ablate_positions(model, "rotary"):
-        whole = head_cells.read_cell(model, tokens, positions, [], **how).scores
+        whole = head_cells.read_cell(model, tokens, positions, [], description=None, **how).scores
     alone = []
     for layer in positions:
         with ablate_positions(model, "rotary", layers=[layer.layer]):

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -700,30 +699,6 @@ def test_a_killed_sweep_takes_its_workers_along(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- Ray
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[psutil.Process, str, dict[str, str]]]:
-    """The head of a cluster of two workers, its address, and the environment that lets one in."""
-    environment = {"HOME": str(tmp_path / "home"), "RAY_AUTH_MODE": "token"}
-    (tmp_path / "home").mkdir()
-    code = (
-        "import ray, sys\n"
-        "ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level='ERROR',"
-        " object_store_memory=10**8)\n"
-        "print(ray.get_runtime_context().gcs_address, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    head = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
-    assert head.stdout is not None
-    yield psutil.Process(head.pid), head.stdout.readline().strip(), environment
-    head.communicate(timeout=60)
-
-
 def ray_workers(head: psutil.Process) -> list[psutil.Process]:
     """The processes of the cluster that run a cell."""
     processes = head.children(recursive=True)
@@ -755,7 +730,7 @@ def test_a_sweep_on_a_ray_cluster_survives_its_workers(
     options = ("--ray", address, "--gpus-per-cell", "1", "--device", "cuda")
     assert start(tmp_path, *options, **environment).wait(timeout=120) == 2
     said = (tmp_path / "stderr").read_text().splitlines()[-1]
-    assert "has room for 0 cells at once" in said
+    assert "has room for 0 workers at once" in said
 
 
 @pytest.mark.slow

@@ -9,7 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.controls import SequenceBootstrap, chance_error, half_of, shuffled_positions
+from probes.controls import (
+    SequenceBootstrap,
+    chance_error,
+    half_of,
+    shuffled_positions,
+    skip_shuffled,
+)
 from probes.errors import ProbeError
 
 
@@ -195,3 +201,12 @@ def test_shuffled_positions_permute_each_sequence_on_its_own():
     assert (frequency - 1 / 6).abs().max() < 0.03
     again = shuffled_positions(3000, positions, torch.Generator().manual_seed(0))
     assert torch.equal(labels, again)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 1024, 2500])
+def test_skipped_labels_are_those_of_the_sequences_before(n):
+    positions = torch.arange(1, 8)
+    dealt, skipped = (torch.Generator().manual_seed(5) for _ in range(2))
+    whole = shuffled_positions(n + 4, positions, dealt)
+    skip_shuffled(n, positions, skipped)
+    assert torch.equal(shuffled_positions(4, positions, skipped), whole[n:])

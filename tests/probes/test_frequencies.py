@@ -81,6 +81,26 @@ def test_shares_of_a_sequence_are_those_of_a_pass_over_it_alone() -> None:
         np.testing.assert_allclose(shares[i], alone / alone.sum(-1, keepdims=True))
 
 
+def test_merged_parts_are_the_whole() -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = torch.randn(2, 9, 5, 2, 8, generator=generator)
+    whole, merged = FrequencyUsage(8), FrequencyUsage(8)
+    whole.update(queries, keys)
+    for seed, part in ((1, slice(0, 4)), (2, slice(4, 9))):
+        share = FrequencyUsage(8, seed=seed)
+        share.update(queries[part], keys[part])
+        merged.merge(share)
+    np.testing.assert_allclose(merged.query_norm(), whole.query_norm())
+    np.testing.assert_allclose(merged.key_norm(), whole.key_norm())
+    for ours, truth in zip(
+        merged.high_frequency_share(), whole.high_frequency_share(), strict=True
+    ):
+        assert ours.value == pytest.approx(truth.value)
+        assert ours.n == truth.n == 9
+    with pytest.raises(ProbeError, match="cannot merge 6 rotated dimensions into 8"):
+        merged.merge(FrequencyUsage(6))
+
+
 def test_a_quarter_counts_as_high() -> None:
     assert [n_high(n) for n in (1, 4, 16, 128)] == [1, 1, 4, 32]
 
