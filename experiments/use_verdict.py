@@ -1,0 +1,169 @@
+"""From what a model loses without a position code to a word, by rules stated here.
+
+What all four codes are worth is what the model loses without any of them. A code is
+
+- `used`       where taking it away surely costs a tenth of that or more, and surely more than noise
+               of the same size;
+- `unused`     where it surely costs less than a tenth, and alone surely gives back less than a
+               tenth of what is lost without all four;
+- `undecided`  otherwise: the intervals are too wide, the intervention hurts no more than noise
+               would, or another code can stand in for this one, which alone gives back much.
+
+Surely means by the 95% interval over held-out sequences, widened (Bonferroni, Student's tails) for
+the number of codes. Where the model surely loses nothing without all four, or where that is open,
+there is nothing to share out, and every code is `undecided`.
+"""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from experiments.arms import NOISE, NONE_KEPT, only, without
+from experiments.tournament import EVERYWHERE, INTACT, PROBE, STREAM
+from experiments.verdict import CONDITION, widened
+from probes.erasure import CODES
+
+WORDS = ("used", "unused", "undecided")
+
+_WORTH_NAMING = 0.1
+
+# A number and the bounds of its interval.
+Interval = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Use:
+    """Whether a code is used, through the whole stream or at one place.
+
+    Attributes:
+        code: one of `probes.erasure.CODES`.
+        layer, site: where it was taken away; layer -1 stands for the whole stream.
+        word: "used", "unused" or "undecided".
+        increase: what the model loses more without it, in nats: value, low, high.
+        noise: the same for noise of the same size.
+        needed: the increase as a share of what all codes are worth; None where that may be nothing.
+        enough: the share of that which the code alone gives back.
+    """
+
+    code: str
+    layer: int
+    site: str
+    word: str
+    increase: Interval
+    noise: Interval
+    needed: Interval | None
+    enough: Interval | None
+
+
+@dataclass(frozen=True)
+class UseVerdict:
+    """What the tournament of one variant and condition comes to.
+
+    Attributes:
+        variant, tokens, begin_token: which one.
+        intact: what the model loses as it is, in nats: value, low, high.
+        chance: what it would lose without any context.
+        worth: what it loses more without all four codes through the whole stream.
+        uses: of each code through the whole stream, and then place by place.
+    """
+
+    variant: str
+    tokens: str
+    begin_token: bool
+    intact: Interval
+    chance: float
+    worth: Interval
+    uses: tuple[Use, ...]
+
+    @property
+    def of_stream(self) -> tuple[Use, ...]:
+        """The uses through the whole stream, one for each code."""
+        return tuple(use for use in self.uses if use.layer == EVERYWHERE)
+
+    @property
+    def sentence(self) -> str:
+        """The words for the whole stream, with their numbers."""
+        value, low, high = self.worth
+        start = (
+            f"Without its four position codes the {self.variant} model loses {value:.3g} nats more "
+            f"[{low:.3g}, {high:.3g}], on top of {self.intact[0]:.3g} (chance {self.chance:.3g})"
+        )
+        if self.of_stream[0].needed is None:
+            return f"{start}: what it does not surely lose cannot be shared out."
+        said = "; ".join(_words(word, self.of_stream) for word in WORDS)
+        return f"{start}: {said}."
+
+
+def _words(word: str, uses: tuple[Use, ...]) -> str:
+    named = [
+        f"{use.code} ({use.needed[0]:.0%} [{use.needed[1]:.0%}, {use.needed[2]:.0%}] of that "
+        f"without it, {use.enough[0]:.0%} back with it alone)"
+        for use in uses
+        if use.word == word and use.needed is not None and use.enough is not None
+    ]
+    return f"{word}: {', '.join(named) or 'none'}"
+
+
+def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:
+    """One verdict for each variant and condition that a tournament was held on."""
+    losses = measurements[measurements["probe"] == PROBE]
+    return [_verdict(group) for _, group in losses.groupby(CONDITION, sort=False, observed=True)]
+
+
+def _verdict(losses: pd.DataFrame) -> UseVerdict:
+    stream = _at(losses, EVERYWHERE, STREAM)
+    first = losses.iloc[0]
+    places = losses[["layer", "site"]].drop_duplicates().itertuples(index=False, name=None)
+    return UseVerdict(
+        variant=str(first["variant"]),
+        tokens=str(first["tokens"]),
+        begin_token=bool(first["begin_token"]),
+        intact=_interval(stream, *INTACT, "nats"),
+        chance=float(stream["chance"].iloc[0]),
+        worth=_interval(stream, NONE_KEPT, "", "increase"),
+        uses=tuple(
+            _use(_at(losses, layer, site), code, layer, site)
+            for layer, site in places
+            for code in CODES
+        ),
+    )
+
+
+def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:
+    """The rows of a place, by arm, control and metric."""
+    there = losses[(losses["layer"] == layer) & (losses["site"] == site)]
+    return there.set_index(["positions", "control", "metric"])
+
+
+def _use(there: pd.DataFrame, code: str, layer: int, site: str) -> Use:
+    shared = (without(code), "", "needed") in there.index
+    needed = _interval(there, without(code), "", "needed") if shared else None
+    enough = _interval(there, only(code), "", "enough") if shared else None
+    over = _interval(there, without(code), "", "over_noise")
+    return Use(
+        code=code,
+        layer=layer,
+        site=site,
+        word=_word(needed, enough, over),
+        increase=_interval(there, without(code), "", "increase"),
+        noise=_interval(there, without(code), NOISE, "increase"),
+        needed=needed,
+        enough=enough,
+    )
+
+
+def _word(needed: Interval | None, enough: Interval | None, over_noise: Interval) -> str:
+    if needed is None or enough is None:
+        return "undecided"
+    if needed[1] >= _WORTH_NAMING and over_noise[1] > 0:
+        return "used"
+    if needed[2] < _WORTH_NAMING and enough[2] < _WORTH_NAMING:
+        return "unused"
+    return "undecided"
+
+
+def _interval(there: pd.DataFrame, arm: str, control: str, metric: str) -> Interval:
+    """Value and widened bounds of a number; of one code of several."""
+    row = there.loc[[(arm, control, metric)]].iloc[0]
+    value, n = float(row["value"]), int(row["n"])
+    return value, *widened(value, float(row["ci_low"]), float(row["ci_high"]), len(CODES), n)
