@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor
 
 from probes.erasure import CODES, CodeStatistics, Intervention
-from probes.erasure_controls import NoiseOfSameSize, RescalingDealt, random_subspace
+from probes.erasure_controls import OtherContent, RescalingDealt, random_subspace
 from probes.erasure_directions import (
     Leace,
     ScaledDirections,
@@ -21,7 +21,7 @@ from probes.regression import LinearProbe
 # Of what the positional vectors vary by, the share that the projected subspace holds.
 _SUBSPACE_SHARE = 0.95
 
-NOISE, RANDOM_SUBSPACE, RANDOM_RESCALING = "noise", "random subspace", "random rescaling"
+MIXED, RANDOM_SUBSPACE, RANDOM_RESCALING = "mixed", "random subspace", "random rescaling"
 NONE_KEPT = "without all four codes"
 
 
@@ -66,20 +66,20 @@ def only(code: str) -> str:
     return f"only {code}"
 
 
-def of_codes(seed: int) -> Iterator[Arm]:
-    """Each code taken away, noise of the same size, each code alone, and none at all."""
+def of_codes() -> Iterator[Arm]:
+    """Each code taken away, as much other content mixed in, each code alone, and none at all."""
     for code in CODES:
         kept = tuple(other for other in CODES if other != code)
         make = partial(_kept, codes=kept)
         yield Arm(without(code), "", make)
-        yield Arm(without(code), NOISE, partial(_noise, make=make, seed=seed))
+        yield Arm(without(code), MIXED, partial(_mixed, make=make))
         yield Arm(only(code), "", partial(_kept, codes=(code,)))
     yield Arm(NONE_KEPT, "", partial(_kept, codes=()))
 
 
 def every_arm(seed: int) -> Iterator[Arm]:
     """Those of the codes, and the literature's own ways with controls of their own."""
-    yield from of_codes(seed)
+    yield from of_codes()
     kept = tuple(code for code in CODES if code != "variance")
     yield Arm(without("variance"), RANDOM_RESCALING, partial(_rescaled, codes=kept, seed=seed))
     for name, project in (("counting, by LEACE", _leace), ("the positional subspace", _subspace)):
@@ -92,8 +92,8 @@ def _kept(fit: Fit, codes: tuple[str, ...]) -> KeptCodes:
     return fit.codes.kept(codes)
 
 
-def _noise(fit: Fit, make: Maker, seed: int) -> NoiseOfSameSize:
-    return NoiseOfSameSize(make(fit), seed)
+def _mixed(fit: Fit, make: Maker) -> OtherContent:
+    return OtherContent(make(fit), fit.codes)
 
 
 def _rescaled(fit: Fit, codes: tuple[str, ...], seed: int) -> RescalingDealt:

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.arms import NOISE, NONE_KEPT, Arm, Fit, every_arm, of_codes, only, without
+from experiments.arms import MIXED, NONE_KEPT, Arm, Fit, every_arm, of_codes, only, without
 from experiments.measure import FIRST_POSITION, Place, Split, code_probes, feed, reading_of
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
@@ -52,6 +52,7 @@ class Contest:
         chance: what it would lose if it saw no context, in nats.
         seed: of noise, random directions and resamples.
         batch_size: sequences in a forward pass.
+        begin_token: whether the sequences start with one.
     """
 
     model: Any
@@ -60,56 +61,60 @@ class Contest:
     chance: float
     seed: int = 0
     batch_size: int = 32
+    begin_token: bool = False
 
 
-def tournament(
+def through_the_stream(
+    contest: Contest, *, context: Mapping[str, Any], description: str | None = None
+) -> list[dict[str, Any]]:
+    """Rows of the tidy table: what the model loses in every arm, and what can still be read.
+
+    The arm stands in the column `positions`, what it is held against in `control`. The probe "loss"
+    has, in nats and paired by sequence, `nats`, `increase` over the intact model and `over_mixed`,
+    what that is above the increase with as much other content mixed in; and, as shares of what all
+    four codes are worth together, `needed`, the increase without a code, and `enough`, what that
+    code alone gives back. Its rows are of layer -1; other probes read the last block's output under
+    the arms.
+
+    Args:
+        contest: the model, its sequences and its losses.
+        context: fills the columns that a model and its tokens decide.
+        description: label of the progress bar; None draws no bar.
+
+    Raises UserError where the rows at a place cannot be fitted.
+    """
+    found = {INTACT: _scored(contest, {})}
+    rows = []
+    arms = list(every_arm(contest.seed))
+    for arm in tqdm(arms, description, unit="arm", disable=description is None):
+        made = fitted_in_depth(contest, arm)
+        found[arm.name, arm.control] = _scored(contest, made)
+        if not arm.control:
+            rows += _still_readable(contest, made, {**context, "positions": arm.name})
+    return [*_rows(contest, found, {**context, "layer": EVERYWHERE, "site": STREAM}), *rows]
+
+
+def place_by_place(
     contest: Contest,
     places: Sequence[Place],
     *,
     context: Mapping[str, Any],
     description: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of the tidy table: what the model loses in every arm, and what can still be read.
-
-    The arm stands in the column `positions`, what it is held against in `control`. The probe "loss"
-    has, in nats and paired by sequence, `nats`, `increase` over the intact model and `over_noise`,
-    the increase over that of noise of the same size; and, as shares of what all four codes are
-    worth together, `needed`, the increase without a code, and `enough`, what that code alone gives
-    back. Rows about the whole stream are of layer -1; other probes read the last block's output
-    under its arms.
-
-    Args:
-        contest: the model, its sequences and its losses.
-        places: where codes are taken away one place at a time, beside the whole stream.
-        context: fills the columns that a model and its tokens decide.
-        description: label of the progress bar; None draws no bar.
+    """As `through_the_stream`, with the codes taken away at one place at a time, and no probes.
 
     Raises UserError where the rows at a place cannot be fitted, and for a place that the model
     lacks.
     """
-    arms = list(every_arm(contest.seed))
-    bar = tqdm(
-        total=len(arms) + len(places), desc=description, unit="arm", disable=description is None
-    )
-    intact = _scored(contest, {})
-    found = {INTACT: intact}
-    rows = []
-    for arm in arms:
-        made = fitted_in_depth(contest, arm)
-        found[arm.name, arm.control] = _scored(contest, made)
-        if not arm.control:
-            rows += _still_readable(contest, made, {**context, "positions": arm.name})
-        bar.update()
-    rows += _rows(contest, found, {**context, "layer": EVERYWHERE, "site": STREAM})
     fits = fits_at(contest, places)
-    for place in places:
+    intact = _scored(contest, {})
+    rows: list[dict[str, Any]] = []
+    for place in tqdm(places, description, unit="place", disable=description is None):
         found = {INTACT: intact}
-        for arm in of_codes(contest.seed):
+        for arm in of_codes():
             made = {hook_name(place.layer, place.site): arm.make(fits[place])}
             found[arm.name, arm.control] = _scored(contest, made)
         rows += _rows(contest, found, {**context, "layer": place.layer, "site": place.site})
-        bar.update()
-    bar.close()
     return rows
 
 
@@ -205,9 +210,9 @@ def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterato
         if arm == INTACT:
             continue
         yield row(arm, "increase", _less(number, column[INTACT]), 0.0)
-        noise = (arm[0], NOISE)
-        if arm != noise and noise in column:
-            yield row(arm, "over_noise", _less(number, column[noise]), 0.0)
+        mixed = (arm[0], MIXED)
+        if arm != mixed and mixed in column:
+            yield row(arm, "over_mixed", _less(number, column[mixed]), 0.0)
     worth = _less(column[NONE_KEPT, ""], column[INTACT])
     if bootstrap.interval_of(worth)[0] <= 0:
         return  # a share of what may be nothing

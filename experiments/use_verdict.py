@@ -2,8 +2,8 @@
 
 What all four codes are worth is what the model loses without any of them. A code is
 
-- `used`       where taking it away surely costs a tenth of that or more, and surely more than noise
-               of the same size;
+- `used`       where taking it away surely costs a tenth of that or more, and surely more than as
+               much of another sequence's content mixed in, which leaves all codes in place;
 - `unused`     where it surely costs less than a tenth, and alone surely gives back less than a
                tenth of what is lost without all four;
 - `undecided`  otherwise: the intervals are too wide, the intervention hurts no more than noise
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from experiments.arms import NOISE, NONE_KEPT, only, without
+from experiments.arms import MIXED, NONE_KEPT, only, without
 from experiments.tournament import EVERYWHERE, INTACT, PROBE, STREAM
 from experiments.verdict import CONDITION, widened
 from probes.erasure import CODES
@@ -40,7 +40,7 @@ class Use:
         layer, site: where it was taken away; layer -1 stands for the whole stream.
         word: "used", "unused" or "undecided".
         increase: what the model loses more without it, in nats: value, low, high.
-        noise: the same for noise of the same size.
+        mixed: the same for as much other content mixed in.
         needed: the increase as a share of what all codes are worth; None where that may be nothing.
         enough: the share of that which the code alone gives back.
     """
@@ -50,7 +50,7 @@ class Use:
     site: str
     word: str
     increase: Interval
-    noise: Interval
+    mixed: Interval
     needed: Interval | None
     enough: Interval | None
 
@@ -121,12 +121,17 @@ def _verdict(losses: pd.DataFrame) -> UseVerdict:
         intact=_interval(stream, *INTACT, "nats"),
         chance=float(stream["chance"].iloc[0]),
         worth=_interval(stream, NONE_KEPT, "", "increase"),
-        uses=tuple(
-            _use(_at(losses, layer, site), code, layer, site)
-            for layer, site in places
-            for code in CODES
-        ),
+        uses=tuple(use for layer, site in places for use in uses_at(losses, layer, site)),
     )
+
+
+def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
+    """Whether each code is used at a place, or, for layer -1, through the whole stream.
+
+    `losses` are rows of the probe "loss" for one variant and condition.
+    """
+    there = _at(losses, layer, site)
+    return [_use(there, code, layer, site) for code in CODES]
 
 
 def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:
@@ -139,23 +144,23 @@ def _use(there: pd.DataFrame, code: str, layer: int, site: str) -> Use:
     shared = (without(code), "", "needed") in there.index
     needed = _interval(there, without(code), "", "needed") if shared else None
     enough = _interval(there, only(code), "", "enough") if shared else None
-    over = _interval(there, without(code), "", "over_noise")
+    over = _interval(there, without(code), "", "over_mixed")
     return Use(
         code=code,
         layer=layer,
         site=site,
         word=_word(needed, enough, over),
         increase=_interval(there, without(code), "", "increase"),
-        noise=_interval(there, without(code), NOISE, "increase"),
+        mixed=_interval(there, without(code), MIXED, "increase"),
         needed=needed,
         enough=enough,
     )
 
 
-def _word(needed: Interval | None, enough: Interval | None, over_noise: Interval) -> str:
+def _word(needed: Interval | None, enough: Interval | None, over_mixed: Interval) -> str:
     if needed is None or enough is None:
         return "undecided"
-    if needed[1] >= _WORTH_NAMING and over_noise[1] > 0:
+    if needed[1] >= _WORTH_NAMING and over_mixed[1] > 0:
         return "used"
     if needed[2] < _WORTH_NAMING and enough[2] < _WORTH_NAMING:
         return "unused"

@@ -49,6 +49,36 @@ def sequence_losses(
     return every
 
 
+@torch.no_grad()
+def answer_losses(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "sequence pos"],
+    answer: Bool[Tensor, "sequence pos"],
+    *,
+    batch_size: int = 32,
+) -> Float[Tensor, " sequence"]:
+    """Mean cross-entropy, in nats, of the tokens of each sequence that are marked as its answer.
+
+    The first token cannot be predicted and does not count. Raises UserError for tokens out of
+    vocabulary, and for a sequence without an answer.
+    """
+    check_tokens(model, tokens, batch_size)
+    asked = F.pad(answer[:, 1:], (0, 1))  # the position before each token of the answer
+    if not asked.any(dim=1).all():
+        raise UserError(
+            "a sequence has no answer to score: mark at least one token after the first."
+        )
+    device = next(model.parameters()).device
+    found = []
+    for some, wanted in zip(tokens.split(batch_size), asked.split(batch_size), strict=True):
+        targets = some.roll(-1, dims=1)[wanted].long()
+        logits = logits_at(model, some.to(device), wanted.to(device)).float().cpu()
+        losses = torch.zeros(wanted.shape)
+        losses[wanted] = F.cross_entropy(logits, targets, reduction="none")
+        found.append(losses.sum(dim=1) / wanted.sum(dim=1))
+    return torch.cat(found)
+
+
 def logits_at(
     model: HookedTransformer,
     tokens: Int[Tensor, "batch pos"],

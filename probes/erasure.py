@@ -34,6 +34,8 @@ Intervention = Callable[[Tensor], Tensor]
 # over m tokens, the most correlated rows that theory gives, have eigenvalues down to 1/(4m): a
 # hundredth of that at m = 2048. It amplifies no direction more than 300-fold, which float32 bears.
 _RIDGE = 1e-5
+# Sequences whose rests are kept, for controls that mix them in.
+_EXAMPLES = 8
 # A deviation smaller than this share of a number is the rounding of float32.
 _ROUNDING = 1e-6
 
@@ -59,6 +61,7 @@ class CodeStatistics(Stream):
         self._means = torch.zeros(0)  # [pos d]
         self._products = torch.zeros(0)  # [pos pos], centred
         self._log_variance = torch.zeros(0)  # [2 pos], sums of log variance and of its square
+        self._examples = torch.zeros(0)  # [example pos d], rows of the first sequences
 
     def _fit(self, activations: Tensor) -> None:
         activations = raised(activations)
@@ -68,9 +71,13 @@ class CodeStatistics(Stream):
         products = (centred @ centred.mT).sum(dim=0, dtype=torch.float64)
         logs = log_variance(activations)
         moments = torch.stack([logs.sum(dim=0), logs.square().sum(dim=0)])
+        if not self.n_fitted:
+            self._examples = activations[:_EXAMPLES].clone()
         self._add(len(activations), means.double(), products, moments)
 
     def _merge_fit(self, other: "CodeStatistics") -> None:
+        if not self.n_fitted:
+            self._examples = other._examples
         self._add(other.n_fitted, other._means, other._products, other._log_variance)
 
     def _add(self, n: int, means: Tensor, products: Tensor, log_variance: Tensor) -> None:
@@ -92,6 +99,10 @@ class CodeStatistics(Stream):
                 "tell position from content: give at least 2 to update(), better some hundreds"
             )
         return self._means
+
+    def example_rests(self) -> Float[Tensor, "example pos d_model"]:
+        """r of the first few sequences fitted on (float32); raises ProbeError before 2 of them."""
+        return self._examples - self.positional_vectors().to(self._examples)
 
     def mean_codes(self) -> dict[str, Float[Tensor, "pos d_model"]]:
         """c(t) and m(t) by name: p(t) - p_bar split by the regression on (t, 1/m) (float64)."""

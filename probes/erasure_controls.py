@@ -5,41 +5,64 @@ moved the rows at all. Each control here moves them as far in a way that aims at
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes._stream import raised
 from probes.controls import shuffled_positions
-from probes.erasure import Intervention
+from probes.erasure import CodeStatistics, Intervention
 from probes.erasure_directions import Leace, ScaledDirections
 from probes.kept_codes import KeptCodes, with_rest_scaled
 from probes.similarity import cosine_similarity
 
 
-class NoiseOfSameSize:
-    """Every row moved as far as an intervention moves it, in a random direction.
+class OtherContent:
+    """Rows turned towards another sequence's, as far as an intervention moves them.
 
-    x + |x' - x| u, with u uniform on the sphere, new for every row. Draws go on from call to call:
-    the same bits come from a new control with the same seed, called on the same batches.
+    Of a row's rest r, cos(a) is kept and sin(a) |r| of another sequence's rest at the same position
+    is mixed in, its direction taken at a right angle to r, with the angle a such that the row moves
+    by |x' - x|, and by |r| sqrt(2) at most, where nothing of its own is left. That disturbs what
+    the row is about, as much as the intervention does, and none of the four codes: the mean at
+    every position stays, so does the length of the rest, and rests that are mixed alike have the
+    correlation between positions that they had.
+
+    The others are the first sequences that the statistics were fitted on, in turn: they go on from
+    call to call.
     """
 
-    def __init__(self, intervention: Intervention, seed: int = 0) -> None:
+    def __init__(self, intervention: Intervention, statistics: CodeStatistics) -> None:
         self.intervention = intervention
-        self._generator = torch.Generator().manual_seed(seed)
+        self._means = statistics.positional_vectors().float()
+        self._others = statistics.example_rests()
+        self._next = 0
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """The rows so moved; raises what the intervention raises."""
-        size = torch.linalg.vector_norm(raised(self.intervention(x)) - raised(x), dim=-1)
-        noise = torch.randn(x.shape, generator=self._generator).to(size)
-        length = torch.linalg.vector_norm(noise, dim=-1)
-        return torch.addcmul(raised(x), noise, (size / length)[..., None]).to(x.dtype)
+        """The rows so turned; raises what the intervention raises."""
+        changed = self.intervention(x)
+        work = raised(x)
+        rest = work - self._means.to(work)
+        length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
+        moved = torch.linalg.vector_norm(raised(changed) - work, dim=-1, keepdim=True)
+        tiny = torch.finfo(work.dtype).tiny
+        # The chord of an angle a on a circle of radius |r| is 2 |r| sin(a / 2).
+        angle = 2 * (moved / (2 * length).clamp(min=tiny)).clamp(max=0.5**0.5).asin()
+        own = rest / length.clamp(min=tiny)
+        other = self._others[self._turns(len(x))].to(work)
+        other = other - (other * own).sum(dim=-1, keepdim=True) * own
+        other = other / torch.linalg.vector_norm(other, dim=-1, keepdim=True).clamp(min=tiny)
+        return (work + (angle.cos() - 1) * rest + angle.sin() * length * other).to(x.dtype)
+
+    def _turns(self, n: int) -> Int[Tensor, " batch"]:
+        turns = torch.arange(self._next, self._next + n) % len(self._others)
+        self._next += n
+        return turns
 
 
 def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> ScaledDirections:
     """As many random orthonormal directions scaled alike, or projected out, about the same centre.
 
     The subspace is uniform (Haar): the same rank, and unless rows vary alike in all directions not
-    the same size. `NoiseOfSameSize` matches the size.
+    the same size. `OtherContent` matches the size.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = (projection.rank, len(projection.centre))
@@ -54,7 +77,7 @@ class RescalingDealt:
     Every sequence gets the factors of the next one in the batch, in a random order: rows are scaled
     as much as before, but not as their position asks. A batch of one has only its own factors, and
     then an earlier row may get the factor of a later one. Draws go on from call to call, as in
-    `NoiseOfSameSize`.
+    `OtherContent`.
     """
 
     def __init__(self, kept: KeptCodes, seed: int = 0) -> None:

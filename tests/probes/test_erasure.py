@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 
 from probes.erasure import CODES, CodeStatistics
 from probes.erasure_controls import (
-    NoiseOfSameSize,
+    OtherContent,
     RescalingDealt,
     random_subspace,
     side_effects,
@@ -460,19 +460,37 @@ def test_swapped_vectors_come_from_offset_positions_and_clamp_at_the_ends(statis
 # --- controls
 
 
-def test_noise_moves_every_row_as_far_and_aims_at_nothing(statistics, fresh):
+def test_other_content_moves_every_row_as_far_and_leaves_every_code(statistics, fresh):
     x = fresh[1]
-    kept = statistics.kept(set(CODES) - {"variance"})
-    noisy = NoiseOfSameSize(kept, seed=3)(x)
+    kept = statistics.kept(set(CODES) - {"counting"})
+    mixed = OtherContent(kept, statistics)(x)
     size = (kept(x) - x).norm(dim=-1)
-    torch.testing.assert_close((noisy - x).norm(dim=-1), size, rtol=1e-3, atol=1e-5)
-    # 3072 random directions of 64 components: the mean cosine with the move itself is 0 +- 0.002.
-    cosine = torch.nn.functional.cosine_similarity(noisy - x, kept(x) - x, dim=-1)
-    assert abs(float(cosine.mean())) < 0.01
-    again = NoiseOfSameSize(kept, seed=3)
-    assert torch.equal(again(x), noisy)
-    assert not torch.equal(again(x), noisy)
-    assert not torch.equal(NoiseOfSameSize(kept, seed=4)(x), noisy)
+    torch.testing.assert_close((mixed - x).norm(dim=-1), size, rtol=1e-3, atol=1e-4)
+    means = statistics.positional_vectors().float()
+    rests = [rows - means for rows in (x, mixed)]
+    torch.testing.assert_close(rests[1].norm(dim=-1), rests[0].norm(dim=-1), rtol=1e-4, atol=1e-4)
+    # The examples in turn: the next call goes on where this one ended.
+    control = OtherContent(kept, statistics)
+    assert torch.equal(torch.cat([control(x[:3]), control(x[3:])]), mixed)
+
+
+def test_rests_that_are_mixed_alike_keep_their_correlation_between_positions():
+    """All of a row's content goes, and what can be read of positions stays as it was."""
+    x = planted(400, 5)
+    statistics = fitted(x[:200])
+
+    def far_away(rows):
+        return rows + 100 * rows.norm(dim=-1, keepdim=True)
+
+    mixed = OtherContent(far_away, statistics)(x[200:])
+    means = statistics.positional_vectors().float()
+    own, other = (rows - means for rows in (x[200:], mixed))
+    cosine = torch.nn.functional.cosine_similarity(own, other, dim=-1)
+    assert cosine.abs().max() < 1e-3
+    adjacency = [float(adjacency_a(cosine_similarity(rests)).mean()) for rests in (own, other)]
+    assert adjacency[0] > 0.8
+    assert adjacency[1] == pytest.approx(adjacency[0], abs=0.03)
+    torch.testing.assert_close(other.norm(dim=-1), own.norm(dim=-1), rtol=1e-3, atol=1e-3)
 
 
 def test_a_random_subspace_has_the_same_rank_and_other_directions(statistics, fresh):

@@ -1,0 +1,64 @@
+"""What a tournament of position codes is held on: the tokens of a model, and what it loses."""
+
+from functools import partial
+
+import torch.nn.functional as F
+
+from experiments.compare_config import CompareConfig
+from experiments.measure import Split
+from experiments.subjects import Subject
+from experiments.tournament import Contest
+from nope_interp.losses import answer_losses, sequence_losses, unigram_losses
+from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
+
+
+def contest_of(config: CompareConfig, subject: Subject) -> Contest:
+    """The model on the source that it was made for, without a begin token where that is text.
+
+    On a task with answers the sequences are examples of the longest training length that fits,
+    those that are scored from prompts that training never saw, and only answers are scored.
+    """
+    source = subject.sources[0]
+    if isinstance(source, ExampleSource):
+        return _of_answers(config, subject, source.task)
+    draw = {"seq_len": config.seq_len, "begin_token": False, "seed": config.seed}
+    split = Split(
+        fit=source.sequences(config.n_fit, split="fit", **draw),
+        held_out=source.sequences(config.n_held_out, split="held_out", **draw),
+    )
+    return Contest(
+        subject.model,
+        split,
+        partial(sequence_losses, batch_size=config.batch_size),
+        float(unigram_losses(split.fit, split.held_out, subject.model.cfg.d_vocab).mean()),
+        config.seed,
+        config.batch_size,
+    )
+
+
+def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Contest:
+    length = max(task.fitting_lengths(config.seq_len), default=min(task.training_lengths))
+    fit, held_out = (
+        dataset(task, n, split=split, seed=config.seed, lengths=[length])[length]
+        for split, n in (("train", config.n_fit), ("validation", config.n_held_out))
+    )
+    # Without padding: every position of every sequence is one of the example's.
+    end = int(min(fit.length.min(), held_out.length.min()))
+    asked = held_out.answer[:, :end]
+    # All answers as one sequence, of which the first token does not count.
+    seen, wanted = (
+        F.pad(tokens[answer], (1, 0))[None]
+        for tokens, answer in (
+            (fit.tokens[:, :end], fit.answer[:, :end]),
+            (held_out.tokens[:, :end], asked),
+        )
+    )
+    return Contest(
+        subject.model,
+        Split(fit.tokens[:, :end], held_out.tokens[:, :end]),
+        partial(answer_losses, answer=asked, batch_size=config.batch_size),
+        float(unigram_losses(seen, wanted, task.d_vocab).mean()),
+        config.seed,
+        config.batch_size,
+        begin_token=True,
+    )

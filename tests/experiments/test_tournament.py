@@ -1,0 +1,225 @@
+"""Codes taken away from models of which we know what they use."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from experiments.arms import NONE_KEPT, of_codes, only, without
+from experiments.measure import FIRST_POSITION, Place, Split
+from experiments.measurements import table
+from experiments.tournament import (
+    EVERYWHERE,
+    STREAM,
+    Contest,
+    fitted_in_depth,
+    place_by_place,
+    stream_places,
+    through_the_stream,
+)
+from experiments.use_verdict import Use, use_verdicts, uses_at
+from nope_interp.config import TransformerConfig
+from nope_interp.constructions.planted import Planted, decoy, plant
+from nope_interp.losses import sequence_losses
+from nope_interp.streams import stream
+from nope_interp.transformer import HookedTransformer
+from probes.erasure import CODES
+
+CONTEXT = {
+    "experiment": "compare",
+    "model": "planted",
+    "variant": "trained",
+    "tokens": "random",
+    "begin_token": False,
+    "seed": 0,
+}
+PLACE = Place(0, "resid_post")
+
+
+def contest_on(planted: Planted, seed: int = 0) -> Contest:
+    split = Split(planted.sequences(400, 2 * seed), planted.sequences(160, 2 * seed + 1))
+    return Contest(planted.model, split, planted.losses, planted.chance, seed)
+
+
+def words_at_place(planted: Planted, seed: int) -> dict[str, str]:
+    assert planted.places == ("blocks.0.hook_resid_post",)
+    rows = place_by_place(contest_on(planted, seed), [PLACE], context=CONTEXT)
+    uses = uses_at(table(rows), PLACE.layer, PLACE.site)
+    return {use.code: use.word for use in uses}
+
+
+# ---------------------------------------------------------------- planted truth
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("code", CODES)
+def test_the_planted_code_is_named_and_the_others_are_cleared(code: str, seed: int) -> None:
+    words = words_at_place(plant(code, seed), seed)
+    assert words == {other: "used" if other == code else "unused" for other in CODES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_variance_that_is_readable_and_unused_is_cleared(seed: int) -> None:
+    words = words_at_place(decoy(seed), seed)
+    assert words == {code: "used" if code == "counting" else "unused" for code in CODES}
+
+
+@pytest.fixture(scope="module")
+def counting() -> pd.DataFrame:
+    contest = contest_on(plant("counting"))
+    rows = through_the_stream(contest, context=CONTEXT)
+    return table([*rows, *place_by_place(contest, [PLACE], context=CONTEXT)])
+
+
+def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.DataFrame) -> None:
+    (verdict,) = use_verdicts(counting)
+    assert {use.code: use.word for use in verdict.of_stream} == {
+        code: "used" if code == "counting" else "unused" for code in CODES
+    }
+    assert "used: counting (100%" in verdict.sentence
+    assert {(use.layer, use.site) for use in verdict.uses} == {
+        (EVERYWHERE, STREAM),
+        (PLACE.layer, PLACE.site),
+    }
+
+
+def test_losses_without_the_code_are_at_chance_or_worse(counting: pd.DataFrame) -> None:
+    stream_rows = counting[(counting["probe"] == "loss") & (counting["layer"] == EVERYWHERE)]
+    nats = stream_rows[stream_rows["metric"] == "nats"].set_index(["positions", "control"])
+    chance = nats["chance"].iloc[0]
+    assert nats.loc[("intact", ""), "value"] < 0.5 * chance
+    for arm in (without("counting"), NONE_KEPT, only("variance"), "without counting, by LEACE"):
+        assert nats.loc[(arm, ""), "value"] > chance - 0.1
+    for arm in (without("variance"), only("counting")):
+        assert nats.loc[(arm, ""), "value"] < 0.5 * chance
+
+
+def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
+    counting: pd.DataFrame,
+) -> None:
+    readable = counting[
+        (counting["probe"] == "counting")
+        & (counting["metric"] == "r2")
+        & (counting["control"] == "")
+    ].set_index("positions")["value"]
+    assert readable[without("counting")] < 0.2 < 0.5 < readable[without("variance")]
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def test_shares_are_those_of_the_losses(counting: pd.DataFrame) -> None:
+    rows = counting[(counting["probe"] == "loss") & (counting["layer"] == PLACE.layer)]
+    value = rows.set_index(["positions", "control", "metric"])["value"]
+    intact, none = value["intact", "", "nats"], value[NONE_KEPT, "", "nats"]
+    for code in CODES:
+        lost = value[without(code), "", "nats"] - intact
+        assert value[without(code), "", "increase"] == pytest.approx(lost, abs=1e-9)
+        assert value[without(code), "", "needed"] == pytest.approx(lost / (none - intact))
+        regained = (none - value[only(code), "", "nats"]) / (none - intact)
+        assert value[only(code), "", "enough"] == pytest.approx(regained, abs=1e-9)
+        mixed = value[without(code), "mixed", "nats"]
+        assert value[without(code), "", "over_mixed"] == pytest.approx(
+            value[without(code), "", "nats"] - mixed, abs=1e-9
+        )
+
+
+@pytest.fixture(scope="module")
+def untrained() -> Contest:
+    config = TransformerConfig(n_layers=3, d_model=32, n_heads=2, d_vocab=50, n_ctx=12)
+    tokens = torch.randint(50, (60, 12), generator=torch.Generator().manual_seed(0))
+    split = Split(tokens[:40], tokens[40:])
+    return Contest(HookedTransformer(config).eval(), split, sequence_losses, math.log(50))
+
+
+def test_where_nothing_is_lost_nothing_is_shared_out(untrained: Contest) -> None:
+    """An untrained model's losses do not depend on position: what differs is chance."""
+    still = Contest(
+        untrained.model,
+        untrained.split,
+        lambda model, tokens: sequence_losses(untrained.model, tokens) * 0 + 1,
+        1.0,
+    )
+    rows = table(through_the_stream(still, context=CONTEXT))
+    assert not rows["metric"].isin(["needed", "enough"]).any()
+    (verdict,) = use_verdicts(rows)
+    assert {use.word for use in verdict.of_stream} == {"undecided"}
+    assert all(use.needed is None for use in verdict.of_stream)
+    assert verdict.sentence.endswith("cannot be shared out.")
+
+
+def test_the_same_seed_gives_the_same_rows(untrained: Contest) -> None:
+    once, again = (table(through_the_stream(untrained, context=CONTEXT)) for _ in range(2))
+    pd.testing.assert_frame_equal(once, again)
+
+
+def test_interventions_in_depth_are_fitted_behind_each_other(untrained: Contest) -> None:
+    """Below, means over the fit sequences are gone: what is left of them is what a layer adds."""
+    (arm,) = (arm for arm in of_codes() if arm.name == NONE_KEPT)
+    made = fitted_in_depth(untrained, arm)
+    assert list(made) == [
+        "blocks.0.hook_resid_pre",
+        "blocks.0.hook_resid_post",
+        "blocks.1.hook_resid_post",
+    ]
+    assert stream_places(1) == [Place(0, "resid_pre")]
+    means: dict[str, np.ndarray] = {}
+    for name, change in made.items():
+        seen: list[torch.Tensor] = []
+        from nope_interp.interventions import intervene
+
+        with intervene(untrained.model, made, FIRST_POSITION):
+            stream(
+                untrained.model,
+                untrained.split.fit,
+                {name: lambda x, seen=seen: seen.append(x[:, FIRST_POSITION:])},
+                batch_size=40,
+            )
+        assert change is not None
+        means[name] = torch.cat(seen).mean(dim=0).numpy()
+    for mean in means.values():
+        np.testing.assert_allclose(mean, np.broadcast_to(mean.mean(axis=0), mean.shape), atol=2e-3)
+
+
+# ---------------------------------------------------------------- words
+
+
+def use_of(needed: tuple[float, ...], enough: tuple[float, ...], over: tuple[float, ...]) -> Use:
+    """The use that these numbers with narrow intervals come to."""
+    rows = []
+    common = {**CONTEXT, "layer": EVERYWHERE, "site": STREAM, "probe": "loss", "control": ""}
+
+    def add(arm: str, metric: str, numbers: tuple[float, ...], control: str = "") -> None:
+        value, low, high = numbers
+        own = {"positions": arm, "metric": metric, "control": control, "value": value}
+        rows.append({**common, **own, "ci_low": low, "ci_high": high, "chance": 0.0, "n": 500})
+
+    for code in CODES:
+        for metric, numbers in (("increase", needed), ("needed", needed), ("over_mixed", over)):
+            add(without(code), metric, numbers)
+        add(only(code), "enough", enough)
+        add(without(code), "increase", (0.0, 0.0, 0.0), "mixed")
+    return uses_at(table(rows), EVERYWHERE, STREAM)[0]
+
+
+@pytest.mark.parametrize(
+    ("needed", "enough", "over", "word"),
+    [
+        ((0.5, 0.4, 0.6), (0.5, 0.4, 0.6), (0.1, 0.05, 0.15), "used"),
+        # No more than as much other content costs.
+        ((0.5, 0.4, 0.6), (0.5, 0.4, 0.6), (-0.1, -0.2, 0.0), "undecided"),
+        # Another code stands in for it.
+        ((0.0, -0.01, 0.01), (0.5, 0.4, 0.6), (0.0, -0.01, 0.01), "undecided"),
+        ((0.0, -0.01, 0.01), (0.0, -0.01, 0.01), (0.0, -0.01, 0.01), "unused"),
+        # Too wide to tell.
+        ((0.1, -0.2, 0.4), (0.0, -0.01, 0.01), (0.1, -0.2, 0.4), "undecided"),
+    ],
+)
+def test_words_follow_their_rules(
+    needed: tuple[float, ...], enough: tuple[float, ...], over: tuple[float, ...], word: str
+) -> None:
+    assert use_of(needed, enough, over).word == word
