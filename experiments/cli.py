@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from experiments.compare_config import CompareConfig
+from experiments.emergence_config import EmergenceConfig
 from experiments.heads_config import HeadsConfig
 from experiments.reproduce.config import ReproduceConfig
 from experiments.subject_config import SubjectConfig
@@ -46,7 +47,27 @@ Config = Annotated[
     typer.Option("--config", help="TOML or JSON file, or a run folder's config.json."),
 ]
 Task = Annotated[str | None, typer.Option(help="text, reversal, addition, copy-cmc, scan, ...")]
+Ablate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POSITIONS",
+        help="Positions to take away: all, learned, sinusoidal, rotary, alibi or t5, with a "
+        "condition such as rotary:shuffled or rotary:keep_highest=0.25.",
+    ),
+]
 Text = Annotated[str | None, typer.Option(help="UTF-8 file to read instead of Python's manual.")]
+Lengths = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHORTEST-LONGEST", help="Of the task's examples, such as 2-8; else the paper's."
+    ),
+]
+Scratchpad = Annotated[
+    str | None,
+    typer.Option(
+        help="Parts of the task's steps to write down: input,computation,output,variables,remaining"
+    ),
+]
 Positions = Annotated[
     str | None,
     typer.Option(help="Encoding of the model to train: none, learned, sinusoidal, rotary, ..."),
@@ -88,10 +109,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 def compare(
     model: Model = None,
     config: Config = None,
+    ablate: Ablate = None,
+    uses: Annotated[
+        str | None,
+        typer.Option(
+            help="Take position codes away to see which are used: no, stream or places (slower)."
+        ),
+    ] = None,
     revision: Revision = None,
     dtype: Dtype = None,
     task: Task = None,
     text: Text = None,
+    lengths: Lengths = None,
+    scratchpad: Scratchpad = None,
     positions: Positions = None,
     init: Init = None,
     steps: Steps = None,
@@ -100,6 +130,12 @@ def compare(
     layers: Layers = None,
     sites: Sites = None,
     seed: Seed = None,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history", help="Keep and read the model after 0, 1, 2, 4, ... training steps, too."
+        ),
+    ] = False,
     device: Device = "cpu",
     shards: Shards = 1,
     ray: Ray = None,
@@ -107,11 +143,15 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Read position out of a model and its twins: which hypothesis explains it?"""
-    source = {"model": model, "revision": revision, "dtype": dtype, "task": task, "text": text}
+    source = {"model": model, "revision": revision, "dtype": dtype}
     chosen = _chosen(
         CompareConfig,
         config,
-        source | _sizes(seq_len, seed) | _reading(sequences, layers, sites),
+        source
+        | _asked_task(task, text, lengths, scratchpad)
+        | _sizes(seq_len, seed)
+        | _reading(sequences, layers, sites)
+        | {"history": history or None, "ablate": ablate, "uses": uses},
         _trained(positions, init, steps, seq_len, seed),
     )
     _run_comparison(chosen, device, shards, ray, out, as_json)
@@ -125,6 +165,8 @@ def probe(
     dtype: Dtype = None,
     task: Task = None,
     text: Text = None,
+    lengths: Lengths = None,
+    scratchpad: Scratchpad = None,
     seq_len: SeqLen = None,
     sequences: Sequences = None,
     layers: Layers = None,
@@ -137,11 +179,15 @@ def probe(
     as_json: Json = False,
 ) -> None:
     """Read position out of one model, without its twins."""
-    source = {"model": model, "revision": revision, "dtype": dtype, "task": task, "text": text}
+    source = {"model": model, "revision": revision, "dtype": dtype}
     chosen = _chosen(
         CompareConfig,
         config,
-        source | {"twins": False} | _sizes(seq_len, seed) | _reading(sequences, layers, sites),
+        source
+        | {"twins": False}
+        | _asked_task(task, text, lengths, scratchpad)
+        | _sizes(seq_len, seed)
+        | _reading(sequences, layers, sites),
         _trained(None, None, None, seq_len, seed),
     )
     _run_comparison(chosen, device, shards, ray, out, as_json)
@@ -157,14 +203,7 @@ def heads(
             "Without it a small model is trained first.",
         ),
     ] = None,
-    ablate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POSITIONS",
-            help="Positions to take away: all, learned, sinusoidal, rotary, alibi or t5, with a "
-            "condition such as rotary:shuffled or rotary:keep_highest=0.25.",
-        ),
-    ] = None,
+    ablate: Ablate = None,
     ablate_layers: Annotated[
         str | None, typer.Option(help="Blocks to ablate in: 0,2,5. All by default.")
     ] = None,
@@ -185,6 +224,8 @@ def heads(
     dtype: Dtype = None,
     task: Task = None,
     text: Text = None,
+    lengths: Lengths = None,
+    scratchpad: Scratchpad = None,
     positions: Positions = None,
     init: Init = None,
     steps: Steps = None,
@@ -198,7 +239,7 @@ def heads(
     as_json: Json = False,
 ) -> None:
     """Classify a model's attention heads, with its positions intact and ablated."""
-    source = {"model": model, "revision": revision, "dtype": dtype, "task": task, "text": text}
+    source = {"model": model, "revision": revision, "dtype": dtype}
     own = {
         "ablate": ablate,
         "ablate_layers": _numbers("--ablate-layers", ablate_layers),
@@ -211,7 +252,7 @@ def heads(
     chosen = _chosen(
         HeadsConfig,
         config,
-        source | own | _sizes(seq_len, seed),
+        source | own | _asked_task(task, text, lengths, scratchpad) | _sizes(seq_len, seed),
         _trained(positions, init, steps, seq_len, seed),
     )
     from experiments.heads import classify_heads
@@ -223,6 +264,40 @@ def heads(
         _print_json({"headline": found.headline, "report": str(report), "heads": table})
     else:
         print(f"{found.markdown()}\n{found.headline}\nReport: {report}")
+
+
+@app.command()
+def emergence(
+    config: Config = None,
+    task: Task = None,
+    text: Text = None,
+    lengths: Lengths = None,
+    scratchpad: Scratchpad = None,
+    positions: Positions = None,
+    init: Init = None,
+    steps: Steps = None,
+    seq_len: SeqLen = None,
+    seeds: Annotated[int | None, typer.Option(help="Trainings to watch.")] = None,
+    seed: Annotated[int | None, typer.Option(help="First seed.")] = None,
+    out: Out = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Watch small models train: when does each position code appear?"""
+    chosen = _chosen(
+        EmergenceConfig,
+        config,
+        {"n_seeds": seeds} | _asked_task(task, text, lengths, scratchpad) | _sizes(seq_len, seed),
+        _trained(positions, init, steps, seq_len, seed),
+    )
+    from experiments.emergence import emergence as run
+
+    found = run(chosen, out=out)
+    report = found.folder / "report.html"
+    if as_json:
+        onsets = json.loads(found.onsets.to_json(orient="index"))
+        _print_json({"headline": found.headline, "report": str(report), "onsets": onsets})
+    else:
+        print(f"{found.onsets.to_string()}\n\n{found.headline}\nReport: {report}")
 
 
 @app.command()
@@ -288,6 +363,8 @@ def train(
     config: Config = None,
     task: Task = None,
     text: Text = None,
+    lengths: Lengths = None,
+    scratchpad: Scratchpad = None,
     positions: Positions = None,
     init: Init = None,
     steps: Steps = None,
@@ -301,7 +378,7 @@ def train(
     chosen = _chosen(
         CompareConfig,
         config,
-        {"task": task, "text": text} | _sizes(seq_len, seed),
+        _asked_task(task, text, lengths, scratchpad) | _sizes(seq_len, seed),
         _trained(positions, init, steps, seq_len, seed),
     )
     from experiments.train import train as run
@@ -376,8 +453,8 @@ def main() -> None:
         said = getattr(error, "format_message", error.__str__)()
         _fail(
             said
-            or "choose a command: compare, heads, probe, reproduce, sweep, train or report; "
-            "see --help."
+            or "choose a command: compare, heads, probe, emergence, reproduce, sweep, train or "
+            "report; see --help."
         )
     except (KeyboardInterrupt, typer.Abort):
         _fail(_INTERRUPTED)
@@ -448,6 +525,19 @@ def _chosen(
     return kind.from_dict(values)
 
 
+def _asked_task(
+    task: str | None, text: str | None, lengths: str | None, scratchpad: str | None
+) -> Options:
+    """What a model is trained on and read on."""
+    try:
+        ends = None if lengths is None else [int(end) for end in lengths.split("-")]
+    except ValueError:
+        raise UserError(
+            f"--lengths holds {lengths!r}: give the shortest and the longest, such as 2-8."
+        ) from None
+    return {"task": task, "text": text, "lengths": ends, "scratchpad": _names(scratchpad)}
+
+
 def _sizes(seq_len: int | None, seed: int | None) -> Options:
     return {"seq_len": seq_len, "seed": seed}
 
@@ -472,8 +562,12 @@ def _reading(sequences: int | None, layers: str | None, sites: str | None) -> Op
         "n_fit": None if sequences is None else sequences - sequences // 3,
         "n_held_out": None if sequences is None else sequences // 3,
         "layers": _numbers("--layers", layers),
-        "sites": None if sites is None else [site.strip() for site in sites.split(",")],
+        "sites": _names(sites),
     }
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:

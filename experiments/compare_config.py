@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from experiments.subject_config import SubjectConfig
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, unknown_name
 from nope_interp.sites import check_site
+
+USES = ("no", "stream", "places")
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,13 @@ class CompareConfig(SubjectConfig):
         twins: whether the model's twins are read beside it; without them nothing is compared.
         n_fit: sequences that probes are fitted on.
         n_held_out: other sequences that they are scored on.
+        ablate: positions to take away from the model and its twins before anything is read, as
+            `ablate_positions` takes them: "all", "rotary:none", ...
+        uses: whether position codes are taken away, to see which the model uses: "no", "stream"
+            (through the whole stream) or "places" (also place by place); None takes the latter for
+            models of ours and "stream" for pretrained ones, whose every forward pass is long.
+        history: whether the model is kept as it was after 0, 1, 2, 4, 8, ... steps of its training,
+            and read at each of these, too.
     """
 
     experiment: ClassVar[str] = "compare"
@@ -28,11 +37,21 @@ class CompareConfig(SubjectConfig):
     twins: bool = True
     n_fit: int = 512
     n_held_out: int = 256
+    ablate: str | None = None
+    uses: str | None = None
+    history: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for site in self.sites:
             check_site(site)
+        if self.history and self.model is not None:
+            raise UserError(
+                f"history is of a training, but {self.model!r} is a model that is trained: leave "
+                "one out."
+            )
+        if self.uses is not None and self.uses not in USES:
+            raise unknown_name("choice of uses", self.uses, USES)
         if not self.sites or len(set(self.sites)) < len(self.sites):
             raise UserError(f"sites are {list(self.sites)}: name at least one, each once.")
         if self.layers is not None and (
@@ -41,6 +60,14 @@ class CompareConfig(SubjectConfig):
             raise UserError(
                 f"layers are {list(self.layers)}: name at least one, each once, from 0."
             )
+
+    @property
+    def tournament(self) -> str:
+        """One of `USES`. Without twins a model is read only."""
+        if not self.twins:
+            return "no"
+        own = self.model is None or self.model.endswith(".safetensors")
+        return self.uses or ("places" if own else "stream")
 
     def run_name(self) -> str:
         """The readable half of the run folder's name."""

@@ -21,11 +21,8 @@ def contest_of(config: CompareConfig, subject: Subject) -> Contest:
     source = subject.sources[0]
     if isinstance(source, ExampleSource):
         return _of_answers(config, subject, source.task)
-    draw = {"seq_len": config.seq_len, "begin_token": False, "seed": config.seed}
-    split = Split(
-        fit=source.sequences(config.n_fit, split="fit", **draw),
-        held_out=source.sequences(config.n_held_out, split="held_out", **draw),
-    )
+    drawn = partial(source.sequences, seq_len=config.seq_len, begin_token=False, seed=config.seed)
+    split = Split(drawn(config.n_fit, split="fit"), drawn(config.n_held_out, split="held_out"))
     return Contest(
         subject.model,
         split,
@@ -38,10 +35,11 @@ def contest_of(config: CompareConfig, subject: Subject) -> Contest:
 
 def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Contest:
     length = max(task.fitting_lengths(config.seq_len), default=min(task.training_lengths))
-    fit, held_out = (
-        dataset(task, n, split=split, seed=config.seed, lengths=[length])[length]
-        for split, n in (("train", config.n_fit), ("validation", config.n_held_out))
-    )
+    seed, lengths = config.seed, [length]
+    fit = dataset(task, config.n_fit, split="train", seed=seed, lengths=lengths)[length]
+    held_out = dataset(task, config.n_held_out, split="validation", seed=seed, lengths=lengths)[
+        length
+    ]
     # Without padding: every position of every sequence is one of the example's.
     end = int(min(fit.length.min(), held_out.length.min()))
     asked = held_out.answer[:, :end]

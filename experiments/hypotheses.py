@@ -7,6 +7,7 @@ cells of the run; each is one stream through the model, and is written to disk w
 
 import time
 from collections.abc import Iterator, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.compare_config import CompareConfig
+from experiments.contest import contest_of
 from experiments.example import LONGEST, example_arrays, example_of, example_strings
 from experiments.finished_run import FinishedRun
+from experiments.history import history_rows
 from experiments.measure import Split, measure, places
 from experiments.measurements import (
     read_arrays,
@@ -32,8 +35,12 @@ from experiments.mechanism import linear_probe_sentence
 from experiments.report.data import ReportData
 from experiments.run_folder import RunFolder
 from experiments.shards import Shards, check_shards, measure_in_shards, note_on, opened
+from experiments.shift import shift_rows
 from experiments.subjects import Subject, subjects
+from experiments.tournament import place_by_place, through_the_stream
+from experiments.use_verdict import UseVerdict, use_verdicts
 from experiments.verdict import Verdict, headline, verdicts
+from nope_interp.ablation import PositionAblation, ablate_positions
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 
@@ -53,9 +60,14 @@ class Comparison(FinishedRun):
         return verdicts(self.measurements)
 
     @property
+    def uses(self) -> list[UseVerdict]:
+        """Which position codes the model uses, by the rules in `experiments.use_verdict`."""
+        return use_verdicts(self.measurements)
+
+    @property
     def headline(self) -> str:
-        """The verdicts for the first condition, in a sentence for each variant."""
-        return headline(self.verdicts)
+        """Which codes are used; then what can be read under the first condition."""
+        return " ".join([*(use.sentence for use in self.uses), headline(self.verdicts)])
 
     @property
     def mechanism(self) -> str | None:
@@ -75,6 +87,7 @@ class Comparison(FinishedRun):
                 arrays=self.arrays,
                 info=self.info,
                 verdicts=self.verdicts,
+                uses=self.uses,
                 headline=self.headline,
                 mechanism=self.mechanism,
                 example=example_of(self.info, self.arrays),
@@ -112,6 +125,8 @@ def compare(
         raise UserError(f"the config is {type(config).__name__}: give a CompareConfig.")
     if device != "auto":
         check_device(device)
+    if config.ablate is not None and shards > 1:
+        raise UserError("shards read models as they are: leave the shards or the ablation out.")
     check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
     run = RunFolder.of(Path(out), config).begin(config)
 
@@ -132,18 +147,46 @@ def _run(
     began = time.monotonic()
     facts: dict[str, Any] = {"notes": [*note_on(workers)]}
     for subject in subjects(config, run, device, show_progress):
-        facts["model"] = subject.name
+        facts["model"], facts["positions"] = subject.name, subject.positions
         facts["n_layers"] = subject.n_layers
-        facts["positions"] = subject.positions
         facts["notes"] += subject.notes
-        cells = list(_cells(subject))
-        example = _example(config, cells[0])
-        facts["example_tokens"] = example_strings(subject, example)
-        for cell in cells:
-            drawn = example if cell is cells[0] else None
-            _measure_cell(config, run, subject, cell, drawn, show_progress, workers)
+        with _ablated(config, subject) as ablation:
+            if ablation is not None:
+                facts["model"] += f", {ablation.name}"
+                facts["positions"] = ablation.name
+                facts["notes"] += ablation.caveats(config.seq_len)
+            facts["example_tokens"] = _read(config, run, subject, show_progress, workers)
     _gather(run)
     run.finish(facts, config, time.monotonic() - began)
+
+
+def _ablated(
+    config: CompareConfig, subject: Subject
+) -> AbstractContextManager[PositionAblation | None]:
+    if config.ablate is None:
+        return nullcontext()
+    return ablate_positions(subject.model, config.ablate, seed=config.seed)
+
+
+def _read(
+    config: CompareConfig,
+    run: RunFolder,
+    subject: Subject,
+    show_progress: bool,
+    workers: Shards | None,
+) -> list[str]:
+    """Measure one subject in all its cells; the tokens of the example, as strings."""
+    cells = list(_cells(subject))
+    example = _example(config, cells[0])
+    for cell in cells:
+        drawn = example if cell is cells[0] else None
+        _measure_cell(config, run, subject, cell, drawn, show_progress, workers)
+    # An untrained twin uses nothing, and what an unmasked one loses says nothing.
+    if config.tournament != "no" and subject.variant in ("trained", "pretrained"):
+        _hold_tournament(config, run, subject, show_progress)
+    if config.history and subject.variant == "trained":
+        _read_history(config, run, subject, show_progress)
+    return example_strings(subject, example)
 
 
 @dataclass(frozen=True)
@@ -208,6 +251,45 @@ def _measure_cell(
     write_arrays(arrays, arrays_path)
     # Written last: a cell with a table is whole.
     write_table(table(reading.rows), table_path)
+
+
+def _hold_tournament(
+    config: CompareConfig, run: RunFolder, subject: Subject, show_progress: bool
+) -> None:
+    table_path, arrays_path = run.cells / "uses.parquet", run.cells / "uses.safetensors"
+    if _whole(table_path, arrays_path):
+        return
+    contest = contest_of(config, subject)
+    context = {
+        "experiment": config.experiment,
+        "model": subject.name,
+        "variant": subject.variant,
+        "tokens": subject.sources[0].name,
+        "begin_token": contest.begin_token,
+        "seed": config.seed,
+    }
+    label = f"{subject.variant}, codes taken away" if show_progress else None
+    rows = through_the_stream(contest, context=context, description=label)
+    if config.tournament == "places":
+        where = places(subject.n_layers, config.sites, config.layers)
+        rows += place_by_place(
+            contest, where, context=context, description=label and f"{label} place by place"
+        )
+        rows += shift_rows(contest, where, context=context)
+    write_arrays({}, arrays_path)
+    write_table(table(rows), table_path)
+
+
+def _read_history(
+    config: CompareConfig, run: RunFolder, subject: Subject, show_progress: bool
+) -> None:
+    table_path, arrays_path = run.cells / "history.parquet", run.cells / "history.safetensors"
+    if _whole(table_path, arrays_path):
+        return
+    label = f"{subject.variant}, history" if show_progress else None
+    rows = table(history_rows(config, run, subject, description=label))
+    write_arrays({}, arrays_path)
+    write_table(rows, table_path)
 
 
 def _whole(table_path: Path, arrays_path: Path) -> bool:

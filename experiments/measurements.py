@@ -38,6 +38,9 @@ COLUMNS = {
     "n": "int64",
 }
 
+# What `positions` says of a model as it is, and the probe of rows that tell a loss.
+INTACT, LOSS = "intact", "loss"
+
 
 def rows_of(result: ProbeResult, context: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each score, with the columns in `context` filled in."""
@@ -59,6 +62,16 @@ def rows_of(result: ProbeResult, context: dict[str, Any]) -> list[dict[str, Any]
 def table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     """Rows as the tidy table: all columns, in order, with their types."""
     return pd.DataFrame(list(rows), columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def intact_readings(measurements: pd.DataFrame) -> pd.DataFrame:
+    """The rows of what probes read in models as they are: no ablation's, no loss, and of no earlier
+    moment of the training."""
+    return measurements[
+        (measurements["positions"] == INTACT)
+        & (measurements["probe"] != LOSS)
+        & measurements["step"].isna()
+    ]
 
 
 def write_table(measurements: pd.DataFrame, path: Path) -> Path:

@@ -10,6 +10,8 @@ only tells the numbers of the run at hand, and what the tests trace them to.
 
 import pandas as pd
 
+from experiments.measurements import intact_readings
+
 _MOST_NAMED = 3
 
 
@@ -18,11 +20,12 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
 
     Only meant for models without a positional encoding: an encoding is a linear code of its own.
     """
-    random_init = measurements[
-        (measurements["variant"] == "random-init")
-        & (measurements["tokens"] == "random")
-        & (measurements["metric"] == "mae")
-        & (measurements["control"] == "")
+    readings = intact_readings(measurements)
+    random_init = readings[
+        (readings["variant"] == "random-init")
+        & (readings["tokens"] == "random")
+        & (readings["metric"] == "mae")
+        & (readings["control"] == "")
     ]
     plain = random_init[~random_init["begin_token"]]
     linear = plain[(plain["probe"] == "linear") & (plain["site"] != "resid_pre")]

@@ -15,6 +15,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from experiments.compare_config import CompareConfig
+from experiments.emergence_config import EmergenceConfig
 from experiments.heads_config import HeadsConfig
 from experiments.reproduce.config import ReproduceConfig
 from experiments.subject_config import SubjectConfig
@@ -36,7 +37,11 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def of(cls, parent: Path, config: CompareConfig | HeadsConfig | ReproduceConfig) -> "RunFolder":
+    def of(
+        cls,
+        parent: Path,
+        config: CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig,
+    ) -> "RunFolder":
         """Where under `parent` a config's run is kept, whether it was begun or not.
 
         A local model or text that has changed on disk is another run.
@@ -47,8 +52,9 @@ class RunFolder:
     @classmethod
     def of_training(cls, parent: Path, config: SubjectConfig) -> "RunFolder":
         """Where under `parent` the model that a config trains is kept; nothing else names it."""
+        known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
         every = config.to_dict()
-        identity = {name: every[name] for name in ("task", "text", "transformer", "training")}
+        identity = {name: every[name] for name in known if name in every}
         identity["fingerprints"] = fingerprints(config.text)
         name = f"train-{config.transformer.positions}-{config.task}"
         return cls(parent / f"{name}-{short_hash(identity)}")
@@ -100,6 +106,10 @@ class RunFolder:
     @property
     def training_state(self) -> Path:
         return self.path / "training_state.safetensors"
+
+    def history(self, step: int) -> Path:
+        """Where the model is kept as it was after `step` optimiser steps."""
+        return self.path / "history" / f"step-{step:06}.safetensors"
 
     @property
     def measurements(self) -> Path:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from experiments.emergence import Emergence
 from experiments.finished_run import FinishedRun
 from experiments.heads import HeadClassification
 from experiments.hypotheses import Comparison
@@ -10,7 +11,7 @@ from experiments.run_folder import RunFolder
 from nope_interp.errors import unknown_name
 
 _KINDS: dict[str, type[FinishedRun]] = {
-    kind.experiment: kind for kind in (Comparison, HeadClassification, Reproduction)
+    kind.experiment: kind for kind in (Comparison, Emergence, HeadClassification, Reproduction)
 }
 
 

@@ -5,7 +5,7 @@ import json
 import re
 import shlex
 import tomllib
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -16,6 +16,7 @@ from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.training_config import TrainingConfig
 
 _DTYPES = ("float32", "bfloat16", "float16")
+_OF_EXAMPLES = ("lengths", "scratchpad")
 
 Config = TypeVar("Config", bound="SubjectConfig")
 
@@ -39,6 +40,9 @@ class SubjectConfig:
         dtype: of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
         task: a name of tasks/names.py; what the model is trained on and read on.
         text: a UTF-8 file to read instead of Python's own documentation.
+        lengths: the shortest and the longest examples of a task with answers; None for the paper's.
+        scratchpad: the parts of a task's steps that are written down, in any order: see
+            tasks/scratchpad.py; None for the answer alone.
         transformer: the model to train where `model` is None.
         training: how it is trained.
         seq_len: tokens in a sequence, begin token included.
@@ -55,6 +59,8 @@ class SubjectConfig:
     dtype: str = "float32"
     task: str = "text"
     text: str | None = None
+    lengths: tuple[int, int] | None = None
+    scratchpad: tuple[str, ...] | None = None
     transformer: TransformerConfig = field(default_factory=default_transformer)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     seq_len: int = 128
@@ -77,6 +83,7 @@ class SubjectConfig:
             raise UserError("revision and dtype are for pretrained models: leave them out.")
         if self.text is not None and self.task != "text":
             raise UserError(f"the task {self.task!r} reads no text: leave the text out.")
+        self._check_examples()
         for name, smallest in self.least.items():
             if getattr(self, name) < smallest:
                 raise UserError(f"{name} is {getattr(self, name)}: use at least {smallest}.")
@@ -86,13 +93,32 @@ class SubjectConfig:
                 f"{self.transformer.n_ctx}: shorten them or raise n_ctx."
             )
 
+    def _check_examples(self) -> None:
+        for name in _OF_EXAMPLES:
+            if self.task == "text" and getattr(self, name) is not None:
+                raise UserError(
+                    f"the task 'text' has no {name}: name another task, or leave the {name} out."
+                )
+        if self.scratchpad is not None:
+            object.__setattr__(self, "scratchpad", tuple(sorted(set(self.scratchpad))))
+        if self.lengths is not None and (
+            len(self.lengths) != 2 or not 1 <= self.lengths[0] <= self.lengths[1]
+        ):
+            raise UserError(
+                f"lengths are {list(self.lengths)}: give the shortest and the longest, from 1."
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `from_dict` reads it back."""
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        # Run folders are named for these values: those from before they existed keep their names.
+        for name in _OF_EXAMPLES:
+            if own[name] is None:
+                del own[name]
         lists = {name: list(value) for name, value in own.items() if isinstance(value, tuple)}
         nested = {
             "transformer": self.transformer.to_dict(),
-            "training": asdict(self.training),
+            "training": self.training.to_dict(),
         }
         return own | lists | nested
 

@@ -9,11 +9,11 @@ from experiments.compare_config import CompareConfig
 from experiments.recipe import Recipe, untrained
 from experiments.run_folder import RunFolder
 from experiments.subject_config import SubjectConfig
-from experiments.train import trained_model
-from nope_interp.checkpoints import bidirectional_twin, load_model
+from experiments.train import task_of, trained_model
+from nope_interp.checkpoints import TrainedOn, bidirectional_twin, load_model
 from nope_interp.errors import UserError
 from nope_interp.pretrained import Pretrained, load_pretrained, random_twin
-from nope_interp.tasks.registry import Task, make_task
+from nope_interp.tasks.registry import Task
 from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.tasks.text import python_documentation, read_text
 from nope_interp.transformer import HookedTransformer
@@ -65,6 +65,7 @@ def subjects(
         device,
         show_progress,
         needed={"fit": config.n_fit, "held_out": config.n_held_out},
+        keep_history=config.history,
     )
     yield subject
     if not config.twins:
@@ -84,8 +85,10 @@ def subject_of(
     show_progress: bool,
     *,
     needed: Mapping[Split, int],
+    keep_history: bool = False,
 ) -> Subject:
-    """The model that `config` names, loaded, or trained into `run` first.
+    """The model that `config` names, loaded, or trained into `run` first, with its history there
+    if that is asked for.
 
     Raises UserError, before anything is trained, where its text has fewer than the `needed`
     sequences.
@@ -93,7 +96,7 @@ def subject_of(
     if config.model is not None:
         return loaded_subject(config, device, needed=needed)
     task = _own_task(config, device, needed)
-    trained = trained_model(config, run, device, show_progress)
+    trained = trained_model(config, run, device, show_progress, keep_history=keep_history)
     recipe = Recipe(str(run.model), device)
     return _own_subject(task, trained, _own_name(config), recipe)
 
@@ -130,8 +133,7 @@ def _checkpoint_subject(
 ) -> Subject:
     task = _own_task(config, device, needed)
     model, trained_on = load_model(Path(path))
-    if trained_on != config.task:
-        raise UserError(f"{path!r} was trained on {trained_on!r}: add --task {trained_on}.")
+    _check_task(config, path, trained_on)
     if config.seq_len > model.config.n_ctx:
         raise UserError(
             f"sequences of {config.seq_len} tokens are longer than the model's context of "
@@ -140,10 +142,29 @@ def _checkpoint_subject(
     return _own_subject(task, model, config.model_name(), Recipe(path, device))
 
 
+def _check_task(config: SubjectConfig, path: str, trained_on: TrainedOn) -> None:
+    """Raise UserError where a config asks for other tokens than the model knows, and where lengths
+    that it was not trained on would be read unasked."""
+    if trained_on.task != config.task:
+        name = trained_on.task
+        raise UserError(f"{path!r} was trained on {name!r}: add --task {name}.")
+    if trained_on.scratchpad != config.scratchpad:
+        if trained_on.scratchpad is None:
+            raise UserError(f"{path!r} was trained without a scratchpad: leave it out.")
+        parts = ",".join(trained_on.scratchpad)
+        raise UserError(f"{path!r} was trained with a scratchpad: add --scratchpad {parts}.")
+    if trained_on.lengths is not None and config.lengths is None:
+        shortest, longest = trained_on.lengths
+        raise UserError(
+            f"{path!r} was trained on lengths {shortest} to {longest}: add "
+            f"--lengths {shortest}-{longest}, or others to read it on."
+        )
+
+
 def _own_task(config: SubjectConfig, device: str, needed: Mapping[Split, int]) -> Task:
     if device == "auto":
         raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
-    task = make_task(config.task, config.text)
+    task = task_of(config)
     _check_source(task.source(), config, needed)
     return task
 

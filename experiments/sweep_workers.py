@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from joblib import cpu_count
 
@@ -21,12 +20,12 @@ from experiments.registry import Experiment
 from experiments.subject_config import SubjectConfig
 from experiments.sweep import Cell, Sweep
 from experiments.sweep_config import SweepConfig
+from experiments.train import check_training
 from experiments.workers import Pool, WorkerDied, pool_of, settle
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
 from nope_interp.tasks.registry import make_task
-from nope_interp.training import check_trainable
 from probes.errors import ProbeError
 
 MOST_DEATHS = 3
@@ -107,12 +106,14 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
     """Raise UserError for a cell whose model cannot be trained, or for a device not `here`."""
     if here and device != "auto":
         check_device(device)
+    made = cache(make_task)  # most cells share one task
     for cell in config.cells:
         asked = cell.config
         if not isinstance(asked, SubjectConfig) or asked.model is not None:
             continue
         try:
-            check_trainable(asked.transformer, asked.training, _task(asked.task, asked.text))
+            task = made(asked.task, asked.text, lengths=asked.lengths, scratchpad=asked.scratchpad)
+            check_training(asked, task)
         except UserError as error:
             raise UserError(f"{cell.label}: {error}") from error
 
@@ -178,8 +179,3 @@ def _kept(job: Job, why: str) -> str:
 def _write_log(job: Job, why: str) -> None:
     text = f"{job.cell.label}:\n{why.rstrip()}\n"
     write_atomically(job.log, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-@cache
-def _task(name: str, text: str | None) -> Any:
-    return make_task(name, text)

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from experiments.arms import MIXED, NONE_KEPT, Arm, Fit, every_arm, of_codes, only, without
 from experiments.measure import FIRST_POSITION, Place, Split, code_probes, feed, reading_of
+from experiments.measurements import INTACT, LOSS
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
 from nope_interp.streams import one_thread_pool, run_trunk, stream
@@ -35,8 +36,7 @@ Losses = Callable[[Any, Tensor], Float[Tensor, " sequence"]]
 # By the name of an arm and its control.
 ByArm = dict[tuple[str, str], Float[np.ndarray, " sequence"]]
 
-INTACT = ("intact", "")
-PROBE = "loss"
+INTACT_ARM = (INTACT, "")
 # The layer of rows about the whole stream, and their site.
 EVERYWHERE, STREAM = -1, "resid_post"
 
@@ -83,7 +83,7 @@ def through_the_stream(
 
     Raises UserError where the rows at a place cannot be fitted.
     """
-    found = {INTACT: _scored(contest, {})}
+    found = {INTACT_ARM: _scored(contest, {})}
     rows = []
     arms = list(every_arm(contest.seed))
     for arm in tqdm(arms, description, unit="arm", disable=description is None):
@@ -110,7 +110,7 @@ def place_by_place(
     intact = _scored(contest, {})
     rows: list[dict[str, Any]] = []
     for place in tqdm(places, description, unit="place", disable=description is None):
-        found = {INTACT: intact}
+        found = {INTACT_ARM: intact}
         for arm in of_codes():
             made = {hook_name(place.layer, place.site): arm.make(fits[place])}
             found[arm.name, arm.control] = _scored(contest, made)
@@ -202,23 +202,23 @@ def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterato
     def row(arm: tuple[str, str], metric: str, of: ArrayFunction, chance: float) -> dict[str, Any]:
         score = bootstrap.score(metric, of, chance=chance)
         name, control = arm
-        own = {**vars(score), "positions": name, "control": control, "probe": PROBE}
+        own = {**vars(score), "positions": name, "control": control, "probe": LOSS}
         return {**context, **own}
 
     for arm, number in column.items():
         yield row(arm, "nats", _less(number), contest.chance)
-        if arm == INTACT:
+        if arm == INTACT_ARM:
             continue
-        yield row(arm, "increase", _less(number, column[INTACT]), 0.0)
+        yield row(arm, "increase", _less(number, column[INTACT_ARM]), 0.0)
         mixed = (arm[0], MIXED)
         if arm != mixed and mixed in column:
             yield row(arm, "over_mixed", _less(number, column[mixed]), 0.0)
-    worth = _less(column[NONE_KEPT, ""], column[INTACT])
+    worth = _less(column[NONE_KEPT, ""], column[INTACT_ARM])
     if bootstrap.interval_of(worth)[0] <= 0:
         return  # a share of what may be nothing
     for code in CODES:
         taken, alone = (without(code), ""), (only(code), "")
-        lost = _less(column[taken], column[INTACT])
+        lost = _less(column[taken], column[INTACT_ARM])
         regained = _less(column[NONE_KEPT, ""], column[alone])
         yield row(taken, "needed", _share(lost, worth), 0.0)
         yield row(alone, "enough", _share(regained, worth), 0.0)

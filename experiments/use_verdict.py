@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from experiments.arms import MIXED, NONE_KEPT, only, without
-from experiments.tournament import EVERYWHERE, INTACT, PROBE, STREAM
+from experiments.measurements import LOSS
+from experiments.tournament import EVERYWHERE, INTACT_ARM, STREAM
 from experiments.verdict import CONDITION, widened
 from probes.erasure import CODES
 
@@ -106,7 +107,7 @@ def _words(word: str, uses: tuple[Use, ...]) -> str:
 
 def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:
     """One verdict for each variant and condition that a tournament was held on."""
-    losses = measurements[measurements["probe"] == PROBE]
+    losses = measurements[(measurements["probe"] == LOSS) & measurements["step"].isna()]
     return [_verdict(group) for _, group in losses.groupby(CONDITION, sort=False, observed=True)]
 
 
@@ -118,7 +119,7 @@ def _verdict(losses: pd.DataFrame) -> UseVerdict:
         variant=str(first["variant"]),
         tokens=str(first["tokens"]),
         begin_token=bool(first["begin_token"]),
-        intact=_interval(stream, *INTACT, "nats"),
+        intact=_interval(stream, *INTACT_ARM, "nats"),
         chance=float(stream["chance"].iloc[0]),
         worth=_interval(stream, NONE_KEPT, "", "increase"),
         uses=tuple(use for layer, site in places for use in uses_at(losses, layer, site)),

@@ -23,6 +23,7 @@ import pandas as pd
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from experiments.measurements import intact_readings
 from nope_interp.errors import UserError
 from probes.scores import SHUFFLED
 
@@ -37,7 +38,7 @@ HYPOTHESES = {
 }
 
 # A smaller gain is a trace, not an account of position.
-_WORTH_NAMING = 0.1
+WORTH_NAMING = 0.1
 
 _UNITS = {
     "mae": "Error in positions",
@@ -63,10 +64,11 @@ class Verdict:
 
 
 def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
-    """One verdict for each hypothesis whose probe is in the table."""
+    """One verdict for each hypothesis whose probe read models as they are."""
+    readings = intact_readings(measurements)
     found = []
     for hypothesis, (probe, metric, smaller) in HYPOTHESES.items():
-        chosen = measurements[(measurements["probe"] == probe) & (measurements["metric"] == metric)]
+        chosen = readings[(readings["probe"] == probe) & (readings["metric"] == metric)]
         if chosen.empty:
             continue
         n_compared = int((chosen["control"] == "").sum())
@@ -120,7 +122,7 @@ def _best_place(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str
     row = {name: best[name] for name in kept} | {
         "ci_low": low,
         "ci_high": high,
-        "gain": _gain(best["value"], best["chance"], smaller),
+        "gain": gain(best["value"], best["chance"], smaller),
         "control_value": control[0],
     }
     return {**row, "verdict": _word(row, smaller)}
@@ -132,18 +134,19 @@ def widened(value: float, low: float, high: float, n_compared: int, n: int) -> t
     return value - stretch * (value - low), value + stretch * (high - value)
 
 
-def _gain(value: float, chance: float, smaller: bool) -> float:
+def gain(value: float, chance: float, smaller: bool) -> float:
+    """The share of the chance error removed where smaller is better, else what is above chance."""
     return 1 - value / chance if smaller else value - chance
 
 
 def _word(row: dict[str, Any], smaller: bool) -> str:
-    near, far = sorted(_gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
-    control = _gain(row["control_value"], row["chance"], smaller)
-    if control >= _WORTH_NAMING or 0 < near <= control:
+    near, far = sorted(gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
+    control = gain(row["control_value"], row["chance"], smaller)
+    if control >= WORTH_NAMING or 0 < near <= control:
         return "invalid"
     if near > 0:
-        return "readable" if near >= _WORTH_NAMING else "faint"
-    return "undecided" if far >= _WORTH_NAMING else "unreadable"
+        return "readable" if near >= WORTH_NAMING else "faint"
+    return "undecided" if far >= WORTH_NAMING else "unreadable"
 
 
 def _first_condition(verdict: Verdict) -> list[dict[str, Any]]:

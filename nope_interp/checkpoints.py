@@ -1,6 +1,7 @@
 """Weights on disk: safetensors with the config in the header. Nothing is ever unpickled."""
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,21 @@ from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
 from nope_interp.transformer import HookedTransformer
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """What a saved model remembers of its training: the task, as `make_task` takes it.
+
+    Attributes:
+        task: its name.
+        lengths: the shortest and the longest, where they were not the paper's.
+        scratchpad: the parts of its steps that were written down, where any were.
+    """
+
+    task: str
+    lengths: tuple[int, int] | None = None
+    scratchpad: tuple[str, ...] | None = None
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> Path:
@@ -56,14 +72,22 @@ def load_weights(model: HookedTransformer, weights: dict[str, Tensor], path: Pat
         ) from error
 
 
-def save_model(model: HookedTransformer, path: Path, *, task: str) -> Path:
-    """Write a model with its config and the name of the task it was trained on."""
-    header = {"config": model.config.to_dict(), "task": task}
-    return save_tensors(path, model.state_dict(), header)
+def save_model(
+    model: HookedTransformer,
+    path: Path,
+    *,
+    task: str,
+    lengths: tuple[int, int] | None = None,
+    scratchpad: tuple[str, ...] | None = None,
+) -> Path:
+    """Write a model with its config and the task that it was trained on, as in `TrainedOn`."""
+    asked = asdict(TrainedOn(task, lengths, scratchpad))
+    known = {name: value for name, value in asked.items() if value is not None}
+    return save_tensors(path, model.state_dict(), {"config": model.config.to_dict(), **known})
 
 
-def load_model(path: Path) -> tuple[HookedTransformer, str]:
-    """A model in evaluation mode, and the name of the task it was trained on."""
+def load_model(path: Path) -> tuple[HookedTransformer, TrainedOn]:
+    """A model in evaluation mode, and the task that it was trained on."""
     weights, header = load_tensors(path)
     if not isinstance(header, dict) or not {"config", "task"} <= header.keys():
         raise UserError(f"{str(path)!r} does not say which model it holds: train it again.")
@@ -73,7 +97,10 @@ def load_model(path: Path) -> tuple[HookedTransformer, str]:
         )
     model = HookedTransformer(TransformerConfig.from_dict(header["config"]))
     load_weights(model, weights, path)
-    return model.eval(), header["task"]
+    lengths, scratchpad = (
+        tuple(header[name]) if name in header else None for name in ("lengths", "scratchpad")
+    )
+    return model.eval(), TrainedOn(header["task"], lengths, scratchpad)
 
 
 def bidirectional_twin(model: HookedTransformer) -> HookedTransformer:

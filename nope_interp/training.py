@@ -5,8 +5,7 @@ state to keep is the weights and the optimiser's moments.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,15 @@ from nope_interp.losses import logits_at
 from nope_interp.tasks.registry import Task
 from nope_interp.training_config import TrainingConfig
 from nope_interp.transformer import HookedTransformer
+
+# Given the model, in evaluation mode, after as many optimiser steps.
+Watch = Callable[[int, HookedTransformer], None]
+
+
+def watched_steps(steps: int) -> list[int]:
+    """The optimiser steps after which a training of `steps` is watched: 0, 1, 2, 4, 8, ... and the
+    last."""
+    return [0, *(2**power for power in range((steps - 1).bit_length())), steps]
 
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
@@ -54,6 +62,7 @@ def train(
     task: Task,
     *,
     state_path: Path | None = None,
+    watch: Watch | None = None,
     device: str = "cpu",
     show_progress: bool = True,
 ) -> HookedTransformer:
@@ -65,17 +74,26 @@ def train(
         task: where batches come from.
         state_path: file that keeps the training state, so that a killed run goes on from there;
             None keeps nothing.
+        watch: called with the model at each of `watched_steps`, before the state of that step is
+            kept; a training that goes on from a state calls it for later steps only. It changes no
+            bit of the training as long as it leaves the weights alone.
         device: a torch device.
         show_progress: draw a bar with the loss on standard error.
 
     Raises UserError where the sizes of config, training and task do not fit, where the saved state
-    is damaged or of another training, and where the loss stops being finite.
+    is damaged or of another training, where it should be compiled and cannot be, and where the loss
+    stops being finite.
     """
     check_trainable(config, training, task)
+    if training.compile:
+        _check_compiler(device)
     model = HookedTransformer(config).to(device)
     optimizer = _optimizer(model, training)
-    header = {"config": config.to_dict(), "training": asdict(training), "task": task.name}
+    header = {"config": config.to_dict(), "training": training.to_dict(), "task": task.name}
     start = _restore(state_path, header, model, optimizer)
+    watched = watched_steps(training.steps)
+    if watch is not None and start == 0:
+        watch(0, model.eval())
     model.train()
     for step, loss in _steps(model, optimizer, training, task, start, device, show_progress):
         if not math.isfinite(loss):
@@ -83,6 +101,9 @@ def train(
                 f"the loss is {loss} at step {step}: lower the learning rate or the init scale."
             )
         done = step + 1
+        if watch is not None and done in watched:
+            watch(done, model.eval())
+            model.train()
         if state_path is not None and done % training.checkpoint_every == 0:
             save_tensors(state_path, _state(model, optimizer), {**header, "step": done})
     return model.eval()
@@ -106,6 +127,7 @@ def _steps(
         disable=not show_progress,
     )
     in_bfloat16 = training.precision == "bfloat16"
+    loss_of = torch.compile(masked_loss) if training.compile else masked_loss
     for step in bar:
         generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
         tokens, predicted = task.batch(training.batch_size, training.seq_len, generator)
@@ -115,7 +137,7 @@ def _steps(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training.seed * 1_000_003 + step)  # dropout's
             with torch.autocast(tokens.device.type, torch.bfloat16, enabled=in_bfloat16):
-                loss = masked_loss(model, tokens, predicted)
+                loss = loss_of(model, tokens, predicted)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
@@ -143,6 +165,21 @@ def check_trainable(config: TransformerConfig, training: TrainingConfig, task: T
         raise UserError(
             "a bidirectional model sees the token it should predict: train causal ones."
         )
+
+
+def _check_compiler(device: str) -> None:
+    """Raise UserError where torch.compile does not work."""
+    # What other trainings of this process had compiled counts towards a limit, beyond which
+    # nothing more is compiled.
+    torch.compiler.reset()
+    try:
+        torch.compile(torch.sin)(torch.zeros(1, device=device))
+    except RuntimeError as error:
+        why = str(error).splitlines()[0].rstrip(".")
+        raise UserError(
+            f"the training cannot be compiled here ({why}): install a C++ compiler, or leave "
+            "compile out."
+        ) from error
 
 
 def _optimizer(model: HookedTransformer, training: TrainingConfig) -> torch.optim.AdamW:

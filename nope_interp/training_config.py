@@ -1,6 +1,7 @@
 """How long, how fast and on how much a model is trained. Imports nothing heavy."""
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.fields import check_seed, check_types
@@ -23,6 +24,8 @@ class TrainingConfig:
         clip: the gradient's norm is scaled down to this.
         precision: of the forward and backward pass, `float32` or `bfloat16`; weights and the
             optimiser's moments stay in single precision.
+        compile: run the loss through torch.compile. Losses are equal to rounding; dropout draws
+            other numbers, and a killed training ends in the same numbers to rounding only.
         checkpoint_every: steps between two savings of the training state.
         seed: of batches and dropout.
     """
@@ -36,6 +39,7 @@ class TrainingConfig:
     weight_decay: float = 0.1
     clip: float = 1.0
     precision: str = "float32"
+    compile: bool = False
     checkpoint_every: int = 200
     seed: int = 0
 
@@ -47,8 +51,16 @@ class TrainingConfig:
                 raise unknown_name(f"training {name}", getattr(self, name), choices)
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, str):
+            if isinstance(value, str | bool):
                 continue
             may_be_zero = field.name in ("warmup", "weight_decay", "seed")
             if value < 0 or (value == 0 and not may_be_zero):
                 raise UserError(f"training {field.name} is {value}: it is too small.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; reads back as keyword arguments."""
+        values = asdict(self)
+        # Run folders are named for these values: those from before it existed keep their names.
+        if not self.compile:
+            del values["compile"]
+        return values

@@ -26,15 +26,15 @@ class OtherContent:
     every position stays, so does the length of the rest, and rests that are mixed alike have the
     correlation between positions that they had.
 
-    The others are the first sequences that the statistics were fitted on, in turn: they go on from
-    call to call.
+    The others are the first sequences that the statistics were fitted on, in turn, from the second
+    on: called on these themselves, it gives none its own rest. Turns go on from call to call.
     """
 
     def __init__(self, intervention: Intervention, statistics: CodeStatistics) -> None:
         self.intervention = intervention
         self._means = statistics.positional_vectors().float()
         self._others = statistics.example_rests()
-        self._next = 0
+        self._next = 1
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """The rows so turned; raises what the intervention raises."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.measurements import intact_readings
 from experiments.report._encode import number, numbers
 from experiments.report.data import ReportData
 from probes.scores import SHUFFLED
@@ -29,10 +30,13 @@ def variants_of(data: ReportData) -> list[str]:
 
 
 class Points:
-    """The table's rows, found by condition, site, probe and metric, ready to be drawn by layer."""
+    """What was read in models as they are, found by condition, site, probe and metric.
+
+    Ready to be drawn by layer.
+    """
 
     def __init__(self, data: ReportData) -> None:
-        table = data.measurements
+        table = intact_readings(data.measurements)
         last_step = table["step"].isna() | (table["step"] == table["step"].max())
         table = table[table["head"].isna() & last_step]
         self.variants = variants_of(data)
@@ -41,7 +45,9 @@ class Points:
         self.chance: dict[tuple[str, str, str], float] = {}
         self.depths: set[int] = set()
         for row in table.itertuples():
-            tokens, begin, stream, depth = _place(row.tokens, row.begin_token, row.site, row.layer)
+            tokens, begin, stream, depth = place_of(
+                row.tokens, row.begin_token, row.site, row.layer
+            )
             self.depths.add(depth)
             # A null control, as some writers of parquet leave it, is the measurement itself.
             control = row.control if isinstance(row.control, str) else ""
@@ -76,12 +82,11 @@ class Points:
 
     def site_control(self) -> dict[str, Any]:
         """The menu of sites that the table has rows for."""
-        streams = dict.fromkeys(stream for _, _, stream in self.groups)
-        return menu("site", "Site", {s: _STREAM_NAMES.get(s, s) for s in _ordered(streams)})
+        return site_menu(stream for _, _, stream in self.groups)
 
     def ticks(self) -> dict[str, str]:
-        """{depth: what stands under it on the axis}; the input is at -1."""
-        return {str(depth): _depth_name(depth, short=True) for depth in sorted(self.depths)}
+        """What stands under each depth on the axis."""
+        return depth_ticks(self.depths)
 
 
 class Places:
@@ -94,7 +99,7 @@ class Places:
         keys = [key for key in data.arrays if key.count("/") == 6 and key.split("/")[0] in order]
         for key in sorted(keys, key=lambda key: order.index(key.split("/")[0])):
             variant, tokens, begin, layer, site, probe, name = key.split("/")
-            place = _place(tokens, begin == "begin", site, layer)
+            place = place_of(tokens, begin == "begin", site, layer)
             probes = self.found.setdefault(probe, {})
             probes.setdefault(place, {}).setdefault(variant, {})[name] = data.arrays[key]
 
@@ -114,7 +119,8 @@ class Places:
         return [menu("site", "Site", sites), menu("layer", "Layer", layers, last)]
 
 
-def _place(tokens: Any, begin: Any, site: Any, layer: Any) -> tuple[str, bool, str, int]:
+def place_of(tokens: Any, begin: Any, site: Any, layer: Any) -> tuple[str, bool, str, int]:
+    """Condition, stream and depth of a number; the input of the first block is at depth -1."""
     depth = -1 if site == "resid_pre" else int(layer)
     return str(tokens), bool(begin), _STREAMS.get(str(site), str(site)), depth
 
@@ -122,6 +128,17 @@ def _place(tokens: Any, begin: Any, site: Any, layer: Any) -> tuple[str, bool, s
 def view_key(tokens: str, begin: bool, *choices: Any) -> str:
     """The name of a view: the condition, then what each menu is set to."""
     return "|".join([tokens, "begin" if begin else "nobegin", *map(str, choices)])
+
+
+def site_menu(streams: Iterable[str]) -> dict[str, Any]:
+    """The menu of these sites, each once."""
+    ordered = _ordered(dict.fromkeys(streams))
+    return menu("site", "Site", {s: _STREAM_NAMES.get(s, s) for s in ordered})
+
+
+def depth_ticks(depths: Iterable[int]) -> dict[str, str]:
+    """{depth: what stands under it on the axis}; the input is at -1."""
+    return {str(depth): _depth_name(depth, short=True) for depth in sorted(set(depths))}
 
 
 def _ordered(streams: Iterable[str]) -> list[str]:

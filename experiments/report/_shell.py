@@ -32,7 +32,7 @@ def fill(
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters["figure"] = _figure
+    environment.filters |= {"figure": _figure, "percent": _percent}
     page = environment.get_template(template).render(
         data=data,
         info={k: v for k, v in data.info.items() if k not in ("command", "notes")},
@@ -80,6 +80,12 @@ def _figure(value: Any) -> str:
     text = f"{rounded:.4f}" if abs(rounded) < 0.01 else f"{rounded:.3g}"
     text = f"{rounded:.0f}" if abs(rounded) >= 100 else text
     return ("0" if float(text) == 0 else text).replace("-", "−")
+
+
+def _percent(share: Any) -> str:
+    """A share as whole percent; a dash for none."""
+    found = number(share)
+    return "–" if found is None else f"{round(100 * found)}%".replace("-", "−")
 
 
 def measurements_table(measurements: pd.DataFrame) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.measurements import COLUMNS
+from experiments.use_verdict import UseVerdict
 from experiments.verdict import Verdict
 from nope_interp.errors import UserError
 
@@ -20,7 +21,8 @@ class ReportData:
     "variant/tokens/begin|nobegin/layer/site/probe/name". example holds one sequence: "tokens"
     [pos], "predictions" {variant: {layer label: predicted position per token, None where there is
     none}} and "patterns" {variant: {layer: [head query key]}}; it may be empty. info is JSON-able;
-    its "command" and "notes" are shown apart from the rest.
+    its "command" and "notes" are shown apart from the rest. verdicts say what can be read, uses
+    what is used: the page shows those of conditions that the table has.
 
     Raises:
         UserError: a column of the table is missing, or a prediction or pattern of the example has
@@ -33,6 +35,7 @@ class ReportData:
     info: Mapping[str, Any]
     verdicts: Sequence[Verdict]
     headline: str
+    uses: Sequence[UseVerdict] = ()
     mechanism: str | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
 

@@ -2,7 +2,7 @@
 
 A chart has controls (site, layer ...) and views, one per combination that the run measured. A view
 has panels drawn side by side, a panel has series. What a series means is its kind: "value",
-"control" (shuffled positions), "chance", "fit" (a + b/m), "depth" (one layer of one sequence).
+"control" (what the chart names so), "chance", "fit" (a + b/m), "depth" (one layer of one sequence).
 """
 
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from experiments.report._lookup import (
     view_key,
 )
 from experiments.report.data import ReportData
+from probes.scores import SHUFFLED
 
 PROBES = {
     "linear": "Linear probe on position",
@@ -39,7 +40,11 @@ _MEASURES = {"mae": "mean absolute error", "r2": "R²"}
 
 @dataclass
 class Chart:
-    """One figure of the page; `views` is keyed "tokens|begin|choice ..." in control order."""
+    """One figure of the page; `views` is keyed "tokens|begin|choice ..." in control order.
+
+    `control` and `fit` name series of these kinds, `text` what their points' own texts are. With
+    `named_x` the CSV has what `ticks` call each x instead of x itself.
+    """
 
     id: str
     title: str
@@ -54,6 +59,10 @@ class Chart:
     from_zero: bool = True
     log_toggle: bool = False
     conditional: bool = True
+    control: str = SHUFFLED
+    fit: str = "perfect"
+    text: str = "token"
+    named_x: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,10 +118,15 @@ def sections(data: ReportData) -> list[Section]:
 
 
 def conditions_of(data: ReportData) -> list[tuple[str, bool]]:
-    """The (tokens, begin token) pairs that were measured; text without begin token comes first."""
-    table = data.measurements[["tokens", "begin_token"]].drop_duplicates()
+    """The (tokens, begin token) pairs that were measured, in the order they are offered.
+
+    First those of the use verdicts, then text; without a begin token before with one.
+    """
+    finished = data.measurements[data.measurements["step"].isna()]
+    table = finished[["tokens", "begin_token"]].drop_duplicates()
     pairs = {(str(tokens), bool(begin)) for tokens, begin in table.itertuples(index=False)}
-    return sorted(pairs, key=lambda pair: (pair[0] != "text", pair[0], pair[1]))
+    used = {(use.tokens, use.begin_token) for use in data.uses}
+    return sorted(pairs, key=lambda pair: (pair not in used, pair[0] != "text", *pair))
 
 
 def sequence_chart(data: ReportData) -> Chart:
@@ -242,6 +256,7 @@ def _variance_chart(places: Places) -> Chart:
         views=views,
         interval="band",
         log_toggle=True,
+        fit="a + b/m",
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.report import circuits, figures
+from experiments.report import circuits, figures, history, uses
 from experiments.report._encode import number
 from experiments.report._lookup import variants_of
 from experiments.report._shell import (
@@ -34,14 +34,18 @@ def render(data: ReportData) -> str:
     if patterns:
         scripts.insert(1, circuits.bundle())
     charts = [chart for section in sections for chart in section.charts]
-    if sequence.views:
-        charts.append(sequence)
+    where, use_groups = uses.where_chart(data.uses), uses.use_groups(data)
+    charts += [chart for chart in (where, sequence) if chart.views]
+    told = history.history_of(data)
+    charts += told["charts"] if told else []
     variants = variants_of(data)
     page_data = {
         "variants": variants,
         "condition": list(conditions[0]) if conditions else None,
         "charts": {chart.id: vars(chart) for chart in charts},
         "example": _example(data, variants, patterns),
+        "history": told and told["lookup"],
+        "still": [uses.still_readable_csv(group) for group in use_groups],
         "table": measurements_table(data.measurements),
         "scales": {"cosine": figures.COSINE_SCALE, "pattern": circuits.PATTERN_SCALE},
     }
@@ -51,6 +55,9 @@ def render(data: ReportData) -> str:
         page_data,
         data,
         sections=sections,
+        uses=use_groups,
+        where=where,
+        history=told,
         sequence=sequence,
         has_patterns=bool(patterns),
         conditions=conditions,

@@ -1,30 +1,19 @@
 """The page of one run of `nope-interp reproduce`: claims, measurements and their difference."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from experiments.report._encode import number, numbers
+from experiments.report._encode import number
 from experiments.report._shell import fill, measurements_table, page_script, plotly
-from experiments.reproduce.findings import Figure, Series
+from experiments.report.findings import PageData, figure_data
+from experiments.reproduce.findings import Figure
 
 if TYPE_CHECKING:
     from experiments.reproduce.run import Outcome, Reproduction
 
 _MARGIN = 6.0  # percent of a scale that is left free at either end
-
-
-@dataclass(frozen=True)
-class PageData:
-    """What `fill` reads of every page."""
-
-    title: str
-    headline: str
-    measurements: pd.DataFrame
-    info: dict[str, Any]
 
 
 def render_reproduction(run: "Reproduction") -> str:
@@ -35,7 +24,7 @@ def render_reproduction(run: "Reproduction") -> str:
     """
     figures = run.figures
     page_data = {
-        "figures": [_figure(figure) for figure in figures],
+        "figures": [figure_data(figure) for figure in figures],
         "table": measurements_table(run.measurements),
     }
     info = {k: v for k, v in run.info.items() if k not in ("figures", "experiment")}
@@ -81,30 +70,3 @@ def _marks(outcome: "Outcome") -> dict[str, float]:
     least, most = min(found.values()), max(found.values())
     scale = (100 - 2 * _MARGIN) / (most - least) if most > least else 0.0
     return {name: round(_MARGIN + (value - least) * scale, 2) for name, value in found.items()}
-
-
-def _figure(figure: Figure) -> dict[str, Any]:
-    return {
-        "id": figure.id,
-        "x": figure.x,
-        "y": figure.y,
-        "log": figure.log,
-        "ticks": list(figure.ticks),
-        "heat_about": number(figure.heat_about),
-        "shaded": figure.shaded,
-        "panels": [
-            {"title": panel.title, "series": [_series(series) for series in panel.series]}
-            for panel in figure.panels
-        ],
-    }
-
-
-def _series(series: Series) -> dict[str, Any]:
-    return {
-        "name": series.name,
-        "kind": series.kind,
-        "x": numbers(series.x),
-        "y": numbers(series.y),
-        "low": None if series.low is None else numbers(series.low),
-        "high": None if series.high is None else numbers(series.high),
-    }

@@ -70,18 +70,46 @@ class Task(Protocol):
     ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]: ...
 
 
-def make_task(name: str, text: str | None = None) -> Task:
-    """The task of that name; `text` is a file that replaces the default text.
+def make_task(
+    name: str,
+    text: str | None = None,
+    *,
+    lengths: tuple[int, int] | None = None,
+    scratchpad: Sequence[str] | None = None,
+) -> Task:
+    """The task of that name, as configs ask for it.
 
-    Raises UserError for an unknown name, or a text for a task that reads none.
+    Args:
+        name: one of `TASK_NAMES`.
+        text: a file that replaces the default text.
+        lengths: the shortest and the longest to train on, in place of the paper's; tests are up to
+            twice as long.
+        scratchpad: the parts of a step that are written down, as in `make_answer_task`.
+
+    Raises UserError for an unknown name, and for a text, lengths or a scratchpad that the task does
+    not have.
     """
     if name not in TASK_NAMES:
         raise unknown_name("task", name, TASK_NAMES)
     if name == "text":
+        for what, given in (("lengths", lengths), ("scratchpad", scratchpad)):
+            if given is not None:
+                raise UserError(f"the task 'text' has no {what}: leave the {what} out.")
         return TextTask(None if text is None else read_text(Path(text)))
     if text is not None:
         raise UserError(f"the task {name!r} reads no text: leave the text out.")
-    return make_answer_task(name)
+    parts = None if scratchpad is None else frozenset(scratchpad)
+    if lengths is None:
+        return make_answer_task(name, scratchpad=parts)
+    # Refuses ends that the task has no examples of; what it lacks between them is left out.
+    ends = make_answer_task(name, training_lengths=lengths, test_lengths=())
+    shortest, longest = lengths
+    return make_answer_task(
+        name,
+        training_lengths=[n for n in ends.possible_lengths if shortest <= n <= longest],
+        test_lengths=[n for n in ends.possible_lengths if longest < n <= 2 * longest],
+        scratchpad=parts,
+    )
 
 
 def make_answer_task(

@@ -3,11 +3,12 @@
 The run has the true schema: its numbers are random, names and shapes as in a real one.
 """
 
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,17 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+import torch
 
-from experiments.measurements import COLUMNS
+from experiments.measure import Place, Split
+from experiments.measurements import COLUMNS, table
 from experiments.report.data import ReportData
+from experiments.tournament import Contest, place_by_place, stream_places, through_the_stream
+from experiments.use_verdict import use_verdicts
+from nope_interp.config import TransformerConfig
+from nope_interp.constructions.planted import N_CTX, plant
+from nope_interp.losses import sequence_losses
+from nope_interp.transformer import HookedTransformer
 
 HOSTILE = "</script><script>document.title='x'</script>"
 METRICS = {
@@ -123,10 +132,10 @@ def synthetic_report(
                             f"{place}/{probe}/error_low": error - 0.8,
                             f"{place}/{probe}/error_high": error + 0.8,
                         }
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+    measurements = table(rows)
     fields: dict[str, Any] = {
         "title": "How nope-4x128 knows where it is",
-        "measurements": table,
+        "measurements": measurements,
         "arrays": arrays,
         "info": {
             "model": "nope-4x128",
@@ -143,7 +152,7 @@ def synthetic_report(
                 "Position 0 is left out: the begin token and the attention sink give it away."
             ],
         },
-        "verdicts": _verdicts(table, variants, tokens),
+        "verdicts": _verdicts(measurements, variants, tokens),
         "headline": (
             "Synthetic numbers: after training, position can be read within 3 of 24 places from a "
             "straight line through the residual stream; before training it cannot."
@@ -159,7 +168,7 @@ def _tokens(n: int) -> list[str]:
 
 
 def _verdicts(
-    table: pd.DataFrame, variants: Sequence[str], tokens: Sequence[str]
+    measurements: pd.DataFrame, variants: Sequence[str], tokens: Sequence[str]
 ) -> list[SyntheticVerdict]:
     asked = {
         "variance": ("variance", "mae"),
@@ -170,7 +179,9 @@ def _verdicts(
     verdicts = []
     for hypothesis, (probe, metric) in asked.items():
         rows = []
-        of_probe = table[(table["probe"] == probe) & (table["metric"] == metric)]
+        of_probe = measurements[
+            (measurements["probe"] == probe) & (measurements["metric"] == metric)
+        ]
         keys = ["variant", "tokens", "begin_token"]
         for key, group in of_probe.groupby(keys, sort=False):
             own = group[group["control"] == ""].sort_values("value", ascending=metric == "mae")
@@ -210,6 +221,45 @@ def _example(
                 weights = np.tril(weights)
             patterns[variant][f"block {layer}"] = weights / weights.sum(-1, keepdims=True)
     return {"tokens": list(tokens), "predictions": predictions, "patterns": patterns}
+
+
+def with_tournaments(report: ReportData) -> ReportData:
+    """The report with two real tournaments, both of its trained model.
+
+    On text without a begin token of a model that knows positions by the variance of rows, place by
+    place too; on random tokens with one of an untrained model, which cannot lose anything.
+    """
+    planted = plant("variance")
+    untrained = HookedTransformer(
+        TransformerConfig(planted.model.cfg.n_layers, 32, 2, d_vocab=64, n_ctx=N_CTX)
+    )
+    split = Split(planted.sequences(32, seed=1), planted.sequences(16, seed=2))
+    small = Split(split.fit % 64, split.held_out % 64)
+    places = [*stream_places(planted.model.cfg.n_layers), Place(0, "attn_out")]
+    same = {"experiment": "compare", "model": "nope-4x128", "variant": "trained", "seed": 0}
+    contest = Contest(planted.model, split, planted.losses, planted.chance)
+    on_text = same | {"tokens": "text", "begin_token": False}
+    nothing_lost = Contest(untrained, small, sequence_losses, math.log(64))
+    on_random = same | {"tokens": "random", "begin_token": True}
+    rows = [
+        *through_the_stream(contest, context=on_text),
+        *place_by_place(contest, places, context=on_text),
+        *through_the_stream(nothing_lost, context=on_random),
+    ]
+    measurements = pd.concat([report.measurements, table(rows)], ignore_index=True)
+    return replace(report, measurements=measurements, uses=use_verdicts(measurements))
+
+
+@pytest.fixture(scope="session")
+def causal_report() -> ReportData:
+    """A synthetic run of three layers with real tournaments."""
+    threads = torch.get_num_threads()
+    # Of products this small a second thread does nothing but wait, on a busy machine for long.
+    torch.set_num_threads(1)
+    try:
+        return with_tournaments(synthetic_report(n_layers=3, n_positions=N_CTX))
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 
 from experiments import Comparison, compare, hypotheses
 from experiments.compare_config import CompareConfig
+from experiments.measurements import intact_readings
 from experiments.run_folder import RunFolder, fingerprint
 from experiments.train import train as train_one
 from nope_interp.config import TransformerConfig
@@ -39,7 +40,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_every_twin_is_read_under_every_condition(comparison: Comparison) -> None:
-    measurements = comparison.measurements
+    measurements = intact_readings(comparison.measurements)
     conditions = measurements.groupby(["variant", "tokens", "begin_token"]).size()
     assert len(conditions) == 3 * 2 * 2
     assert conditions.nunique() == 1  # the same rows for each
@@ -52,7 +53,7 @@ def test_every_twin_is_read_under_every_condition(comparison: Comparison) -> Non
 
 
 def test_every_score_has_its_control(comparison: Comparison) -> None:
-    scored = comparison.measurements
+    scored = intact_readings(comparison.measurements)
     counts = scored.groupby(["probe", "metric"])["control"].value_counts().unstack()
     assert set(counts.columns) == {"", "shuffled positions"}
     assert (counts[""] == counts["shuffled positions"]).all()
@@ -64,7 +65,8 @@ def test_the_causal_mask_is_what_makes_position_readable(comparison: Comparison)
     Read on random tokens, whose contents cannot tell positions (papers: Zuo et al. 2025).
     """
     chosen = comparison.measurements.query(
-        "probe == 'similarity' and metric == 'adjacency_a' and control == '' and "
+        "positions == 'intact' and probe == 'similarity' and metric == 'adjacency_a' and "
+        "control == '' and "
         "site == 'attn_out' and layer == 0 and tokens == 'random' and not begin_token"
     ).set_index("variant")
     assert chosen.loc["random-init", "ci_low"] > 0.8
@@ -79,6 +81,59 @@ def test_embedding_of_random_tokens_is_at_chance(comparison: Comparison) -> None
     assert set(chosen["probe"]) >= {"linear", "variance", "similarity", "two_layer"}
     # Within 5% of chance: 48 held-out sequences of 23 positions scatter by about 2%.
     assert (chosen["value"] > 0.95 * chosen["chance"]).all()
+
+
+def test_codes_are_taken_away_from_the_model_in_question(comparison: Comparison) -> None:
+    losses = comparison.measurements.query("probe == 'loss'")
+    assert set(losses["variant"]) == {"trained"}
+    (verdict,) = comparison.uses
+    places = {(use.layer, use.site) for use in verdict.uses}
+    assert len(places) == N_PLACES + 1  # and the whole stream
+    assert verdict.sentence in comparison.headline
+    # Six steps of training leave the model a guesser by frequencies, or worse.
+    assert verdict.intact[0] > 0.9 * verdict.chance
+    followed = comparison.measurements.query("probe == 'shift' and control == ''")
+    assert len(followed) == N_PLACES
+
+
+@pytest.mark.parametrize("uses", ["no", "stream"])
+def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -> None:
+    found = run(tmp_path, uses=uses, twins=True, n_fit=16, n_held_out=8, layers=(0,))
+    losses = found.measurements.query("probe == 'loss'")
+    assert set(losses["layer"]) == ({-1} if uses == "stream" else set())
+    assert len(found.uses) == (uses == "stream")
+
+
+def test_without_twins_nothing_is_taken_away() -> None:
+    assert dataclasses.replace(CONFIG, twins=False).tournament == "no"
+    assert dataclasses.replace(CONFIG, model="gpt2").tournament == "stream"
+    with pytest.raises(UserError, match=r"no choice of uses 'place'.*'places'"):
+        dataclasses.replace(CONFIG, uses="place")
+
+
+def test_positions_are_taken_away_before_anything_is_read(tmp_path: Path) -> None:
+    """What is left of a rotary model is one without positions: its twin without a mask reads
+    nothing on random tokens."""
+    rotary = dataclasses.replace(CONFIG.transformer, positions="rotary", rotary_base=100.0)
+    small = {"transformer": rotary, "uses": "no", "n_held_out": 32}
+    found = {how: run(tmp_path, ablate=how, **small) for how in (None, "rotary")}
+    assert found[None].info["positions"] == "rotary"
+    assert found["rotary"].info["positions"] == "rotary:none"
+    assert "rotary:none" in found["rotary"].info["model"]
+    adjacency = {
+        how: comparison.measurements.query(
+            "variant == 'bidirectional' and tokens == 'random' and not begin_token and "
+            "metric == 'adjacency_c' and control == '' and site == 'attn_out' and layer == 1"
+        )["value"].item()
+        for how, comparison in found.items()
+    }
+    assert adjacency["rotary"] == pytest.approx(0.5, abs=0.03)
+    assert adjacency[None] != adjacency["rotary"]
+
+
+def test_an_ablation_cannot_be_read_in_shards(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave the shards or the ablation out"):
+        compare(dataclasses.replace(CONFIG, ablate="all"), out=tmp_path, shards=2)
 
 
 def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:

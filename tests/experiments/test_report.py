@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from experiments.report import circuits, figures
 from experiments.report._encode import every, json_text, number, packed, script_text
 from experiments.report.data import ReportData
 from experiments.report.page import render
+from experiments.report.uses import use_groups
+from experiments.verdict import verdicts
 from nope_interp.errors import UserError
 from tests.experiments.parsed_page import HOSTILE, IMAGE, Page
 
@@ -27,6 +30,16 @@ def page_text(small_report: ReportData) -> str:
 @pytest.fixture(scope="module")
 def page(page_text: str) -> Page:
     return Page(page_text)
+
+
+@pytest.fixture(scope="module")
+def causal_text(causal_report: ReportData) -> str:
+    return render(causal_report)
+
+
+@pytest.fixture(scope="module")
+def causal_page(causal_text: str) -> Page:
+    return Page(causal_text)
 
 
 def test_each_library_stands_in_the_page_once(page_text: str, page: Page) -> None:
@@ -61,6 +74,26 @@ def test_hostile_strings_are_text_everywhere(make_report: Any) -> None:
     assert HOSTILE in shown
     assert IMAGE in shown
     assert page.data["example"]["tokens"][0] == HOSTILE
+
+
+def test_hostile_names_of_arms_and_controls_are_text_too(causal_report: ReportData) -> None:
+    table = causal_report.measurements.copy()
+    # The literature's ways keep no name that the page itself knows.
+    leace = table["positions"].str.contains("LEACE")
+    table.loc[leace, "positions"] = HOSTILE
+    table.loc[leace & (table["control"] == "random subspace"), "control"] = IMAGE
+    renamed = [replace(use, variant=IMAGE) for use in causal_report.uses]
+    table.loc[table["positions"] != "intact", "variant"] = IMAGE
+    text = render(replace(causal_report, measurements=table, uses=renamed))
+    page = Page(text)
+    assert IMAGE not in text
+    assert HOSTILE not in text
+    assert not [tag for tag, _ in page.elements if tag == "img"]
+    section = text.split('<section id="use"')[1].split("</section>")[0]
+    words = Page(section).words
+    assert HOSTILE in words
+    assert any(IMAGE in word for word in words)
+    assert any(HOSTILE in row for row in page.data["still"][0]["rows"])
 
 
 @settings(max_examples=200, deadline=None)
@@ -103,6 +136,16 @@ def test_every_is_the_smallest_sufficient_step(length: int, most: int) -> None:
 def test_every_chart_has_its_csv_a_heading_and_a_caption(page_text: str, page: Page) -> None:
     figure_texts = re.findall(r'<figure class="chart".*?</figure>', page_text, re.DOTALL)
     assert len(figure_texts) == len(page.data["charts"]) + 2  # the strip and the attention views
+    for text in figure_texts:
+        assert 'class="quiet csv"' in text
+        assert re.search(r"<h3[^>]*>\s*\w", text)
+        assert re.search(r"<figcaption>\s*\w", text)
+
+
+def test_so_do_the_chart_and_the_table_of_what_the_model_uses(causal_text: str) -> None:
+    section = causal_text.split('<section id="use"')[1].split("</section>")[0]
+    figure_texts = re.findall(r'<figure class="chart.*?</figure>', section, re.DOTALL)
+    assert len(figure_texts) == 3  # where; what is still readable under two conditions
     for text in figure_texts:
         assert 'class="quiet csv"' in text
         assert re.search(r"<h3[^>]*>\s*\w", text)
@@ -261,3 +304,144 @@ def test_an_example_of_unequal_length_is_refused(small_report: ReportData) -> No
 def test_invalid_unicode_in_a_name_does_not_stop_the_page(make_report: Any) -> None:
     text = render(make_report(title="folder \udcff", example_tokens=["a\ud800", "b"] * 4))
     text.encode("utf-8")
+
+
+def test_a_run_without_a_tournament_says_nothing_of_use(page_text: str, page: Page) -> None:
+    assert 'id="use"' not in page_text
+    assert "where" not in page.data["charts"]
+    assert not re.search(r"<dt>Used, unused", page_text)
+
+
+def test_what_the_model_uses_comes_before_what_can_be_read(
+    causal_text: str, causal_page: Page, causal_report: ReportData
+) -> None:
+    assert causal_text.index('<section id="use"') < causal_text.index('<section id="verdict"')
+    words = " ".join(causal_page.words)
+    for use in causal_report.uses:
+        assert use.sentence in words
+    for term in ("Taken away", "Other content mixed in", "Needed, enough", "Used, unused"):
+        assert re.search(rf"<dt>{term}", causal_text)
+
+
+def test_what_can_be_read_is_not_touched_by_the_tournament(causal_report: ReportData) -> None:
+    table = causal_report.measurements
+    intact = table[(table["positions"] == "intact") & (table["probe"] != "loss")]
+    assert len(intact) < len(table)
+    assert figures.sections(causal_report) == figures.sections(
+        replace(causal_report, measurements=intact, uses=())
+    )
+    assert verdicts(table) == verdicts(intact)
+
+
+def test_all_rows_of_the_tournament_stand_in_the_table(
+    causal_page: Page, causal_report: ReportData
+) -> None:
+    table = causal_page.data["table"]
+    assert table["length"] == len(causal_report.measurements)
+    (positions,) = (c for c in table["columns"] if c["name"] == "positions")
+    assert positions["shown"]
+    assert {"intact", "without counting", "only similarity"} <= set(positions["values"])
+
+
+def test_the_table_of_uses_holds_the_verdicts_and_their_words(causal_report: ReportData) -> None:
+    first, second = use_groups(causal_report)
+    assert first["readers"] == ["trained", "random-init"]  # a use needs no bidirectional twin
+    by_code = {row["use"].code: row for row in first["rows"]}
+    assert list(by_code) == ["variance", "similarity", "counting", "positional vectors"]
+    assert by_code["variance"]["use"].word == "used"  # as planted
+    assert by_code["variance"]["read"] == ["readable", "faint"]
+    # The loss without all four codes is a row of its own.
+    table = causal_report.measurements
+    row = table.query(
+        "positions == 'without all four codes' and metric == 'nats' and layer == -1"
+        " and tokens == 'text'"
+    )
+    assert first["loss_without"] == pytest.approx(row["value"].item())
+    # On the scale, from 2 to 98 percent, the largest number is at the end and nothing at the start.
+    assert max(row["marks"]["ci_high"] for row in first["rows"]) <= 98
+    assert {row["marks"]["chance"] for row in first["rows"]} == {2.0}
+    assert all(row["use"].needed is None for row in second["rows"])
+
+
+def test_what_is_still_readable_is_the_gain_over_chance(
+    causal_page: Page, causal_report: ReportData
+) -> None:
+    saved, _ = causal_page.data["still"]
+    assert saved["name"] == "still-readable_trained_text_nobegin"
+    gains = {(arm, reads): numbers for arm, reads, *numbers in saved["rows"]}
+    arms = list(dict.fromkeys(arm for arm, _ in gains))
+    assert arms[0] == "intact"
+    assert arms[1:5] == [f"without {use.code}" for use in causal_report.uses[0].of_stream]
+    assert arms[9:] == [
+        "without all four codes",
+        "without counting, by LEACE",
+        "without the positional subspace",
+    ]
+    last = causal_report.measurements.query(
+        "variant == 'trained' and tokens == 'text' and not begin_token and layer == 2"
+        " and site == 'resid_post'"
+    ).set_index(["positions", "probe", "metric", "control"])
+    for arm in ("intact", "without counting"):
+        own = last.loc[arm, "variance", "mae", ""]
+        control = last.loc[arm, "variance", "mae", "shuffled positions"]
+        # The larger the error, the smaller the gain: the interval turns round.
+        errors = np.array([own["value"], own["ci_high"], own["ci_low"], control["value"]])
+        assert gains[arm, "variance"] == pytest.approx(1 - errors / own["chance"], rel=1e-4)
+        explained = last.loc[arm, "counting", "r2", ""]
+        wanted = explained[["value", "ci_low", "ci_high"]].tolist()
+        assert gains[arm, "counting"][:3] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_chart_of_places_holds_the_uses_place_by_place(
+    causal_page: Page, causal_report: ReportData
+) -> None:
+    chart = causal_page.data["charts"]["where"]
+    # The tournament on random tokens was not held place by place.
+    assert sorted(chart["views"]) == [
+        f"text|nobegin|{measure}|{site}"
+        for measure in ("increase", "needed")
+        for site in ("attn_out", "resid")
+    ]
+    for measure in ("needed", "increase"):
+        panels = chart["views"][f"text|nobegin|{measure}|resid"]["panels"]
+        assert [p["title"] for p in panels] == [use.code for use in causal_report.uses[0].of_stream]
+        for panel in panels:
+            placed = [
+                use
+                for use in causal_report.uses[0].uses
+                if use.code == panel["title"] and use.layer >= 0 and use.site != "attn_out"
+            ]
+            (line,) = (s for s in panel["series"] if s["kind"] == "value")
+            assert line["x"] == [-1, 0, 1]
+            assert line["text"] == [use.word for use in placed]
+            wanted = [getattr(use, measure) for use in placed]
+            assert line["y"] == [None if of is None else number(of[0]) for of in wanted]
+            assert line["low"] == [None if of is None else number(of[1]) for of in wanted]
+            (chance,) = (s for s in panel["series"] if s["kind"] == "chance")
+            assert chance["y"] == [0, 0, 0]
+            controls = [s for s in panel["series"] if s["kind"] == "control"]
+            assert len(controls) == (measure == "increase")
+            if controls:
+                assert controls[0]["y"] == [number(use.mixed[0]) for use in placed]
+
+
+def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportData) -> None:
+    first, _ = use_groups(causal_report)
+    table = causal_report.measurements.query(
+        "metric == 'increase' and layer == -1 and tokens == 'text'"
+    ).set_index(["positions", "control"])
+    assert [(row["arm"], row["control"]) for row in first["others"]] == [
+        ("without variance", "random rescaling"),
+        ("without counting, by LEACE", "random subspace"),
+        ("without the positional subspace", "random subspace"),
+    ]
+    for row in first["others"]:
+        for control, found in (("", row["increase"]), (row["control"], row["of_control"])):
+            wanted = table.loc[(row["arm"], control)]
+            assert found == tuple(wanted[["value", "ci_low", "ci_high"]])
+
+
+def test_the_page_opens_on_the_condition_of_the_tournament(causal_report: ReportData) -> None:
+    held = replace(causal_report, uses=causal_report.uses[1:])
+    assert figures.conditions_of(held)[0] == ("random", True)
+    assert Page(render(held)).data["condition"] == ["random", True]

@@ -305,3 +305,83 @@ def test_printing_redraws_on_white_and_goes_back(browser: Browser) -> None:
     theme = browser.run("return document.documentElement.dataset.theme")
     assert browser.driver.print_page()
     assert browser.run("return document.documentElement.dataset.theme") == theme
+
+
+@pytest.fixture(scope="module")
+def causal_file(causal_report: ReportData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "causal.html"
+    path.write_text(render(causal_report), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def causal(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Browser:
+    return Browser(driver, causal_file.as_uri(), downloads)
+
+
+def test_the_tables_of_uses_follow_the_condition(causal: Browser) -> None:
+    def shown(selector: str) -> list[str]:
+        return [part.text for part in causal.all(f"#use {selector}") if part.is_displayed()]
+
+    assert len(shown("table.uses")) == len(shown(".still table")) == len(shown(".others")) == 1
+    words = {row.split()[0]: row.split()[-1] for row in shown(".uses tbody tr")}
+    assert words["variance"] == "used"
+    assert words["similarity"] == "unused"
+    assert shown(".absent") == []
+    causal.click("input[name='tokens'][value='random'] + span")
+    assert shown("table") == []
+    assert shown(".absent") == ["No code was taken away under this condition."]
+    assert not causal.find("#where .csv").is_displayed()  # there is nothing to save
+    causal.click("input[name='begin'][value='begin'] + span")
+    assert shown(".absent") == []
+    assert {row.split()[-1] for row in shown(".uses tbody tr")} == {"undecided"}
+    causal.click("input[name='tokens'][value='text'] + span")
+    causal.click("input[name='begin'][value='nobegin'] + span")
+    assert causal.find("#where .csv").is_displayed()
+    assert causal.driver.get_log("browser") == []
+
+
+def test_the_chart_of_places_follows_measure_and_site(
+    causal: Browser, causal_report: ReportData
+) -> None:
+    def stored(measure: str, site: str) -> list[float]:
+        uses = causal_report.uses[0].uses
+        at = [u for u in uses if u.code == "variance" and u.layer >= 0]
+        kept = [u for u in at if (u.site == "attn_out") == (site == "attn_out")]
+        return [np.nan if not getattr(u, measure) else getattr(u, measure)[0] for u in kept]
+
+    def drawn() -> np.ndarray:
+        return np.array(causal.line("where", "trained"), dtype=float)
+
+    # Five significant digits are kept.
+    assert np.allclose(drawn(), stored("needed", "resid"), rtol=1e-4, equal_nan=True)
+    hover = causal.run(
+        "return document.querySelector('#where .plot').data.find(t => t.name === 'trained')"
+    )
+    assert "used" in hover["text"]
+    assert hover["hovertemplate"].startswith("%{text}: ")
+    assert "other content" not in causal.find("#where .legend").text
+    causal.choose("#where select[name='measure']", "increase")
+    assert np.allclose(drawn(), stored("increase", "resid"), rtol=1e-4)
+    assert "other content mixed in" in causal.find("#where .legend").text
+    header, *rows = causal.download("#where .csv")
+    assert header[:6] == ["panel", "variant", "role", "series", "word", "after_block"]
+    assert {row[2] for row in rows} == {"measured", "chance", "other content mixed in"}
+    mine = [float(row[6]) for row in rows if row[0] == "variance" and row[2] == "measured"]
+    assert np.allclose(mine, stored("increase", "resid"), rtol=1e-4)
+    causal.choose("#where select[name='site']", "attn_out")
+    assert np.allclose(drawn(), stored("increase", "attn_out"), rtol=1e-4)
+
+
+def test_what_is_still_readable_is_saved_as_it_is_shown(causal: Browser) -> None:
+    header, *rows = causal.download("#still-0 .csv")
+    assert header == ["arm", "reads", "gain", "gain_low", "gain_high", "gain_of_control"]
+    shown = [cell.text for cell in causal.all("#still-0 tbody td strong")]
+    saved = [round(100 * float(row[2])) for row in rows]
+    assert [int(text.strip("%").replace("−", "-")) for text in shown] == saved
+    # The more is read, the stronger the colour.
+    shades = causal.run(
+        "return [...document.querySelectorAll('#still-0 .shade')]"
+        ".map(cell => getComputedStyle(cell).backgroundColor)"
+    )
+    assert shades[saved.index(max(saved))] != shades[saved.index(min(saved))]

@@ -10,6 +10,7 @@ import torch
 from experiments.arms import NONE_KEPT, of_codes, only, without
 from experiments.measure import FIRST_POSITION, Place, Split
 from experiments.measurements import table
+from experiments.shift import shift_rows
 from experiments.tournament import (
     EVERYWHERE,
     STREAM,
@@ -22,6 +23,7 @@ from experiments.tournament import (
 from experiments.use_verdict import Use, use_verdicts, uses_at
 from nope_interp.config import TransformerConfig
 from nope_interp.constructions.planted import Planted, decoy, plant
+from nope_interp.interventions import intervene
 from nope_interp.losses import sequence_losses
 from nope_interp.streams import stream
 from nope_interp.transformer import HookedTransformer
@@ -109,6 +111,28 @@ def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
     assert readable[without("counting")] < 0.2 < 0.5 < readable[without("variance")]
 
 
+def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
+    """Where learned positions are added nothing else tells a position, and they are read linearly:
+    the model with vectors moved is the model at other positions."""
+    planted = plant("positional vectors")
+    rows = shift_rows(contest_on(planted), stream_places(2), context=CONTEXT)
+    followed = {
+        (row["layer"], row["site"], row["control"]): row["value"] for row in table(rows).iloc
+    }
+    assert followed[0, "resid_pre", ""] == pytest.approx(1, abs=0.1)
+    assert followed[0, "resid_pre", "mixed"] == pytest.approx(0, abs=0.1)
+
+
+def test_a_position_that_vectors_do_not_tell_stays_where_it_is() -> None:
+    """Position comes from sizes alone, whose vectors are noise."""
+    rows = shift_rows(contest_on(plant("variance")), [Place(0, "resid_pre")], context=CONTEXT)
+    assert [row["value"] for row in rows] == pytest.approx([0, 0], abs=0.1)
+
+
+def test_sequences_too_short_for_a_shift_have_no_rows(untrained: Contest) -> None:
+    assert shift_rows(untrained, [Place(0, "resid_pre")], context=CONTEXT) == []
+
+
 # ---------------------------------------------------------------- arithmetic
 
 
@@ -170,8 +194,6 @@ def test_interventions_in_depth_are_fitted_behind_each_other(untrained: Contest)
     means: dict[str, np.ndarray] = {}
     for name, change in made.items():
         seen: list[torch.Tensor] = []
-        from nope_interp.interventions import intervene
-
         with intervene(untrained.model, made, FIRST_POSITION):
             stream(
                 untrained.model,

@@ -19,6 +19,7 @@ def row(value: float, half: float, **changes: Any) -> dict[str, Any]:
         "experiment": "compare",
         "model": "m",
         "variant": "trained",
+        "positions": "intact",
         "tokens": "text",
         "begin_token": False,
         "seed": 0,

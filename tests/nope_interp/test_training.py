@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from nope_interp import training as training_module
-from nope_interp.checkpoints import bidirectional_twin, load_model, load_tensors, save_model
+from nope_interp.checkpoints import (
+    TrainedOn,
+    bidirectional_twin,
+    load_model,
+    load_tensors,
+    save_model,
+)
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
 from nope_interp.tasks.characters import ReversalTask
@@ -190,7 +196,7 @@ def test_model_round_trip_keeps_the_bits(tmp_path: Path) -> None:
     model = run()
     path = save_model(model, tmp_path / "model.safetensors", task="text")
     loaded, task = load_model(path)
-    assert task == "text"
+    assert task == TrainedOn("text")
     assert loaded.config == model.config
     assert_same_bits(loaded, model)
 

@@ -28,7 +28,7 @@ function paint(root) {
 
 // ---------------------------------------------------------------- charts
 
-const ROLE = { value: "measured", control: "shuffled positions", chance: "chance", fit: "fit", depth: "layer" };
+const ROLE = { value: "measured", chance: "chance", fit: "fit", depth: "layer" };
 
 // One layer's colour: the variant's, from faint (early) to full (late).
 const depthColour = (series) => resolve(colourName(series.variant), 0.25 + 0.75 * series.shade);
@@ -44,6 +44,7 @@ function lineTraces(series, chart) {
   const name = colourName(series.variant);
   if (series.kind === "control") return [{ ...points, line: { color: resolve(name, 0.6), width: 1.5, dash: "dot" }, hovertemplate: hover }];
   const measured = { ...points, line: { color: resolve(name), width: 2 }, hovertemplate: hover };
+  if (series.text) Object.assign(measured, { text: series.text.map(plotText), hovertemplate: `%{text}: ${hover}` });
   if (chart.interval === "bars") {
     measured.mode = "lines+markers";
     measured.marker = { color: resolve(name), size: 7, symbol: SYMBOLS[series.variant] ?? "triangle-up" };
@@ -76,8 +77,11 @@ function baseLayout(chart, log) {
     Object.assign(layout.xaxis, { tickvals: kept, ticktext: kept.map((depth) => plotText(chart.ticks[depth])), showgrid: false,
       range: [depths[0] - 0.3, depths[depths.length - 1] + 0.3] });
   }
+  if (chart.marked !== undefined) layout.shapes = [marker(chart.marked)];
   return layout;
 }
+
+const marker = (x) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line: { color: resolve("--accent"), width: 1.5 } });
 
 // The same vertical range for all panels in the same unit; nothing that is drawn falls outside.
 function commonRange(panels) {
@@ -130,7 +134,7 @@ function setUpChart(figure) {
       legend.append(button);
     }
     const kinds = new Set(series.map((s) => s.kind));
-    const words = { control: "shuffled positions", chance: "chance", fit: chart.log_toggle ? "a + b/m" : "perfect" };
+    const words = { control: chart.control, chance: "chance", fit: chart.fit };
     for (const kind of ["chance", "control", "fit"]) if (kinds.has(kind)) {
       const item = element("span", undefined, { class: "key" });
       item.append(element("i", undefined, { class: kind }), words[kind]);
@@ -147,6 +151,7 @@ function setUpChart(figure) {
   function draw() {
     const view = chart.views[key()];
     menu.refresh();
+    $(".controls", figure).hidden = $(".csv", figure).hidden = !view;
     if (!view) {
       $$(".plot", host).forEach((plot) => Plotly.purge(plot));
       legend.replaceChildren();
@@ -201,8 +206,8 @@ function setUpChart(figure) {
       return saveCsv(name, ["variant", "position_1", "position_2", "cosine"], rows);
     }
     const rows = view.panels.flatMap((panel) => panel.series.flatMap((s) => s.x.map((x, i) =>
-      [panel.title, s.variant, ROLE[s.kind], s.name, s.text?.[i], x, s.y[i], s.low?.[i], s.high?.[i], panel.y])));
-    saveCsv(name, ["panel", "variant", "role", "series", "token", chart.x.replace(/\W+/g, "_"), "value", "ci_low", "ci_high", "unit"], rows);
+      [panel.title, s.variant, ROLE[s.kind] ?? chart.control, s.name, s.text?.[i], chart.named_x ? chart.ticks[x] : x, s.y[i], s.low?.[i], s.high?.[i], panel.y])));
+    saveCsv(name, ["panel", "variant", "role", "series", chart.text, chart.x.replace(/\W+/g, "_"), "value", "ci_low", "ci_high", "unit"], rows);
   });
   redraws.push(draw);
   draw();
@@ -269,8 +274,36 @@ const redraw = () => redraws.forEach((draw) => draw());
 
 function showCondition() {
   const [tokens, begin] = condition.split("|");
-  for (const body of $$("#verdicts tbody")) body.hidden = body.dataset.condition !== condition;
+  for (const part of $$("[data-condition]")) part.hidden = part.dataset.condition !== condition;
+  for (const note of $$(".absent")) note.hidden = [...note.parentElement.children].some((part) => part !== note && !part.hidden);
   for (const when of $$(".when")) when.textContent = `, on ${tokens} tokens ${begin === "begin" ? "with" : "without"} a begin token`;
+}
+
+function setUpStill(figure) {
+  const { name, header, rows } = page.still[Number(figure.dataset.still)];
+  $(".csv", figure).addEventListener("click", () => saveCsv(name, header, rows));
+}
+
+// The slider moves a mark through all panels and shows the table of its step.
+function setUpHistory(section) {
+  const { at, steps, table } = page.history, slider = $("#history-step"), figures = $$("[data-chart]", section);
+  function go() {
+    const nth = Number(slider.value);
+    $("output", section).value = steps[nth];
+    slider.setAttribute("aria-valuetext", `step ${steps[nth]}`);
+    $$("tbody", section).forEach((body, i) => { body.hidden = i !== nth; });
+    for (const figure of figures) {
+      page.charts[figure.dataset.chart].marked = at[nth];
+      for (const plot of $$(".plot", figure)) Plotly.relayout(plot, { shapes: [marker(at[nth])] });
+    }
+  }
+  slider.addEventListener("input", go);
+  // Paper shows the last step.
+  let before;
+  addEventListener("beforeprint", () => { before = slider.value; slider.value = slider.max; go(); });
+  addEventListener("afterprint", () => { slider.value = before; go(); });
+  $("#history-table .csv").addEventListener("click", () => saveCsv("history", table.header, table.rows));
+  go();
 }
 
 function setUpConditions(form) {
@@ -296,7 +329,9 @@ document.documentElement.classList.add("ready");
 paint(document);
 showCondition();
 for (const form of $$(".conditions")) setUpConditions(form);
+if ($("#history")) setUpHistory($("#history"));
 for (const figure of $$("[data-chart]")) setUpChart(figure);
+for (const figure of $$("[data-still]")) setUpStill(figure);
 if ($("#strip")) setUpStrip($("#strip"));
 if ($("#attention")) setUpAttention($("#attention"));
 measurementsTable();

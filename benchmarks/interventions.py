@@ -1,0 +1,67 @@
+"""Position codes taken away from a model of six layers and width 512: 32 sequences of 128 tokens.
+
+`trunk` is its forward pass without the unembedding. With an intervention, the same pass has one
+code taken away after one block, the dearest of the four; with statistics, the probes of every
+block's output, and these with what interventions are made from.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.contest import Claim, paired_ratio
+from experiments.measure import FIRST_POSITION, code_probes
+from nope_interp.config import TransformerConfig
+from nope_interp.interventions import intervene
+from nope_interp.streams import run_trunk, stream
+from nope_interp.transformer import HookedTransformer
+from probes.erasure import CODES, CodeStatistics, Intervention
+
+ROUNDS, LENGTH = 15, 128
+PLACE = "blocks.2.hook_resid_post"
+POSITIONS = torch.arange(FIRST_POSITION, LENGTH)
+
+
+def _feed(probes: Sequence[Any], activations: Tensor) -> None:
+    for probe in probes:
+        probe.update(activations[:, FIRST_POSITION:], POSITIONS)
+
+
+def claims() -> list[Claim]:
+    config = TransformerConfig(6, 512, 8, d_vocab=1000, n_ctx=LENGTH)
+    model = HookedTransformer(config).eval()
+    tokens = torch.randint(1000, (32, LENGTH), generator=torch.Generator().manual_seed(0))
+    statistics = CodeStatistics()
+    places = [f"blocks.{layer}.hook_resid_post" for layer in range(config.n_layers)]
+
+    def fit(activations: Tensor) -> None:
+        statistics.update(activations[:, FIRST_POSITION:], POSITIONS)
+
+    stream(model, tokens, {PLACE: fit})
+
+    def trunk() -> None:
+        with torch.no_grad():
+            run_trunk(model, tokens)
+
+    def changed(intervention: Intervention) -> None:
+        with intervene(model, {PLACE: intervention}, FIRST_POSITION):
+            trunk()
+
+    def probed(also: bool) -> None:
+        listeners = {}
+        for place in places:
+            every = [*code_probes(0), *([CodeStatistics()] if also else [])]
+
+            listeners[place] = partial(_feed, every)
+        stream(model, tokens, listeners)
+
+    removals = [statistics.kept([kept for kept in CODES if kept != code]) for code in CODES]
+    dearest = max(paired_ratio(partial(changed, removal), trunk, ROUNDS) for removal in removals)
+    together = paired_ratio(lambda: probed(True), lambda: probed(False), ROUNDS)
+    return [
+        Claim("a code taken away at one place: time by the plain forward pass", dearest, 1.15),
+        Claim("probes and statistics of codes in one stream: time by the probes'", together, 1.15),
+    ]

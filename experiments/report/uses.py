@@ -1,0 +1,240 @@
+"""The section on what the model uses, as plain data: a tournament's numbers picked and ordered."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.arms import MIXED, NONE_KEPT, only, without
+from experiments.measurements import INTACT, LOSS
+from experiments.report._encode import number
+from experiments.report._lookup import (
+    depth_ticks,
+    make_panel,
+    make_series,
+    menu,
+    place_of,
+    site_menu,
+    variants_of,
+    view_key,
+)
+from experiments.report._shell import marks, top_of
+from experiments.report.data import ReportData
+from experiments.report.figures import Chart
+from experiments.tournament import EVERYWHERE
+from experiments.use_verdict import Interval, Use, UseVerdict
+from experiments.verdict import HYPOTHESES, gain
+from probes.erasure import CODES
+from probes.scores import SHUFFLED
+
+_CONTROL = "other content mixed in"
+_RANDOM_INIT = "random-init"
+# What a use draws on its scale.
+_MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
+# measure -> (what its menu calls it, unit of its axis)
+_MEASURES = {
+    "needed": ("share needed", "share of what all four are worth there"),
+    "increase": ("loss increase", "loss increase, nats"),
+}
+_STILL_HEADER = ["arm", "reads", "gain", "gain_low", "gain_high", "gain_of_control"]
+
+
+def use_groups(data: ReportData) -> list[dict[str, Any]]:
+    """What the page's tables show of each use verdict."""
+    drawn = [_scaled(use) for verdict in data.uses for use in verdict.of_stream]
+    top = top_of(drawn, _MARKED)
+    readers = _readers(data)
+    return [
+        {
+            "condition": (verdict.tokens, verdict.begin_token),
+            "verdict": verdict,
+            "loss_without": verdict.intact[0] + verdict.worth[0],
+            "readers": readers,
+            "rows": [
+                {
+                    "use": use,
+                    "read": [_read(data, use.code, variant, verdict) for variant in readers],
+                    "marks": marks(_scaled(use), _MARKED, top),
+                }
+                for use in verdict.of_stream
+            ],
+            "others": _others(_rows_of(data, verdict)),
+            "still": _still_readable(_rows_of(data, verdict)),
+        }
+        for verdict in data.uses
+    ]
+
+
+def still_readable_csv(group: dict[str, Any]) -> dict[str, Any]:
+    """The numbers behind a group's table of what is still readable, as the page saves them."""
+    rows = [
+        [arm["name"], reads, *(number(cell[k]) for k in ("gain", "low", "high", "control"))]
+        for arm in group["still"]["arms"]
+        for reads, cell in zip(group["still"]["columns"], arm["cells"], strict=True)
+        if cell is not None
+    ]
+    verdict = group["verdict"]
+    begin = "begin" if verdict.begin_token else "nobegin"
+    name = f"still-readable_{verdict.variant}_{verdict.tokens}_{begin}"
+    return {"name": name, "header": _STILL_HEADER, "rows": rows}
+
+
+def where_chart(uses: Sequence[UseVerdict]) -> Chart:
+    """What taking a code away costs by place, a panel for each code."""
+    found = [(verdict, use, _place(verdict, use)) for verdict in uses for use in _placed(verdict)]
+    found.sort(key=lambda item: item[2])  # condition, stream, depth; codes keep their order
+    views = {}
+    for (tokens, begin, stream), group in groupby(found, key=lambda item: item[2][:3]):
+        here = list(group)
+        for measure, (_, unit) in _MEASURES.items():
+            panels = [
+                make_panel(
+                    code, None, unit, _series(measure, [h for h in here if h[1].code == code])
+                )
+                for code in CODES
+            ]
+            views[view_key(tokens, begin, measure, stream)] = {"panels": panels}
+    depths = [place[3] for _, _, place in found]
+    return Chart(
+        id="where",
+        title="Where a code is needed",
+        caption="Each code taken away at one layer and site only. The share is of what all four "
+        "codes are worth at that same place, so shares of different places have different wholes; "
+        "where that worth may be nothing, there is no share. Bars are 95% intervals over held-out "
+        "sequences, widened for the four codes; the dashed line is no increase; dotted, under loss "
+        "increase, as much other content mixed in. Point at a mark for its word.",
+        x="after block",
+        controls=[
+            menu("measure", "Measure", {name: words for name, (words, _) in _MEASURES.items()}),
+            site_menu(place[2] for _, _, place in found),
+        ],
+        views=views,
+        share_y=True,
+        ticks=depth_ticks(depths),
+        control=_CONTROL,
+        text="word",
+    )
+
+
+def _placed(verdict: UseVerdict) -> list[Use]:
+    return [use for use in verdict.uses if use.layer != EVERYWHERE]
+
+
+def _place(verdict: UseVerdict, use: Use) -> tuple[str, bool, str, int]:
+    return place_of(verdict.tokens, verdict.begin_token, use.site, use.layer)
+
+
+def _series(measure: str, found: list[tuple[UseVerdict, Use, Any]]) -> list[dict[str, Any]]:
+    """No increase, the control and the numbers of one code, by depth and variant."""
+    depths = sorted({place[3] for _, _, place in found})
+    series = [make_series("chance", None, depths, [0.0] * len(depths), "no increase")]
+    for variant in dict.fromkeys(verdict.variant for verdict, _, _ in found):
+        own = [(use, place[3]) for verdict, use, place in found if verdict.variant == variant]
+        x = [depth for _, depth in own]
+        if measure == "increase":
+            mixed = [use.mixed[0] for use, _ in own]
+            series.append(make_series("control", variant, x, mixed, f"{variant}, {_CONTROL}"))
+        intervals = [getattr(use, measure) or (None, None, None) for use, _ in own]
+        value, low, high = zip(*intervals, strict=True)
+        line = make_series("value", variant, x, value, variant, low, high)
+        series.append(line | {"text": [use.word for use, _ in own]})
+    return series
+
+
+def _readers(data: ReportData) -> list[str]:
+    """The variants whose readings stand beside the uses: those of the uses, and the untrained."""
+    wanted = {verdict.variant for verdict in data.uses} | {_RANDOM_INIT}
+    read = {row["variant"] for verdict in data.verdicts for row in verdict.rows}
+    return [variant for variant in variants_of(data) if variant in wanted & read]
+
+
+def _read(data: ReportData, code: str, variant: str, use: UseVerdict) -> str | None:
+    """The word for what can be read, from the verdict on the hypothesis of the code's name."""
+    key = (variant, use.tokens, use.begin_token)
+    for verdict in data.verdicts:
+        for row in verdict.rows:
+            here = (row["variant"], row["tokens"], bool(row["begin_token"]))
+            if verdict.hypothesis == code and here == key:
+                return str(row["verdict"])
+    return None
+
+
+def _scaled(use: Use) -> dict[str, float]:
+    value, low, high = use.increase
+    chance, control = 0.0, use.mixed[0]
+    return dict(zip(_MARKED, (value, low, high, chance, control), strict=True))
+
+
+def _rows_of(data: ReportData, verdict: UseVerdict) -> pd.DataFrame:
+    table = data.measurements
+    return table[
+        (table["variant"] == verdict.variant)
+        & (table["tokens"] == verdict.tokens)
+        & (table["begin_token"] == verdict.begin_token)
+        & table["step"].isna()
+    ]
+
+
+def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Interventions through the whole stream that are held against a control of their own."""
+    rows = table[
+        (table["probe"] == LOSS) & (table["layer"] == EVERYWHERE) & (table["metric"] == "increase")
+    ]
+    of_arm = {(row.positions, row.control): _bounds(row) for row in rows.itertuples()}
+    return [
+        {"arm": arm, "increase": of_arm[arm, ""], "control": control, "of_control": interval}
+        for (arm, control), interval in of_arm.items()
+        if control not in ("", MIXED) and (arm, "") in of_arm
+    ]
+
+
+def _bounds(row: Any) -> Interval:
+    return float(row.value), float(row.ci_low), float(row.ci_high)
+
+
+def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
+    """What each probe gains at the last block's output: a row for each arm, intact first."""
+    readings = table[table["probe"] != LOSS]
+    arms = [arm for arm in readings["positions"].unique() if arm != INTACT]
+    taken = readings[readings["positions"].isin(arms)]
+    last = taken[["layer", "site"]].drop_duplicates()
+    here = readings.merge(last, on=["layer", "site"])
+    asked = {name: of for name, of in HYPOTHESES.items() if (taken["probe"] == of[0]).any()}
+    return {
+        "place": tuple(last.iloc[0]) if len(last) else None,
+        "columns": list(asked),
+        "arms": [
+            {"name": arm, "cells": [_cell(here, arm, *of) for of in asked.values()]}
+            for arm in _ordered(arms)
+        ],
+    }
+
+
+def _ordered(arms: Iterable[str]) -> list[str]:
+    """Intact, without each code, each alone, without all; then the others as they come."""
+    ours = [INTACT, *map(without, CODES), *map(only, CODES), NONE_KEPT]
+    found = set(arms)
+    return [arm for arm in ours if arm == INTACT or arm in found] + [
+        arm for arm in arms if arm not in ours
+    ]
+
+
+def _cell(
+    here: pd.DataFrame, arm: str, probe: str, metric: str, smaller: bool
+) -> dict[str, float] | None:
+    rows = here[(here["positions"] == arm) & (here["probe"] == probe) & (here["metric"] == metric)]
+    own, shuffled = (rows[rows["control"] == control] for control in ("", SHUFFLED))
+    if own.empty or shuffled.empty:
+        return None
+    row, control = own.iloc[0], shuffled.iloc[0]
+    low, high = sorted(gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
+    value = gain(row["value"], row["chance"], smaller)
+    return {
+        "gain": value,
+        "low": low,
+        "high": high,
+        "control": gain(control["value"], control["chance"], smaller),
+        "shade": round(100 * float(np.clip(np.nan_to_num(value), 0, 1)), 1),
+    }

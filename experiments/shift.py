@@ -1,0 +1,76 @@
+"""Does a position that is moved inside the model move with it? (After Dong et al. 2024.)
+
+At one place every positional vector p(t) is replaced by p(t + 8). Where later layers use these
+vectors, the position that can be read from the last block's output moves along: by all of 8, or by
+a part of it where other codes, or the causal mask anew, hold it back.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from experiments.arms import MIXED
+from experiments.measure import FIRST_POSITION, Place
+from experiments.tournament import STREAM, Contest, fits_at
+from nope_interp.interventions import intervene
+from nope_interp.sites import hook_name
+from nope_interp.streams import stream
+from probes.controls import SequenceBootstrap
+from probes.erasure import Intervention
+from probes.erasure_controls import OtherContent
+from probes.erasure_directions import swap_vectors
+from probes.regression import LinearProbe
+
+OFFSET = 8
+ARM = f"positional vectors of {OFFSET} positions on"
+PROBE = "shift"
+
+
+def shift_rows(
+    contest: Contest, places: Sequence[Place], *, context: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Rows of the tidy table: the share of the shift that the position read at the end follows.
+
+    Metric `followed`, 1 where it moves by as much as the vectors, 0 by chance; the control mixes in
+    as much of another sequence's content instead. The last `OFFSET` positions have no vectors to
+    take and do not count. No rows for sequences shorter than three times the offset.
+    """
+    if contest.split.fit.shape[1] < 3 * OFFSET:
+        return []
+    last = Place(contest.model.cfg.n_layers - 1, STREAM)
+    reader = fits_at(contest, [last])[last].linear
+    intact = _read(contest, reader, {})
+    rows = []
+    for place, fit in fits_at(contest, places).items():
+        swap = swap_vectors(fit.codes, OFFSET)
+        interventions: dict[str, Intervention] = {"": swap, MIXED: OtherContent(swap, fit.codes)}
+        for control, change in interventions.items():
+            moved = _read(contest, reader, {hook_name(place.layer, place.site): change}) - intact
+            followed = moved[:, :-OFFSET].mean(axis=1, keepdims=True) / OFFSET
+            bootstrap = SequenceBootstrap(seed=contest.seed).update(followed)
+            score = bootstrap.score("followed", lambda means: means[..., 0], chance=0.0)
+            where = {"layer": place.layer, "site": place.site, "positions": ARM, "probe": PROBE}
+            rows.append({**context, **where, **vars(score), "control": control})
+    return rows
+
+
+def _read(
+    contest: Contest, reader: LinearProbe, changes: Mapping[str, Intervention]
+) -> Float[np.ndarray, "sequence pos"]:
+    """The position that is read from the last block's output."""
+    found: list[np.ndarray] = []
+    last = hook_name(contest.model.cfg.n_layers - 1, STREAM)
+
+    def listen(activations: Tensor) -> None:
+        rows = activations[:, FIRST_POSITION:]
+        if not reader.n_held_out:  # the first look solves the fit
+            reader.evaluate(rows, torch.arange(FIRST_POSITION, activations.shape[1]))
+        found.append(reader.predict(rows))
+
+    with intervene(contest.model, changes, FIRST_POSITION):
+        stream(contest.model, contest.split.held_out, {last: listen}, batch_size=contest.batch_size)
+    return np.concatenate(found)
