@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor
 
 from probes.erasure import CODES, CodeStatistics, Intervention
-from probes.erasure_controls import OtherContent, RescalingDealt, random_subspace
+from probes.erasure_controls import RescalingDealt, random_subspace
 from probes.erasure_directions import (
     Leace,
     ScaledDirections,
@@ -49,11 +49,13 @@ class Arm:
         name: what is taken away, or alone kept.
         control: "" for the intervention itself, else what it is held against.
         make: the intervention at a place.
+        against_mixing: whether it is also held against as much other content mixed in.
     """
 
     name: str
     control: str
     make: Maker
+    against_mixing: bool = False
 
 
 def without(code: str) -> str:
@@ -67,12 +69,11 @@ def only(code: str) -> str:
 
 
 def of_codes() -> Iterator[Arm]:
-    """Each code taken away, as much other content mixed in, each code alone, and none at all."""
+    """Each code taken away, each code alone, and none at all."""
     for code in CODES:
         kept = tuple(other for other in CODES if other != code)
         make = partial(_kept, codes=kept)
-        yield Arm(without(code), "", make)
-        yield Arm(without(code), MIXED, partial(_mixed, make=make))
+        yield Arm(without(code), "", make, against_mixing=True)
         yield Arm(only(code), "", partial(_kept, codes=(code,)))
     yield Arm(NONE_KEPT, "", partial(_kept, codes=()))
 
@@ -90,10 +91,6 @@ def every_arm(seed: int) -> Iterator[Arm]:
 
 def _kept(fit: Fit, codes: tuple[str, ...]) -> KeptCodes:
     return fit.codes.kept(codes)
-
-
-def _mixed(fit: Fit, make: Maker) -> OtherContent:
-    return OtherContent(make(fit), fit.codes)
 
 
 def _rescaled(fit: Fit, codes: tuple[str, ...], seed: int) -> RescalingDealt:

@@ -101,6 +101,7 @@ def emergence(
     config: EmergenceConfig | None = None,
     *,
     out: Path | str = "runs",
+    device: str = "cpu",
     show_progress: bool = True,
 ) -> Emergence:
     """Train and read, or go on where that was interrupted, or read a finished run.
@@ -108,10 +109,13 @@ def emergence(
     Args:
         config: which training, under how many seeds; by default a small model on text.
         out: the folder that run folders are made in.
+        device: only "cpu", on which models this small train fastest.
         show_progress: draw a bar on standard error.
 
-    Raises UserError for a config that cannot be trained, and an unwritable `out`.
+    Raises UserError for a config that cannot be trained, another device, and an unwritable `out`.
     """
+    if device != "cpu":
+        raise UserError(f"emergence runs on the CPU: leave the device {device!r} out.")
     config = EmergenceConfig() if config is None else config
     run = RunFolder.of(Path(out), config).begin(config)
     return Emergence.made_in(run, lambda: _run(config, run, show_progress))

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.compare_config import CompareConfig
+from experiments.emergence_config import EmergenceConfig
 from experiments.heads_config import HeadsConfig
 from experiments.reproduce.config import ReproduceConfig
 from experiments.run_folder import RunFolder
 from nope_interp.errors import unknown_name
 
-ExperimentConfig = CompareConfig | HeadsConfig | ReproduceConfig
+ExperimentConfig = CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ EXPERIMENTS = {
         Experiment("compare", CompareConfig, _COMPARE),
         Experiment("probe", CompareConfig, _COMPARE, fixed={"twins": False}),
         Experiment("heads", HeadsConfig, ("experiments.heads", "classify_heads")),
+        Experiment("emergence", EmergenceConfig, ("experiments.emergence", "emergence")),
         Experiment("reproduce", ReproduceConfig, ("experiments.reproduce.run", "reproduce")),
         Experiment(
             "train",

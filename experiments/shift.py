@@ -21,7 +21,7 @@ from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from probes.controls import SequenceBootstrap
 from probes.erasure import Intervention
-from probes.erasure_controls import OtherContent
+from probes.erasure_controls import OtherContent, sizes_of
 from probes.erasure_directions import swap_vectors
 from probes.regression import LinearProbe
 
@@ -47,7 +47,8 @@ def shift_rows(
     rows = []
     for place, fit in fits_at(contest, places).items():
         swap = swap_vectors(fit.codes, OFFSET)
-        interventions: dict[str, Intervention] = {"": swap, MIXED: OtherContent(swap, fit.codes)}
+        mixing = OtherContent(sizes_of(swap, fit.codes), fit.codes)
+        interventions: dict[str, Intervention] = {"": swap, MIXED: mixing}
         for control, change in interventions.items():
             moved = _read(contest, reader, {hook_name(place.layer, place.site): change}) - intact
             followed = moved[:, :-OFFSET].mean(axis=1, keepdims=True) / OFFSET

@@ -22,7 +22,17 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.arms import MIXED, NONE_KEPT, Arm, Fit, every_arm, of_codes, only, without
+from experiments.arms import (
+    MIXED,
+    NONE_KEPT,
+    Arm,
+    Fit,
+    Maker,
+    every_arm,
+    of_codes,
+    only,
+    without,
+)
 from experiments.measure import FIRST_POSITION, Place, Split, code_probes, feed, reading_of
 from experiments.measurements import INTACT, LOSS
 from nope_interp.interventions import intervene
@@ -30,6 +40,7 @@ from nope_interp.sites import hook_name
 from nope_interp.streams import one_thread_pool, run_trunk, stream
 from probes.controls import ArrayFunction, SequenceBootstrap
 from probes.erasure import CODES, Intervention
+from probes.erasure_controls import OtherContent, sizes_of
 
 # What a model loses on sequences, mean over the tokens of each, in nats.
 Losses = Callable[[Any, Tensor], Float[Tensor, " sequence"]]
@@ -89,6 +100,8 @@ def through_the_stream(
     for arm in tqdm(arms, description, unit="arm", disable=description is None):
         made = fitted_in_depth(contest, arm)
         found[arm.name, arm.control] = _scored(contest, made)
+        if arm.against_mixing:
+            found[arm.name, MIXED] = _scored(contest, mixed_in_depth(contest, made))
         if not arm.control:
             rows += _still_readable(contest, made, {**context, "positions": arm.name})
     return [*_rows(contest, found, {**context, "layer": EVERYWHERE, "site": STREAM}), *rows]
@@ -112,8 +125,12 @@ def place_by_place(
     for place in tqdm(places, description, unit="place", disable=description is None):
         found = {INTACT_ARM: intact}
         for arm in of_codes():
-            made = {hook_name(place.layer, place.site): arm.make(fits[place])}
-            found[arm.name, arm.control] = _scored(contest, made)
+            name, fit = hook_name(place.layer, place.site), fits[place]
+            change = arm.make(fit)
+            found[arm.name, arm.control] = _scored(contest, {name: change})
+            if arm.against_mixing:
+                mixing = OtherContent(sizes_of(change, fit.codes), fit.codes)
+                found[arm.name, MIXED] = _scored(contest, {name: mixing})
         rows += _rows(contest, found, {**context, "layer": place.layer, "site": place.site})
     return rows
 
@@ -123,30 +140,60 @@ def stream_places(n_layers: int) -> list[Place]:
     return [Place(0, "resid_pre"), *(Place(layer, STREAM) for layer in range(n_layers - 1))]
 
 
-class _FittedOnTheWay:
-    """An intervention made from the first rows that come to it: those of all fit sequences."""
+class FittedOnTheWay:
+    """An intervention made from the first rows that come to it: those of all fit sequences.
 
-    def __init__(self, arm: Arm) -> None:
-        self._arm = arm
+    Attributes:
+        sizes: how far it moved these, by position; None before they came.
+    """
+
+    def __init__(self, make: Maker) -> None:
+        self.sizes: Float[Tensor, " pos"] | None = None
+        self._make = make
         self._made: Intervention | None = None
 
     def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
         if self._made is None:
             fit = Fit()
             fit.update(rows, _positions(rows))
-            self._made = self._arm.make(fit)
+            self.sizes = sizes_of(self._make(fit), fit.codes)
+            self._made = self._make(fit)
         return self._made(rows)
 
 
-def fitted_in_depth(contest: Contest, arm: Arm) -> dict[str, Intervention]:
+def fitted_in_depth(contest: Contest, arm: Arm) -> dict[str, FittedOnTheWay]:
     """The arm's interventions through the whole stream, by hook name.
 
     One forward pass over all fit sequences at once makes them: memory grows with these, but holds
     one layer at a time.
     """
+    places = stream_places(contest.model.cfg.n_layers)
+    return _made_in_depth(
+        contest, {hook_name(p.layer, p.site): FittedOnTheWay(arm.make) for p in places}
+    )
+
+
+def mixed_in_depth(
+    contest: Contest, removal: Mapping[str, FittedOnTheWay]
+) -> dict[str, FittedOnTheWay]:
+    """Other content mixed in at every place by as much as a removal moved the rows there.
+
+    The sizes are those of the removal's own pass, in which codes gone below had little left to
+    move above.
+    """
+
+    def mixing(removed: FittedOnTheWay) -> Maker:
+        assert removed.sizes is not None
+        sizes = removed.sizes
+        return lambda fit: OtherContent(sizes, fit.codes)
+
+    return _made_in_depth(
+        contest, {name: FittedOnTheWay(mixing(removed)) for name, removed in removal.items()}
+    )
+
+
+def _made_in_depth(contest: Contest, made: dict[str, FittedOnTheWay]) -> dict[str, FittedOnTheWay]:
     model = contest.model
-    places = stream_places(model.cfg.n_layers)
-    made = {hook_name(place.layer, place.site): _FittedOnTheWay(arm) for place in places}
     device = next(model.parameters()).device
     with (
         torch.no_grad(),
@@ -155,7 +202,7 @@ def fitted_in_depth(contest: Contest, arm: Arm) -> dict[str, Intervention]:
     ):
         run_trunk(model, contest.split.fit.to(device))
         intervention.verify()
-    return dict(made)
+    return made
 
 
 def fits_at(contest: Contest, places: Sequence[Place]) -> dict[Place, Fit]:

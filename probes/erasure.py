@@ -100,6 +100,10 @@ class CodeStatistics(Stream):
             )
         return self._means
 
+    def examples(self) -> Float[Tensor, "example pos d_model"]:
+        """The first few sequences fitted on (float32)."""
+        return self._examples
+
     def example_rests(self) -> Float[Tensor, "example pos d_model"]:
         """r of the first few sequences fitted on (float32); raises ProbeError before 2 of them."""
         return self._examples - self.positional_vectors().to(self._examples)

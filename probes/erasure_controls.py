@@ -12,44 +12,58 @@ from probes._stream import raised
 from probes.controls import shuffled_positions
 from probes.erasure import CodeStatistics, Intervention
 from probes.erasure_directions import Leace, ScaledDirections
-from probes.kept_codes import KeptCodes, with_rest_scaled
+from probes.kept_codes import KeptCodes, require_fitted_shape, with_rest_scaled
 from probes.similarity import cosine_similarity
 
 
+def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> Float[Tensor, " pos"]:
+    """How far an intervention moves rows, as a share of their rests' lengths: the mean at each
+    position over the examples that the statistics keep.
+
+    Raises what the intervention raises, and ProbeError before 2 sequences.
+    """
+    rests = statistics.example_rests()
+    rows = statistics.examples()
+    moved = torch.linalg.vector_norm(intervention(rows) - rows, dim=-1)
+    lengths = torch.linalg.vector_norm(rests, dim=-1).clamp(min=torch.finfo(rows.dtype).tiny)
+    # A row without a rest cannot be turned, however far it moves.
+    return (moved / lengths).clamp(max=2.0).mean(dim=0)
+
+
 class OtherContent:
-    """Rows turned towards another sequence's, as far as an intervention moves them.
+    """Rows turned towards another sequence's, by as much as some intervention moves them.
 
     Of a row's rest r, cos(a) is kept and sin(a) |r| of another sequence's rest at the same position
     is mixed in, its direction taken at a right angle to r, with the angle a such that the row moves
-    by |x' - x|, and by |r| sqrt(2) at most, where nothing of its own is left. That disturbs what
+    by size |r|, and by |r| sqrt(2) at most, where nothing of its own is left. That disturbs what
     the row is about, as much as the intervention does, and none of the four codes: the mean at
     every position stays, so does the length of the rest, and rests that are mixed alike have the
     correlation between positions that they had.
 
-    The others are the first sequences that the statistics were fitted on, in turn, from the second
-    on: called on these themselves, it gives none its own rest. Turns go on from call to call.
+    Sizes are those of `sizes_of`, one for each position. The others are the first sequences that
+    the statistics were fitted on, in turn, from the second on: called on these themselves, it gives
+    none its own rest. Turns go on from call to call.
     """
 
-    def __init__(self, intervention: Intervention, statistics: CodeStatistics) -> None:
-        self.intervention = intervention
+    def __init__(self, sizes: Float[Tensor, " pos"], statistics: CodeStatistics) -> None:
+        # The chord of an angle a on a circle of radius 1 is 2 sin(a / 2).
+        self._angle = 2 * (sizes / 2).clamp(max=0.5**0.5).asin()[:, None]
         self._means = statistics.positional_vectors().float()
         self._others = statistics.example_rests()
         self._next = 1
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """The rows so turned; raises what the intervention raises."""
-        changed = self.intervention(x)
+        """The rows so turned; raises ProbeError for another number of positions or width."""
+        require_fitted_shape(x, self._means)
         work = raised(x)
         rest = work - self._means.to(work)
-        length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
-        moved = torch.linalg.vector_norm(raised(changed) - work, dim=-1, keepdim=True)
         tiny = torch.finfo(work.dtype).tiny
-        # The chord of an angle a on a circle of radius |r| is 2 |r| sin(a / 2).
-        angle = 2 * (moved / (2 * length).clamp(min=tiny)).clamp(max=0.5**0.5).asin()
+        length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
         own = rest / length.clamp(min=tiny)
         other = self._others[self._turns(len(x))].to(work)
         other = other - (other * own).sum(dim=-1, keepdim=True) * own
         other = other / torch.linalg.vector_norm(other, dim=-1, keepdim=True).clamp(min=tiny)
+        angle = self._angle.to(work)
         return (work + (angle.cos() - 1) * rest + angle.sin() * length * other).to(x.dtype)
 
     def _turns(self, n: int) -> Int[Tensor, " batch"]:

@@ -136,7 +136,7 @@ def _heads(kept: pd.DataFrame) -> list[Course]:
             )
             for row, n_compared in _largest(scores[scores["metric"] == rule.metric])
         ]
-        courses.append(Course(rule.label, rule.metric, moments, rule.threshold))
+        courses.append(Course(rule.label, "score", moments, rule.threshold))
     return [course for course in courses if course.moments]
 
 
@@ -232,7 +232,7 @@ def _chart(courses: Sequence[Course], id: str, title: str, caption: str, fit: st
         fit=fit,
         x="optimiser steps",
         views={"": {"panels": panels}} if panels else {},
-        ticks={f"{number(_at(step), 7):g}": str(step) for step in steps},
+        ticks={f"{number(_at(step), 7):.7g}": str(step) for step in steps},
         conditional=False,
         text="at",
         named_x=True,

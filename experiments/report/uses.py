@@ -196,7 +196,7 @@ def _bounds(row: Any) -> Interval:
 
 def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
     """What each probe gains at the last block's output: a row for each arm, intact first."""
-    readings = table[table["probe"] != LOSS]
+    readings = table[table["probe"].isin({probe for probe, _, _ in HYPOTHESES.values()})]
     arms = [arm for arm in readings["positions"].unique() if arm != INTACT]
     taken = readings[readings["positions"].isin(arms)]
     last = taken[["layer", "site"]].drop_duplicates()

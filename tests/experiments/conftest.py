@@ -27,6 +27,7 @@ from nope_interp.config import TransformerConfig
 from nope_interp.constructions.planted import N_CTX, plant
 from nope_interp.losses import sequence_losses
 from nope_interp.transformer import HookedTransformer
+from probes.head_labels import RULES
 
 HOSTILE = "</script><script>document.title='x'</script>"
 METRICS = {
@@ -260,6 +261,65 @@ def causal_report() -> ReportData:
         return with_tournaments(synthetic_report(n_layers=3, n_positions=N_CTX))
     finally:
         torch.set_num_threads(threads)
+
+
+HISTORY_STEPS = (0, 1, 2, 4, 8, 12)
+HISTORY_ONSETS = {"similarity": 0, "variance": 2, "linear": 4, "counting": 4}
+
+
+def with_history(report: ReportData) -> ReportData:
+    """The report with a planted history of its trained model, before its other rows.
+
+    A probe gains a half, 0.01 more with each step, at block 1's attention output from its onset in
+    `HISTORY_ONSETS` on; all else stands at chance. The loss falls by a half at each step. Head H of
+    layer L scores L / 10 + H / 100, a thousandth more with each step; L1H1 is called previous-token
+    from step 4 on.
+    """
+    rows: list[dict[str, Any]] = []
+    same = {"experiment": "compare", "model": "nope-4x128", "variant": "trained", "seed": 0}
+    same |= {"positions": "intact", "tokens": "text", "begin_token": False, "n": 64}
+
+    def add(value: float, half: float = 0.001, **more: Any) -> None:
+        ends = {"ci_low": value - half, "ci_high": value + half}
+        rows.append({"control": "", "chance": 0.0, **same, **more, "value": value, **ends})
+
+    measured = [
+        (probe, metric, 0.5 if metric == "adjacency_a" else 6.0 * (metric == "mae"))
+        for probe in ("linear", "counting", "variance", "similarity", "positional_vectors")
+        for metric in ("mae", "r2", "share", "adjacency_a")
+        if metric in METRICS[probe]
+    ]
+    for nth, step in enumerate(HISTORY_STEPS):
+        at = {"step": step, "layer": -1, "site": "resid_post", "probe": "loss", "metric": "nats"}
+        add(5.0 - nth / 2, **at, chance=3.3)
+        for layer, site in _places(2)[1:]:
+            for probe, metric, chance in measured:
+                since = HISTORY_ONSETS.get(probe, 99)
+                found = 0.5 + nth / 100 if (layer, site) == (1, "attn_out") else 0.0
+                found = found if step >= since else 0.0
+                value = chance * (1 - found) if metric == "mae" else chance + found / 2
+                value = found if metric == "r2" else value
+                what = {"step": step, "layer": layer, "site": site, "probe": probe}
+                add(value, **what, metric=metric, chance=chance)
+                add(chance, **what, metric=metric, chance=chance, control="shuffled positions")
+        for layer, head in np.ndindex(2, 2):
+            at = {"step": step, "layer": layer, "head": head, "site": "pattern", "n": 16}
+            for rule in RULES:
+                source = "repeated" if rule.metric == "induction" else "text"
+                what = {"probe": "heads", "metric": rule.metric, "tokens": source}
+                chance = np.nan if rule.metric == "uniform" else 0.05
+                add(layer / 10 + head / 100 + nth / 1000, **at, **what, chance=chance)
+            sought = step >= 4 and (layer, head) == (1, 1)
+            label = "previous-token" if sought else "none"
+            add(1.0, np.nan, **at | {"n": 0}, probe="label", metric=label, chance=np.nan)
+    # Among the first rows they would be met first by whoever forgets that they have a step.
+    measurements = pd.concat([table(rows), report.measurements], ignore_index=True)
+    return replace(report, measurements=measurements)
+
+
+@pytest.fixture(scope="session")
+def history_report() -> ReportData:
+    return with_history(synthetic_report())
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from experiments.compare_config import CompareConfig
 from experiments.emergence import Emergence, emergence
 from experiments.emergence_config import EmergenceConfig
 from experiments.measurements import table
+from experiments.registry import experiment
 from experiments.run_folder import RunFolder
 from experiments.runs import load_run
 from experiments.subjects import Subject
@@ -203,3 +204,14 @@ def test_emergence_on_the_command_line(found: Emergence) -> None:
     assert result["headline"] == found.headline
     assert result["onsets"].keys() == {"0", "1"}
     assert Path(result["report"]).parent.name == found.folder.name
+
+
+def test_a_sweep_can_run_it(tmp_path: Path) -> None:
+    kind = experiment("emergence")
+    config = kind.read({**CONFIG.to_dict(), "seed": 3})
+    assert isinstance(config, EmergenceConfig)
+    assert list(config.seeds) == [3, 4]
+    kind.run(config, tmp_path, "cpu")
+    assert kind.finished(kind.folder(tmp_path, config).path)
+    with pytest.raises(UserError, match="emergence runs on the CPU: leave the device 'cuda' out"):
+        kind.run(config, tmp_path, "cuda")

@@ -28,7 +28,7 @@ function paint(root) {
 
 // ---------------------------------------------------------------- charts
 
-const ROLE = { value: "measured", chance: "chance", fit: "fit", depth: "layer" };
+const ROLE = { value: "measured", chance: "chance", depth: "layer" };
 
 // One layer's colour: the variant's, from faint (early) to full (late).
 const depthColour = (series) => resolve(colourName(series.variant), 0.25 + 0.75 * series.shade);
@@ -73,7 +73,7 @@ function baseLayout(chart, log) {
   if (chart.ticks) {
     const depths = Object.keys(chart.ticks).map(Number).sort((a, b) => a - b);
     const step = Math.ceil(depths.length / 10);
-    const kept = depths.filter((depth) => depth < 0 || depth % step === 0);
+    const kept = chart.named_x ? spaced(depths) : depths.filter((depth) => depth < 0 || depth % step === 0);
     Object.assign(layout.xaxis, { tickvals: kept, ticktext: kept.map((depth) => plotText(chart.ticks[depth])), showgrid: false,
       range: [depths[0] - 0.3, depths[depths.length - 1] + 0.3] });
   }
@@ -81,7 +81,13 @@ function baseLayout(chart, log) {
   return layout;
 }
 
-const marker = (x) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line: { color: resolve("--accent"), width: 1.5 } });
+const marker = (x) => ({ type: "line", layer: "below", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line: { color: resolve("--ink", 0.4), width: 3 } });
+
+// The last one, the first one, and of those between what leaves room for words.
+function spaced(ticks) {
+  const room = (ticks[ticks.length - 1] - ticks[0]) / 9;
+  return ticks.reduceRight((kept, tick, i) => i && kept.length && kept[0] - tick < room ? kept : [tick, ...kept], []);
+}
 
 // The same vertical range for all panels in the same unit; nothing that is drawn falls outside.
 function commonRange(panels) {
@@ -206,7 +212,7 @@ function setUpChart(figure) {
       return saveCsv(name, ["variant", "position_1", "position_2", "cosine"], rows);
     }
     const rows = view.panels.flatMap((panel) => panel.series.flatMap((s) => s.x.map((x, i) =>
-      [panel.title, s.variant, ROLE[s.kind] ?? chart.control, s.name, s.text?.[i], chart.named_x ? chart.ticks[x] : x, s.y[i], s.low?.[i], s.high?.[i], panel.y])));
+      [panel.title, s.variant, ROLE[s.kind] ?? chart[s.kind], s.name, s.text?.[i], chart.named_x ? chart.ticks[x] : x, s.y[i], s.low?.[i], s.high?.[i], panel.y])));
     saveCsv(name, ["panel", "variant", "role", "series", chart.text, chart.x.replace(/\W+/g, "_"), "value", "ci_low", "ci_high", "unit"], rows);
   });
   redraws.push(draw);
