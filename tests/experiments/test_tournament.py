@@ -112,15 +112,15 @@ def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
 
 
 def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
-    """Where learned positions are added nothing else tells a position, and they are read linearly:
-    the model with vectors moved is the model at other positions."""
-    planted = plant("positional vectors")
-    rows = shift_rows(contest_on(planted), stream_places(2), context=CONTEXT)
-    followed = {
-        (row["layer"], row["site"], row["control"]): row["value"] for row in table(rows).iloc
-    }
-    assert followed[0, "resid_pre", ""] == pytest.approx(1, abs=0.1)
-    assert followed[0, "resid_pre", "mixed"] == pytest.approx(0, abs=0.1)
+    """The first layer writes m along a direction, from which everything later takes it: before
+    that there is nothing to move, after it the position read at the end follows by all of it."""
+    rows = shift_rows(
+        contest_on(plant("counting")), [Place(0, "resid_pre"), PLACE], context=CONTEXT
+    )
+    followed = {(row["site"], row["control"]): row["value"] for row in rows}
+    assert followed["resid_post", ""] == pytest.approx(1, abs=0.01)
+    for nothing in (("resid_pre", ""), ("resid_pre", "mixed"), ("resid_post", "mixed")):
+        assert followed[nothing] == pytest.approx(0, abs=0.01)
 
 
 def test_a_position_that_vectors_do_not_tell_stays_where_it_is() -> None:
