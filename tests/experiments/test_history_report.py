@@ -239,6 +239,7 @@ def test_paper_shows_the_last_step_and_no_slider(browser: Browser) -> None:
     browser.run("dispatchEvent(new Event('beforeprint'))")
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     assert not browser.find("#history-step").is_displayed()
+    assert browser.find("#history-table h3").text == "At step 12"
     assert shown(browser)["loss"][2] == "2.5"
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     browser.run("dispatchEvent(new Event('afterprint'))")

@@ -295,7 +295,7 @@ function setUpHistory(section) {
   const { at, steps, table } = page.history, slider = $("#history-step"), figures = $$("[data-chart]", section);
   function go() {
     const nth = Number(slider.value);
-    $("output", section).value = steps[nth];
+    for (const said of $$(".at-step", section)) said.textContent = steps[nth];
     slider.setAttribute("aria-valuetext", `step ${steps[nth]}`);
     $$("tbody", section).forEach((body, i) => { body.hidden = i !== nth; });
     for (const figure of figures) {
