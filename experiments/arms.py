@@ -68,21 +68,20 @@ def only(code: str) -> str:
     return f"only {code}"
 
 
-def of_codes() -> Iterator[Arm]:
-    """Each code taken away, each code alone, and none at all."""
+def of_codes(seed: int) -> Iterator[Arm]:
+    """Each code taken away, as much random rescaling, each code alone, and none at all."""
     for code in CODES:
         kept = tuple(other for other in CODES if other != code)
         make = partial(_kept, codes=kept)
         yield Arm(without(code), "", make, against_mixing=True)
+        yield Arm(without(code), RANDOM_RESCALING, partial(_rescaled, codes=kept, seed=seed))
         yield Arm(only(code), "", partial(_kept, codes=(code,)))
     yield Arm(NONE_KEPT, "", partial(_kept, codes=()))
 
 
 def every_arm(seed: int) -> Iterator[Arm]:
     """Those of the codes, and the literature's own ways with controls of their own."""
-    yield from of_codes()
-    kept = tuple(code for code in CODES if code != "variance")
-    yield Arm(without("variance"), RANDOM_RESCALING, partial(_rescaled, codes=kept, seed=seed))
+    yield from of_codes(seed)
     for name, project in (("counting, by LEACE", _leace), ("the positional subspace", _subspace)):
         yield Arm(without(name), "", project)
         control = partial(_random_subspace, project=project, seed=seed)

@@ -26,6 +26,8 @@ from probes.erasure_directions import swap_vectors
 from probes.regression import LinearProbe
 
 OFFSET = 8
+# The reading's slope along the sequence, 1 where it is exact, below which nothing can follow.
+_LEAST = 0.1
 ARM = f"positional vectors of {OFFSET} positions on"
 PROBE = "shift"
 
@@ -35,15 +37,19 @@ def shift_rows(
 ) -> list[dict[str, Any]]:
     """Rows of the tidy table: the share of the shift that the position read at the end follows.
 
-    Metric `followed`, 1 where it moves by as much as the vectors, 0 by chance; the control mixes in
-    as much of another sequence's content instead. The last `OFFSET` positions have no vectors to
-    take and do not count. No rows for sequences shorter than three times the offset.
+    Metric `followed`, 1 where it moves by as much as the intact model's own reading moves over as
+    many positions, 0 by chance; the control mixes in as much of another sequence's content instead.
+    The last `OFFSET` positions have no vectors to take and do not count. No rows for sequences
+    shorter than three times the offset, nor where the reading itself hardly moves.
     """
     if contest.split.fit.shape[1] < 3 * OFFSET:
         return []
     last = Place(contest.model.cfg.n_layers - 1, STREAM)
     reader = fits_at(contest, [last])[last].linear
     intact = _read(contest, reader, {})
+    own = intact[:, OFFSET:] - intact[:, :-OFFSET]
+    if own.mean() < _LEAST * OFFSET:
+        return []
     rows = []
     for place, fit in fits_at(contest, places).items():
         swap = swap_vectors(fit.codes, OFFSET)
@@ -51,9 +57,9 @@ def shift_rows(
         interventions: dict[str, Intervention] = {"": swap, MIXED: mixing}
         for control, change in interventions.items():
             moved = _read(contest, reader, {hook_name(place.layer, place.site): change}) - intact
-            followed = moved[:, :-OFFSET].mean(axis=1, keepdims=True) / OFFSET
-            bootstrap = SequenceBootstrap(seed=contest.seed).update(followed)
-            score = bootstrap.score("followed", lambda means: means[..., 0], chance=0.0)
+            pair = np.stack([moved[:, :-OFFSET].mean(axis=1), own.mean(axis=1)], axis=1)
+            bootstrap = SequenceBootstrap(seed=contest.seed).update(pair)
+            score = bootstrap.score("followed", lambda m: m[..., 0] / m[..., 1], chance=0.0)
             where = {"layer": place.layer, "site": place.site, "positions": ARM, "probe": PROBE}
             rows.append({**context, **where, **vars(score), "control": control})
     return rows

@@ -4,11 +4,12 @@ An arm (`experiments.arms`) runs the model with interventions at chosen places. 
 sequences and scored, by what the model then loses, on others.
 
 - At one place, a layer and site, the intervention is fitted on the model as it is.
-- Through the whole stream, at the input and after every block but the last, interventions are
-  fitted in order of depth: each on what the layers below make of the fit sequences once those
-  before it are in place. Otherwise a code that is gone below would be taken away a second time, and
-  so put in reversed. The last block's output is left alone: only the unembedding reads it, and what
-  depends on position there is an answer.
+- Through the whole stream, at the input, after every attention and after every block but the last,
+  interventions are fitted in order of depth: each on what the layers below make of the fit
+  sequences once those before it are in place. Otherwise a code that is gone below would be taken
+  away a second time, and so put in reversed. The last block's output is left alone: only the
+  unembedding reads it, and what depends on position there is an answer. Where attention and MLP
+  stand side by side, or there is no MLP, nothing reads the stream between them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from tqdm import tqdm
 from experiments.arms import (
     MIXED,
     NONE_KEPT,
+    RANDOM_RESCALING,
     Arm,
     Fit,
     Maker,
@@ -37,7 +39,7 @@ from experiments.measure import FIRST_POSITION, Place, Split, code_probes, feed,
 from experiments.measurements import INTACT, LOSS
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
-from nope_interp.streams import one_thread_pool, run_trunk, stream
+from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk, stream
 from probes.controls import ArrayFunction, SequenceBootstrap
 from probes.erasure import CODES, Intervention
 from probes.erasure_controls import OtherContent, sizes_of
@@ -50,6 +52,7 @@ ByArm = dict[tuple[str, str], Float[np.ndarray, " sequence"]]
 INTACT_ARM = (INTACT, "")
 # The layer of rows about the whole stream, and their site.
 EVERYWHERE, STREAM = -1, "resid_post"
+_SITES = ("resid_mid", STREAM)
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,11 @@ def through_the_stream(
     """Rows of the tidy table: what the model loses in every arm, and what can still be read.
 
     The arm stands in the column `positions`, what it is held against in `control`. The probe "loss"
-    has, in nats and paired by sequence, `nats`, `increase` over the intact model and `over_mixed`,
-    what that is above the increase with as much other content mixed in; and, as shares of what all
-    four codes are worth together, `needed`, the increase without a code, and `enough`, what that
-    code alone gives back. Its rows are of layer -1; other probes read the last block's output under
-    the arms.
+    has, in nats and paired by sequence, `nats`, `increase` over the intact model, and `over_mixed`
+    and `over_rescaled`, what that is above the increase with as much other content mixed in, and
+    with rests rescaled as much at random; and, as shares of what all four codes are worth together,
+    `needed`, the increase without a code, and `enough`, what that code alone gives back. Its rows
+    are of layer -1; other probes read the last block's output under the arms.
 
     Args:
         contest: the model, its sequences and its losses.
@@ -124,7 +127,7 @@ def place_by_place(
     rows: list[dict[str, Any]] = []
     for place in tqdm(places, description, unit="place", disable=description is None):
         found = {INTACT_ARM: intact}
-        for arm in of_codes():
+        for arm in of_codes(contest.seed):
             name, fit = hook_name(place.layer, place.site), fits[place]
             change = arm.make(fit)
             found[arm.name, arm.control] = _scored(contest, {name: change})
@@ -135,9 +138,13 @@ def place_by_place(
     return rows
 
 
-def stream_places(n_layers: int) -> list[Place]:
-    """The input and the stream after every block but the last."""
-    return [Place(0, "resid_pre"), *(Place(layer, STREAM) for layer in range(n_layers - 1))]
+def stream_places(contest: Contest) -> list[Place]:
+    """The input and the stream after every attention and every block, but the last block's."""
+    sites = [(layer, site) for layer in range(contest.model.cfg.n_layers) for site in _SITES]
+    every = [Place(0, "resid_pre"), *(Place(*where) for where in sites[:-1])]
+    names = [hook_name(place.layer, place.site) for place in every]
+    firing = firing_hooks(contest.model, names, contest.split.fit[:1])
+    return [place for place, name in zip(every, names, strict=True) if name in firing]
 
 
 class FittedOnTheWay:
@@ -167,7 +174,7 @@ def fitted_in_depth(contest: Contest, arm: Arm) -> dict[str, FittedOnTheWay]:
     One forward pass over all fit sequences at once makes them: memory grows with these, but holds
     one layer at a time.
     """
-    places = stream_places(contest.model.cfg.n_layers)
+    places = stream_places(contest)
     return _made_in_depth(
         contest, {hook_name(p.layer, p.site): FittedOnTheWay(arm.make) for p in places}
     )
@@ -257,9 +264,10 @@ def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterato
         if arm == INTACT_ARM:
             continue
         yield row(arm, "increase", _less(number, column[INTACT_ARM]), 0.0)
-        mixed = (arm[0], MIXED)
-        if arm != mixed and mixed in column:
-            yield row(arm, "over_mixed", _less(number, column[mixed]), 0.0)
+        name, control = arm
+        for other, metric in ((MIXED, "over_mixed"), (RANDOM_RESCALING, "over_rescaled")):
+            if not control and (name, other) in column:
+                yield row(arm, metric, _less(number, column[name, other]), 0.0)
     worth = _less(column[NONE_KEPT, ""], column[INTACT_ARM])
     if bootstrap.interval_of(worth)[0] <= 0:
         return  # a share of what may be nothing

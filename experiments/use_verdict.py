@@ -2,23 +2,28 @@
 
 What all four codes are worth is what the model loses without any of them. A code is
 
-- `used`       where taking it away surely costs a tenth of that or more, and surely more than as
-               much of another sequence's content mixed in, which leaves all codes in place;
-- `unused`     where it surely costs less than a tenth, and alone surely gives back less than a
-               tenth of what is lost without all four;
-- `undecided`  otherwise: the intervals are too wide, the intervention hurts no more than noise
-               would, or another code can stand in for this one, which alone gives back much.
+- `used`       where taking it away surely costs a tenth of that or more, and surely more than each
+               of two controls that leave all codes in place: as much of another sequence's content
+               mixed in, and rests rescaled as much at random;
+- `unused`     where it surely costs less than a tenth, alone surely gives back less than a tenth of
+               what is lost without all four, and some other code is used;
+- `undecided`  otherwise: the intervals are too wide, the intervention hurts no more than a control
+               does, or others can stand in for this one, by itself or together.
 
 Surely means by the 95% interval over held-out sequences, widened (Bonferroni, Student's tails) for
-the number of codes. Where the model surely loses nothing without all four, or where that is open,
-there is nothing to share out, and every code is `undecided`.
+the number of codes. Where the model does not surely lose anything without all four there is nothing
+to share out, and every code is `undecided`.
+
+The words speak of what the interventions change. Similarity is made by pooling earlier tokens, and
+to take it away undoes the pooling: a model that uses what was pooled, in whatever order, is called
+a user of similarity, too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from experiments.arms import MIXED, NONE_KEPT, only, without
+from experiments.arms import MIXED, NONE_KEPT, RANDOM_RESCALING, only, without
 from experiments.measurements import LOSS
 from experiments.tournament import EVERYWHERE, INTACT_ARM, STREAM
 from experiments.verdict import CONDITION, widened
@@ -42,6 +47,7 @@ class Use:
         word: "used", "unused" or "undecided".
         increase: what the model loses more without it, in nats: value, low, high.
         mixed: the same for as much other content mixed in.
+        rescaled: the same for rests rescaled as much at random.
         needed: the increase as a share of what all codes are worth; None where that may be nothing.
         enough: the share of that which the code alone gives back.
     """
@@ -52,6 +58,7 @@ class Use:
     word: str
     increase: Interval
     mixed: Interval
+    rescaled: Interval
     needed: Interval | None
     enough: Interval | None
 
@@ -132,7 +139,11 @@ def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
     `losses` are rows of the probe "loss" for one variant and condition.
     """
     there = _at(losses, layer, site)
-    return [_use(there, code, layer, site) for code in CODES]
+    uses = [_use(there, code, layer, site) for code in CODES]
+    if any(use.word == "used" for use in uses):
+        return uses
+    # What all are worth has to come from somewhere.
+    return [replace(use, word="undecided") for use in uses]
 
 
 def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:
@@ -142,26 +153,30 @@ def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:
 
 
 def _use(there: pd.DataFrame, code: str, layer: int, site: str) -> Use:
-    shared = (without(code), "", "needed") in there.index
+    worth = _interval(there, NONE_KEPT, "", "increase")
+    shared = worth[1] > 0 and (without(code), "", "needed") in there.index
     needed = _interval(there, without(code), "", "needed") if shared else None
     enough = _interval(there, only(code), "", "enough") if shared else None
-    over = _interval(there, without(code), "", "over_mixed")
+    above = min(
+        _interval(there, without(code), "", metric)[1] for metric in ("over_mixed", "over_rescaled")
+    )
     return Use(
         code=code,
         layer=layer,
         site=site,
-        word=_word(needed, enough, over),
+        word=_word(needed, enough, above),
         increase=_interval(there, without(code), "", "increase"),
         mixed=_interval(there, without(code), MIXED, "increase"),
+        rescaled=_interval(there, without(code), RANDOM_RESCALING, "increase"),
         needed=needed,
         enough=enough,
     )
 
 
-def _word(needed: Interval | None, enough: Interval | None, over_mixed: Interval) -> str:
+def _word(needed: Interval | None, enough: Interval | None, above_controls: float) -> str:
     if needed is None or enough is None:
         return "undecided"
-    if needed[1] >= _WORTH_NAMING and over_mixed[1] > 0:
+    if needed[1] >= _WORTH_NAMING and above_controls > 0:
         return "used"
     if needed[2] < _WORTH_NAMING and enough[2] < _WORTH_NAMING:
         return "unused"

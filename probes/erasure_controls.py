@@ -5,7 +5,8 @@ moved the rows at all. Each control here moves them as far in a way that aims at
 """
 
 import torch
-from jaxtyping import Float, Int
+from einops import rearrange
+from jaxtyping import Float
 from torch import Tensor
 
 from probes._stream import raised
@@ -42,7 +43,8 @@ class OtherContent:
 
     Sizes are those of `sizes_of`, one for each position. The others are the first sequences that
     the statistics were fitted on, in turn, from the second on: called on these themselves, it gives
-    none its own rest. Turns go on from call to call.
+    none its own rest. Every other round takes their rests with the opposite sign, so that few of
+    them have no mean of their own to add. Turns go on from call to call.
     """
 
     def __init__(self, sizes: Float[Tensor, " pos"], statistics: CodeStatistics) -> None:
@@ -60,16 +62,18 @@ class OtherContent:
         tiny = torch.finfo(work.dtype).tiny
         length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
         own = rest / length.clamp(min=tiny)
-        other = self._others[self._turns(len(x))].to(work)
+        other = self._next_others(len(x)).to(work)
         other = other - (other * own).sum(dim=-1, keepdim=True) * own
         other = other / torch.linalg.vector_norm(other, dim=-1, keepdim=True).clamp(min=tiny)
         angle = self._angle.to(work)
         return (work + (angle.cos() - 1) * rest + angle.sin() * length * other).to(x.dtype)
 
-    def _turns(self, n: int) -> Int[Tensor, " batch"]:
-        turns = torch.arange(self._next, self._next + n) % len(self._others)
+    def _next_others(self, n: int) -> Float[Tensor, "batch pos d_model"]:
+        turns = torch.arange(self._next, self._next + n)
         self._next += n
-        return turns
+        rounds, which = turns // len(self._others), turns % len(self._others)
+        sign = rearrange(1 - 2 * (rounds % 2), "batch -> batch 1 1")
+        return sign * self._others[which]
 
 
 def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> ScaledDirections:
@@ -86,12 +90,14 @@ def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> Scal
 
 
 class RescalingDealt:
-    """An intervention on codes with its rescaling factors dealt to other rows.
+    """Rows with nothing taken away but their rests rescaled as an intervention on codes rescales
+    them, with the factors dealt to other rows.
 
-    Every sequence gets the factors of the next one in the batch, in a random order: rows are scaled
-    as much as before, but not as their position asks. A batch of one has only its own factors, and
-    then an earlier row may get the factor of a later one. Draws go on from call to call, as in
-    `OtherContent`.
+    Every sequence gets the factors of the next one in the batch, in a random order: rests are
+    scaled as much as by the intervention, but not as their position asks. A batch of one has only
+    its own factors, and then an earlier row may get the factor of a later one. Draws go on from
+    call to call: the same bits come from a new control with the same seed, called on the same
+    batches.
     """
 
     def __init__(self, kept: KeptCodes, seed: int = 0) -> None:
@@ -100,11 +106,12 @@ class RescalingDealt:
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """The rows so scaled; raises what the intervention raises."""
-        unscaled, rest, factor = self.kept.parts(x)
+        _, _, factor = self.kept.parts(x)
         batch, pos = factor.shape
         order = shuffled_positions(batch, torch.arange(pos), self._generator).to(factor.device)
         dealt = factor.roll(1, dims=0).gather(1, order)
-        return with_rest_scaled(unscaled, rest, dealt).to(x.dtype)
+        work = raised(x)
+        return with_rest_scaled(work, work - self.kept.means.to(work), dealt).to(x.dtype)
 
 
 def side_effects(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.arms import MIXED, NONE_KEPT, only, without
+from experiments.arms import MIXED, NONE_KEPT, RANDOM_RESCALING, only, without
 from experiments.measurements import INTACT, LOSS
 from experiments.report._encode import number
 from experiments.report._lookup import (
@@ -186,7 +186,7 @@ def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         {"arm": arm, "increase": of_arm[arm, ""], "control": control, "of_control": interval}
         for (arm, control), interval in of_arm.items()
-        if control not in ("", MIXED) and (arm, "") in of_arm
+        if control not in ("", MIXED, RANDOM_RESCALING) and (arm, "") in of_arm
     ]
 
 

@@ -94,11 +94,17 @@ def _pattern_lengths(cell: Mapping[str, Array]) -> list[int]:
 
 
 def _distances(task: str, runs: Runs, distance: Distance) -> dict[str, Float[Array, "seed length"]]:
-    """From NoPE's attention, mean over examples, for each encoding and another seed of NoPE."""
+    """From NoPE's attention, mean over examples, for each encoding and for NoPE itself.
+
+    Every other model is one of the next seed, and for the last seed one of the first. Models of one
+    seed begin with the same weights where their encodings draw none: their attention would be alike
+    for that.
+    """
     nope = runs[task, "NoPE"]
-    # The next seed's, and for the last the first one's.
-    rolled = {name: np.roll(values, -1, axis=0) for name, values in nope.items()}
-    others = {name: runs[task, name] for name in EXPLICIT} | {FLOOR: rolled}
+    others = {
+        label: {key: np.roll(values, -1, axis=0) for key, values in runs[task, name].items()}
+        for label, name in [*((name, name) for name in EXPLICIT), (FLOOR, "NoPE")]
+    }
     return {
         name: np.stack(
             [_at_length(nope, other, length, distance) for length in _pattern_lengths(nope)], axis=1

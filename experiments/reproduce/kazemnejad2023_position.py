@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy import stats
 from scipy.stats import rankdata
 
 from experiments.reproduce.findings import (
@@ -111,20 +112,32 @@ def _members(group: Int[Array, " model"]) -> list[Bool[Array, " model"]]:
 
 
 def bootstrapped(
-    x: Float[Array, " model"], y: Float[Array, " model"], group: Int[Array, " model"] | None = None
+    x: Float[Array, " model"],
+    y: Float[Array, " model"],
+    cluster: Int[Array, " model"],
+    group: Int[Array, " model"] | None = None,
 ) -> Measured:
-    """The correlation with its percentile interval over resampled models, ranked anew each time."""
-    generator = np.random.default_rng(0)
-    drawn = generator.integers(len(x), size=(_RESAMPLES, len(x)))
-    resampled = [
-        rank_correlation(x[which], y[which], None if group is None else group[which])
-        for which in drawn
-    ]
+    """The correlation with its 95% interval over resampled clusters, ranked anew each time.
+
+    Models of one cluster are near copies and are drawn together. Of few clusters, quantiles spread
+    too little: they are drawn out as those of `probes.controls.SequenceBootstrap`.
+    """
     value = rank_correlation(x, y, group)
-    if np.isnan(value):
-        return Measured(np.nan, np.nan, np.nan, len(x))
+    members = [np.flatnonzero(cluster == one) for one in np.unique(cluster)]
+    n = len(members)
+    if np.isnan(value) or n < 2:
+        return Measured(np.nan, np.nan, np.nan, n)
+    generator = np.random.default_rng(0)
+    resampled = []
+    for drawn in generator.integers(n, size=(_RESAMPLES, n)):
+        which = np.concatenate([members[i] for i in drawn])
+        resampled.append(
+            rank_correlation(x[which], y[which], None if group is None else group[which])
+        )
     low, high = np.nanquantile(resampled, [0.025, 0.975])
-    return Measured(value, float(low), float(high), len(x))
+    few = stats.t.isf(0.025, n - 1) / stats.norm.isf(0.025) * np.sqrt(n / (n - 1))
+    low, high = np.clip([value + few * (low - value), value + few * (high - value)], -1, 1)
+    return Measured(value, float(low), float(high), n)
 
 
 def _correlations(
@@ -133,11 +146,16 @@ def _correlations(
     group: Int[Array, "seed task encoding"],
     learned: Bool[Array, "seed task encoding"],
 ) -> dict[str, Measured]:
-    nope = learned & (np.arange(len(ENCODINGS)) == 0)
+    """Intervals over encodings, which recur in every task and seed; for NoPE alone over tasks."""
+    encoding = np.broadcast_to(np.arange(len(ENCODINGS)), learned.shape)
+    nope = learned & (encoding == 0)
+    x, y, of = errors[learned], beyond[learned], encoding[learned]
     return {
-        "all models": bootstrapped(errors[learned], beyond[learned]),
-        "within tasks": bootstrapped(errors[learned], beyond[learned], group[learned]),
-        "NoPE alone, within tasks": bootstrapped(errors[nope], beyond[nope], group[nope]),
+        "all models": bootstrapped(x, y, of),
+        "within tasks": bootstrapped(x, y, of, group[learned]),
+        "NoPE alone, within tasks": bootstrapped(
+            errors[nope], beyond[nope], group[nope], group[nope]
+        ),
     }
 
 

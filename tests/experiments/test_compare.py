@@ -107,7 +107,7 @@ def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -
 def test_without_twins_nothing_is_taken_away() -> None:
     assert dataclasses.replace(CONFIG, twins=False).tournament == "no"
     assert dataclasses.replace(CONFIG, model="gpt2").tournament == "stream"
-    with pytest.raises(UserError, match="unknown choice of uses 'place'.*'places'"):
+    with pytest.raises(UserError, match=r"unknown choice of uses 'place'.*'places'"):
         dataclasses.replace(CONFIG, uses="place")
 
 

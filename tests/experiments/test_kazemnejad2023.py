@@ -100,11 +100,21 @@ def test_what_tasks_alone_bring_is_taken_off() -> None:
     task = np.repeat([0, 1], 200)
     x, y = 10.0 * task + generator.normal(size=400), -10.0 * task + generator.normal(size=400)
     assert rank_correlation(x, y) < -0.7
-    within = bootstrapped(x, y, task)
+    cluster = np.arange(400) % 20
+    within = bootstrapped(x, y, cluster, task)
     assert within.ci_low < 0 < within.ci_high
-    assert within.n == 400
-    assert bootstrapped(x, -x, task).ci_high == pytest.approx(-1)
-    assert np.isnan(bootstrapped(x, np.ones(400), task).value)
+    assert within.n == 20
+    assert bootstrapped(x, -x, cluster, task).ci_high == pytest.approx(-1)
+    assert np.isnan(bootstrapped(x, np.ones(400), cluster, task).value)
+
+
+def test_copies_of_a_model_bring_no_certainty() -> None:
+    """Five models without a link, each there ten times: the interval is that of five."""
+    generator = np.random.default_rng(3)
+    x, y = (np.repeat(generator.normal(size=5), 10) for _ in range(2))
+    together = bootstrapped(x, y, np.repeat(np.arange(5), 10))
+    apart = bootstrapped(x, y, np.arange(50))
+    assert together.ci_high - together.ci_low > 1.5 * (apart.ci_high - apart.ci_low)
 
 
 # ---------------------------------------------------------------- what a model's cell holds

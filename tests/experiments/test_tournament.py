@@ -17,7 +17,6 @@ from experiments.tournament import (
     Contest,
     fitted_in_depth,
     place_by_place,
-    stream_places,
     through_the_stream,
 )
 from experiments.use_verdict import Use, use_verdicts, uses_at
@@ -183,14 +182,16 @@ def test_the_same_seed_gives_the_same_rows(untrained: Contest) -> None:
 
 def test_interventions_in_depth_are_fitted_behind_each_other(untrained: Contest) -> None:
     """Below, means over the fit sequences are gone: what is left of them is what a layer adds."""
-    (arm,) = (arm for arm in of_codes() if arm.name == NONE_KEPT)
+    (arm,) = (arm for arm in of_codes(0) if arm.name == NONE_KEPT)
     made = fitted_in_depth(untrained, arm)
     assert list(made) == [
         "blocks.0.hook_resid_pre",
+        "blocks.0.hook_resid_mid",
         "blocks.0.hook_resid_post",
+        "blocks.1.hook_resid_mid",
         "blocks.1.hook_resid_post",
+        "blocks.2.hook_resid_mid",
     ]
-    assert stream_places(1) == [Place(0, "resid_pre")]
     means: dict[str, np.ndarray] = {}
     for name, change in made.items():
         seen: list[torch.Tensor] = []
@@ -210,22 +211,46 @@ def test_interventions_in_depth_are_fitted_behind_each_other(untrained: Contest)
 # ---------------------------------------------------------------- words
 
 
-def use_of(needed: tuple[float, ...], enough: tuple[float, ...], over: tuple[float, ...]) -> Use:
-    """The use that these numbers with narrow intervals come to."""
+Numbers = tuple[float, float, float]
+NOTHING: Numbers = (0.0, -0.01, 0.01)
+MUCH: Numbers = (0.9, 0.8, 1.0)
+
+
+def rows_of_uses(numbers: dict[str, tuple[Numbers, Numbers, Numbers]]) -> pd.DataFrame:
+    """The rows of a tournament in which codes have these shares needed and enough, and these
+    increases over their controls."""
     rows = []
     common = {**CONTEXT, "layer": EVERYWHERE, "site": STREAM, "probe": "loss", "control": ""}
 
-    def add(arm: str, metric: str, numbers: tuple[float, ...], control: str = "") -> None:
-        value, low, high = numbers
+    def add(arm: str, metric: str, found: Numbers, control: str = "") -> None:
+        value, low, high = found
         own = {"positions": arm, "metric": metric, "control": control, "value": value}
         rows.append({**common, **own, "ci_low": low, "ci_high": high, "chance": 0.0, "n": 500})
 
-    for code in CODES:
-        for metric, numbers in (("increase", needed), ("needed", needed), ("over_mixed", over)):
-            add(without(code), metric, numbers)
+    for code, (needed, enough, over) in numbers.items():
+        for metric, found in (("increase", needed), ("needed", needed)):
+            add(without(code), metric, found)
+        for metric in ("over_mixed", "over_rescaled"):
+            add(without(code), metric, over)
+        for control in ("mixed", "random rescaling"):
+            add(without(code), "increase", NOTHING, control)
         add(only(code), "enough", enough)
-        add(without(code), "increase", (0.0, 0.0, 0.0), "mixed")
-    return uses_at(table(rows), EVERYWHERE, STREAM)[0]
+    add(NONE_KEPT, "increase", (1.0, 0.9, 1.1))
+    return table(rows)
+
+
+def use_of(needed: Numbers, enough: Numbers, over: Numbers) -> Use:
+    """The use that these numbers come to, beside a code that is surely used."""
+    others = dict.fromkeys(CODES[1:], (MUCH, MUCH, MUCH))
+    return uses_at(rows_of_uses({CODES[0]: (needed, enough, over), **others}), EVERYWHERE, STREAM)[
+        0
+    ]
+
+
+def test_codes_that_stand_in_for_each_other_are_not_called_unused() -> None:
+    """Without all four much is lost, without any one nothing."""
+    rows = rows_of_uses(dict.fromkeys(CODES, (NOTHING, NOTHING, NOTHING)))
+    assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {"undecided"}
 
 
 @pytest.mark.parametrize(
@@ -242,6 +267,6 @@ def use_of(needed: tuple[float, ...], enough: tuple[float, ...], over: tuple[flo
     ],
 )
 def test_words_follow_their_rules(
-    needed: tuple[float, ...], enough: tuple[float, ...], over: tuple[float, ...], word: str
+    needed: Numbers, enough: Numbers, over: Numbers, word: str
 ) -> None:
     assert use_of(needed, enough, over).word == word
