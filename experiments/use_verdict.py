@@ -99,7 +99,21 @@ class UseVerdict:
         if self.of_stream[0].needed is None:
             return f"{start}: what it does not surely lose cannot be shared out."
         said = "; ".join(_words(word, self.of_stream) for word in WORDS)
-        return f"{start}: {said}."
+        return f"{start}: {said}.{self._at_single_places()}"
+
+    def _at_single_places(self) -> str:
+        places = {
+            code: [
+                f"layer {use.layer} {use.site}"
+                for use in self.uses
+                if use.code == code and use.layer != EVERYWHERE and use.word == "used"
+            ]
+            for code in CODES
+        }
+        named = [f"{code} ({', '.join(where)})" for code, where in places.items() if where]
+        if len(self.uses) == len(self.of_stream):
+            return ""
+        return f" Taken away at one place only, used: {'; '.join(named) or 'none'}."
 
 
 def _words(word: str, uses: tuple[Use, ...]) -> str:

@@ -21,7 +21,7 @@ import torch
 from experiments.measure import Place, Split
 from experiments.measurements import COLUMNS, table
 from experiments.report.data import ReportData
-from experiments.tournament import Contest, place_by_place, stream_places, through_the_stream
+from experiments.tournament import Contest, place_by_place, through_the_stream
 from experiments.use_verdict import use_verdicts
 from nope_interp.config import TransformerConfig
 from nope_interp.constructions.planted import N_CTX, plant
@@ -236,7 +236,8 @@ def with_tournaments(report: ReportData) -> ReportData:
     )
     split = Split(planted.sequences(32, seed=1), planted.sequences(16, seed=2))
     small = Split(split.fit % 64, split.held_out % 64)
-    places = [*stream_places(planted.model.cfg.n_layers), Place(0, "attn_out")]
+    posts = [Place(layer, "resid_post") for layer in range(planted.model.cfg.n_layers - 1)]
+    places = [Place(0, "resid_pre"), *posts, Place(0, "attn_out")]
     same = {"experiment": "compare", "model": "nope-4x128", "variant": "trained", "seed": 0}
     contest = Contest(planted.model, split, planted.losses, planted.chance)
     on_text = same | {"tokens": "text", "begin_token": False}

@@ -431,7 +431,6 @@ def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportD
         "metric == 'increase' and layer == -1 and tokens == 'text'"
     ).set_index(["positions", "control"])
     assert [(row["arm"], row["control"]) for row in first["others"]] == [
-        ("without variance", "random rescaling"),
         ("without counting, by LEACE", "random subspace"),
         ("without the positional subspace", "random subspace"),
     ]

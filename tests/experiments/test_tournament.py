@@ -82,6 +82,7 @@ def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.Dat
         code: "used" if code == "counting" else "unused" for code in CODES
     }
     assert "used: counting (100%" in verdict.sentence
+    assert verdict.sentence.endswith("at one place only, used: counting (layer 0 resid_post).")
     assert {(use.layer, use.site) for use in verdict.uses} == {
         (EVERYWHERE, STREAM),
         (PLACE.layer, PLACE.site),
