@@ -36,6 +36,8 @@ Intervention = Callable[[Tensor], Tensor]
 _RIDGE = 1e-5
 # Sequences whose rests are kept, for controls that mix them in.
 _EXAMPLES = 8
+# The steepest line by which the spread of log variance at a position is brought to the common one.
+_STEEPEST = 10.0
 # A deviation smaller than this share of a number is the rounding of float32.
 _ROUNDING = 1e-6
 
@@ -169,12 +171,14 @@ class CodeStatistics(Stream):
         """The line in log variance that takes each position's normal law to a common one.
 
         With mean mu_t and deviation sigma_t at position t: mu + sigma/sigma_t (log v - mu_t), mu
-        the mean of mu_t and sigma the root mean square of sigma_t. It is the optimal transport
-        between normal laws.
+        the mean of mu_t and sigma the root mean square of sigma_t; sigma/sigma_t is 10 at most. It
+        is the optimal transport between normal laws.
         """
         mean, square = self._log_variance / self.n_fitted
         deviation = (square - mean.square()).clamp(min=_ROUNDING**2).sqrt()
-        slope = deviation.square().mean().sqrt() / deviation
+        common = deviation.square().mean().sqrt()
+        # Where rows hardly differ in variance, held-out rows that do are no outliers of that law.
+        slope = common / deviation.clamp(min=common / _STEEPEST)
         return torch.stack([slope, mean.mean() - slope * mean])
 
     def _judges_nothing(self, *_: Any, **__: Any) -> Any:

@@ -10,6 +10,10 @@ from probes._stream import raised
 from probes.errors import ProbeError
 from probes.variance import row_variance
 
+# A rest that would have to grow more, to make up for a mean code many times its size, is hardly
+# there: its rounding would be made content.
+_LARGEST_FACTOR = 10.0
+
 
 @dataclass(frozen=True, eq=False)
 class KeptCodes:
@@ -22,7 +26,8 @@ class KeptCodes:
 
     where v* is the row's own variance, or, where variance is not kept, that variance mapped to the
     law that all positions share. Where two factors g would do it is the one nearer to 1, where none
-    does the one that comes nearest to v*. All four codes kept give the rows back as they came.
+    up to 10 does the one that comes nearest to v*. All four codes kept give the rows back as they
+    came.
 
     g depends on its row, so that g b need not have mean 0: where one direction holds much of the
     rest's variance, about that share of a mean code along it comes back. LEACE leaves none.
@@ -118,6 +123,6 @@ def _factor(
     steep = c + torch.copysign(discriminant.clamp(min=0).sqrt(), c)
     near, far = -excess / steep, -steep / a
     # Without a real root `far` is the parabola's vertex, which comes nearest; g stays above 0.
-    h = torch.where((discriminant >= 0) & (near >= -1), near, far).clamp(min=-1)
+    h = torch.where((discriminant >= 0) & (near >= -1), near, far).clamp(-1, _LARGEST_FACTOR - 1)
     # A rest without variance cannot change the row's.
     return 1 + torch.where((a > 0) & (steep != 0), h, 0.0)
