@@ -90,7 +90,7 @@ def logits_at(
 
 
 def unigram_losses(
-    fit: Int[Tensor, "sequence pos"], tokens: Int[Tensor, "other pos"], d_vocab: int
+    fit: Int[Tensor, "sequence pos"], tokens: Int[Tensor, "other other_pos"], d_vocab: int
 ) -> Float[Tensor, " other"]:
     """The loss of a guesser who knows how often each token occurs and sees no context.
 

@@ -92,8 +92,6 @@ def test_codes_are_taken_away_from_the_model_in_question(comparison: Comparison)
     assert verdict.sentence in comparison.headline
     # Six steps of training leave the model a guesser by frequencies, or worse.
     assert verdict.intact[0] > 0.9 * verdict.chance
-    followed = comparison.measurements.query("probe == 'shift' and control == ''")
-    assert len(followed) == N_PLACES
 
 
 @pytest.mark.parametrize("uses", ["no", "stream"])
@@ -180,7 +178,8 @@ def test_killed_run_goes_on_and_ends_in_the_same_numbers(
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     (folder,) = tmp_path.iterdir()
-    assert len(list((folder / "cells").glob("*.parquet"))) == 5
+    # Five cells, and what the trained model uses.
+    assert len(list((folder / "cells").glob("*.parquet"))) == 6
     assert not RunFolder(folder).finished
     with pytest.raises(UserError, match="no finished run"):
         Comparison.load(folder)
