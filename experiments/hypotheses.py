@@ -43,6 +43,8 @@ from experiments.verdict import Verdict, headline, verdicts
 from nope_interp.ablation import PositionAblation, ablate_positions
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
+from nope_interp.position_conditions import parse_condition
+from nope_interp.transformer import HookedTransformer
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def compare(
         check_device(device)
     if config.ablate is not None and shards > 1:
         raise UserError("shards read models as they are: leave the shards or the ablation out.")
+    _check_ablation(config)
     check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
     run = RunFolder.of(Path(out), config).begin(config)
 
@@ -150,22 +153,31 @@ def _run(
         facts["model"], facts["positions"] = subject.name, subject.positions
         facts["n_layers"] = subject.n_layers
         facts["notes"] += subject.notes
-        with _ablated(config, subject) as ablation:
+        with _ablated(subject.model, config) as ablation:
             if ablation is not None:
                 facts["model"] += f", {ablation.name}"
                 facts["positions"] = ablation.name
                 facts["notes"] += ablation.caveats(config.seq_len)
             facts["example_tokens"] = _read(config, run, subject, show_progress, workers)
+            if ablation is not None:
+                ablation.verify()
     _gather(run)
     run.finish(facts, config, time.monotonic() - began)
 
 
-def _ablated(
-    config: CompareConfig, subject: Subject
-) -> AbstractContextManager[PositionAblation | None]:
+def _check_ablation(config: CompareConfig) -> None:
+    """Refuse what cannot be ablated before anything is trained, loaded or written."""
+    if config.ablate is not None:
+        parse_condition(config.ablate)
+    if config.model is None:
+        with _ablated(HookedTransformer(config.transformer), config):
+            pass
+
+
+def _ablated(model: Any, config: CompareConfig) -> AbstractContextManager[PositionAblation | None]:
     if config.ablate is None:
         return nullcontext()
-    return ablate_positions(subject.model, config.ablate, seed=config.seed)
+    return ablate_positions(model, config.ablate, seed=config.seed)
 
 
 def _read(

@@ -73,7 +73,7 @@ class OtherContent:
         self._next += n
         rounds, which = turns // len(self._others), turns % len(self._others)
         sign = rearrange(1 - 2 * (rounds % 2), "batch -> batch 1 1")
-        return sign * self._others[which]
+        return sign.to(self._others) * self._others[which]
 
 
 def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> ScaledDirections:

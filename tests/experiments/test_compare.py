@@ -129,6 +129,18 @@ def test_positions_are_taken_away_before_anything_is_read(tmp_path: Path) -> Non
     assert adjacency[None] != adjacency["rotary"]
 
 
+@pytest.mark.parametrize(
+    ("ablate", "said"),
+    [("rotary", "no positional encoding"), ("rotery", "'rotary'")],
+)
+def test_what_cannot_be_ablated_is_refused_before_it_is_trained(
+    tmp_path: Path, ablate: str, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        run(tmp_path, ablate=ablate)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_ablation_cannot_be_read_in_shards(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="leave the shards or the ablation out"):
         compare(dataclasses.replace(CONFIG, ablate="all"), out=tmp_path, shards=2)
