@@ -99,9 +99,9 @@ def through_the_stream(
     """
     found = {INTACT_ARM: _scored(contest, {})}
     rows = []
-    arms = list(every_arm(contest.seed))
+    places, arms = stream_places(contest), list(every_arm(contest.seed))
     for arm in tqdm(arms, description, unit="arm", disable=description is None):
-        made = fitted_in_depth(contest, arm)
+        made = fitted_in_depth(contest, arm, places)
         found[arm.name, arm.control] = _scored(contest, made)
         if arm.against_mixing:
             found[arm.name, MIXED] = _scored(contest, mixed_in_depth(contest, made))
@@ -151,33 +151,35 @@ class FittedOnTheWay:
     """An intervention made from the first rows that come to it: those of all fit sequences.
 
     Attributes:
-        sizes: how far it moved these, by position; None before they came.
+        sizes: how far it moved these, by position, where that is asked for; None before they came.
     """
 
-    def __init__(self, make: Maker) -> None:
+    def __init__(self, make: Maker, *, sized: bool = False) -> None:
         self.sizes: Float[Tensor, " pos"] | None = None
-        self._make = make
+        self._make, self._sized = make, sized
         self._made: Intervention | None = None
 
     def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
         if self._made is None:
             fit = Fit()
             fit.update(rows, _positions(rows))
-            self.sizes = sizes_of(self._make(fit), fit.codes)
             self._made = self._make(fit)
+            if self._sized:
+                self.sizes = sizes_of(self._made, fit.codes)
         return self._made(rows)
 
 
-def fitted_in_depth(contest: Contest, arm: Arm) -> dict[str, FittedOnTheWay]:
-    """The arm's interventions through the whole stream, by hook name.
+def fitted_in_depth(
+    contest: Contest, arm: Arm, places: Sequence[Place]
+) -> dict[str, FittedOnTheWay]:
+    """The arm's interventions at all of these places at once, by hook name.
 
     One forward pass over all fit sequences at once makes them: memory grows with these, but holds
     one layer at a time.
     """
-    places = stream_places(contest)
-    return _made_in_depth(
-        contest, {hook_name(p.layer, p.site): FittedOnTheWay(arm.make) for p in places}
-    )
+    names = [hook_name(place.layer, place.site) for place in places]
+    sized = arm.against_mixing
+    return _made_in_depth(contest, {name: FittedOnTheWay(arm.make, sized=sized) for name in names})
 
 
 def mixed_in_depth(

@@ -17,6 +17,7 @@ from experiments.tournament import (
     Contest,
     fitted_in_depth,
     place_by_place,
+    stream_places,
     through_the_stream,
 )
 from experiments.use_verdict import Use, use_verdicts, uses_at
@@ -184,7 +185,7 @@ def test_the_same_seed_gives_the_same_rows(untrained: Contest) -> None:
 def test_interventions_in_depth_are_fitted_behind_each_other(untrained: Contest) -> None:
     """Below, means over the fit sequences are gone: what is left of them is what a layer adds."""
     (arm,) = (arm for arm in of_codes(0) if arm.name == NONE_KEPT)
-    made = fitted_in_depth(untrained, arm)
+    made = fitted_in_depth(untrained, arm, stream_places(untrained))
     assert list(made) == [
         "blocks.0.hook_resid_pre",
         "blocks.0.hook_resid_mid",
