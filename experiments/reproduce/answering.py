@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from nope_interp.config import Positions, TransformerConfig
 from nope_interp.exact_match import exact_matches
@@ -67,3 +67,14 @@ def accuracies(
     """The share of exact answers, for each length of a split."""
     every = dataset(task, n_per_length, split=split, seed=seed).values()
     return np.array([float(exact_matches(model, some).double().mean()) for some in every])
+
+
+def by_task(
+    values: Float[np.ndarray, "seed task *k"], counted: Bool[np.ndarray, "seed task"]
+) -> Float[np.ndarray, "learned_task *k"]:
+    """The mean over the seeds that count, of each task that has any.
+
+    Models of one task are alike: intervals are taken over tasks, not over models.
+    """
+    tasks = np.flatnonzero(counted.any(axis=0))
+    return np.stack([values[counted[:, task], task].mean(axis=0) for task in tasks])

@@ -8,10 +8,10 @@ measured of it stands in `kazemnejad2023_models`.
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 
-from experiments.reproduce.answering import LEARNED
+from experiments.reproduce.answering import LEARNED, by_task
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Array,
@@ -57,15 +57,16 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
         if not learned[:, t, e].all()
     ]
     claims, figures = {}, [_curves(preset, runs)]
-    ranked = learned.all(axis=2)
+    ranked = within.min(axis=2) >= LEARNED
     if ranked.sum() >= _FEWEST_UNITS and ranked.any(axis=0).sum() > 1:
-        accuracy = beyond[ranked]
-        claims["length-generalisation"] = over_seeds(reciprocal_ranks(accuracy), _lead)
-        figures.append(_ranking(accuracy))
-    unsuited = learned[..., _UNSUITED].all(axis=2)
-    if unsuited.sum() >= _FEWEST_UNITS:
-        accuracy = np.concatenate([part[..., _UNSUITED][unsuited] for part in (beyond, within)], 1)
-        claims["explicit-fail"] = over_seeds(accuracy, _most_kept)
+        claims["length-generalisation"] = over_seeds(
+            by_task(reciprocal_ranks(beyond), ranked), _lead
+        )
+        figures.append(_ranking(beyond, ranked))
+    unsuited = within[..., _UNSUITED].min(axis=2) >= LEARNED
+    if unsuited.sum() >= _FEWEST_UNITS and unsuited.any(axis=0).sum() > 1:
+        accuracy = np.concatenate([part[..., _UNSUITED] for part in (beyond, within)], axis=-1)
+        claims["explicit-fail"] = over_seeds(by_task(accuracy, unsuited), _most_kept)
     if preset.lengths is None:
         lengths = "each task's own lengths"
     else:
@@ -82,6 +83,8 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
             f"{'; '.join(unlearned) or 'none'}. A task and a seed are ranked where every encoding "
             f"learned: {ranked.sum()} of {ranked.size}. With fewer than {_FEWEST_UNITS}, or of one "
             "task alone, there is no ranking.",
+            "Intervals are over tasks, since models of one task are alike under every seed; those "
+            "of correlations are over encodings.",
             "Ties share what their ranks bring. The paper's own rule gives them ranks in the order "
             "of its table; both are drawn.",
         ),
@@ -106,8 +109,8 @@ def _units(preset: Preset, runs: Runs, part: str) -> Float[Array, "seed task enc
 
 
 def reciprocal_ranks(
-    accuracy: Float[Array, "unit encoding"], *, ties_share: bool = True
-) -> Float[Array, "unit encoding"]:
+    accuracy: Float[Array, "*unit encoding"], *, ties_share: bool = True
+) -> Float[Array, "*unit encoding"]:
     """1 / rank of each encoding, the most accurate first.
 
     Kazemnejad et al. 2023 average these over tasks and seeds. Tied encodings share the mean of what
@@ -117,8 +120,8 @@ def reciprocal_ranks(
     places = 1 / rankdata(-accuracy, method="ordinal", axis=-1)
     if not ties_share:
         return places
-    tied = accuracy[:, :, None] == accuracy[:, None, :]
-    return (tied * places[:, None, :]).sum(axis=-1) / tied.sum(axis=-1)
+    tied = accuracy[..., :, None] == accuracy[..., None, :]
+    return (tied * places[..., None, :]).sum(axis=-1) / tied.sum(axis=-1)
 
 
 def _lead(means: Float[Array, "row encoding"]) -> Float[Array, " row"]:
@@ -159,23 +162,29 @@ def _curves(preset: Preset, runs: Runs) -> Figure:
     )
 
 
-def _ranking(accuracy: Float[Array, "unit encoding"]) -> Figure:
+def _ranking(
+    accuracy: Float[Array, "seed task encoding"], ranked: Bool[Array, "seed task"]
+) -> Figure:
     at = np.arange(len(ENCODINGS))
     panels = [
         Panel(
             title,
             (
                 line("random order", "chance", at, float((1 / (at + 1)).mean())),
-                curve("measured", "measured", at, reciprocal_ranks(accuracy, ties_share=share)),
+                curve("measured", "measured", at, by_task(ranks, ranked)),
             ),
         )
-        for title, share in (("ties share their ranks", True), ("ties in the paper's order", False))
+        for title, ranks in (
+            ("ties share their ranks", reciprocal_ranks(accuracy)),
+            ("ties in the paper's order", reciprocal_ranks(accuracy, ties_share=False)),
+        )
     ]
     return Figure(
         "ranking",
         "Mean reciprocal rank beyond the training lengths",
-        f"1 for an encoding that is always best; mean over {len(accuracy)} pairs of a task and a "
-        "seed that every encoding learned; bars are 95% intervals over them.",
+        f"1 for an encoding that is always best; mean over {ranked.sum()} pairs of a task and a "
+        "seed that every encoding learned, tasks weighted alike; bars are 95% intervals over "
+        "tasks.",
         "encoding",
         "mean reciprocal rank",
         tuple(panels),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Float
 
+from experiments.reproduce.answering import by_task
 from experiments.reproduce.findings import Array, Figure, Findings, Panel, curve, line, over_seeds
 from experiments.reproduce.kazemnejad2023_presets import Preset
 
@@ -26,13 +27,13 @@ def scaling_findings(
     """`nope` holds what was measured of NoPE for each task; `learned` which models count."""
     figures = (_accuracy(preset, nope), _entropy(preset, nope))
     setting = f"factors on NoPE's scores chosen on {preset.n_read} examples of each length"
-    if learned.sum() < _FEWEST:
+    if learned.sum() < _FEWEST or learned.any(axis=0).sum() < 2:
         return Findings({}, figures, setting)
 
-    def of_learned(values: Mapping[str, Float[Array, " seed"]]) -> Float[Array, " model"]:
-        return np.stack([values[task] for task in preset.tasks], axis=1)[learned]
+    def of_learned(values: Mapping[str, Float[Array, " seed"]]) -> Float[Array, " task"]:
+        return by_task(np.stack([values[task] for task in preset.tasks], axis=1), learned)
 
-    def gain(scaling: str, part: str) -> Float[Array, " model"]:
+    def gain(scaling: str, part: str) -> Float[Array, " task"]:
         """Of accuracy, over the lengths up to the longest tuned on ("tuned"), longer, or all."""
         gains = {}
         for task, cell in nope.items():
@@ -43,7 +44,7 @@ def scaling_findings(
             gains[task] = more[:, chosen].mean(axis=1)
         return of_learned(gains)
 
-    def dispersion() -> Float[Array, " model"]:
+    def dispersion() -> Float[Array, " task"]:
         """Of entropy over that of uniform attention: last test length less last training length."""
         rises = {}
         for task, cell in nope.items():
