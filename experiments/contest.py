@@ -1,15 +1,45 @@
 """What a tournament of position codes is held on: the tokens of a model, and what it loses."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
 
 from experiments.compare_config import CompareConfig
 from experiments.measure import Split
 from experiments.subjects import Subject
-from experiments.tournament import Contest
 from nope_interp.losses import answer_losses, sequence_losses, unigram_losses
 from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
+
+# What a model loses on sequences, mean over the tokens of each, in nats.
+Losses = Callable[[Any, Tensor], Float[Tensor, " sequence"]]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What a tournament is held on.
+
+    Attributes:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        split: sequences to fit interventions on, and others to score the model on.
+        losses: what the model loses on these.
+        chance: what it would lose if it saw no context, in nats.
+        seed: of noise, random directions and resamples.
+        batch_size: sequences in a forward pass.
+        begin_token: whether the sequences start with one.
+    """
+
+    model: Any
+    split: Split
+    losses: Losses
+    chance: float
+    seed: int = 0
+    batch_size: int = 32
+    begin_token: bool = False
 
 
 def contest_of(config: CompareConfig, subject: Subject) -> Contest:

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.compare_config import CompareConfig
-from experiments.contest import contest_of
+from experiments.contest import Contest, contest_of
 from experiments.head_cells import read_cell
 from experiments.head_rows import head_rows, label_rows
 from experiments.head_tokens import HeadTokens, head_tokens
@@ -26,7 +26,7 @@ from experiments.measurements import INTACT, LOSS
 from experiments.run_folder import RunFolder
 from experiments.subject_config import SubjectConfig
 from experiments.subjects import Subject
-from experiments.tournament import EVERYWHERE, STREAM, Contest
+from experiments.tournament import EVERYWHERE, STREAM
 from experiments.verdict import HYPOTHESES, gain, verdicts
 from nope_interp.checkpoints import load_model
 from nope_interp.layer_positions import layer_positions

@@ -6,7 +6,7 @@ cells of the run; each is one stream through the model, and is written to disk w
 """
 
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -15,15 +15,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from experiments.arms import Fit
 from experiments.compare_config import CompareConfig
-from experiments.contest import contest_of
+from experiments.contest import Contest, contest_of
 from experiments.example import LONGEST, example_arrays, example_of, example_strings
 from experiments.finished_run import FinishedRun
 from experiments.history import history_rows
-from experiments.measure import Split, measure, places
+from experiments.measure import Place, Split, measure, places
 from experiments.measurements import (
     read_arrays,
     read_table,
@@ -37,7 +39,7 @@ from experiments.run_folder import RunFolder
 from experiments.shards import Shards, check_shards, measure_in_shards, note_on, opened
 from experiments.shift import shift_rows
 from experiments.subjects import Subject, subjects
-from experiments.tournament import place_by_place, through_the_stream
+from experiments.tournament import fits_at, place_by_place, through_the_stream
 from experiments.use_verdict import UseVerdict, use_verdicts
 from experiments.verdict import Verdict, headline, verdicts
 from nope_interp.ablation import PositionAblation, ablate_positions
@@ -190,12 +192,22 @@ def _read(
     """Measure one subject in all its cells; the tokens of the example, as strings."""
     cells = list(_cells(subject))
     example = _example(config, cells[0])
-    for cell in cells:
-        drawn = example if cell is cells[0] else None
-        _measure_cell(config, run, subject, cell, drawn, show_progress, workers)
     # An untrained twin uses nothing, and what an unmasked one loses says nothing.
-    if config.tournament != "no" and subject.variant in ("trained", "pretrained"):
-        _hold_tournament(config, run, subject, show_progress)
+    contested = config.tournament != "no" and subject.variant in ("trained", "pretrained")
+    contest = contest_of(config, subject) if contested else None
+    fits: dict[Place, Fit] = {}
+    if contest is not None and config.tournament == "places" and workers is None:
+        fits = _fits_on_the_way(config, contest, cells[0])
+    for cell in cells:
+        first = cell is cells[0]
+        drawn, also_fitted = (example, fits) if first else (None, {})
+        measured = _measure_cell(
+            config, run, subject, cell, drawn, also_fitted, show_progress, workers
+        )
+        if first and not measured:
+            fits = {}
+    if contest is not None:
+        _hold_tournament(config, run, subject, contest, fits, show_progress)
     if config.history and subject.variant == "trained":
         _read_history(config, run, subject, show_progress)
     return example_strings(subject, example)
@@ -217,25 +229,39 @@ def _cells(subject: Subject) -> Iterator[_Cell]:
             yield _Cell(source, begin_token=True)
 
 
+def _fits_on_the_way(config: CompareConfig, contest: Contest, cell: _Cell) -> dict[Place, Fit]:
+    """What interventions at single places are to be made from, where the cell's stream of
+    sequences to fit on is the contest's, and so can serve both; else nothing."""
+    if not torch.equal(_split(config, cell).fit, contest.split.fit):
+        return {}
+    where = places(contest.model.cfg.n_layers, config.sites, config.layers)
+    return {place: Fit() for place in where}
+
+
+def _split(config: CompareConfig, cell: _Cell) -> Split:
+    draw = {"seq_len": config.seq_len, "begin_token": cell.begin_token, "seed": config.seed}
+    return Split(
+        fit=cell.source.sequences(config.n_fit, split="fit", **draw),
+        held_out=cell.source.sequences(config.n_held_out, split="held_out", **draw),
+    )
+
+
 def _measure_cell(
     config: CompareConfig,
     run: RunFolder,
     subject: Subject,
     cell: _Cell,
     example: Tensor | None,
+    also_fitted: Mapping[Place, Fit],
     show_progress: bool,
     workers: Shards | None,
-) -> None:
+) -> bool:
+    """Read the model in a cell; False for one that was read before."""
     key = cell.key(subject.variant)
     stem = key.replace("/", "-")
     table_path, arrays_path = run.cells / f"{stem}.parquet", run.cells / f"{stem}.safetensors"
     if _whole(table_path, arrays_path):
-        return
-    draw = {"seq_len": config.seq_len, "begin_token": cell.begin_token, "seed": config.seed}
-    split = Split(
-        fit=cell.source.sequences(config.n_fit, split="fit", **draw),
-        held_out=cell.source.sequences(config.n_held_out, split="held_out", **draw),
-    )
+        return False
     context = {
         "experiment": config.experiment,
         "model": subject.name,
@@ -246,11 +272,11 @@ def _measure_cell(
         "seed": config.seed,
     }
     if workers is None:
-        read = partial(measure, subject.model)
+        read = partial(measure, subject.model, also_fitted=also_fitted)
     else:
         read = partial(measure_in_shards, workers, subject.recipe)
     reading = read(
-        split,
+        _split(config, cell),
         places(subject.n_layers, config.sites, config.layers),
         context=context,
         seed=config.seed,
@@ -263,15 +289,20 @@ def _measure_cell(
     write_arrays(arrays, arrays_path)
     # Written last: a cell with a table is whole.
     write_table(table(reading.rows), table_path)
+    return True
 
 
 def _hold_tournament(
-    config: CompareConfig, run: RunFolder, subject: Subject, show_progress: bool
+    config: CompareConfig,
+    run: RunFolder,
+    subject: Subject,
+    contest: Contest,
+    fits: Mapping[Place, Fit],
+    show_progress: bool,
 ) -> None:
     table_path, arrays_path = run.cells / "uses.parquet", run.cells / "uses.safetensors"
     if _whole(table_path, arrays_path):
         return
-    contest = contest_of(config, subject)
     context = {
         "experiment": config.experiment,
         "model": subject.name,
@@ -284,10 +315,11 @@ def _hold_tournament(
     rows = through_the_stream(contest, context=context, description=label)
     if config.tournament == "places":
         where = places(subject.n_layers, config.sites, config.layers)
+        fits = fits or fits_at(contest, where)
         rows += place_by_place(
-            contest, where, context=context, description=label and f"{label} place by place"
+            contest, fits, context=context, description=label and f"{label} place by place"
         )
-        rows += shift_rows(contest, where, context=context)
+        rows += shift_rows(contest, fits, context=context)
     write_arrays({}, arrays_path)
     write_table(table(rows), table_path)
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.measurements import rows_of
@@ -26,6 +26,16 @@ from probes.variance import VarianceProbe
 FIRST_POSITION = 1
 
 Stage = Literal["update", "evaluate"]
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """What is fitted on rows batch by batch: any probe, or what interventions are made from."""
+
+    def update(
+        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
+    ) -> object:
+        """Adds sequences to what has been fitted on."""
 
 
 @dataclass(frozen=True)
@@ -97,16 +107,23 @@ def measure(
     seed: int = 0,
     batch_size: int = 32,
     description: str | None = None,
+    also_fitted: Mapping[Place, Learner] | None = None,
 ) -> Reading:
     """Fit all probes at all places, score them, and keep their numbers.
 
-    One forward pass over the `fit` sequences fits everything, one over the `held_out` sequences
-    scores it. `context` fills the columns that a model and its tokens decide.
+    One forward pass over the `fit` sequences fits everything, `also_fitted` with it, and one over
+    the `held_out` sequences scores it. `context` fills the columns that a model and its tokens
+    decide.
 
     Raises UserError where a place does not exist in the model or its activations are not finite.
     """
     probes = {place: make_probes(place, seed) for place in where}
-    feed(model, split.fit, probes, "update", batch_size=batch_size, description=description)
+    others = also_fitted or {}
+    fitted = {
+        place: [*of_place, *([others[place]] if place in others else [])]
+        for place, of_place in probes.items()
+    }
+    feed(model, split.fit, fitted, "update", batch_size=batch_size, description=description)
     feed(model, split.held_out, probes, "evaluate", batch_size=batch_size, description=description)
     return reading_of(probes, context)
 
@@ -114,7 +131,7 @@ def measure(
 def feed(
     model: Any,
     tokens: Int[Tensor, "sequence pos"],
-    probes: Mapping[Place, list[StreamingProbe]],
+    probes: Mapping[Place, Sequence[Learner]],
     stage: Stage,
     *,
     batch_size: int,
@@ -144,7 +161,7 @@ def reading_of(probes: dict[Place, list[StreamingProbe]], context: dict[str, Any
     return reading
 
 
-def _listener(probes: list[StreamingProbe], stage: Stage) -> Listener:
+def _listener(probes: Sequence[Learner], stage: Stage) -> Listener:
     return partial(_feed, [getattr(probe, stage) for probe in probes])
 
 

@@ -5,7 +5,7 @@ vectors, the position that can be read from the last block's output moves along:
 a part of it where other codes, or the causal mask anew, hold it back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.arms import MIXED
+from experiments.arms import MIXED, Fit
+from experiments.contest import Contest
 from experiments.measure import FIRST_POSITION, Place
-from experiments.tournament import STREAM, Contest, fits_at
+from experiments.tournament import STREAM, fits_at
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
@@ -33,9 +34,11 @@ PROBE = "shift"
 
 
 def shift_rows(
-    contest: Contest, places: Sequence[Place], *, context: Mapping[str, Any]
+    contest: Contest, fits: Mapping[Place, Fit], *, context: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows of the tidy table: the share of the shift that the position read at the end follows.
+
+    `fits` holds, for each place, what saw the fit sequences there, as from `fits_at`.
 
     Metric `followed`, 1 where it moves by as much as the intact model's own reading moves over as
     many positions, 0 by chance; the control mixes in as much of another sequence's content instead.
@@ -45,13 +48,13 @@ def shift_rows(
     if contest.split.fit.shape[1] < 3 * OFFSET:
         return []
     last = Place(contest.model.cfg.n_layers - 1, STREAM)
-    reader = fits_at(contest, [last])[last].linear
+    reader = (fits if last in fits else fits_at(contest, [last]))[last].linear
     intact = _read(contest, reader, {})
     own = intact[:, OFFSET:] - intact[:, :-OFFSET]
     if own.mean() < _LEAST * OFFSET:
         return []
     rows = []
-    for place, fit in fits_at(contest, places).items():
+    for place, fit in fits.items():
         swap = swap_vectors(fit.codes, OFFSET)
         mixing = OtherContent(sizes_of(swap, fit.codes), fit.codes)
         interventions: dict[str, Intervention] = {"": swap, MIXED: mixing}

@@ -12,7 +12,7 @@ sequences and scored, by what the model then loses, on others.
   stand side by side, or there is no MLP, nothing reads the stream between them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,47 +35,41 @@ from experiments.arms import (
     only,
     without,
 )
-from experiments.measure import FIRST_POSITION, Place, Split, code_probes, feed, reading_of
+from experiments.contest import Contest
+from experiments.first_token import first_token_arms
+from experiments.measure import FIRST_POSITION, Place, code_probes, feed, reading_of
 from experiments.measurements import INTACT, LOSS
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
 from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk, stream
 from probes.controls import ArrayFunction, SequenceBootstrap
 from probes.erasure import CODES, Intervention
-from probes.erasure_controls import OtherContent, sizes_of
-
-# What a model loses on sequences, mean over the tokens of each, in nats.
-Losses = Callable[[Any, Tensor], Float[Tensor, " sequence"]]
-# By the name of an arm and its control.
-ByArm = dict[tuple[str, str], Float[np.ndarray, " sequence"]]
-
-INTACT_ARM = (INTACT, "")
-# The layer of rows about the whole stream, and their site.
-EVERYWHERE, STREAM = -1, "resid_post"
-_SITES = ("resid_mid", STREAM)
+from probes.erasure_controls import SIDE_EFFECTS, OtherContent, side_effects, sizes_of
+from probes.scores import Score
 
 
 @dataclass(frozen=True)
-class Contest:
-    """What a tournament is held on.
+class Outcome:
+    """What became of held-out sequences in one arm.
 
     Attributes:
-        model: a HookedTransformer or a bridge, in evaluation mode.
-        split: sequences to fit interventions on, and others to score the model on.
-        losses: what the model loses on these.
-        chance: what it would lose if it saw no context, in nats.
-        seed: of noise, random directions and resamples.
-        batch_size: sequences in a forward pass.
-        begin_token: whether the sequences start with one.
+        losses: mean over the tokens of each, in nats.
+        side_effects: how far its rows' norms and cosines moved, mean over places, as
+            `probes.erasure_controls.side_effects` measures it; None where no rows were changed.
     """
 
-    model: Any
-    split: Split
-    losses: Losses
-    chance: float
-    seed: int = 0
-    batch_size: int = 32
-    begin_token: bool = False
+    losses: Float[np.ndarray, " sequence"]
+    side_effects: Mapping[str, Float[np.ndarray, " sequence"]] | None = None
+
+
+# By the name of an arm and its control.
+ByArm = dict[tuple[str, str], Outcome]
+
+INTACT_ARM = (INTACT, "")
+SIDE_EFFECT = "side effect"
+# The layer of rows about the whole stream, and their site.
+EVERYWHERE, STREAM = -1, "resid_post"
+_SITES = ("resid_mid", STREAM)
 
 
 def through_the_stream(
@@ -87,8 +81,9 @@ def through_the_stream(
     has, in nats and paired by sequence, `nats`, `increase` over the intact model, and `over_mixed`
     and `over_rescaled`, what that is above the increase with as much other content mixed in, and
     with rests rescaled as much at random; and, as shares of what all four codes are worth together,
-    `needed`, the increase without a code, and `enough`, what that code alone gives back. Its rows
-    are of layer -1; other probes read the last block's output under the arms.
+    `needed`, the increase without a code, and `enough`, what that code alone gives back. The probe
+    "side effect" has how far `norm` and `cosine` of rows moved, mean over places. Their rows are of
+    layer -1; other probes read the last block's output under the arms.
 
     Args:
         contest: the model, its sequences and its losses.
@@ -107,28 +102,30 @@ def through_the_stream(
             found[arm.name, MIXED] = _scored(contest, mixed_in_depth(contest, made))
         if not arm.control:
             rows += _still_readable(contest, made, {**context, "positions": arm.name})
+    for name, control, losses in first_token_arms(contest):
+        found[name, control] = Outcome(losses.double().numpy())
     return [*_rows(contest, found, {**context, "layer": EVERYWHERE, "site": STREAM}), *rows]
 
 
 def place_by_place(
     contest: Contest,
-    places: Sequence[Place],
+    fits: Mapping[Place, Fit],
     *,
     context: Mapping[str, Any],
     description: str | None = None,
 ) -> list[dict[str, Any]]:
     """As `through_the_stream`, with the codes taken away at one place at a time, and no probes.
 
+    `fits` holds, for each place, what saw the fit sequences there, as from `fits_at`.
+
     Raises UserError where the rows at a place cannot be fitted, and for a place that the model
     lacks.
     """
-    fits = fits_at(contest, places)
     intact = _scored(contest, {})
     rows: list[dict[str, Any]] = []
-    for place in tqdm(places, description, unit="place", disable=description is None):
-        found = {INTACT_ARM: intact}
+    for place, fit in tqdm(fits.items(), description, unit="place", disable=description is None):
+        name, found = hook_name(place.layer, place.site), {INTACT_ARM: intact}
         for arm in of_codes(contest.seed):
-            name, fit = hook_name(place.layer, place.site), fits[place]
             change = arm.make(fit)
             found[arm.name, arm.control] = _scored(contest, {name: change})
             if arm.against_mixing:
@@ -231,11 +228,35 @@ def _positions(rows: Tensor) -> Tensor:
     return torch.arange(FIRST_POSITION, FIRST_POSITION + rows.shape[1])
 
 
-def _scored(contest: Contest, made: Mapping[str, Intervention]) -> Float[np.ndarray, " sequence"]:
-    with intervene(contest.model, made, FIRST_POSITION) as intervention:
-        losses = contest.losses(contest.model, contest.split.held_out)
+class _Watched:
+    """An intervention, and how far it moves what comes to it besides what it aims at."""
+
+    def __init__(self, change: Intervention) -> None:
+        self._change = change
+        self._found: list[dict[str, Tensor]] = []
+
+    def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
+        changed = self._change(rows)
+        self._found.append(side_effects(rows, changed))
+        return changed
+
+    def of_sequences(self, metric: str) -> Float[np.ndarray, " sequence"]:
+        return torch.cat([found[metric] for found in self._found]).double().cpu().numpy()
+
+
+def _scored(contest: Contest, made: Mapping[str, Intervention]) -> Outcome:
+    watched = {name: _Watched(change) for name, change in made.items()}
+    with intervene(contest.model, watched, FIRST_POSITION) as intervention:
+        losses = contest.losses(contest.model, contest.split.held_out).double().numpy()
         intervention.verify()
-    return losses.double().numpy()
+    if not watched:
+        return Outcome(losses)
+    of_places = watched.values()
+    moved = {
+        metric: np.mean([at.of_sequences(metric) for at in of_places], axis=0)
+        for metric in SIDE_EFFECTS
+    }
+    return Outcome(losses, moved)
 
 
 def _still_readable(
@@ -252,33 +273,48 @@ def _still_readable(
 
 
 def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    bootstrap = SequenceBootstrap(seed=contest.seed).update(np.stack([*found.values()], axis=1))
+    losses = SequenceBootstrap(seed=contest.seed)
+    losses.update(np.stack([outcome.losses for outcome in found.values()], axis=1))
     column = {arm: number for number, arm in enumerate(found)}
 
-    def row(arm: tuple[str, str], metric: str, of: ArrayFunction, chance: float) -> dict[str, Any]:
-        score = bootstrap.score(metric, of, chance=chance)
+    def row(arm: tuple[str, str], score: Score, probe: str = LOSS) -> dict[str, Any]:
         name, control = arm
-        own = {**vars(score), "positions": name, "control": control, "probe": LOSS}
-        return {**context, **own}
+        own = {"positions": name, "control": control, "probe": probe}
+        return {**context, **vars(score), **own}
+
+    def lost(arm: tuple[str, str], metric: str, of: ArrayFunction) -> dict[str, Any]:
+        return row(arm, losses.score(metric, of, chance=0.0))
 
     for arm, number in column.items():
-        yield row(arm, "nats", _less(number), contest.chance)
+        yield row(arm, losses.score("nats", _less(number), chance=contest.chance))
         if arm == INTACT_ARM:
             continue
-        yield row(arm, "increase", _less(number, column[INTACT_ARM]), 0.0)
+        yield lost(arm, "increase", _less(number, column[INTACT_ARM]))
         name, control = arm
         for other, metric in ((MIXED, "over_mixed"), (RANDOM_RESCALING, "over_rescaled")):
             if not control and (name, other) in column:
-                yield row(arm, metric, _less(number, column[name, other]), 0.0)
+                yield lost(arm, metric, _less(number, column[name, other]))
+        for score in _moved(contest, found[arm]):
+            yield row(arm, score, SIDE_EFFECT)
     worth = _less(column[NONE_KEPT, ""], column[INTACT_ARM])
-    if bootstrap.interval_of(worth)[0] <= 0:
+    if losses.interval_of(worth)[0] <= 0:
         return  # a share of what may be nothing
     for code in CODES:
         taken, alone = (without(code), ""), (only(code), "")
-        lost = _less(column[taken], column[INTACT_ARM])
+        needed = _less(column[taken], column[INTACT_ARM])
         regained = _less(column[NONE_KEPT, ""], column[alone])
-        yield row(taken, "needed", _share(lost, worth), 0.0)
-        yield row(alone, "enough", _share(regained, worth), 0.0)
+        yield lost(taken, "needed", _share(needed, worth))
+        yield lost(alone, "enough", _share(regained, worth))
+
+
+def _moved(contest: Contest, outcome: Outcome) -> Iterator[Score]:
+    """The side effects of an arm, mean over sequences."""
+    if outcome.side_effects is None:
+        return
+    bootstrap = SequenceBootstrap(seed=contest.seed)
+    bootstrap.update(np.stack([*outcome.side_effects.values()], axis=1))
+    for number, metric in enumerate(outcome.side_effects):
+        yield bootstrap.score(metric, _less(number), chance=0.0)
 
 
 def _less(of: int, than: int | None = None) -> ArrayFunction:

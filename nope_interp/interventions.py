@@ -9,6 +9,7 @@ listeners see the changed activations. The changes sit on torch modules and not 
 lists of hooks, so that contexts of hooks inside, and `reset_hooks`, leave them alone.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -115,33 +116,34 @@ def _changed(x: Tensor, function: Function, name: str, first: int) -> Tensor:
     return torch.cat((x[:, :first], changed), dim=1) if first else changed
 
 
-def mean_first_attention(
-    model: Any, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
+def mean_attention_to(
+    key: int, model: Any, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
 ) -> Float[Tensor, "layer head"]:
-    """Each head's attention to the first token, its mean over sequences and queries, from 0 to 1.
+    """Each head's attention to one position, its mean over sequences and later queries, 0 to 1.
 
-    The first query, which sees nothing else, does not count; nor do queries that give the first
-    token no weight at all, since a window hides it from them. 0 where no query is left.
+    Queries that give it no weight at all do not count, since a window hides it from them. 0 where
+    no query is left.
 
     Args:
+        key: the position that is looked at; 0 is the first token's.
         model: a HookedTransformer or a TransformerBridge, in evaluation mode.
-        tokens: sequences of equal length, at least two tokens.
+        tokens: sequences of equal length, with at least one token after `key`.
         batch_size: sequences in a forward pass.
 
     Raises UserError for sequences too short, and as `stream`.
     """
-    if tokens.shape[1] < 2:
+    if tokens.shape[1] < key + 2:
         raise UserError(
-            f"tokens have shape {tuple(tokens.shape)}: a share of attention needs sequences of at "
-            "least two tokens."
+            f"tokens have shape {tuple(tokens.shape)}: a share of attention to position {key} "
+            f"needs sequences of at least {key + 2} tokens."
         )
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
     sums = torch.zeros(2, n_layers, n_heads, dtype=torch.float64)  # [weight or count, ...]
 
     def add(pattern: Float[Tensor, "batch head query key"], layer: int) -> None:
-        first = pattern[:, :, 1:, 0].double().cpu()
-        sums[0, layer] += first.sum(dim=(0, 2))
-        sums[1, layer] += (first > 0).sum(dim=(0, 2))
+        given = pattern[:, :, key + 1 :, key].double().cpu()
+        sums[0, layer] += given.sum(dim=(0, 2))
+        sums[1, layer] += (given > 0).sum(dim=(0, 2))
 
     listeners = {name: partial(add, layer=layer) for layer, name in enumerate(_patterns(model))}
     stream(model, tokens, listeners, batch_size=batch_size)
@@ -149,21 +151,22 @@ def mean_first_attention(
 
 
 @contextmanager
-def freeze_first_attention(
-    model: Any, shares: Float[Tensor, "layer head"]
+def freeze_attention_to(
+    key: int, model: Any, shares: Float[Tensor, "layer head"]
 ) -> Iterator[Intervention]:
-    """A context in which every query gives the first token the same share of its attention.
+    """A context in which every query gives one position the same share of its attention.
 
     A begin token tells m, the number of tokens seen, by the 1/m that uniform attention gives it
-    (Kazemnejad et al. 2023, Theorem 1). This takes that away and leaves the token where it is: its
-    weight becomes the share, and a query's other weights are scaled so that the row still sums to
-    one. Rows that cannot be so scaled stay: those that give the first token all or none of their
-    weight, such as the first query's. On a bridge, enter this before other interventions: it runs
-    four tokens to see whether patterns act.
+    (Kazemnejad et al. 2023, Theorem 1). With `key` 0 this takes that away and leaves the token
+    where it is: its weight becomes the share, and a query's other weights are scaled so that the
+    row still sums to one. Rows that cannot be so scaled stay, those that give it all or none of
+    their weight; so does the row of the position itself. On a bridge, enter this before other
+    interventions: it runs four tokens to see whether patterns act.
 
     Args:
+        key: the position that is looked at; 0 is the first token's.
         model: a HookedTransformer, or a TransformerBridge whose patterns act on what follows.
-        shares: of each layer and head, from 0 to 1, as from `mean_first_attention`.
+        shares: of each layer and head, from 0 to 1, as from `mean_attention_to`.
 
     Raises UserError for shares of another shape or out of range, and for a bridge that shows its
     patterns without using them.
@@ -176,9 +179,13 @@ def freeze_first_attention(
         )
     if not ((shares >= 0) & (shares <= 1)).all():
         raise UserError("shares of attention lie from 0 to 1: measure them on this model.")
-    _check_patterns_act(model)
+    if (layer := layer_with_idle_patterns(model)) is not None:
+        raise UserError(
+            f"this {type(model.original_model).__name__} computes attention past its pattern hooks "
+            f"(layer {layer}): its attention cannot be frozen here."
+        )
     functions = {
-        name: partial(_frozen, shares=of_heads)
+        name: partial(_frozen, key=key, shares=of_heads)
         for name, of_heads in zip(_patterns(model), shares, strict=True)
     }
     with intervene(model, functions) as intervention:
@@ -186,26 +193,28 @@ def freeze_first_attention(
 
 
 def _frozen(
-    pattern: Float[Tensor, "batch head query key"], shares: Float[Tensor, " head"]
+    pattern: Float[Tensor, "batch head query key"], key: int, shares: Float[Tensor, " head"]
 ) -> Float[Tensor, "batch head query key"]:
     share = rearrange(shares.to(pattern), "head -> 1 head 1 1")
-    first, others = pattern[..., :1], pattern[..., 1:]
-    total = others.sum(dim=-1, keepdim=True)
-    changed = torch.cat((share.expand_as(first), others * ((1 - share) / total)), dim=-1)
-    return torch.where((first > 0) & (total > 0), changed, pattern)
+    at = torch.arange(pattern.shape[-1], device=pattern.device)
+    looked_at, later = at == key, (at > key)[:, None]
+    given = pattern[..., key : key + 1]
+    others = pattern.masked_fill(looked_at, 0).sum(dim=-1, keepdim=True)
+    changed = torch.where(looked_at, share, pattern * ((1 - share) / others))
+    return torch.where((given > 0) & (others > 0) & later, changed, pattern)
 
 
 def _patterns(model: Any) -> list[str]:
     return [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
 
 
-def _check_patterns_act(model: Any) -> None:
-    """Raise UserError where attention goes on without what pattern hooks give back.
+def layer_with_idle_patterns(model: Any) -> int | None:
+    """The first layer whose attention goes on without what its pattern hook gives back, if any.
 
     Without any attention weights all rows of what attention writes are its bias, hence equal.
     """
     if isinstance(model, HookedTransformer):
-        return
+        return None
     ignored: list[int] = []
 
     def note(written: Float[Tensor, "1 pos d_model"], layer: int) -> Tensor:
@@ -217,11 +226,8 @@ def _check_patterns_act(model: Any) -> None:
     for layer in range(model.cfg.n_layers):
         functions[f"blocks.{layer}.hook_attn_out"] = partial(note, layer=layer)
     device = next(model.parameters()).device
-    with torch.no_grad(), intervene(model, functions) as probe:
+    with torch.no_grad(), intervene(model, functions) as probe, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is asked here, whether edits are discarded
         run_trunk(model, torch.arange(min(4, model.cfg.d_vocab), device=device)[None])
         probe.verify()
-    if ignored:
-        raise UserError(
-            f"this {type(model.original_model).__name__} computes attention "
-            f"past its pattern hooks (layer {ignored[0]}): its attention cannot be frozen here."
-        )
+    return min(ignored, default=None)

@@ -114,6 +114,10 @@ class RescalingDealt:
         return with_rest_scaled(work, work - self.kept.means.to(work), dealt).to(x.dtype)
 
 
+# What an intervention may move besides what it aims at.
+SIDE_EFFECTS = ("norm", "cosine")
+
+
 def side_effects(
     x: Float[Tensor, "batch pos d_model"], changed: Float[Tensor, "batch pos d_model"]
 ) -> dict[str, Float[Tensor, " batch"]]:

@@ -23,7 +23,7 @@ from experiments.report._lookup import (
 from experiments.report._shell import marks, top_of
 from experiments.report.data import ReportData
 from experiments.report.figures import Chart
-from experiments.tournament import EVERYWHERE
+from experiments.tournament import EVERYWHERE, SIDE_EFFECT
 from experiments.use_verdict import Interval, Use, UseVerdict
 from experiments.verdict import HYPOTHESES, gain
 from probes.erasure import CODES
@@ -38,7 +38,9 @@ _MEASURES = {
     "needed": ("share needed", "share of what all four are worth there"),
     "increase": ("loss increase", "loss increase, nats"),
 }
-_STILL_HEADER = ["arm", "reads", "gain", "gain_low", "gain_high", "gain_of_control"]
+_STILL_HEADER = ["arm", "of", "value", "ci_low", "ci_high", "of_control"]
+# metric of `probes.erasure_controls.side_effects` -> what its column is called
+_SIDE_EFFECTS = {"norm": "norms moved by", "cosine": "cosines moved by"}
 
 
 def use_groups(data: ReportData) -> list[dict[str, Any]]:
@@ -74,6 +76,12 @@ def still_readable_csv(group: dict[str, Any]) -> dict[str, Any]:
         for arm in group["still"]["arms"]
         for reads, cell in zip(group["still"]["columns"], arm["cells"], strict=True)
         if cell is not None
+    ]
+    rows += [
+        [arm["name"], name, *map(number, interval), None]
+        for arm in group["still"]["arms"]
+        for name, interval in zip(group["still"]["side_effects"], arm["moved"], strict=True)
+        if interval is not None
     ]
     verdict = group["verdict"]
     begin = "begin" if verdict.begin_token else "nobegin"
@@ -202,14 +210,28 @@ def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
     last = taken[["layer", "site"]].drop_duplicates()
     here = readings.merge(last, on=["layer", "site"])
     asked = {name: of for name, of in HYPOTHESES.items() if (taken["probe"] == of[0]).any()}
+    moved = _moved(table)
     return {
         "place": tuple(last.iloc[0]) if len(last) else None,
         "columns": list(asked),
+        "side_effects": list(_SIDE_EFFECTS.values()),
         "arms": [
-            {"name": arm, "cells": [_cell(here, arm, *of) for of in asked.values()]}
+            {
+                "name": arm,
+                "cells": [_cell(here, arm, *of) for of in asked.values()],
+                "moved": [moved.get((arm, metric)) for metric in _SIDE_EFFECTS],
+            }
             for arm in _ordered(arms)
         ],
     }
+
+
+def _moved(table: pd.DataFrame) -> dict[tuple[str, str], Interval]:
+    """The side effects through the whole stream, by arm and metric."""
+    rows = table[
+        (table["probe"] == SIDE_EFFECT) & (table["layer"] == EVERYWHERE) & (table["control"] == "")
+    ]
+    return {(row.positions, row.metric): _bounds(row) for row in rows.itertuples()}
 
 
 def _ordered(arms: Iterable[str]) -> list[str]:

@@ -392,6 +392,23 @@ def test_what_is_still_readable_is_the_gain_over_chance(
         assert gains[arm, "counting"][:3] == pytest.approx(wanted, rel=1e-4)
 
 
+def test_side_effects_stand_beside_what_is_still_readable(
+    causal_page: Page, causal_report: ReportData
+) -> None:
+    saved, _ = causal_page.data["still"]
+    moved = {(arm, of): numbers for arm, of, *numbers in saved["rows"] if "moved" in of}
+    assert len(moved) == 2 * 11
+    rows = causal_report.measurements.query(
+        "tokens == 'text' and layer == -1 and probe == 'side effect' and control == ''"
+    ).set_index(["positions", "metric"])
+    for (arm, of), (value, low, high, control) in moved.items():
+        row = rows.loc[arm, "norm" if of.startswith("norms") else "cosine"]
+        wanted = row[["value", "ci_low", "ci_high"]].tolist()
+        assert [value, low, high] == pytest.approx(wanted, rel=1e-4)
+        assert control is None
+    assert moved["without similarity", "cosines moved by"][0] > 0.01
+
+
 def test_the_chart_of_places_holds_the_uses_place_by_place(
     causal_page: Page, causal_report: ReportData
 ) -> None:
@@ -433,6 +450,7 @@ def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportD
     assert [(row["arm"], row["control"]) for row in first["others"]] == [
         ("without counting, by LEACE", "random subspace"),
         ("without the positional subspace", "random subspace"),
+        ("attention to the first token frozen", "to the second token"),
     ]
     for row in first["others"]:
         for control, found in (("", row["increase"]), (row["control"], row["of_control"])):

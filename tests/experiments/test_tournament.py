@@ -1,20 +1,26 @@
 """Codes taken away from models of which we know what they use."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics.pairwise import cosine_similarity
 
 from experiments.arms import NONE_KEPT, of_codes, only, without
+from experiments.contest import Contest
+from experiments.first_token import ANOTHER, FROZEN, NO_BEGIN, THE_SECOND, first_token_arms
 from experiments.measure import FIRST_POSITION, Place, Split
 from experiments.measurements import table
 from experiments.shift import shift_rows
 from experiments.tournament import (
     EVERYWHERE,
+    SIDE_EFFECT,
     STREAM,
-    Contest,
+    fits_at,
     fitted_in_depth,
     place_by_place,
     stream_places,
@@ -38,6 +44,7 @@ CONTEXT = {
     "seed": 0,
 }
 PLACE = Place(0, "resid_post")
+NAME = "blocks.0.hook_resid_post"
 
 
 def contest_on(planted: Planted, seed: int = 0) -> Contest:
@@ -45,9 +52,13 @@ def contest_on(planted: Planted, seed: int = 0) -> Contest:
     return Contest(planted.model, split, planted.losses, planted.chance, seed)
 
 
+def at_place(contest: Contest) -> list[dict[str, Any]]:
+    return place_by_place(contest, fits_at(contest, [PLACE]), context=CONTEXT)
+
+
 def words_at_place(planted: Planted, seed: int) -> dict[str, str]:
-    assert planted.places == ("blocks.0.hook_resid_post",)
-    rows = place_by_place(contest_on(planted, seed), [PLACE], context=CONTEXT)
+    assert planted.places == (NAME,)
+    rows = at_place(contest_on(planted, seed))
     uses = uses_at(table(rows), PLACE.layer, PLACE.site)
     return {use.code: use.word for use in uses}
 
@@ -74,7 +85,7 @@ def test_a_variance_that_is_readable_and_unused_is_cleared(seed: int) -> None:
 def counting() -> pd.DataFrame:
     contest = contest_on(plant("counting"))
     rows = through_the_stream(contest, context=CONTEXT)
-    return table([*rows, *place_by_place(contest, [PLACE], context=CONTEXT)])
+    return table([*rows, *at_place(contest)])
 
 
 def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.DataFrame) -> None:
@@ -112,12 +123,55 @@ def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
     assert readable[without("counting")] < 0.2 < 0.5 < readable[without("variance")]
 
 
+def test_who_counts_by_the_begin_token_needs_it_and_what_heads_give_it() -> None:
+    contest = replace(contest_on(plant("counting")), begin_token=True)
+    intact = contest.losses(contest.model, contest.split.held_out).mean()
+    arms = {(name, control): losses.mean() for name, control, losses in first_token_arms(contest)}
+    assert arms.keys() == {(FROZEN, ""), (FROZEN, THE_SECOND), (NO_BEGIN, ""), (NO_BEGIN, ANOTHER)}
+    for gone in ((FROZEN, ""), (NO_BEGIN, ""), (NO_BEGIN, ANOTHER)):
+        assert arms[gone] > contest.chance - 0.1
+    # The second token says nothing; but where its share is not 1/m, the first one's is not either.
+    assert arms[FROZEN, THE_SECOND] - intact < 0.25 * (arms[FROZEN, ""] - intact)
+
+
+def test_who_does_not_count_needs_no_share_of_the_first_token() -> None:
+    contest = contest_on(plant("positional vectors"))
+    intact = contest.losses(contest.model, contest.split.held_out).mean()
+    arms = {(name, control): losses for name, control, losses in first_token_arms(contest)}
+    assert arms.keys() == {(FROZEN, ""), (FROZEN, THE_SECOND)}
+    assert abs(arms[FROZEN, ""].mean() - intact) < 0.1 * (contest.chance - intact)
+
+
+def test_side_effects_are_those_of_each_intervention(untrained: Contest) -> None:
+    """Of one place: the sequences' rows before and after, put together by hand."""
+    fits = fits_at(untrained, [PLACE])
+    found = table(place_by_place(untrained, fits, context=CONTEXT))
+    seen: list[torch.Tensor] = []
+    stream(untrained.model, untrained.split.held_out, {NAME: seen.append}, batch_size=20)
+    before = torch.cat(seen)[:, FIRST_POSITION:]
+    kept = [code for code in CODES if code != "similarity"]
+    after = fits[PLACE].codes.kept(kept)(before)
+    apart = ~np.eye(before.shape[1], dtype=bool)
+    cosines = [
+        np.stack([cosine_similarity(x)[apart] for x in rows.numpy()]) for rows in (before, after)
+    ]
+    norms = after.norm(dim=-1) / before.norm(dim=-1)
+    of_arm = found[
+        (found["probe"] == SIDE_EFFECT)
+        & (found["positions"] == without("similarity"))
+        & (found["control"] == "")
+    ].set_index("metric")["value"]
+    assert of_arm["cosine"] == pytest.approx(np.abs(cosines[1] - cosines[0]).mean(), rel=1e-3)
+    assert of_arm["norm"] == pytest.approx(float((norms - 1).abs().mean()), rel=1e-3)
+    assert of_arm["cosine"] > 0.01
+
+
 def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
     """The first layer writes m along a direction, from which everything later takes it: before
     that there is nothing to move, after it the position read at the end follows by all of it."""
-    rows = shift_rows(
-        contest_on(plant("counting")), [Place(0, "resid_pre"), PLACE], context=CONTEXT
-    )
+    contest = contest_on(plant("counting"))
+    fits = fits_at(contest, [Place(0, "resid_pre"), PLACE])
+    rows = shift_rows(contest, fits, context=CONTEXT)
     followed = {(row["site"], row["control"]): row["value"] for row in rows}
     assert followed["resid_post", ""] == pytest.approx(1, abs=0.01)
     for nothing in (("resid_pre", ""), ("resid_pre", "mixed"), ("resid_post", "mixed")):
@@ -126,12 +180,14 @@ def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
 
 def test_a_position_that_vectors_do_not_tell_stays_where_it_is() -> None:
     """Position comes from sizes alone, whose vectors are noise."""
-    rows = shift_rows(contest_on(plant("variance")), [Place(0, "resid_pre")], context=CONTEXT)
+    contest = contest_on(plant("variance"))
+    rows = shift_rows(contest, fits_at(contest, [Place(0, "resid_pre")]), context=CONTEXT)
     assert [row["value"] for row in rows] == pytest.approx([0, 0], abs=0.1)
 
 
 def test_sequences_too_short_for_a_shift_have_no_rows(untrained: Contest) -> None:
-    assert shift_rows(untrained, [Place(0, "resid_pre")], context=CONTEXT) == []
+    fits = fits_at(untrained, [Place(0, "resid_pre")])
+    assert shift_rows(untrained, fits, context=CONTEXT) == []
 
 
 # ---------------------------------------------------------------- arithmetic

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nope_interp.errors import UserError
 from nope_interp.exact_match import exact_matches
-from nope_interp.interventions import freeze_first_attention, intervene, mean_first_attention
+from nope_interp.interventions import freeze_attention_to, intervene, mean_attention_to
 from nope_interp.layer_positions import layer_positions
 from nope_interp.losses import logits_at, sequence_losses
 from nope_interp.sites import hook_name
@@ -200,31 +200,37 @@ def test_precision_is_the_models() -> None:
         assert torch.equal(in_double, logits(built))
 
 
+@pytest.mark.parametrize("key", [0, 2])
 @pytest.mark.parametrize("name", ["ours", "gpt2", "llama", "gemma", "gemma3", "gpt_neox"])
-def test_attention_to_the_first_token_is_frozen_and_the_rest_keeps_its_proportions(
-    name: str,
+def test_attention_to_a_position_is_frozen_and_the_rest_keeps_its_proportions(
+    name: str, key: int
 ) -> None:
     built = model(name)
     before = logits(built)
     patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in range(2)]
     intact = torch.stack([activations(built, pattern) for pattern in patterns])
-    shares = mean_first_attention(built, TOKENS, batch_size=1)
-    for layer, found in enumerate(layer_positions(built)):
-        # The first token leaves the window of WINDOW tokens.
-        end = min(found.window or TOKENS.shape[1], TOKENS.shape[1])
-        expected = intact[layer, :, :, 1:end, 0].mean(dim=(0, 2))
+    shares = mean_attention_to(key, built, TOKENS, batch_size=1)
+    # Later queries, until the position leaves the window.
+    seeing = [
+        slice(key + 1, key + min(found.window or TOKENS.shape[1], TOKENS.shape[1]))
+        for found in layer_positions(built)
+    ]
+    for layer, queries in enumerate(seeing):
+        expected = intact[layer, :, :, queries, key].mean(dim=(0, 2))
         torch.testing.assert_close(shares[layer], expected, rtol=1e-5, atol=1e-7)
-    with freeze_first_attention(built, shares) as frozen:
+    with freeze_attention_to(key, built, shares) as frozen:
         changed = logits(built)
         first = activations(built, patterns[0])
         frozen.verify()
-    window = layer_positions(built)[0].window or TOKENS.shape[1]
-    share = shares[0][None, :, None].expand(2, -1, window - 1)
-    torch.testing.assert_close(first[:, :, 1:window, 0], share, rtol=1e-5, atol=1e-7)
-    assert torch.equal(first[:, :, 0], intact[0, :, :, 0])
-    assert torch.equal(first[:, :, window:], intact[0, :, :, window:])
+    given = first[:, :, seeing[0], key]
+    torch.testing.assert_close(
+        given, shares[0][None, :, None].expand_as(given), rtol=1e-5, atol=1e-7
+    )
+    for other in (slice(0, key + 1), slice(seeing[0].stop, None)):
+        assert torch.equal(first[:, :, other], intact[0, :, :, other])
     torch.testing.assert_close(first.sum(dim=-1), torch.ones_like(first[..., 0]))
-    others = [rows[:, :, 1:, 1:] for rows in (first, intact[0])]
+    keys = [k for k in range(TOKENS.shape[1]) if k != key]
+    others = [rows[:, :, seeing[0]][..., keys] for rows in (first, intact[0])]
     proportions = [rows / rows.sum(dim=-1, keepdim=True) for rows in others]
     torch.testing.assert_close(*proportions, rtol=1e-4, atol=1e-6)
     assert (changed - before).abs().max() > 1e-3 * before.abs().max()
@@ -234,10 +240,10 @@ def test_attention_to_the_first_token_is_frozen_and_the_rest_keeps_its_proportio
 @pytest.mark.parametrize("name", ["gpt_neo", "opt", "t5"])
 def test_bridges_that_show_patterns_without_using_them_are_refused(name: str) -> None:
     built = model(name)
-    shares, hooks = mean_first_attention(built, TOKENS), attached(built)
+    shares, hooks = mean_attention_to(0, built, TOKENS), attached(built)
     with (
         pytest.raises(UserError, match="computes attention past its pattern hooks"),
-        freeze_first_attention(built, shares),
+        freeze_attention_to(0, built, shares),
     ):
         pass
     assert attached(built) == hooks
@@ -253,7 +259,7 @@ def test_wrong_shares_are_refused() -> None:
         (torch.full((2, 3), 1.1), "lie from 0 to 1"),
         (torch.full((2, 3), float("nan")), "lie from 0 to 1"),
     ]:
-        with pytest.raises(UserError, match=sentence), freeze_first_attention(built, shares):
+        with pytest.raises(UserError, match=sentence), freeze_attention_to(0, built, shares):
             pass
-    with pytest.raises(UserError, match="at least two tokens"):
-        mean_first_attention(built, TOKENS[:, :1])
+    with pytest.raises(UserError, match="at least 2 tokens"):
+        mean_attention_to(0, built, TOKENS[:, :1])
