@@ -1,5 +1,6 @@
 """What a tournament of position codes is held on: the tokens of a model, and what it loses."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.compare_config import CompareConfig
-from experiments.measure import Split
+from experiments.measure import FIRST_POSITION, Split
 from experiments.subjects import Subject
+from nope_interp.errors import UserError
 from nope_interp.losses import answer_losses, sequence_losses, unigram_losses
 from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
 
@@ -42,12 +44,29 @@ class Contest:
     begin_token: bool = False
 
 
+def check_enough_to_fit(config: CompareConfig, d_model: int) -> None:
+    """Raise UserError where codes cannot be taken away from a model of that width.
+
+    As many numbers as positions are needed to tell the correlation between positions.
+    """
+    least = 1 + math.ceil((config.seq_len - FIRST_POSITION) / d_model)
+    if config.tournament != "no" and config.n_fit < least:
+        raise UserError(
+            f"{config.n_fit} sequences to fit on do not determine the correlation between "
+            f"{config.seq_len} positions of width {d_model}: give {least} at least, better ten "
+            "times that, or read the model only, with uses = 'no'."
+        )
+
+
 def contest_of(config: CompareConfig, subject: Subject) -> Contest:
     """The model on the source that it was made for, without a begin token where that is text.
 
     On a task with answers the sequences are examples of the longest training length that fits,
     those that are scored from prompts that training never saw, and only answers are scored.
+
+    Raises UserError for too few sequences to fit on.
     """
+    check_enough_to_fit(config, subject.model.cfg.d_model)
     source = subject.sources[0]
     if isinstance(source, ExampleSource):
         return _of_answers(config, subject, source.task)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from experiments.arms import Fit
 from experiments.compare_config import CompareConfig
-from experiments.contest import Contest, contest_of
+from experiments.contest import Contest, check_enough_to_fit, contest_of
 from experiments.example import LONGEST, example_arrays, example_of, example_strings
 from experiments.finished_run import FinishedRun
 from experiments.history import history_rows
@@ -132,6 +132,8 @@ def compare(
     if config.ablate is not None and shards > 1:
         raise UserError("shards read models as they are: leave the shards or the ablation out.")
     _check_ablation(config)
+    if config.model is None:
+        check_enough_to_fit(config, config.transformer.d_model)
     check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
     run = RunFolder.of(Path(out), config).begin(config)
 

@@ -231,7 +231,7 @@ def _moved(table: pd.DataFrame) -> dict[tuple[str, str], Interval]:
     rows = table[
         (table["probe"] == SIDE_EFFECT) & (table["layer"] == EVERYWHERE) & (table["control"] == "")
     ]
-    return {(row.positions, row.metric): _bounds(row) for row in rows.itertuples()}
+    return {(str(row.positions), str(row.metric)): _bounds(row) for row in rows.itertuples()}
 
 
 def _ordered(arms: Iterable[str]) -> list[str]:

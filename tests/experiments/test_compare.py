@@ -143,6 +143,15 @@ def test_what_cannot_be_ablated_is_refused_before_it_is_trained(
     assert not list(tmp_path.iterdir())
 
 
+def test_too_few_sequences_for_taking_codes_away_are_refused_before_training(
+    tmp_path: Path,
+) -> None:
+    narrow = dataclasses.replace(CONFIG.transformer, d_model=2, n_heads=1)
+    with pytest.raises(UserError, match="between 24 positions of width 2: give 13 at least"):
+        run(tmp_path, transformer=narrow, n_fit=12)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_ablation_cannot_be_read_in_shards(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="leave the shards or the ablation out"):
         compare(dataclasses.replace(CONFIG, ablate="all"), out=tmp_path, shards=2)
