@@ -40,7 +40,7 @@ _MEASURES = {
 }
 _STILL_HEADER = ["arm", "of", "value", "ci_low", "ci_high", "of_control"]
 # metric of `probes.erasure_controls.side_effects` -> what its column is called
-_SIDE_EFFECTS = {"norm": "norms moved by", "cosine": "cosines moved by"}
+_SIDE_EFFECTS = {"norm": "norms moved", "cosine": "cosines moved"}
 
 
 def use_groups(data: ReportData) -> list[dict[str, Any]]:

@@ -220,7 +220,7 @@ def scalings(
     longest of which is `tuned_length`; no test example is among them. "uniform" is the one factor
     of a grid with the most exact answers there, and with the least loss where answers tie; "heads"
     holds a factor for each head, from steps of Adam on these examples, weights frozen; "control"
-    factors for each head from as many steps on as many examples of the training lengths.
+    factors for each head from as many steps on as many examples of each training length.
 
     Returns for "none" and each of the three the `factors` [layer head], accuracies `within` and
     `beyond` [length], and the mean `entropy` of the rows of `n_tuned` examples in nats

@@ -406,7 +406,7 @@ def test_side_effects_stand_beside_what_is_still_readable(
         wanted = row[["value", "ci_low", "ci_high"]].tolist()
         assert [value, low, high] == pytest.approx(wanted, rel=1e-4)
         assert control is None
-    assert moved["without similarity", "cosines moved by"][0] > 0.01
+    assert moved["without similarity", "cosines moved"][0] > 0.01
 
 
 def test_the_chart_of_places_holds_the_uses_place_by_place(
