@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from torch import Tensor
-
 from probes.erasure import CODES, CodeStatistics, Intervention
 from probes.erasure_controls import RescalingDealt, random_subspace
 from probes.erasure_directions import (
@@ -27,15 +25,15 @@ NONE_KEPT = "without all four codes"
 
 @dataclass(frozen=True)
 class Fit:
-    """What an intervention at one place is made from; both were given the same sequences."""
+    """What an intervention at one place is made from; both were given the same sequences.
 
-    codes: CodeStatistics = field(default_factory=CodeStatistics)
+    Attributes:
+        codes: what removals of codes need.
+        linear: what LEACE needs; nothing where no one asks.
+    """
+
+    codes: CodeStatistics
     linear: LinearProbe = field(default_factory=LinearProbe)
-
-    def update(self, rows: Tensor, positions: Tensor) -> None:
-        """Adds sequences, as to any probe."""
-        self.codes.update(rows, positions)
-        self.linear.update(rows, positions)
 
 
 Maker = Callable[[Fit], Intervention]
@@ -50,12 +48,14 @@ class Arm:
         control: "" for the intervention itself, else what it is held against.
         make: the intervention at a place.
         against_mixing: whether it is also held against as much other content mixed in.
+        linear: whether `make` needs a fit's linear probe.
     """
 
     name: str
     control: str
     make: Maker
     against_mixing: bool = False
+    linear: bool = False
 
 
 def without(code: str) -> str:
@@ -82,10 +82,13 @@ def of_codes(seed: int) -> Iterator[Arm]:
 def every_arm(seed: int) -> Iterator[Arm]:
     """Those of the codes, and the literature's own ways with controls of their own."""
     yield from of_codes(seed)
-    for name, project in (("counting, by LEACE", _leace), ("the positional subspace", _subspace)):
-        yield Arm(without(name), "", project)
+    for name, project, linear in (
+        ("counting, by LEACE", _leace, True),
+        ("the positional subspace", _subspace, False),
+    ):
+        yield Arm(without(name), "", project, linear=linear)
         control = partial(_random_subspace, project=project, seed=seed)
-        yield Arm(without(name), RANDOM_SUBSPACE, control)
+        yield Arm(without(name), RANDOM_SUBSPACE, control, linear=linear)
 
 
 def _kept(fit: Fit, codes: tuple[str, ...]) -> KeptCodes:

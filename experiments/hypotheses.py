@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.arms import Fit
 from experiments.compare_config import CompareConfig
 from experiments.contest import Contest, check_enough_to_fit, contest_of
 from experiments.example import LONGEST, example_arrays, example_of, example_strings
@@ -39,7 +38,7 @@ from experiments.run_folder import RunFolder
 from experiments.shards import Shards, check_shards, measure_in_shards, note_on, opened
 from experiments.shift import shift_rows
 from experiments.subjects import Subject, subjects
-from experiments.tournament import fits_at, place_by_place, through_the_stream
+from experiments.tournament import place_by_place, statistics_at, through_the_stream
 from experiments.use_verdict import UseVerdict, use_verdicts
 from experiments.verdict import Verdict, headline, verdicts
 from nope_interp.ablation import PositionAblation, ablate_positions
@@ -47,6 +46,7 @@ from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.position_conditions import parse_condition
 from nope_interp.transformer import HookedTransformer
+from probes.erasure import CodeStatistics
 
 
 @dataclass(frozen=True)
@@ -197,19 +197,19 @@ def _read(
     # An untrained twin uses nothing, and what an unmasked one loses says nothing.
     contested = config.tournament != "no" and subject.variant in ("trained", "pretrained")
     contest = contest_of(config, subject) if contested else None
-    fits: dict[Place, Fit] = {}
+    statistics: dict[Place, CodeStatistics] = {}
     if contest is not None and config.tournament == "places" and workers is None:
-        fits = _fits_on_the_way(config, contest, cells[0])
+        statistics = _statistics_on_the_way(config, contest, cells[0])
     for cell in cells:
         first = cell is cells[0]
-        drawn, also_fitted = (example, fits) if first else (None, {})
+        drawn, also_fitted = (example, statistics) if first else (None, {})
         measured = _measure_cell(
             config, run, subject, cell, drawn, also_fitted, show_progress, workers
         )
         if first and not measured:
-            fits = {}
+            statistics = {}
     if contest is not None:
-        _hold_tournament(config, run, subject, contest, fits, show_progress)
+        _hold_tournament(config, run, subject, contest, statistics, show_progress)
     if config.history and subject.variant == "trained":
         _read_history(config, run, subject, show_progress)
     return example_strings(subject, example)
@@ -231,13 +231,15 @@ def _cells(subject: Subject) -> Iterator[_Cell]:
             yield _Cell(source, begin_token=True)
 
 
-def _fits_on_the_way(config: CompareConfig, contest: Contest, cell: _Cell) -> dict[Place, Fit]:
+def _statistics_on_the_way(
+    config: CompareConfig, contest: Contest, cell: _Cell
+) -> dict[Place, CodeStatistics]:
     """What interventions at single places are to be made from, where the cell's stream of
     sequences to fit on is the contest's, and so can serve both; else nothing."""
     if not torch.equal(_split(config, cell).fit, contest.split.fit):
         return {}
     where = places(contest.model.cfg.n_layers, config.sites, config.layers)
-    return {place: Fit() for place in where}
+    return {place: CodeStatistics() for place in where}
 
 
 def _split(config: CompareConfig, cell: _Cell) -> Split:
@@ -254,7 +256,7 @@ def _measure_cell(
     subject: Subject,
     cell: _Cell,
     example: Tensor | None,
-    also_fitted: Mapping[Place, Fit],
+    also_fitted: Mapping[Place, CodeStatistics],
     show_progress: bool,
     workers: Shards | None,
 ) -> bool:
@@ -299,7 +301,7 @@ def _hold_tournament(
     run: RunFolder,
     subject: Subject,
     contest: Contest,
-    fits: Mapping[Place, Fit],
+    statistics: Mapping[Place, CodeStatistics],
     show_progress: bool,
 ) -> None:
     table_path, arrays_path = run.cells / "uses.parquet", run.cells / "uses.safetensors"
@@ -317,11 +319,11 @@ def _hold_tournament(
     rows = through_the_stream(contest, context=context, description=label)
     if config.tournament == "places":
         where = places(subject.n_layers, config.sites, config.layers)
-        fits = fits or fits_at(contest, where)
+        statistics = statistics or statistics_at(contest, where)
         rows += place_by_place(
-            contest, fits, context=context, description=label and f"{label} place by place"
+            contest, statistics, context=context, description=label and f"{label} place by place"
         )
-        rows += shift_rows(contest, fits, context=context)
+        rows += shift_rows(contest, statistics, context=context)
     write_arrays({}, arrays_path)
     write_table(table(rows), table_path)
 

@@ -13,15 +13,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from experiments.arms import MIXED, Fit
+from experiments.arms import MIXED
 from experiments.contest import Contest
-from experiments.measure import FIRST_POSITION, Place
-from experiments.tournament import STREAM, fits_at
+from experiments.measure import FIRST_POSITION, Place, feed
+from experiments.tournament import STREAM
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from probes.controls import SequenceBootstrap
-from probes.erasure import Intervention
+from probes.erasure import CodeStatistics, Intervention
 from probes.erasure_controls import OtherContent, sizes_of
 from probes.erasure_directions import swap_vectors
 from probes.regression import LinearProbe
@@ -34,11 +34,11 @@ PROBE = "shift"
 
 
 def shift_rows(
-    contest: Contest, fits: Mapping[Place, Fit], *, context: Mapping[str, Any]
+    contest: Contest, statistics: Mapping[Place, CodeStatistics], *, context: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows of the tidy table: the share of the shift that the position read at the end follows.
 
-    `fits` holds, for each place, what saw the fit sequences there, as from `fits_at`.
+    `statistics` are of the fit sequences at each place, as from `statistics_at`.
 
     Metric `followed`, 1 where it moves by as much as the intact model's own reading moves over as
     many positions, 0 by chance; the control mixes in as much of another sequence's content instead.
@@ -48,15 +48,22 @@ def shift_rows(
     if contest.split.fit.shape[1] < 3 * OFFSET:
         return []
     last = Place(contest.model.cfg.n_layers - 1, STREAM)
-    reader = (fits if last in fits else fits_at(contest, [last]))[last].linear
+    reader = LinearProbe()
+    feed(
+        contest.model,
+        contest.split.fit,
+        {last: [reader]},
+        "update",
+        batch_size=contest.batch_size,
+    )
     intact = _read(contest, reader, {})
     own = intact[:, OFFSET:] - intact[:, :-OFFSET]
     if own.mean() < _LEAST * OFFSET:
         return []
     rows = []
-    for place, fit in fits.items():
-        swap = swap_vectors(fit.codes, OFFSET)
-        mixing = OtherContent(sizes_of(swap, fit.codes), fit.codes)
+    for place, codes in statistics.items():
+        swap = swap_vectors(codes, OFFSET)
+        mixing = OtherContent(sizes_of(swap, codes), codes)
         interventions: dict[str, Intervention] = {"": swap, MIXED: mixing}
         for control, change in interventions.items():
             moved = _read(contest, reader, {hook_name(place.layer, place.site): change}) - intact

@@ -41,9 +41,9 @@ from experiments.measure import FIRST_POSITION, Place, code_probes, feed, readin
 from experiments.measurements import INTACT, LOSS
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
-from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk, stream
+from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
 from probes.controls import ArrayFunction, SequenceBootstrap
-from probes.erasure import CODES, Intervention
+from probes.erasure import CODES, CodeStatistics, Intervention
 from probes.erasure_controls import SIDE_EFFECTS, OtherContent, side_effects, sizes_of
 from probes.scores import Score
 
@@ -109,27 +109,28 @@ def through_the_stream(
 
 def place_by_place(
     contest: Contest,
-    fits: Mapping[Place, Fit],
+    statistics: Mapping[Place, CodeStatistics],
     *,
     context: Mapping[str, Any],
     description: str | None = None,
 ) -> list[dict[str, Any]]:
     """As `through_the_stream`, with the codes taken away at one place at a time, and no probes.
 
-    `fits` holds, for each place, what saw the fit sequences there, as from `fits_at`.
+    `statistics` are of the fit sequences at each place, as from `statistics_at`.
 
     Raises UserError where the rows at a place cannot be fitted, and for a place that the model
     lacks.
     """
     intact = _scored(contest, {})
     rows: list[dict[str, Any]] = []
-    for place, fit in tqdm(fits.items(), description, unit="place", disable=description is None):
+    bar = tqdm(statistics.items(), description, unit="place", disable=description is None)
+    for place, codes in bar:
         name, found = hook_name(place.layer, place.site), {INTACT_ARM: intact}
         for arm in of_codes(contest.seed):
-            change = arm.make(fit)
+            change = arm.make(Fit(codes))
             found[arm.name, arm.control] = _scored(contest, {name: change})
             if arm.against_mixing:
-                mixing = OtherContent(sizes_of(change, fit.codes), fit.codes)
+                mixing = OtherContent(sizes_of(change, codes), codes)
                 found[arm.name, MIXED] = _scored(contest, {name: mixing})
         rows += _rows(contest, found, {**context, "layer": place.layer, "site": place.site})
     return rows
@@ -151,15 +152,16 @@ class FittedOnTheWay:
         sizes: how far it moved these, by position, where that is asked for; None before they came.
     """
 
-    def __init__(self, make: Maker, *, sized: bool = False) -> None:
+    def __init__(self, make: Maker, *, sized: bool = False, linear: bool = False) -> None:
         self.sizes: Float[Tensor, " pos"] | None = None
-        self._make, self._sized = make, sized
+        self._make, self._sized, self._linear = make, sized, linear
         self._made: Intervention | None = None
 
     def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
         if self._made is None:
-            fit = Fit()
-            fit.update(rows, _positions(rows))
+            fit = Fit(CodeStatistics())
+            for part in (fit.codes, fit.linear) if self._linear else (fit.codes,):
+                part.update(rows, _positions(rows))
             self._made = self._make(fit)
             if self._sized:
                 self.sizes = sizes_of(self._made, fit.codes)
@@ -175,8 +177,8 @@ def fitted_in_depth(
     one layer at a time.
     """
     names = [hook_name(place.layer, place.site) for place in places]
-    sized = arm.against_mixing
-    return _made_in_depth(contest, {name: FittedOnTheWay(arm.make, sized=sized) for name in names})
+    made = partial(FittedOnTheWay, arm.make, sized=arm.against_mixing, linear=arm.linear)
+    return _made_in_depth(contest, {name: made() for name in names})
 
 
 def mixed_in_depth(
@@ -211,17 +213,12 @@ def _made_in_depth(contest: Contest, made: dict[str, FittedOnTheWay]) -> dict[st
     return made
 
 
-def fits_at(contest: Contest, places: Sequence[Place]) -> dict[Place, Fit]:
+def statistics_at(contest: Contest, places: Sequence[Place]) -> dict[Place, CodeStatistics]:
     """What interventions at single places are made from, in one stream of the intact model."""
-    fits = {place: Fit() for place in places}
-
-    def listen(activations: Tensor, place: Place) -> None:
-        rows = activations[:, FIRST_POSITION:]
-        fits[place].update(rows, _positions(rows))
-
-    listeners = {hook_name(p.layer, p.site): partial(listen, place=p) for p in places}
-    stream(contest.model, contest.split.fit, listeners, batch_size=contest.batch_size)
-    return fits
+    found = {place: CodeStatistics() for place in places}
+    each = {place: [statistics] for place, statistics in found.items()}
+    feed(contest.model, contest.split.fit, each, "update", batch_size=contest.batch_size)
+    return found
 
 
 def _positions(rows: Tensor) -> Tensor:

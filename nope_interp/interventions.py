@@ -116,66 +116,81 @@ def _changed(x: Tensor, function: Function, name: str, first: int) -> Tensor:
     return torch.cat((x[:, :first], changed), dim=1) if first else changed
 
 
-def mean_attention_to(
-    key: int, model: Any, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
-) -> Float[Tensor, "layer head"]:
-    """Each head's attention to one position, its mean over sequences and later queries, 0 to 1.
+def mean_first_attention(
+    model: Any, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
+) -> Float[Tensor, "layer head query"]:
+    """Each head's attention to the first token from each position, mean over sequences, 0 to 1.
 
-    Queries that give it no weight at all do not count, since a window hides it from them. 0 where
-    no query is left.
+    A sequence whose query gives the first token no weight at all does not count, since a window
+    hides it; where all are such, the mean is 0.
 
     Args:
-        key: the position that is looked at; 0 is the first token's.
         model: a HookedTransformer or a TransformerBridge, in evaluation mode.
-        tokens: sequences of equal length, with at least one token after `key`.
+        tokens: sequences of equal length, at least two tokens.
         batch_size: sequences in a forward pass.
 
     Raises UserError for sequences too short, and as `stream`.
     """
-    if tokens.shape[1] < key + 2:
+    length = tokens.shape[1]
+    if length < 2:
         raise UserError(
-            f"tokens have shape {tuple(tokens.shape)}: a share of attention to position {key} "
-            f"needs sequences of at least {key + 2} tokens."
+            f"tokens have shape {tuple(tokens.shape)}: a share of attention needs sequences of at "
+            "least two tokens."
         )
-    n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
-    sums = torch.zeros(2, n_layers, n_heads, dtype=torch.float64)  # [weight or count, ...]
+    # [weight or count, layer, head, query]
+    sums = torch.zeros(2, model.cfg.n_layers, model.cfg.n_heads, length, dtype=torch.float64)
 
     def add(pattern: Float[Tensor, "batch head query key"], layer: int) -> None:
-        given = pattern[:, :, key + 1 :, key].double().cpu()
-        sums[0, layer] += given.sum(dim=(0, 2))
-        sums[1, layer] += (given > 0).sum(dim=(0, 2))
+        first = pattern[..., 0].double().cpu()
+        sums[0, layer] += first.sum(dim=0)
+        sums[1, layer] += (first > 0).sum(dim=0)
 
     listeners = {name: partial(add, layer=layer) for layer, name in enumerate(_patterns(model))}
     stream(model, tokens, listeners, batch_size=batch_size)
     return (sums[0] / sums[1].clamp(min=1)).float()
 
 
-@contextmanager
-def freeze_attention_to(
-    key: int, model: Any, shares: Float[Tensor, "layer head"]
-) -> Iterator[Intervention]:
-    """A context in which every query gives one position the same share of its attention.
+def without_position(
+    shares: Float[Tensor, "layer head query"],
+) -> Float[Tensor, "layer head query"]:
+    """Shares of attention to the first token, each head's brought to their mean over positions.
 
-    A begin token tells m, the number of tokens seen, by the 1/m that uniform attention gives it
-    (Kazemnejad et al. 2023, Theorem 1). With `key` 0 this takes that away and leaves the token
-    where it is: its weight becomes the share, and a query's other weights are scaled so that the
-    row still sums to one. Rows that cannot be so scaled stay, those that give it all or none of
-    their weight; so does the row of the position itself. On a bridge, enter this before other
-    interventions: it runs four tokens to see whether patterns act.
+    Zeros stay, and the first query's share, which is all it has; neither counts in the mean.
+    """
+    counted = shares > 0
+    counted[..., 0] = False
+    means = (shares * counted).sum(dim=-1, keepdim=True) / counted.sum(-1, keepdim=True).clamp(1)
+    return torch.where(counted, means, shares)
+
+
+@contextmanager
+def freeze_first_attention(
+    model: Any, shares: Float[Tensor, "layer head query"]
+) -> Iterator[Intervention]:
+    """A context in which queries give the first token shares of their attention that are fixed.
+
+    The token's weight becomes the share, whatever the content, and a query's other weights are
+    scaled so that the row still sums to one. With the shares of `mean_first_attention` a head keeps
+    what they tell of position and loses what they tell of content; with those `without_position` it
+    loses both. A begin token tells m, the number of tokens seen, by the 1/m that uniform attention
+    gives it (Kazemnejad et al. 2023, Theorem 1).
+
+    Rows that cannot be so scaled stay: those that give the first token all or none of their weight,
+    such as the first query's. On a bridge, enter this before other interventions: it runs four
+    tokens to see whether patterns act.
 
     Args:
-        key: the position that is looked at; 0 is the first token's.
         model: a HookedTransformer, or a TransformerBridge whose patterns act on what follows.
-        shares: of each layer and head, from 0 to 1, as from `mean_attention_to`.
+        shares: of each layer, head and position, from 0 to 1; sequences are to be as long.
 
     Raises UserError for shares of another shape or out of range, and for a bridge that shows its
     patterns without using them.
     """
     expected = (model.cfg.n_layers, model.cfg.n_heads)
-    if tuple(shares.shape) != expected:
+    if shares.ndim != 3 or tuple(shares.shape[:2]) != expected:
         raise UserError(
             f"shares have shape {tuple(shares.shape)}: give one for each layer and head, "
-            f"{expected}."
+            f"{expected}, and position."
         )
     if not ((shares >= 0) & (shares <= 1)).all():
         raise UserError("shares of attention lie from 0 to 1: measure them on this model.")
@@ -185,7 +200,7 @@ def freeze_attention_to(
             f"(layer {layer}): its attention cannot be frozen here."
         )
     functions = {
-        name: partial(_frozen, key=key, shares=of_heads)
+        name: partial(_frozen, shares=of_heads)
         for name, of_heads in zip(_patterns(model), shares, strict=True)
     }
     with intervene(model, functions) as intervention:
@@ -193,15 +208,19 @@ def freeze_attention_to(
 
 
 def _frozen(
-    pattern: Float[Tensor, "batch head query key"], key: int, shares: Float[Tensor, " head"]
+    pattern: Float[Tensor, "batch head query key"], shares: Float[Tensor, "head pos"]
 ) -> Float[Tensor, "batch head query key"]:
-    share = rearrange(shares.to(pattern), "head -> 1 head 1 1")
-    at = torch.arange(pattern.shape[-1], device=pattern.device)
-    looked_at, later = at == key, (at > key)[:, None]
-    given = pattern[..., key : key + 1]
-    others = pattern.masked_fill(looked_at, 0).sum(dim=-1, keepdim=True)
-    changed = torch.where(looked_at, share, pattern * ((1 - share) / others))
-    return torch.where((given > 0) & (others > 0) & later, changed, pattern)
+    if shares.shape[1] != pattern.shape[2]:
+        raise ValueError(
+            f"shares are of {shares.shape[1]} positions, sequences of {pattern.shape[2]} tokens: "
+            "measure them on sequences as long."
+        )
+    share = rearrange(shares.to(pattern), "head query -> 1 head query 1")
+    first, others = pattern[..., :1], pattern[..., 1:]
+    total = others.sum(dim=-1, keepdim=True)
+    # Divided first: 1 / total may overflow.
+    changed = torch.cat((share.expand_as(first), others / total * (1 - share)), dim=-1)
+    return torch.where((first > 0) & (total > 0), changed, pattern)
 
 
 def _patterns(model: Any) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.arms import MIXED, NONE_KEPT, RANDOM_RESCALING, only, without
+from experiments.arms import NONE_KEPT, only, without
 from experiments.measurements import INTACT, LOSS
 from experiments.report._encode import number
 from experiments.report._lookup import (
@@ -38,6 +38,8 @@ _MEASURES = {
     "needed": ("share needed", "share of what all four are worth there"),
     "increase": ("loss increase", "loss increase, nats"),
 }
+# The arms that take codes away, without each, each alone, and without all.
+_OF_CODES = (*map(without, CODES), *map(only, CODES), NONE_KEPT)
 _STILL_HEADER = ["arm", "of", "value", "ci_low", "ci_high", "of_control"]
 # metric of `probes.erasure_controls.side_effects` -> what its column is called
 _SIDE_EFFECTS = {"norm": "norms moved", "cosine": "cosines moved"}
@@ -186,15 +188,21 @@ def _rows_of(data: ReportData, verdict: UseVerdict) -> pd.DataFrame:
 
 
 def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Interventions through the whole stream that are held against a control of their own."""
+    """Interventions that are not on the four codes, with their controls where they have one."""
     rows = table[
         (table["probe"] == LOSS) & (table["layer"] == EVERYWHERE) & (table["metric"] == "increase")
     ]
     of_arm = {(row.positions, row.control): _bounds(row) for row in rows.itertuples()}
+    controls = {arm: control for arm, control in of_arm if control}
     return [
-        {"arm": arm, "increase": of_arm[arm, ""], "control": control, "of_control": interval}
+        {
+            "arm": arm,
+            "increase": interval,
+            "control": controls.get(arm),
+            "of_control": of_arm.get((arm, controls.get(arm))),
+        }
         for (arm, control), interval in of_arm.items()
-        if control not in ("", MIXED, RANDOM_RESCALING) and (arm, "") in of_arm
+        if not control and arm not in _OF_CODES
     ]
 
 
@@ -236,8 +244,7 @@ def _moved(table: pd.DataFrame) -> dict[tuple[str, str], Interval]:
 
 def _ordered(arms: Iterable[str]) -> list[str]:
     """Intact, without each code, each alone, without all; then the others as they come."""
-    ours = [INTACT, *map(without, CODES), *map(only, CODES), NONE_KEPT]
-    found = set(arms)
+    ours, found = [INTACT, *_OF_CODES], set(arms)
     return [arm for arm in ours if arm == INTACT or arm in found] + [
         arm for arm in arms if arm not in ours
     ]

@@ -236,8 +236,9 @@ def _correlated(found: Mapping[str, Mapping[str, Measured]]) -> Figure:
         "position-correlation",
         "Position code and accuracy beyond the training lengths",
         "Spearman's correlation between the error of each reading and accuracy beyond, over models "
-        "that learned; bars are 95% intervals over resampled models. Below 0: the better the code, "
-        "the better the model on longer examples. Within tasks: mean ranks of each task taken off.",
+        "that learned; bars are 95% intervals over resampled encodings, over tasks for one "
+        "encoding alone. Below 0: the better the code, the better the model on longer examples. "
+        "Within tasks: mean ranks of each task taken off.",
         "reading",
         "rank correlation",
         (Panel("correlation", (line("none", "chance", at, 0.0), *series)),),

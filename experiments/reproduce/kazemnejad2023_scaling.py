@@ -69,7 +69,8 @@ def scaling_findings(
         (
             "Factors on attention scores are chosen on examples of the shorter half of the test "
             "lengths, none of which is a test example. Mean change of accuracy at these lengths "
-            f"and at longer ones: {'; '.join(told)}. {learned.sum()} NoPE models that learned.",
+            f"and at longer ones: {'; '.join(told)}. {learned.sum()} NoPE models that learned, "
+            "tasks weighted alike.",
         ),
     )
 

@@ -22,7 +22,7 @@ from experiments.contest import Contest
 from experiments.measure import Place, Split
 from experiments.measurements import COLUMNS, table
 from experiments.report.data import ReportData
-from experiments.tournament import fits_at, place_by_place, through_the_stream
+from experiments.tournament import place_by_place, statistics_at, through_the_stream
 from experiments.use_verdict import use_verdicts
 from nope_interp.config import TransformerConfig
 from nope_interp.constructions.planted import N_CTX, plant
@@ -246,7 +246,7 @@ def with_tournaments(report: ReportData) -> ReportData:
     on_random = same | {"tokens": "random", "begin_token": True}
     rows = [
         *through_the_stream(contest, context=on_text),
-        *place_by_place(contest, fits_at(contest, places), context=on_text),
+        *place_by_place(contest, statistics_at(contest, places), context=on_text),
         *through_the_stream(nothing_lost, context=on_random),
     ]
     measurements = pd.concat([report.measurements, table(rows)], ignore_index=True)

@@ -450,7 +450,7 @@ def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportD
     assert [(row["arm"], row["control"]) for row in first["others"]] == [
         ("without counting, by LEACE", "random subspace"),
         ("without the positional subspace", "random subspace"),
-        ("attention to the first token frozen", "to the second token"),
+        ("attention to the first token frozen", "frozen at each position"),
     ]
     for row in first["others"]:
         for control, found in (("", row["increase"]), (row["control"], row["of_control"])):

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from nope_interp.errors import UserError
 from nope_interp.exact_match import exact_matches
-from nope_interp.interventions import freeze_attention_to, intervene, mean_attention_to
+from nope_interp.interventions import (
+    _frozen,
+    freeze_first_attention,
+    intervene,
+    mean_first_attention,
+    without_position,
+)
 from nope_interp.layer_positions import layer_positions
 from nope_interp.losses import logits_at, sequence_losses
 from nope_interp.sites import hook_name
@@ -200,50 +206,56 @@ def test_precision_is_the_models() -> None:
         assert torch.equal(in_double, logits(built))
 
 
-@pytest.mark.parametrize("key", [0, 2])
 @pytest.mark.parametrize("name", ["ours", "gpt2", "llama", "gemma", "gemma3", "gpt_neox"])
-def test_attention_to_a_position_is_frozen_and_the_rest_keeps_its_proportions(
-    name: str, key: int
+def test_attention_to_the_first_token_is_frozen_and_the_rest_keeps_its_proportions(
+    name: str,
 ) -> None:
     built = model(name)
     before = logits(built)
     patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in range(2)]
     intact = torch.stack([activations(built, pattern) for pattern in patterns])
-    shares = mean_attention_to(key, built, TOKENS, batch_size=1)
-    # Later queries, until the position leaves the window.
-    seeing = [
-        slice(key + 1, key + min(found.window or TOKENS.shape[1], TOKENS.shape[1]))
-        for found in layer_positions(built)
-    ]
-    for layer, queries in enumerate(seeing):
-        expected = intact[layer, :, :, queries, key].mean(dim=(0, 2))
-        torch.testing.assert_close(shares[layer], expected, rtol=1e-5, atol=1e-7)
-    with freeze_attention_to(key, built, shares) as frozen:
-        changed = logits(built)
-        first = activations(built, patterns[0])
-        frozen.verify()
-    given = first[:, :, seeing[0], key]
-    torch.testing.assert_close(
-        given, shares[0][None, :, None].expand_as(given), rtol=1e-5, atol=1e-7
-    )
-    for other in (slice(0, key + 1), slice(seeing[0].stop, None)):
-        assert torch.equal(first[:, :, other], intact[0, :, :, other])
-    torch.testing.assert_close(first.sum(dim=-1), torch.ones_like(first[..., 0]))
-    keys = [k for k in range(TOKENS.shape[1]) if k != key]
-    others = [rows[:, :, seeing[0]][..., keys] for rows in (first, intact[0])]
-    proportions = [rows / rows.sum(dim=-1, keepdim=True) for rows in others]
-    torch.testing.assert_close(*proportions, rtol=1e-4, atol=1e-6)
-    assert (changed - before).abs().max() > 1e-3 * before.abs().max()
-    assert torch.equal(logits(built), before)
+    shares = mean_first_attention(built, TOKENS, batch_size=1)
+    torch.testing.assert_close(shares, intact[..., 0].mean(dim=1), rtol=1e-5, atol=1e-7)
+    flat = without_position(shares)
+    for layer, found in enumerate(layer_positions(built)):
+        # The first token leaves the window.
+        end = min(found.window or TOKENS.shape[1], TOKENS.shape[1])
+        mean = shares[layer, :, 1:end].mean(dim=-1, keepdim=True)
+        torch.testing.assert_close(flat[layer, :, 1:end], mean.expand(-1, end - 1))
+        assert not flat[layer, :, end:].any()
+    for frozen_to in (shares, flat):
+        with freeze_first_attention(built, frozen_to) as frozen:
+            changed = logits(built)
+            first = activations(built, patterns[0])
+            frozen.verify()
+        window = layer_positions(built)[0].window or TOKENS.shape[1]
+        given = first[:, :, 1:window, 0]
+        wanted = frozen_to[0, :, 1:window].expand_as(given)
+        torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-7)
+        for other in (slice(0, 1), slice(window, None)):
+            assert torch.equal(first[:, :, other], intact[0, :, :, other])
+        torch.testing.assert_close(first.sum(dim=-1), torch.ones_like(first[..., 0]))
+        others = [rows[:, :, 1:, 1:] for rows in (first, intact[0])]
+        proportions = [rows / rows.sum(dim=-1, keepdim=True) for rows in others]
+        torch.testing.assert_close(*proportions, rtol=1e-4, atol=1e-6)
+        assert not torch.equal(changed, before)
+        assert torch.equal(logits(built), before)
+
+
+def test_a_head_that_all_but_ignores_the_rest_is_frozen_without_overflow() -> None:
+    weight = torch.tensor([1.0, 5.5e-42])
+    pattern = torch.stack([torch.tensor([1.0, 0.0]), weight])[None, None]
+    frozen = _frozen(pattern, torch.tensor([[1.0, 0.5]]))
+    torch.testing.assert_close(frozen[0, 0, 1], torch.tensor([0.5, 0.5]))
 
 
 @pytest.mark.parametrize("name", ["gpt_neo", "opt", "t5"])
 def test_bridges_that_show_patterns_without_using_them_are_refused(name: str) -> None:
     built = model(name)
-    shares, hooks = mean_attention_to(0, built, TOKENS), attached(built)
+    shares, hooks = mean_first_attention(built, TOKENS), attached(built)
     with (
         pytest.raises(UserError, match="computes attention past its pattern hooks"),
-        freeze_attention_to(0, built, shares),
+        freeze_first_attention(built, shares),
     ):
         pass
     assert attached(built) == hooks
@@ -253,13 +265,18 @@ def test_wrong_shares_are_refused() -> None:
     built = model("ours")
     for shares, sentence in [
         (
-            torch.zeros(3, 2),
-            r"shares have shape \(3, 2\): give one for each layer and head, \(2, 3",
+            torch.zeros(3, 2, 9),
+            r"shares have shape \(3, 2, 9\): give one for each layer and head, \(2, 3",
         ),
-        (torch.full((2, 3), 1.1), "lie from 0 to 1"),
-        (torch.full((2, 3), float("nan")), "lie from 0 to 1"),
+        (torch.full((2, 3, 9), 1.1), "lie from 0 to 1"),
+        (torch.full((2, 3, 9), float("nan")), "lie from 0 to 1"),
     ]:
-        with pytest.raises(UserError, match=sentence), freeze_attention_to(0, built, shares):
+        with pytest.raises(UserError, match=sentence), freeze_first_attention(built, shares):
             pass
-    with pytest.raises(UserError, match="at least 2 tokens"):
-        mean_attention_to(0, built, TOKENS[:, :1])
+    with (
+        freeze_first_attention(built, torch.zeros(2, 3, 4)),
+        pytest.raises(UserError, match="shares are of 4 positions, sequences of"),
+    ):
+        logits(built)
+    with pytest.raises(UserError, match="at least two tokens"):
+        mean_first_attention(built, TOKENS[:, :1])

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from nope_interp.constructions.planted import N_CTX, PLANTS, Planted, decoy, plant
 from nope_interp.errors import UserError
-from nope_interp.interventions import freeze_attention_to, intervene, mean_attention_to
+from nope_interp.interventions import (
+    freeze_first_attention,
+    intervene,
+    mean_first_attention,
+    without_position,
+)
 from nope_interp.streams import stream
 
 NAMES = (*PLANTS, "decoy")
@@ -200,12 +205,10 @@ def test_a_frozen_share_of_the_begin_token_ends_counting(seed: int) -> None:
     for name in ("counting", "decoy"):
         built = planted(name, seed)
         tokens = built.sequences(N_SEQUENCES, seed=100)
-        shares = mean_attention_to(0, built.model, tokens)
+        shares = mean_first_attention(built.model, tokens)
         # Theorem 1's head weighs the begin token by 1/m.
-        assert float(shares[0, 0]) == pytest.approx(
-            float((1 / torch.arange(2, 33)).mean()), rel=1e-5
-        )
-        with freeze_attention_to(0, built.model, shares):
+        torch.testing.assert_close(shares[0, 0], 1 / torch.arange(1, 33), rtol=1e-5, atol=0)
+        with freeze_first_attention(built.model, without_position(shares)):
             assert built.chance < built.losses(built.model, tokens).mean() < built.chance + 1.2
 
 

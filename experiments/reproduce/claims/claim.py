@@ -67,7 +67,7 @@ class Claim:
         """What the test says of a measured number; NaN stands for one that could not be taken."""
         if math.isnan(value):
             return "not measured" if self.needs else "not testable here"
-        return "reproduced" if self.low <= ci_low <= ci_high <= self.high else "not reproduced"
+        return "reproduced" if self.low < ci_low <= ci_high < self.high else "not reproduced"
 
 
 @dataclass(frozen=True)
