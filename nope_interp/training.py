@@ -6,6 +6,7 @@ state to keep is the weights and the optimiser's moments.
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
+from nope_interp.blanks import Blanks
 from nope_interp.checkpoints import load_tensors, load_weights, save_tensors
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
@@ -25,6 +27,8 @@ from nope_interp.transformer import HookedTransformer
 
 # Given the model, in evaluation mode, after as many optimiser steps.
 Watch = Callable[[int, HookedTransformer], None]
+# Of a model on tokens, of which those marked are the answers.
+Loss = Callable[[HookedTransformer, Tensor, Tensor], Tensor]
 
 
 def watched_steps(steps: int) -> list[int]:
@@ -63,6 +67,7 @@ def train(
     *,
     state_path: Path | None = None,
     watch: Watch | None = None,
+    blanks: Blanks | None = None,
     device: str = "cpu",
     show_progress: bool = True,
 ) -> HookedTransformer:
@@ -77,6 +82,8 @@ def train(
         watch: called with the model at each of `watched_steps`, before the state of that step is
             kept; a training that goes on from a state calls it for later steps only. It changes no
             bit of the training as long as it leaves the weights alone.
+        blanks: hides the answers, which the model then fills in all at once; None predicts one
+            token after the other.
         device: a torch device.
         show_progress: draw a bar with the loss on standard error.
 
@@ -84,18 +91,22 @@ def train(
     is damaged or of another training, where it should be compiled and cannot be, and where the loss
     stops being finite.
     """
-    check_trainable(config, training, task)
+    check_trainable(config, training, task, blanks)
     if training.compile:
         _check_compiler(device)
     model = HookedTransformer(config).to(device)
     optimizer = _optimizer(model, training)
     header = {"config": config.to_dict(), "training": training.to_dict(), "task": task.name}
+    if blanks is not None:
+        header["blanks"] = asdict(blanks)
+    loss_of = masked_loss if blanks is None else blanks.loss
     start = _restore(state_path, header, model, optimizer)
     watched = watched_steps(training.steps)
     if watch is not None and start == 0:
         watch(0, model.eval())
     model.train()
-    for step, loss in _steps(model, optimizer, training, task, start, device, show_progress):
+    steps = _steps(model, optimizer, training, task, loss_of, start, device, show_progress)
+    for step, loss in steps:
         if not math.isfinite(loss):
             raise UserError(
                 f"the loss is {loss} at step {step}: lower the learning rate or the init scale."
@@ -114,6 +125,7 @@ def _steps(
     optimizer: torch.optim.Optimizer,
     training: TrainingConfig,
     task: Task,
+    loss_of: Loss,
     start: int,
     device: str,
     show_progress: bool,
@@ -127,7 +139,8 @@ def _steps(
         disable=not show_progress,
     )
     in_bfloat16 = training.precision == "bfloat16"
-    loss_of = torch.compile(masked_loss) if training.compile else masked_loss
+    if training.compile:
+        loss_of = torch.compile(loss_of)
     for step in bar:
         generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
         tokens, predicted = task.batch(training.batch_size, training.seq_len, generator)
@@ -147,7 +160,9 @@ def _steps(
         yield step, value
 
 
-def check_trainable(config: TransformerConfig, training: TrainingConfig, task: Task) -> None:
+def check_trainable(
+    config: TransformerConfig, training: TrainingConfig, task: Task, blanks: Blanks | None = None
+) -> None:
     """Raise UserError where the sizes of config, training and task do not fit."""
     if training.seq_len > config.n_ctx:
         raise UserError(
@@ -161,7 +176,7 @@ def check_trainable(config: TransformerConfig, training: TrainingConfig, task: T
         )
     # A task that cannot fill a batch says so now, before a progress bar is drawn.
     task.batch(1, training.seq_len, torch.Generator().manual_seed(0))
-    if not config.causal:
+    if not config.causal and blanks is None:
         raise UserError(
             "a bidirectional model sees the token it should predict: train causal ones."
         )

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from nope_interp.blanks import Blanks
 from nope_interp.config import Positions, TransformerConfig
 from nope_interp.exact_match import exact_matches
 from nope_interp.tasks.answers import AnswerTask, TaskSplit, dataset
-from nope_interp.training import train
+from nope_interp.training import Watch, train
 from nope_interp.training_config import TrainingConfig
 from nope_interp.transformer import HookedTransformer
 
@@ -37,9 +38,14 @@ def trained_to_answer(
     steps: int,
     seed: int,
     positions: Positions = "none",
+    watch: Watch | None = None,
+    blanks: Blanks | None = None,
     device: str = "cpu",
 ) -> HookedTransformer:
-    """A model trained on the task's training lengths, with room for its test lengths."""
+    """A model trained on the task's training lengths, with room for its test lengths.
+
+    `watch` and `blanks` are those of `nope_interp.training.train`.
+    """
 
     def room(lengths: Sequence[int]) -> int:
         return max((task.n_tokens(length) for length in lengths), default=0)
@@ -56,6 +62,8 @@ def trained_to_answer(
         TransformerConfig.from_dict({**sizes.model, **own}),
         TrainingConfig(**{**sizes.training, **schedule, "seed": seed}),
         task,
+        watch=watch,
+        blanks=blanks,
         device=device,
         show_progress=False,
     )

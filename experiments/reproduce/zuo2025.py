@@ -22,25 +22,20 @@ from experiments.reproduce.findings import (
     line,
     over_seeds,
 )
-from experiments.reproduce.zuo2025_trained import PRESETS, trained_findings
+from experiments.reproduce.zuo2025_presets import PRESETS
+from experiments.reproduce.zuo2025_scores import PLACES, SCORES, read_rows
+from experiments.reproduce.zuo2025_trained import trained_findings
 from nope_interp.config import TransformerConfig
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from nope_interp.theory import LayerLaw
 from nope_interp.transformer import HookedTransformer
 from probes.regression import LinearProbe
-from probes.similarity import (
-    adjacency_a,
-    adjacency_b,
-    adjacency_c,
-    cosine_profile,
-    cosine_similarity,
-)
+from probes.similarity import cosine_profile, cosine_similarity
 from probes.variance import VarianceProbe
 
 Array = np.ndarray
 
-SCORES = {"A": adjacency_a, "B": adjacency_b, "C": adjacency_c}
 BASE = "base"
 BIDIRECTIONAL = "bidirectional"
 
@@ -76,16 +71,6 @@ _BEYOND: dict[str, dict[str, Any]] = {
     BIDIRECTIONAL: {"causal": False},
 }
 SETTINGS = _IN_RANGE | _BEYOND
-_SITES = {
-    "attn_out": "attention",
-    "resid_mid": "after it",
-    "mlp_out": "MLP",
-    "resid_post": "block",
-}
-_PLACES = (
-    "embedding",
-    *(f"{layer} {site}" for layer in ("first", "middle", "last") for site in _SITES.values()),
-)
 _SEQUENCES = 16
 _LAW_SEQUENCES = 256  # enough for the mean cosine to tell the law from sqrt(i/j)
 _PROBE_SEQUENCES = 32  # to fit on, and as many held out
@@ -105,7 +90,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         name: cells.per_seed(
             name,
             config.seeds,
-            lambda seed, changes=changes: _scores(_changed(base, seed, changes), device),  # type: ignore[misc]
+            lambda seed, changes=changes: _read(_changed(base, seed, changes), device),  # type: ignore[misc]
         )
         for name, changes in SETTINGS.items()
     }
@@ -174,34 +159,8 @@ def _tokens(config: TransformerConfig, count: int) -> Tensor:
     return torch.randint(config.d_vocab, (count, config.n_ctx), generator=generator)
 
 
-def _places(config: TransformerConfig) -> list[str]:
-    """The hooks of `_PLACES`: layers first, middle and last."""
-    layers = (0, (config.n_layers - 1) // 2, config.n_layers - 1)
-    return [hook_name(0, "resid_pre")] + [
-        hook_name(layer, site) for layer in layers for site in _SITES
-    ]
-
-
-def _scores(config: TransformerConfig, device: str) -> dict[str, Array]:
-    """Scores A, B, C at `_PLACES` and after every block, and the mean cosine matrices."""
-    model = HookedTransformer(config).to(device)
-    blocks = [hook_name(layer, "resid_post") for layer in range(config.n_layers)]
-    found: dict[str, Array] = {}
-    matrices: dict[str, Array] = {}
-
-    def listen(activations: Tensor, name: str) -> None:
-        cosines = cosine_similarity(activations).cpu()
-        matrices[name] = cosines.mean(dim=0).numpy()
-        found[name] = np.array([score(cosines).mean().item() for score in SCORES.values()])
-
-    names = dict.fromkeys([*_places(config), *blocks])
-    listeners = {name: partial(listen, name=name) for name in names}
-    stream(model, _tokens(config, _SEQUENCES), listeners)
-    return {
-        "places": np.stack([found[name] for name in _places(config)]),
-        "blocks": np.stack([found[name] for name in blocks]),
-        "cosines": np.stack([matrices[name] for name in _places(config)]),
-    }
+def _read(config: TransformerConfig, device: str) -> dict[str, Array]:
+    return read_rows(HookedTransformer(config).to(device), _tokens(config, _SEQUENCES))
 
 
 def _first_cosines(config: TransformerConfig, device: str) -> dict[str, Array]:
@@ -260,7 +219,7 @@ def log_variance_differences(
 
 
 def _map(found: Mapping[str, Mapping[str, Array]]) -> Figure:
-    at = np.arange(len(_PLACES))
+    at = np.arange(len(PLACES))
     panels = [
         Panel(
             f"adjacency {score}",
@@ -280,7 +239,7 @@ def _map(found: Mapping[str, Mapping[str, Array]]) -> Figure:
         "adjacency",
         tuple(panels),
         claims=("every-layer", "embedding", "first-layer", "bidirectional", "hyperparameters"),
-        ticks=_PLACES,
+        ticks=PLACES,
         heat_about=0.5,
     )
 
@@ -297,7 +256,7 @@ def _matrices(length: int, cosines: Float[Array, "seed place pos pos"]) -> Figur
                 for i, row in zip(shown, matrix, strict=True)
             ),
         )
-        for place, matrix in zip(_PLACES, means, strict=True)
+        for place, matrix in zip(PLACES, means, strict=True)
     ]
     return Figure(
         "cosines",

@@ -1,13 +1,14 @@
-"""Zuo et al. 2025, their four tasks: is the pattern still there in models that have learned?"""
+"""Zuo et al. 2025, their four tasks: adjacency and variance through training, and how they change
+with sizes; and models without the causal mask, trained on the same tasks."""
 
 from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from experiments.reproduce.answering import LEARNED, Sizes, accuracies, trained_to_answer
+from experiments.reproduce.answering import LEARNED, accuracies, trained_to_answer
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Array,
@@ -15,64 +16,65 @@ from experiments.reproduce.findings import (
     Figure,
     Findings,
     Panel,
+    Series,
     curve,
     line,
     over_seeds,
+    slope,
 )
+from experiments.reproduce.zuo2025_control import control_findings
+from experiments.reproduce.zuo2025_presets import Preset
+from experiments.reproduce.zuo2025_scores import SCORES, read_rows
+from experiments.reproduce.zuo2025_sweep import sweep_findings
 from nope_interp.checkpoints import bidirectional_twin
-from nope_interp.sites import hook_name
-from nope_interp.streams import Listener, stream
-from nope_interp.tasks.answers import dataset
-from nope_interp.tasks.registry import make_answer_task
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.training import watched_steps
 from nope_interp.transformer import HookedTransformer
-from probes.similarity import adjacency_a, cosine_similarity
 
-# The lengths that each task is trained on: three digits, or words of up to eight letters.
-TASKS = {
-    "zuo-addition": range(3, 4),
-    "reversal": range(2, 9),
-    "indexing": range(2, 9),
-    "ordering": range(2, 9),
-}
-_SCORED = 200  # held-out examples of each length
-_READ = 64  # held-out sequences whose rows are compared
+# Arrays of one task, seeds along the first axis and watched steps along the second.
+Found = Mapping[str, Mapping[str, Array]]
 
 
-PRESETS = {
-    "tiny": Sizes(
-        model={"n_layers": 4, "d_model": 64, "n_heads": 4},
-        training={"batch_size": 64, "learning_rate": 2e-3, "weight_decay": 0.05},
-        steps=2500,
-    ),
-}
+def trained_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
+    """The four tasks through training, the sweep, and the control without the causal mask."""
+    through = _through_training(config, preset, cells)
+    return through.and_of(sweep_findings(config, preset, cells)).and_of(
+        control_findings(config, preset, cells)
+    )
 
 
-def trained_findings(config: ReproduceConfig, sizes: Sizes, cells: Cells) -> Findings:
-    """Adjacency and variance in trained models, beside what they were before training."""
+def _through_training(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
+    sizes = preset.sizes
     steps = config.scaled("training", sizes.steps)
-    found = {
-        task: cells.per_seed(task, config.seeds, partial(_trained, sizes, task, steps))
-        for task in TASKS
-    }
-    learned = {task: cell["accuracy"] >= LEARNED for task, cell in found.items()}
+    found = cells.side_by_side(
+        {task: partial(_watched, preset, task, steps) for task in preset.lengths}, preset.seeds
+    )
+    learned = {task: cell["accuracy"][:, -1] >= LEARNED for task, cell in found.items()}
     by_task = {
-        task: over_seeds(cell["adjacency_trained"][learned[task]], lambda means: means.min(axis=-1))
+        task: over_seeds(_above_unmasked(cell)[learned[task]], lambda means: means.min(axis=-1))
         for task, cell in found.items()
         if learned[task].sum() > 1  # for an interval
     }
     claims = {}
     if len(by_task) > 1:
-        claims["trained"] = min(by_task.values(), key=lambda measured: measured.ci_low)
+        claims["trained"] = min(by_task.values(), key=lambda measured: measured.value)
     lacking = [
         f"{task}: {(~of_task).sum()} of {len(of_task)} models"
         for task, of_task in learned.items()
         if not of_task.all()
     ]
+    watched = np.array(watched_steps(steps))
     return Findings(
         claims,
-        (_adjacency(found), _variance(found), _accuracy(found)),
-        setting=f"{len(config.seeds)} models of {sizes.model['n_layers']} layers and width "
-        f"{sizes.model['d_model']} trained on each of {len(TASKS)} tasks for {steps} steps",
+        (
+            _adjacency(found),
+            _through(found, watched),
+            _variance(found),
+            _trend(found, watched),
+            _accuracy(found),
+        ),
+        setting=f"{preset.n_seeds} models of {sizes.model['n_layers']} layers and width "
+        f"{sizes.model['d_model']} trained on each of {len(found)} tasks for {steps} steps",
         notes=(
             f"Trained models that answer fewer than {LEARNED:g} of held-out prompts exactly are "
             f"left out of the claim: {'; '.join(lacking) or 'none'}. The claim is on the task "
@@ -83,70 +85,111 @@ def trained_findings(config: ReproduceConfig, sizes: Sizes, cells: Cells) -> Fin
     )
 
 
-def _trained(sizes: Sizes, name: str, steps: int, seed: int) -> dict[str, Array]:
-    """Accuracy, and scores after every block, of a model before and after training."""
-    task = make_answer_task(name, training_lengths=TASKS[name], test_lengths=())
-    model = trained_to_answer(task, sizes, steps=steps, seed=seed)
-    accuracy = accuracies(model, task, _SCORED, "validation", seed).mean()
-    longest = max(TASKS[name])
-    read_on = dataset(task, _READ, split="validation", seed=seed, lengths=[longest])[longest]
-    tokens = read_on.tokens[:, : int(read_on.length.min())]  # no padding
-    twins = {
-        "random": HookedTransformer(model.config),
-        "trained": model,
-        "unmasked": bidirectional_twin(model),
+def _above_unmasked(cell: Mapping[str, Array]) -> Float[Array, "seed layer"]:
+    """Adjacency A of trained models less that of their weights without the causal mask."""
+    return cell["blocks"][:, -1, :, 0] - cell["unmasked"][:, -1, :, 0]
+
+
+def _watched(preset: Preset, name: str, steps: int, seed: int) -> dict[str, Array]:
+    """What `_state` says of a model at each of `watched_steps`."""
+    task, tokens = preset.task(name), preset.read_on(name, seed)
+    states: list[dict[str, Array]] = []
+
+    def watch(step: int, model: HookedTransformer) -> None:
+        states.append(_state(model, task, tokens, preset.n_scored, seed))
+
+    trained_to_answer(task, preset.sizes, steps=steps, seed=seed, watch=watch)
+    return {what: np.stack([state[what] for state in states]) for what in states[0]}
+
+
+def _state(
+    model: HookedTransformer,
+    task: AnswerTask,
+    tokens: Int[Tensor, "sequence pos"],
+    n_scored: int,
+    seed: int,
+) -> dict[str, Array]:
+    """Accuracy; scores and variances after every block, with and without the causal mask. Position
+    0, the begin token's, is left out."""
+    rows = read_rows(model, tokens, first=1)
+    unmasked = read_rows(bidirectional_twin(model), tokens, first=1)
+    return {
+        "accuracy": np.array(accuracies(model, task, n_scored, "validation", seed).mean()),
+        "blocks": rows["blocks"],
+        "variance": rows["variance"],
+        "unmasked": unmasked["blocks"],
+        "unmasked_variance": unmasked["variance"],
     }
-    read = {kind: _read(twin, tokens) for kind, twin in twins.items()}
-    return {"accuracy": np.array(accuracy)} | {
-        f"{what}_{kind}": values for kind, scores in read.items() for what, values in scores.items()
-    }
 
 
-def _read(model: HookedTransformer, tokens: Tensor) -> dict[str, Array]:
-    """Adjacency A by block; mean variance of a row by block and position. Position 0, the begin
-    token's, is left out."""
-    adjacency: list[Array] = []
-    variance: list[Array] = []
+def variance_trend(variance: Float[Array, "*rows pos"]) -> Float[Array, "*rows"]:
+    """How the variance of rows falls with position: the slope of its logarithm over that of the
+    number of tokens seen, by least squares.
 
-    def listen(activations: Tensor) -> None:
-        rows = activations[:, 1:]
-        adjacency.append(adjacency_a(cosine_similarity(rows)).mean().numpy())
-        variance.append(rows.var(dim=-1).mean(dim=0).double().numpy())
-
-    blocks = range(model.config.n_layers)
-    listeners: dict[str, Listener] = {hook_name(b, "resid_post"): listen for b in blocks}
-    stream(model, tokens, listeners, batch_size=len(tokens))
-    return {"adjacency": np.stack(adjacency), "variance": np.stack(variance)}
+    The rows are those of positions 1, 2, ..., which see 2, 3, ... tokens. The law of Chi et al.
+    2023, 1/m after m tokens, is -1; variances that know no position are 0.
+    """
+    return slope(np.arange(2, variance.shape[-1] + 2), variance)
 
 
-def _adjacency(found: Mapping[str, Mapping[str, Array]]) -> Figure:
+def _adjacency(found: Found) -> Figure:
     panels = []
     for task, cell in found.items():
-        layers = np.arange(cell["adjacency_trained"].shape[1])
-        series = (
+        blocks = cell["blocks"]
+        layers = np.arange(blocks.shape[2])
+        series = [
             line("no pattern", "chance", layers, 0.5),
-            curve("trained", "measured", layers, cell["adjacency_trained"]),
-            curve("before training", "measured", layers, cell["adjacency_random"]),
-            curve("without the causal mask", "measured", layers, cell["adjacency_unmasked"]),
-        )
-        panels.append(Panel(task, series))
+            curve("trained", "measured", layers, blocks[:, -1, :, 0]),
+            curve("before training", "measured", layers, blocks[:, 0, :, 0]),
+            curve("without the causal mask", "measured", layers, cell["unmasked"][:, -1, :, 0]),
+        ]
+        series += [
+            curve(f"trained, score {score}", "measured", layers, blocks[:, -1, :, i])
+            for i, score in enumerate(SCORES)
+            if i
+        ]
+        panels.append(Panel(task, tuple(series)))
     return Figure(
         "trained",
         "Adjacency in trained models",
-        "Adjacency A after each block, on held-out examples, position 0 left out. Prompts and "
-        "answers have a structure of their own: the trained weights without the causal mask show "
-        "what that gives.",
+        "Adjacency A, and B and C where it is said, after each block, on held-out examples, "
+        "position 0 left out. Prompts and answers have a structure of their own: the trained "
+        "weights without the causal mask show what that gives.",
         "layer",
-        "adjacency A",
+        "adjacency",
         tuple(panels),
         claims=("trained",),
     )
 
 
-def _variance(found: Mapping[str, Mapping[str, Array]]) -> Figure:
+def _through(found: Found, steps: Int[Array, " step"]) -> Figure:
     panels = []
     for task, cell in found.items():
-        variance = cell["variance_trained"]
+        blocks, unmasked = cell["blocks"][..., 0], cell["unmasked"][..., 0]
+        series = [
+            line("no pattern", "chance", steps + 1, 0.5),
+            curve("share of prompts answered", "reference", steps + 1, cell["accuracy"]),
+            *_by_layer(steps, blocks),
+            curve("without the mask, mean of layers", "measured", steps + 1, unmasked.mean(axis=2)),
+        ]
+        panels.append(Panel(task, tuple(series)))
+    return Figure(
+        "through-training",
+        "Adjacency through training",
+        "Adjacency A after each block at optimiser steps 0, 1, 2, 4, ..., and beside it the share "
+        "of held-out prompts of the training lengths that are answered exactly.",
+        "optimiser steps, plus 1",
+        "adjacency A, or share of prompts",
+        tuple(panels),
+        claims=("trained",),
+        log="x",
+    )
+
+
+def _variance(found: Found) -> Figure:
+    panels = []
+    for task, cell in found.items():
+        variance = cell["variance"][:, -1]
         position = np.arange(1, variance.shape[2] + 1)
         series = [
             curve(f"layer {layer}", "measured", position, variance[:, layer])
@@ -165,10 +208,40 @@ def _variance(found: Mapping[str, Mapping[str, Array]]) -> Figure:
     )
 
 
-def _accuracy(found: Mapping[str, Mapping[str, Array]]) -> Figure:
+def _trend(found: Found, steps: Int[Array, " step"]) -> Figure:
+    panels = []
+    for task, cell in found.items():
+        unmasked = variance_trend(cell["unmasked_variance"]).mean(axis=2)
+        series = (
+            line("no trend", "chance", steps + 1, 0.0),
+            *_by_layer(steps, variance_trend(cell["variance"])),
+            curve("without the mask, mean of layers", "measured", steps + 1, unmasked),
+        )
+        panels.append(Panel(task, series))
+    return Figure(
+        "variance-through-training",
+        "Trend of the variance through training",
+        "How the mean variance of a row falls with position, after each block: slope of its "
+        "logarithm over that of the number of tokens seen. The law 1/m would be -1.",
+        "optimiser steps, plus 1",
+        "slope",
+        tuple(panels),
+        claims=("trained",),
+        log="x",
+    )
+
+
+def _by_layer(steps: Int[Array, " step"], values: Float[Array, "seed step layer"]) -> list[Series]:
+    return [
+        curve(f"layer {layer}", "measured", steps + 1, values[:, :, layer])
+        for layer in range(values.shape[2])
+    ]
+
+
+def _accuracy(found: Found) -> Figure:
     at = np.arange(len(found))
     accuracy: Float[Array, "seed task"] = np.stack(
-        [cell["accuracy"] for cell in found.values()], axis=1
+        [cell["accuracy"][:, -1] for cell in found.values()], axis=1
     )
     return Figure(
         "trained-accuracy",
