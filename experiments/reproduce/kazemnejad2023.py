@@ -1,5 +1,5 @@
 """Kazemnejad et al. 2023 (arXiv 2305.19466): Theorems 1 and 2 as weights, run and held exact; with
-a preset, the encodings' length generalisation too."""
+a preset, length generalisation too, by encodings and by formats of scratchpads."""
 
 from functools import partial
 
@@ -19,6 +19,7 @@ from experiments.reproduce.findings import (
 )
 from experiments.reproduce.kazemnejad2023_lengths import length_findings
 from experiments.reproduce.kazemnejad2023_presets import PRESETS
+from experiments.reproduce.kazemnejad2023_scratchpads import scratchpad_findings
 from nope_interp.config import TransformerConfig
 from nope_interp.constructions.kazemnejad import (
     POSITION,
@@ -64,7 +65,10 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
     if config.preset is None:
         return theorems
-    return theorems.and_of(length_findings(config, PRESETS[config.preset], cells, device))
+    preset = PRESETS[config.preset]
+    return theorems.and_of(length_findings(config, preset, cells, device)).and_of(
+        scratchpad_findings(config, preset.scratchpads, cells, device)
+    )
 
 
 def _tokens(length: int, seed: int) -> Tensor:
