@@ -12,7 +12,8 @@ What all four codes are worth is what the model loses without any of them. A cod
 
 Surely means by the 95% interval over held-out sequences, widened (Bonferroni, Student's tails) for
 the number of codes. Where the model does not surely lose anything without all four there is nothing
-to share out, and every code is `undecided`.
+to share out, and where it does not surely do better as it is than one that sees no context there is
+nothing that it uses: then every code is `undecided`.
 
 The words speak of what the interventions change. Similarity is made by pooling earlier tokens, and
 to take it away undoes the pooling: a model that uses what was pooled, in whatever order, is called
@@ -96,6 +97,8 @@ class UseVerdict:
             f"Without its four position codes the {self.variant} model loses {value:.3g} nats more "
             f"[{low:.3g}, {high:.3g}], on top of {self.intact[0]:.3g} (chance {self.chance:.3g})"
         )
+        if self.intact[2] >= self.chance:
+            return f"{start}: it does not surely do better than chance as it is."
         if self.of_stream[0].needed is None:
             return f"{start}: what it does not surely lose cannot be shared out."
         said = "; ".join(_words(word, self.of_stream) for word in WORDS)
@@ -154,10 +157,15 @@ def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
     """
     there = _at(losses, layer, site)
     uses = [_use(there, code, layer, site) for code in CODES]
-    if any(use.word == "used" for use in uses):
-        return uses
     # What all are worth has to come from somewhere.
+    if any(use.word == "used" for use in uses) and _beats_chance(there):
+        return uses
     return [replace(use, word="undecided") for use in uses]
+
+
+def _beats_chance(there: pd.DataFrame) -> bool:
+    _, _, high = _interval(there, *INTACT_ARM, "nats")
+    return high < float(there.loc[[(*INTACT_ARM, "nats")]].iloc[0]["chance"])
 
 
 def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:

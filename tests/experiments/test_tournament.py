@@ -224,7 +224,7 @@ def test_where_nothing_is_lost_nothing_is_shared_out(untrained: Contest) -> None
         untrained.model,
         untrained.split,
         lambda model, tokens: sequence_losses(untrained.model, tokens) * 0 + 1,
-        1.0,
+        2.0,
     )
     rows = table(through_the_stream(still, context=CONTEXT))
     assert not rows["metric"].isin(["needed", "enough"]).any()
@@ -275,9 +275,11 @@ NOTHING: Numbers = (0.0, -0.01, 0.01)
 MUCH: Numbers = (0.9, 0.8, 1.0)
 
 
-def rows_of_uses(numbers: dict[str, tuple[Numbers, Numbers, Numbers]]) -> pd.DataFrame:
+def rows_of_uses(
+    numbers: dict[str, tuple[Numbers, Numbers, Numbers]], chance: float = 3.0
+) -> pd.DataFrame:
     """The rows of a tournament in which codes have these shares needed and enough, and these
-    increases over their controls."""
+    increases over their controls. As it is the model loses 2 nats."""
     rows = []
     common = {**CONTEXT, "layer": EVERYWHERE, "site": STREAM, "probe": "loss", "control": ""}
 
@@ -286,6 +288,8 @@ def rows_of_uses(numbers: dict[str, tuple[Numbers, Numbers, Numbers]]) -> pd.Dat
         own = {"positions": arm, "metric": metric, "control": control, "value": value}
         rows.append({**common, **own, "ci_low": low, "ci_high": high, "chance": 0.0, "n": 500})
 
+    add("intact", "nats", (2.0, 1.9, 2.1))
+    rows[-1]["chance"] = chance
     for code, (needed, enough, over) in numbers.items():
         for metric, found in (("increase", needed), ("needed", needed)):
             add(without(code), metric, found)
@@ -310,6 +314,16 @@ def test_codes_that_stand_in_for_each_other_are_not_called_unused() -> None:
     """Without all four much is lost, without any one nothing."""
     rows = rows_of_uses(dict.fromkeys(CODES, (NOTHING, NOTHING, NOTHING)))
     assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {"undecided"}
+
+
+@pytest.mark.parametrize(
+    ("chance", "word"), [(2.2, "used"), (2.12, "undecided"), (1.5, "undecided")]
+)
+def test_a_model_that_does_no_better_than_chance_uses_nothing(chance: float, word: str) -> None:
+    rows = rows_of_uses(dict.fromkeys(CODES, (MUCH, MUCH, MUCH)), chance)
+    assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {word}
+    (verdict,) = use_verdicts(rows)
+    assert ("does not surely do better than chance" in verdict.sentence) == (word == "undecided")
 
 
 @pytest.mark.parametrize(
