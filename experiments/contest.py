@@ -59,9 +59,11 @@ def check_enough_to_fit(config: CompareConfig, d_model: int) -> None:
 
 
 def contest_of(config: CompareConfig, subject: Subject) -> Contest:
-    """The model on the source that it was made for, without a begin token where that is text.
+    """The model on the source that it was made for.
 
-    On a task with answers the sequences are examples of the longest training length that fits,
+    Text of pretrained models starts with their begin token, where they have one: without what they
+    always saw in training they may do worse than chance. Ours were trained on text without. On a
+    task with answers the sequences are examples of the longest training length that fits,
     those that are scored from prompts that training never saw, and only answers are scored.
 
     Raises UserError for too few sequences to fit on.
@@ -70,7 +72,10 @@ def contest_of(config: CompareConfig, subject: Subject) -> Contest:
     source = subject.sources[0]
     if isinstance(source, ExampleSource):
         return _of_answers(config, subject, source.task)
-    drawn = partial(source.sequences, seq_len=config.seq_len, begin_token=False, seed=config.seed)
+    begin_token = subject.variant == "pretrained" and source.begin_id is not None
+    drawn = partial(
+        source.sequences, seq_len=config.seq_len, begin_token=begin_token, seed=config.seed
+    )
     split = Split(drawn(config.n_fit, split="fit"), drawn(config.n_held_out, split="held_out"))
     return Contest(
         subject.model,
@@ -79,6 +84,7 @@ def contest_of(config: CompareConfig, subject: Subject) -> Contest:
         float(unigram_losses(split.fit, split.held_out, subject.model.cfg.d_vocab).mean()),
         config.seed,
         config.batch_size,
+        begin_token,
     )
 
 
