@@ -47,13 +47,12 @@ class Outcome:
         return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
 
     @property
-    def named(self) -> str:
-        """The claim's name; where it was not reproduced, with what came instead."""
+    def said(self) -> str:
+        """The verdict; where the claim was not reproduced, with what came instead."""
         if self.verdict != "not reproduced":
-            return self.claim.id
+            return self.verdict
         contradicted = self.claim.contradicts(self.found.ci_low, self.found.ci_high)
-        why = "contradicted" if contradicted else "the interval crosses a bound"
-        return f"{self.claim.id} ({why})"
+        return f"{self.verdict}, {'contradicted' if contradicted else 'uncertain'}"
 
     @property
     def difference(self) -> float:
@@ -99,13 +98,14 @@ class Reproduction(FinishedRun):
 
     @property
     def headline(self) -> str:
-        """How many claims were reproduced, and which were not: contradicted, or too uncertain."""
-        by_verdict: dict[str, list[str]] = {}
+        """How many claims were reproduced, and which were not: contradicted, or uncertain, where
+        the interval crosses a bound."""
+        told: dict[str, list[str]] = {}
         for outcome in self.outcomes:
-            by_verdict.setdefault(outcome.verdict, []).append(outcome.named)
-        reproduced = by_verdict.pop("reproduced", [])
+            told.setdefault(outcome.said, []).append(outcome.claim.id)
+        reproduced = told.pop("reproduced", [])
         parts = [f"{len(reproduced)} of {len(self.outcomes)} claims are reproduced"]
-        parts += [f"{verdict}: {', '.join(ids)}" for verdict, ids in sorted(by_verdict.items())]
+        parts += [f"{said}: {', '.join(ids)}" for said, ids in sorted(told.items())]
         return "; ".join(parts) + "."
 
     def html(self) -> str:

@@ -103,9 +103,9 @@ def test_contradicted_is_told_from_uncertain() -> None:
         Outcome(claim, Measured(1.0, 0.0, 2.0, 5)),
     )
     assert outside.verdict == across.verdict == "not reproduced"
-    assert outside.named == "x (contradicted)"
-    assert across.named == "x (the interval crosses a bound)"
-    assert Outcome(claim, Measured(0.0, -1.0, 0.9, 5)).named == "x"
+    assert outside.said == "not reproduced, contradicted"
+    assert across.said == "not reproduced, uncertain"
+    assert Outcome(claim, Measured(0.0, -1.0, 0.9, 5)).said == "reproduced"
 
 
 def test_the_test_is_said_in_words() -> None:
