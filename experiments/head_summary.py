@@ -46,7 +46,7 @@ def markdown_table(table: pd.DataFrame) -> str:
 def _losses(losses: Sequence[Mapping[str, Any]], ablation: str | None) -> str:
     by_condition = {row["positions"]: row for row in losses if row["variant"] != "random-init twin"}
     intact = by_condition["intact"]
-    text = f"Loss on text {_with_interval(intact)} nats per token"
+    text = f"Loss over all tokens {_with_interval(intact)} nats per token"
     if ablation:
         text += f", {_with_interval(by_condition[ablation])} with {ablation}"
     return f"{text}; token frequencies alone give {intact['chance']:.3g}."

@@ -133,6 +133,7 @@ def compare(
         raise UserError("shards read models as they are: leave the shards or the ablation out.")
     _check_ablation(config)
     if config.model is None:
+        places(config.transformer.n_layers, config.sites, config.layers)  # refuses others
         check_enough_to_fit(config, config.transformer.d_model)
     check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
     run = RunFolder.of(Path(out), config).begin(config)

@@ -8,9 +8,11 @@ away one by one (`tests/experiments/test_linear_probe_at_initialization.py`); th
 only tells the numbers of the run at hand, and what the tests trace them to.
 """
 
+import numpy as np
 import pandas as pd
 
 from experiments.measurements import intact_readings
+from experiments.verdict import widened
 
 _MOST_NAMED = 3
 
@@ -27,6 +29,7 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
         & (readings["metric"] == "mae")
         & (readings["control"] == "")
     ]
+    random_init = _widened(random_init)
     plain = random_init[~random_init["begin_token"]]
     linear = plain[(plain["probe"] == "linear") & (plain["site"] != "resid_pre")]
     if linear.empty:
@@ -36,7 +39,7 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     if blind.empty:
         said += "the linear probe beats chance at every place after the embedding"
     else:
-        said += f"the linear probe is at chance at {_places(blind, len(linear))}"
+        said += f"the linear probe does not surely beat chance at {_places(blind, len(linear))}"
         said += _other_probes_there(plain, blind)
     best = linear.sort_values("value", kind="stable").iloc[0]
     if best["ci_high"] < best["chance"]:
@@ -49,14 +52,14 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     if not begun.empty:
         best = begun.sort_values("value", kind="stable").iloc[0]
         said += (
-            f"; with a begin token, such a constant by design, its best is {_number(best)} at "
+            f"; with a begin token, which is a constant by design, its best is {_number(best)} at "
             f"{_place(best)}"
         )
     return f"{said}. Chance is {linear['chance'].iloc[0]:.3g}."
 
 
 def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
-    """What variance alone reads where the linear probe reads nothing, if it reads anything."""
+    """What variance alone surely reads where the linear probe reads nothing, if anything."""
     first = blind.iloc[0]
     variance = plain[
         (plain["probe"] == "variance")
@@ -69,6 +72,21 @@ def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
         f", though the variance of a row alone reads it there ({_place(first)}: "
         f"{_number(variance.iloc[0])}): it is in even moments, which no linear map reads"
     )
+
+
+def _widened(rows: pd.DataFrame) -> pd.DataFrame:
+    """With intervals that hold for all places of a probe and condition at once, as verdicts do."""
+    n_places = rows.groupby(["probe", "begin_token"], observed=True)["value"].transform("size")
+    numbers = zip(
+        *(rows[name].tolist() for name in ("value", "ci_low", "ci_high", "n")), strict=True
+    )
+    bounds = np.array(
+        [
+            widened(value, low, high, places, n)
+            for (value, low, high, n), places in zip(numbers, n_places.tolist(), strict=True)
+        ]
+    ).reshape(-1, 2)
+    return rows.assign(ci_low=bounds[:, 0], ci_high=bounds[:, 1])
 
 
 def _places(rows: pd.DataFrame, n_all: int) -> str:

@@ -72,7 +72,14 @@ class SweepConfig:
                 f"cannot read the sweep {str(path)!r} ({error.strerror}): give a YAML file."
             ) from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise UserError(f"the sweep {str(path)!r} is not valid YAML ({error}).") from error
+            raise UserError(
+                f"the sweep {str(path)!r} is not valid YAML ({error}): mend that place."
+            ) from error
+        if not isinstance(values, dict):
+            raise UserError(
+                f"the sweep {str(path)!r} holds no named values: give an experiment, and a grid or "
+                "a list of it."
+            )
         return cls.from_dict(values, re.sub(r"[^A-Za-z0-9.]+", "-", path.stem).strip("-.")[:60])
 
     @classmethod

@@ -94,15 +94,19 @@ class UseVerdict:
         """The words for the whole stream, with their numbers."""
         value, low, high = self.worth
         start = (
-            f"Without its four position codes the {self.variant} model loses {value:.3g} nats more "
+            f"On {self.tokens} with{'' if self.begin_token else 'out'} a begin token the "
+            f"{self.variant} model without its four position codes loses {value:.3g} nats more "
             f"[{low:.3g}, {high:.3g}], on top of {self.intact[0]:.3g} (chance {self.chance:.3g})"
         )
         if self.intact[2] >= self.chance:
             return f"{start}: it does not surely do better than chance as it is."
         if self.of_stream[0].needed is None:
-            return f"{start}: what it does not surely lose cannot be shared out."
+            return f"{start}: that may be nothing, so no code has a share in it."
         said = "; ".join(_words(word, self.of_stream) for word in WORDS)
-        return f"{start}: {said}.{self._at_single_places()}"
+        misled = ""
+        if self.intact[0] + value > self.chance:
+            misled = " Who is misled does worse than chance: shares are of all that is lost then."
+        return f"{start}: {said}.{misled}{self._at_single_places()}"
 
     def _at_single_places(self) -> str:
         places = {

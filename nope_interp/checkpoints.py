@@ -63,7 +63,16 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def load_weights(model: HookedTransformer, weights: dict[str, Tensor], path: Path) -> None:
-    """Copy `weights` into `model`; raises UserError where names or shapes do not fit."""
+    """Copy `weights` into `model`.
+
+    Raises UserError where names or shapes do not fit, and for weights that are not finite.
+    """
+    for name, weight in weights.items():
+        if not torch.isfinite(weight).all():
+            raise UserError(
+                f"the checkpoint {str(path)!r} holds NaN or infinite weights at {name}: train it "
+                "again, or give another one."
+            )
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

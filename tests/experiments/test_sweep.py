@@ -245,7 +245,7 @@ def test_malformed_sweeps_are_refused_or_read(values: dict[str, Any]) -> None:
         ("experiment: train\nbase: &a {x: *a}\nlist: [{}]", r"the alias \*a is not allowed"),
         ("experiment: train\ngrid: {seed: &a [*a]}", r"the alias \*a is not allowed"),
         ("experiment: train\ngrid: {seed: [0], seed: [1]}", "'seed' comes twice"),
-        ("", "the sweep is NoneType"),
+        ("", "holds no named values: give an experiment"),
     ],
 )
 def test_malformed_files_are_refused(tmp_path: Path, text: str, sentence: str) -> None:

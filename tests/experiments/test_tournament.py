@@ -231,7 +231,7 @@ def test_where_nothing_is_lost_nothing_is_shared_out(untrained: Contest) -> None
     (verdict,) = use_verdicts(rows)
     assert {use.word for use in verdict.of_stream} == {"undecided"}
     assert all(use.needed is None for use in verdict.of_stream)
-    assert verdict.sentence.endswith("cannot be shared out.")
+    assert verdict.sentence.endswith("no code has a share in it.")
 
 
 def test_the_same_seed_gives_the_same_rows(untrained: Contest) -> None:
