@@ -57,10 +57,11 @@ Found = Mapping[str, Mapping[str, Mapping[str, Array]]]
 def control_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
     """What models with and without the causal mask learn of the tasks."""
     steps = config.scaled("training", preset.control_steps)
+    of_run = preset.seeds(config.seeds)
     found: dict[str, dict[str, Mapping[str, Array]]] = {task: {} for task in preset.lengths}
     for kinds, seeds in (
-        ((_CAUSAL, _BIDIRECTIONAL), preset.seeds),
-        ((_WITH_POSITIONS,), preset.seeds[:1]),
+        ((_CAUSAL, _BIDIRECTIONAL), of_run),
+        ((_WITH_POSITIONS,), of_run[:1]),
     ):
         places = [(task, kind) for task in preset.lengths for kind in kinds]
         cells_of = cells.side_by_side(
@@ -80,7 +81,7 @@ def control_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> F
     return Findings(
         claims,
         (_figure(found),),
-        setting=f"{preset.n_seeds} models with and without the causal mask that fill in their "
+        setting=f"{len(of_run)} models with and without the causal mask that fill in their "
         f"answers, for each task and {steps} steps",
         notes=(
             "Tasks that two models or more with the causal mask have learned to fill in, on which "

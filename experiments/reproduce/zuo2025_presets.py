@@ -1,6 +1,6 @@
 """Sizes at which models are trained on the four tasks of Zuo et al. 2025."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class Preset:
         changes: of the sweep: by name, what one setting changes in the model.
         sweep_steps: of the tasks that the sweep trains on, which are learned fast.
         control_steps: of models that fill in their answers.
-        n_seeds: trainings of the same, for seeds after the one of the pilot runs, 0.
+        most_seeds: how many of a run's seeds are trained with at the most.
         n_scored: held-out examples of each length that accuracy is taken over.
         n_filled: those of models that fill in their answers, of which chance is a large part.
         n_read: held-out sequences of the longest length whose rows are compared.
@@ -33,15 +33,14 @@ class Preset:
     changes: Mapping[str, Mapping[str, Any]]
     sweep_steps: Mapping[str, int]
     control_steps: int
-    n_seeds: int
+    most_seeds: int
     n_scored: int = 200
     n_filled: int = 2000
     n_read: int = 64
 
-    @property
-    def seeds(self) -> list[int]:
-        """Those of the trainings."""
-        return [1 + number for number in range(self.n_seeds)]
+    def seeds(self, of_run: Sequence[int]) -> list[int]:
+        """Those of the trainings; sizes were chosen by pilot runs with seed 0."""
+        return [seed + 1 for seed in of_run[: self.most_seeds]]
 
     def task(self, name: str) -> AnswerTask:
         """The task of that name with this preset's lengths."""
@@ -84,6 +83,6 @@ PRESETS = {
         },
         sweep_steps={"ordering": 600, "reversal": 2000},
         control_steps=2000,
-        n_seeds=3,
+        most_seeds=3,
     ),
 }

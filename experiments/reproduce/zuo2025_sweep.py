@@ -38,7 +38,7 @@ def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Fin
     places = [(task, setting) for task in steps for setting in preset.changes]
     cells_of = cells.side_by_side(
         {_title(*place): partial(_swept, preset, *place, steps[place[0]]) for place in places},
-        preset.seeds[:1],
+        preset.seeds(config.seeds)[:1],
     )
     found = {place: cells_of[_title(*place)] for place in places}
     learned = {place: bool(cell["accuracy"][0] >= LEARNED) for place, cell in found.items()}

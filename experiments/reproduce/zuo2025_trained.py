@@ -46,8 +46,9 @@ def trained_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> F
 def _through_training(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
     sizes = preset.sizes
     steps = config.scaled("training", sizes.steps)
+    seeds = preset.seeds(config.seeds)
     found = cells.side_by_side(
-        {task: partial(_watched, preset, task, steps) for task in preset.lengths}, preset.seeds
+        {task: partial(_watched, preset, task, steps) for task in preset.lengths}, seeds
     )
     learned = {task: cell["accuracy"][:, -1] >= LEARNED for task, cell in found.items()}
     by_task = {
@@ -73,7 +74,7 @@ def _through_training(config: ReproduceConfig, preset: Preset, cells: Cells) -> 
             _trend(found, watched),
             _accuracy(found),
         ),
-        setting=f"{preset.n_seeds} models of {sizes.model['n_layers']} layers and width "
+        setting=f"{len(seeds)} models of {sizes.model['n_layers']} layers and width "
         f"{sizes.model['d_model']} trained on each of {len(found)} tasks for {steps} steps",
         notes=(
             f"Trained models that answer fewer than {LEARNED:g} of held-out prompts exactly are "

@@ -53,6 +53,12 @@ def test_the_trend_is_the_power_of_a_planted_variance_law(power: float) -> None:
     np.testing.assert_allclose(variance_trend(planted), power, atol=1e-9)
 
 
+def test_the_runs_seeds_decide_those_of_trainings() -> None:
+    tiny = PRESETS["tiny"]
+    assert tiny.seeds(ReproduceConfig("zuo2025").seeds) == [1, 2, 3]
+    assert tiny.seeds(ReproduceConfig("zuo2025", seed=7, n_seeds=2).seeds) == [8, 9]
+
+
 def test_rows_are_read_without_the_first_position() -> None:
     config = TransformerConfig(3, 16, 2, d_vocab=11, n_ctx=12)
     model = HookedTransformer(config)
@@ -166,7 +172,7 @@ def test_the_mask_is_what_a_task_is_learned_with(tmp_path: Path) -> None:
         sizes=replace(
             PRESETS["tiny"].sizes, model={"n_layers": 2, "d_model": 32, "n_heads": 2}, warmup=20
         ),
-        n_seeds=2,
+        most_seeds=2,
         n_filled=100,
     )
     config = ReproduceConfig("zuo2025", preset="tiny", training=800 / preset.control_steps)
