@@ -677,8 +677,8 @@ def test_a_killed_sweep_takes_its_workers_along(tmp_path: Path) -> None:
     driver = start(tmp_path, "--jobs", "2")
     wait_for_a_cell(tmp_path, driver)
     alive = workers(driver)
+    driver.kill()  # before anything can fail and leave it behind
     assert alive
-    driver.kill()
     assert not psutil.wait_procs(alive, timeout=60)[1]
     (sweep,) = (tmp_path / "runs").glob("sweep-*")
     assert set(read_sweep(sweep).states().values()) == {"queued"}
