@@ -204,11 +204,7 @@ def _read(
     for cell in cells:
         first = cell is cells[0]
         drawn, also_fitted = (example, statistics) if first else (None, {})
-        measured = _measure_cell(
-            config, run, subject, cell, drawn, also_fitted, show_progress, workers
-        )
-        if first and not measured:
-            statistics = {}
+        _measure_cell(config, run, subject, cell, drawn, also_fitted, show_progress, workers)
     if contest is not None:
         _hold_tournament(config, run, subject, contest, statistics, show_progress)
     if config.history and subject.variant == "trained":
@@ -260,13 +256,12 @@ def _measure_cell(
     also_fitted: Mapping[Place, CodeStatistics],
     show_progress: bool,
     workers: Shards | None,
-) -> bool:
-    """Read the model in a cell; False for one that was read before."""
+) -> None:
     key = cell.key(subject.variant)
     stem = key.replace("/", "-")
     table_path, arrays_path = run.cells / f"{stem}.parquet", run.cells / f"{stem}.safetensors"
     if _whole(table_path, arrays_path):
-        return False
+        return
     context = {
         "experiment": config.experiment,
         "model": subject.name,
@@ -294,7 +289,6 @@ def _measure_cell(
     write_arrays(arrays, arrays_path)
     # Written last: a cell with a table is whole.
     write_table(table(reading.rows), table_path)
-    return True
 
 
 def _hold_tournament(
@@ -320,7 +314,9 @@ def _hold_tournament(
     rows = through_the_stream(contest, context=context, description=label)
     if config.tournament == "places":
         where = places(subject.n_layers, config.sites, config.layers)
-        statistics = statistics or statistics_at(contest, where)
+        # Empty where the cell that was to fill them was read before.
+        if not statistics or not all(of_place.n_fitted for of_place in statistics.values()):
+            statistics = statistics_at(contest, where)
         rows += place_by_place(
             contest, statistics, context=context, description=label and f"{label} place by place"
         )
