@@ -189,7 +189,9 @@ def test_compare_in_shards_is_compare(here: None, tmp_path: Path, whole: Compari
 
 def test_what_is_wrong_in_a_worker_is_said_here(here: None, tmp_path: Path) -> None:
     model = HookedTransformer(COMPARE.transformer)
-    model.blocks[0].mlp.b_out.data[:] = torch.inf
+    # Finite weights are read; what they sum to is too large for float32.
+    model.blocks[0].attn.b_O.data[:] = 3e38
+    model.blocks[0].mlp.b_out.data[:] = 3e38
     path = save_model(model, tmp_path / "broken.safetensors", task="text")
     broken = dataclasses.replace(COMPARE, model=str(path))
     with pytest.raises(UserError, match=r"activations at blocks.0.hook_resid_post, batch 0"):
