@@ -1,7 +1,7 @@
 """Multi-head attention with a hook on every intermediate, fast where nobody reads the scores."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -22,14 +22,14 @@ def linear(d_in: int, d_out: int) -> nn.Linear:
     return nn.utils.skip_init(nn.Linear, d_in, d_out)
 
 
-def listening(*points: HookPoint) -> bool:
-    """Whether any of these hook points has a hook, TransformerLens's or torch's own."""
+def listening(*modules: nn.Module) -> bool:
+    """Whether any of these modules has a hook, TransformerLens's or torch's own."""
     return any(
-        point._forward_hooks
-        or point._forward_pre_hooks
-        or point._backward_hooks
-        or point._backward_pre_hooks
-        for point in points
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        for module in modules
     )
 
 
@@ -40,19 +40,28 @@ def _hooked(point: HookPoint, shared: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Places:
-    """Where queries and keys stand in one forward pass, worked out once for all layers."""
+    """Where queries and keys stand in one forward pass, worked out once for all layers.
+
+    The tokens of the pass are the last of the keys, which memory may hold more of; the queries are
+    the last of the tokens.
+    """
 
     encoding: PositionalEncoding
     causal: bool
+    tokens: Int[Tensor, " pos"]
     queries: Int[Tensor, " query"]
     keys: Int[Tensor, " key"]
 
+    def since(self, first: int) -> "Places":
+        """The same pass with the queries from place `first` on; all keys stay."""
+        return replace(self, queries=self.queries[first:]) if first else self
+
     @cached_property
     def rotation(self) -> tuple[Tensor, Tensor] | None:
-        """Cosines and sines for the queries and keys of this pass, each `[1 pos half]`."""
+        """Cosines and sines for the tokens of this pass, each `[1 pos half]`."""
         if not isinstance(self.encoding, RotaryPositions):
             return None
-        cos, sin = self.encoding(self.queries)
+        cos, sin = self.encoding(self.tokens)
         return cos.transpose(0, 1), sin.transpose(0, 1)
 
     @cached_property
@@ -139,11 +148,13 @@ class Attention(nn.Module):
         x: Float[Tensor, "batch pos d_model"],
         places: Places,
         memory: LayerMemory | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
+    ) -> Float[Tensor, "batch query d_model"]:
         qkv = rearrange(
-            self.qkv(x), "batch pos (qkv head d) -> qkv batch pos head d", qkv=3, head=self.n_heads
+            self.qkv(x), "batch pos (qkv head d) -> batch pos qkv head d", qkv=3, head=self.n_heads
         )
-        q, k, v = self.hook_q(qkv[0]), self.hook_k(qkv[1]), self.hook_v(qkv[2])
+        # Taken by index, each would have a gradient as large as all three, to be added up.
+        q, k, v = qkv.unbind(dim=2)
+        q, k, v = self.hook_q(q), self.hook_k(k), self.hook_v(v)
         if places.rotation is not None:
             cos = _hooked(self.hook_cos, places.rotation[0]).transpose(0, 1)
             sin = _hooked(self.hook_sin, places.rotation[1]).transpose(0, 1)
@@ -157,6 +168,7 @@ class Attention(nn.Module):
             if listening(self.hook_attn_scores, self.hook_pattern)
             else self._attend
         )
+        q = q[:, -len(places.queries) :]
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         z = self.hook_z(attend(q, k, v, places, bias))
         if self.cfg.use_attn_result:

@@ -171,11 +171,11 @@ class Block(nn.Module):
         stream: Float[Tensor, "batch pos d_model"],
         places: Places,
         memory: LayerMemory | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
+    ) -> Float[Tensor, "batch query d_model"]:
         stream = self.hook_resid_pre(stream)
         read = self.ln1(stream) if self.pre_norm else stream
         written = self.hook_attn_out(self.attn(read, places, memory))
-        stream = self._merge(stream, written, self.ln1)
+        stream = self._merge(stream[:, -len(places.queries) :], written, self.ln1)
         if self.mlp is not None:
             stream = self.hook_resid_mid(stream)
             read = self.ln2(stream) if self.pre_norm else stream

@@ -85,8 +85,8 @@ def logits_at(
     wanted: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, "wanted d_vocab"]:
     """Logits at the positions marked as wanted, in reading order; no others are computed."""
-    final, unembed = _own(model, tokens)
-    return unembed(final[wanted])
+    first = int(wanted.any(dim=0).int().argmax())
+    return model.unembed(model.read_from(tokens, first)[wanted[:, first:]])
 
 
 def unigram_losses(

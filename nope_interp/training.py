@@ -56,7 +56,7 @@ def masked_loss(
 
     Only for these are logits computed. The first token of a sequence cannot be predicted.
     """
-    logits = logits_at(model, tokens, F.pad(predicted[:, 1:], (0, 1)))
+    logits = logits_at(model, tokens[:, :-1], predicted[:, 1:])
     return F.cross_entropy(logits.float(), tokens[:, 1:][predicted[:, 1:]].long())
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformer_lens.config import TransformerLensConfig
 from transformer_lens.hook_points import HookPoint
 
-from nope_interp.attention import LayerMemory, Places, linear
+from nope_interp.attention import LayerMemory, Places, linear, listening
 from nope_interp.blocks import Block, Norm
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError, unknown_name
@@ -122,6 +122,23 @@ class HookedTransformer(HookedModule):
         logits = self.unembed(normalized)
         return logits if return_type == "logits" else _next_token_loss(logits, tokens)
 
+    def read_from(
+        self, tokens: Int[Tensor, "batch pos"], first: int
+    ) -> Float[Tensor, "batch asked d_model"]:
+        """What the unembedding reads from place `first` on, in less time than all of it takes.
+
+        Of the earlier places the last block computes keys and values alone, unless something
+        listens there or behind it, which then sees all places.
+
+        Raises:
+            UserError: as `forward`.
+        """
+        self._check_tokens(tokens)
+        n_blocks = len(self.blocks)
+        if listening(*self.blocks[-1].modules(), *self.ln_final.modules()):
+            return self.ln_final(self._stream(tokens, n_blocks))[:, first:]
+        return self.ln_final(self._stream(tokens, n_blocks, first=first))
+
     @torch.no_grad()
     def generate(self, tokens: Tensor, max_new_tokens: int) -> Int[Tensor, "batch longer"]:
         """The tokens followed by the most likely continuation, one token after the other.
@@ -203,19 +220,26 @@ class HookedTransformer(HookedModule):
         nn.init.zeros_(self.unembed.bias)
 
     def _stream(
-        self, tokens: Tensor, n_blocks: int, memories: list[LayerMemory] | None = None
-    ) -> Float[Tensor, "batch pos d_model"]:
-        """The residual stream after the first `n_blocks` blocks."""
+        self,
+        tokens: Tensor,
+        n_blocks: int,
+        memories: list[LayerMemory] | None = None,
+        first: int = 0,
+    ) -> Float[Tensor, "batch asked d_model"]:
+        """The residual stream after `n_blocks` blocks; after all, only from place `first` on."""
         seen = len(memories[0]) if memories else 0
         keys = torch.arange(seen + tokens.shape[1], device=tokens.device)
-        places = Places(self.positions, self.config.causal, keys[seen:], keys)
+        new = keys[seen:]
+        places = Places(self.positions, self.config.causal, new, new, keys)
         stream = self.hook_embed(self.embed(tokens))
         if isinstance(self.positions, AddedToEmbedding):
-            added = self.positions(places.queries).expand_as(stream)
+            added = self.positions(new).expand_as(stream)
             # A copy, since hooks that write into their tensor would fail on an expanded one.
             stream = stream + self.hook_pos_embed(added.clone())
         stream = self.dropout(stream)
         for layer, block in enumerate(islice(self.blocks, n_blocks)):
+            if layer == len(self.blocks) - 1:
+                places = places.since(first)
             stream = block(stream, places, memories[layer] if memories else None)
         return stream
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nope_interp.config import POSITIONS
 from nope_interp.errors import UserError
 from tests.small_models import D_VOCAB, model, random_tokens
 
@@ -206,3 +207,41 @@ def test_a_few_steps_of_training_lower_the_loss() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_reading_from_some_place_is_that_part_of_the_whole(
+    positions: str, placement: str, causal: bool
+) -> None:
+    built = model(double=True, positions=positions, norm_placement=placement, causal=causal)
+    tokens = random_tokens(batch=3, pos=9)
+    whole = built.ln_final(built(tokens, stop_at_layer=built.config.n_layers))
+    for first in (0, 4, 8):
+        part = built.read_from(tokens, first)
+        torch.testing.assert_close(part, whole[:, first:], atol=1e-12, rtol=0)
+        # What is not computed has no gradient that is missed.
+        weights = list(built.blocks.parameters())
+        found = torch.autograd.grad(part.pow(3).sum(), weights)
+        expected = torch.autograd.grad(whole[:, first:].pow(3).sum(), weights, retain_graph=True)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["blocks.1.hook_resid_mid", "ln_final.hook_normalized"])
+def test_a_hook_behind_what_is_not_read_sees_all_places(name: str) -> None:
+    built = model()
+    tokens = random_tokens(batch=3, pos=9)
+    seen = []
+
+    def double(activation: torch.Tensor, hook: object) -> torch.Tensor:
+        seen.append(activation.shape)
+        return 2 * activation
+
+    with torch.no_grad(), built.hooks(fwd_hooks=[(name, double)]):
+        part = built.read_from(tokens, 4)
+        expected = built.ln_final(built(tokens, stop_at_layer=2))[:, 4:]
+    assert seen == [(3, 9, built.config.d_model)] * 2
+    torch.testing.assert_close(part, expected, atol=0, rtol=0)
+    assert not torch.allclose(part, built.read_from(tokens, 4), atol=1e-2)
