@@ -297,7 +297,7 @@ def emergence(
         onsets = json.loads(found.onsets.to_json(orient="index"))
         _print_json({"headline": found.headline, "report": str(report), "onsets": onsets})
     else:
-        print(f"{found.onsets.to_string()}\n\n{found.headline}\nReport: {report}")
+        print(f"{found.markdown()}\n{found.headline}\nReport: {report}")
 
 
 @app.command()
@@ -558,6 +558,9 @@ def _trained(
 
 def _reading(sequences: int | None, layers: str | None, sites: str | None) -> Options:
     """Where `compare` and `probe` read, and how much."""
+    least = 3 * CompareConfig.least["n_held_out"]
+    if sequences is not None and sequences < least:
+        raise UserError(f"--sequences is {sequences}: use at least {least}.")
     return {
         "n_fit": None if sequences is None else sequences - sequences // 3,
         "n_held_out": None if sequences is None else sequences // 3,

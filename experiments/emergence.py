@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from experiments.emergence_config import EmergenceConfig
 from experiments.finished_run import FinishedRun
+from experiments.head_summary import markdown_table
 from experiments.history import N_FIT, N_HELD_OUT, code_gains, history_rows, onsets
 from experiments.measurements import LOSS, read_table, table, write_arrays, write_table
 from experiments.reproduce.findings import (
@@ -41,6 +42,8 @@ from nope_interp.tasks.sources import Split
 from probes.head_labels import RULES
 from probes.scores import SHUFFLED
 
+# Onsets are whole doublings: two or three seeds agree by chance, and show no spread at all.
+_SEEDS_TO_BE_SURE = 5
 _ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
 
 
@@ -56,6 +59,11 @@ class Emergence(FinishedRun):
         """One row for each seed: `experiments.history.onsets`, of each code and of the loss."""
         found = {seed: onsets(rows) for seed, rows in self.measurements.groupby("seed")}
         return pd.DataFrame(found).T.rename_axis("seed")
+
+    def markdown(self) -> str:
+        """The onsets as a Markdown table."""
+        told = self.onsets.map(lambda step: "never" if np.isnan(step) else f"{step:.0f}")
+        return markdown_table(told.reset_index())
 
     @cached_property
     def gains(self) -> pd.DataFrame:
@@ -140,6 +148,7 @@ def _run(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> None:
             "A code is readable at a step where its best place surely gains a tenth of what its "
             "measure can, with intervals widened for the number of places and steps. Gains of "
             "different measures cannot be compared, so the order is one of readings.",
+            f"Of differences over fewer than {_SEEDS_TO_BE_SURE} seeds none is called sure.",
             "What comes between two watched steps is told as the later; step 0 counts as one "
             "doubling before step 1, and what never comes as one after the end.",
             "The first code is the one that is first in these seeds: the differences to it, taken "
@@ -198,7 +207,7 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
 
     def delay(name: str) -> str:
         found = claims[f"doublings, {name} after {first}"]
-        return f"{'surely' if found.ci_low > 0 else 'perhaps'} {_told(found)} later"
+        return f"{'surely' if _sure(found) else 'perhaps'} {_told(found)} later"
 
     median = onsets[first].fillna(np.inf).median()
     parts = [
@@ -210,7 +219,7 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
     changes = [
         f"{code} {_told(change)}"
         for code in codes
-        if not (change := claims[f"change of gain, {code}"]).ci_low <= 0 <= change.ci_high
+        if _sure(change := claims[f"change of gain, {code}"])
     ]
     sentences = [
         "; ".join(parts),
@@ -219,6 +228,11 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
         f"Shuffled positions gain {claims[f'largest gain, {SHUFFLED}'].value:.2g} at most",
     ]
     return f"{'. '.join(sentences)}."
+
+
+def _sure(found: Measured) -> bool:
+    """Whether a difference is beyond its interval, over enough seeds."""
+    return found.n >= _SEEDS_TO_BE_SURE and not found.ci_low <= 0 <= found.ci_high
 
 
 def _told(found: Measured) -> str:

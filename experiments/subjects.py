@@ -133,31 +133,30 @@ def _checkpoint_subject(
 ) -> Subject:
     task = _own_task(config, device, needed)
     model, trained_on = load_model(Path(path))
-    _check_task(config, path, trained_on)
-    if config.seq_len > model.config.n_ctx:
-        raise UserError(
-            f"sequences of {config.seq_len} tokens are longer than the model's context of "
-            f"{model.config.n_ctx}: add --seq-len {model.config.n_ctx}."
-        )
+    _check_options(config, path, trained_on, model.config.n_ctx)
     return _own_subject(task, model, config.model_name(), Recipe(path, device))
 
 
-def _check_task(config: SubjectConfig, path: str, trained_on: TrainedOn) -> None:
-    """Raise UserError where a config asks for other tokens than the model knows, and where lengths
-    that it was not trained on would be read unasked."""
-    if trained_on.task != config.task:
-        name = trained_on.task
-        raise UserError(f"{path!r} was trained on {name!r}: add --task {name}.")
-    if trained_on.scratchpad != config.scratchpad:
-        if trained_on.scratchpad is None:
-            raise UserError(f"{path!r} was trained without a scratchpad: leave it out.")
-        parts = ",".join(trained_on.scratchpad)
-        raise UserError(f"{path!r} was trained with a scratchpad: add --scratchpad {parts}.")
-    if trained_on.lengths is not None and config.lengths is None:
+def _check_options(config: SubjectConfig, path: str, trained_on: TrainedOn, n_ctx: int) -> None:
+    """Raise UserError, with all that is to be added, where a config asks for other tokens than the
+    model knows, or more of them, and where lengths that it was not trained on would be read
+    unasked."""
+    if trained_on.scratchpad is None and config.scratchpad is not None:
+        raise UserError(f"{path!r} was trained without a scratchpad: leave it out.")
+    known = trained_on.task
+    missing = [] if known == config.task else [f"--task {known}"]
+    if trained_on.scratchpad is not None and trained_on.scratchpad != config.scratchpad:
+        missing.append(f"--scratchpad {','.join(trained_on.scratchpad)}")
+    if trained_on.lengths is not None:
         shortest, longest = trained_on.lengths
+        known += f" of lengths {shortest} to {longest}"
+        missing += [f"--lengths {shortest}-{longest}"] if config.lengths is None else []
+    if config.seq_len > n_ctx:
+        missing.append(f"--seq-len {n_ctx}")
+    if missing:
         raise UserError(
-            f"{path!r} was trained on lengths {shortest} to {longest}: add "
-            f"--lengths {shortest}-{longest}, or others to read it on."
+            f"{path!r} was trained on {known}, with a context of {n_ctx} tokens: add "
+            f"{' '.join(missing)}."
         )
 
 

@@ -53,7 +53,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(
             f"the checkpoint {str(path)!r} is damaged or cut short ({error}): "
-            "delete it and train again."
+            "train it again, or give another one."
         ) from error
     except KeyError as error:
         raise UserError(
@@ -77,7 +77,8 @@ def load_weights(model: HookedTransformer, weights: dict[str, Tensor], path: Pat
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(
-            f"the checkpoint {str(path)!r} does not fit its own config: delete it and train again."
+            f"the checkpoint {str(path)!r} does not fit its own config: train it again, or "
+            "give another one."
         ) from error
 
 

@@ -141,7 +141,7 @@ def test_interrupted_training_says_so_and_goes_on(tmp_path: Path) -> None:
         (["compare", "--seq-len", "4"], ["--seq-len", "greater than or equal to 8"]),
         (["compare", "--steps", "0"], ["steps is 0"]),
         (["compare", "--seed", "-1"], ["seed"]),
-        (["compare", "--sequences", "6"], ["n_fit is 4"]),
+        (["compare", "--sequences", "6"], ["--sequences is 6", "at least 24"]),
         (["compare", "--device", "quantum"], ["'quantum'"]),
         (["compare", "--config", "absent.toml"], ["absent.toml"]),
         (["compare", "--model", "absent.gguf"], ["absent.gguf"]),

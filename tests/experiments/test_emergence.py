@@ -53,22 +53,35 @@ def planted(onsets: dict[str, list[int | None]]) -> Emergence:
 
 def test_the_order_of_planted_onsets_and_its_interval() -> None:
     """Of the same differences in every seed the interval has no width; else it is Student's."""
-    found = planted({"variance": [1, 2, 1], "similarity": [4, 8, 4], "linear": [2, 8, 16]})
-    assert found.onsets["variance"].to_list() == [1, 2, 1]
-    assert found.onsets["loss"].to_list() == [4, 4, 4]
+    found = planted(
+        {
+            "variance": [1, 2, 1, 1, 1],
+            "similarity": [4, 8, 4, 4, 4],
+            "linear": [2, 8, 16, 2, 8],
+        }
+    )
+    assert found.onsets["variance"].to_list() == [1, 2, 1, 1, 1]
+    assert found.onsets["loss"].to_list() == [4] * 5
     after = found.claims["doublings, similarity after variance"]
-    assert (after.value, after.ci_low, after.ci_high, after.n) == (2, 2, 2, 3)
+    assert (after.value, after.ci_low, after.ci_high, after.n) == (2, 2, 2, 5)
     after = found.claims["doublings, any linear code after variance"]
-    assert after.value == pytest.approx((1 + 2 + 4) / 3)
+    assert after.value == pytest.approx((1 + 2 + 4 + 1 + 3) / 5)
     assert after.ci_low < after.value - 1 < after.value + 1 < after.ci_high
-    assert found.claims["doublings, variance after loss"].value == pytest.approx(-5 / 3)
+    assert found.claims["doublings, variance after loss"].value == pytest.approx(-9 / 5)
     change = found.claims["change of gain, variance"]
     assert (change.value, change.ci_low, change.ci_high) == pytest.approx((0.5, 0.5, 0.5))
     assert found.claims[f"largest gain, {SHUFFLED}"].value == 0
     assert found.headline.startswith("variance is readable first in the mean, at step 1 ")
     assert "similarity is readable surely 2 [2, 2] later" in found.headline
-    assert "any linear code is readable perhaps 2.3 [" in found.headline
+    assert "any linear code is readable surely 2.2 [" in found.headline
+    assert "Gains that training surely changes: variance 0.5 [0.5, 0.5]," in found.headline
     assert "Never" not in found.headline
+
+
+def test_few_seeds_are_sure_of_nothing() -> None:
+    found = planted({"variance": [1, 2, 1], "similarity": [4, 8, 4]})
+    assert "similarity is readable perhaps 2 [2, 2] later" in found.headline
+    assert "Gains that training surely changes: none." in found.headline
 
 
 def test_step_zero_and_never_are_one_doubling_beyond_the_ends() -> None:
@@ -76,6 +89,10 @@ def test_step_zero_and_never_are_one_doubling_beyond_the_ends() -> None:
     np.testing.assert_array_equal(found.doublings["variance"], [-1, -1])
     np.testing.assert_array_equal(found.doublings["similarity"], [5, 5])
     np.testing.assert_array_equal(found.doublings["any linear code"], [4, 5])
+    assert found.markdown().splitlines()[-2:] == [
+        "| 0 | 0 | never | 16 | 4 |",
+        "| 1 | 0 | never | never | 4 |",
+    ]
     assert "Never surely readable: similarity." in found.headline
     assert "similarity is readable" not in found.headline
 

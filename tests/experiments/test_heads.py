@@ -247,7 +247,7 @@ def test_a_pretrained_model(tmp_path: Path) -> None:
         ({"ablate": None, "lift_window": True}, "without ablate"),
         ({"n_sequences": 8}, "use at least 16"),
         ({"seq_len": 12}, "use at least 24"),
-        ({"seq_len": 400}, "longer than the model's context of 40: add --seq-len 40"),
+        ({"seq_len": 400}, "with a context of 40 tokens: add --seq-len 40"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
