@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import logging
 import platform
 import shutil
 from collections.abc import Iterator, Set
@@ -23,6 +24,7 @@ from nope_interp.errors import UserError
 from nope_interp.files import make_folder, read_json, write_json
 
 _LOCK = ".lock"
+_LOG = logging.getLogger(__name__)
 _REPORTED_PACKAGES = ("nope-interp", "torch", "transformer-lens", "transformers", "scikit-learn")
 
 
@@ -175,7 +177,11 @@ class RunFolder:
         The lock dies with its process, so a killed run leaves none behind.
         """
         with (self.path / _LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _LOG.warning("another process makes %s: waiting for it.", self.path)
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 

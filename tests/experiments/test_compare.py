@@ -275,7 +275,9 @@ def test_changed_text_is_a_new_run(tmp_path: Path) -> None:
     assert len(folders) == 2
 
 
-def test_a_run_folder_is_worked_in_by_one_process_at_a_time(tmp_path: Path) -> None:
+def test_a_run_folder_is_worked_in_by_one_process_at_a_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = RunFolder.of(tmp_path, CONFIG).begin(CONFIG)
     entered = threading.Event()
 
@@ -284,10 +286,12 @@ def test_a_run_folder_is_worked_in_by_one_process_at_a_time(tmp_path: Path) -> N
             entered.set()
 
     with folder.locked():
+        assert not caplog.messages
         thread = threading.Thread(target=enter)
         thread.start()
         assert not entered.wait(0.3)
     assert entered.wait(5)
+    assert caplog.messages == [f"another process makes {folder.path}: waiting for it."]
     thread.join()
 
 
