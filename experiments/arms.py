@@ -12,6 +12,7 @@ from probes.erasure_directions import (
     leace,
     positional_rank,
     project_out,
+    scale_channel,
 )
 from probes.kept_codes import KeptCodes
 from probes.regression import LinearProbe
@@ -19,7 +20,7 @@ from probes.regression import LinearProbe
 # Of what the positional vectors vary by, the share that the projected subspace holds.
 _SUBSPACE_SHARE = 0.95
 
-MIXED, RANDOM_SUBSPACE, RANDOM_RESCALING = "mixed", "random subspace", "random rescaling"
+DISPLACED, RANDOM_SUBSPACE, RANDOM_RESCALING = "displaced", "random subspace", "random rescaling"
 NONE_KEPT = "without all four codes"
 
 
@@ -47,14 +48,14 @@ class Arm:
         name: what is taken away, or alone kept.
         control: "" for the intervention itself, else what it is held against.
         make: the intervention at a place.
-        against_mixing: whether it is also held against as much other content mixed in.
+        takes_code: whether it takes one code away, and is also held against rows displaced as far.
         linear: whether `make` needs a fit's linear probe.
     """
 
     name: str
     control: str
     make: Maker
-    against_mixing: bool = False
+    takes_code: bool = False
     linear: bool = False
 
 
@@ -73,7 +74,7 @@ def of_codes(seed: int) -> Iterator[Arm]:
     for code in CODES:
         kept = tuple(other for other in CODES if other != code)
         make = partial(_kept, codes=kept)
-        yield Arm(without(code), "", make, against_mixing=True)
+        yield Arm(without(code), "", make, takes_code=True)
         yield Arm(without(code), RANDOM_RESCALING, partial(_rescaled, codes=kept, seed=seed))
         yield Arm(only(code), "", partial(_kept, codes=(code,)))
     yield Arm(NONE_KEPT, "", partial(_kept, codes=()))
@@ -85,6 +86,7 @@ def every_arm(seed: int) -> Iterator[Arm]:
     for name, project, linear in (
         ("counting, by LEACE", _leace, True),
         ("the positional subspace", _subspace, False),
+        ("half of the positional channel", _channel, False),
     ):
         yield Arm(without(name), "", project, linear=linear)
         control = partial(_random_subspace, project=project, seed=seed)
@@ -105,6 +107,10 @@ def _leace(fit: Fit) -> Leace:
 
 def _subspace(fit: Fit) -> ScaledDirections:
     return project_out(fit.codes, positional_rank(fit.codes, _SUBSPACE_SHARE))
+
+
+def _channel(fit: Fit) -> ScaledDirections:
+    return scale_channel(fit.codes, index=0, factor=0.5)
 
 
 def _random_subspace(

@@ -316,7 +316,10 @@ def reproduce(
     training: Annotated[float, typer.Option(help="Factor on the training steps.")] = 1.0,
     preset: Annotated[
         str | None,
-        typer.Option(help="Train models too: tiny, for kazemnejad2023 and zuo2025; up to an hour."),
+        typer.Option(
+            help="Train models too: tiny, for kazemnejad2023 (about two hours on two cores) and "
+            "zuo2025 (half an hour); small and paper, for kazemnejad2023."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     model: Annotated[

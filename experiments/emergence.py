@@ -36,7 +36,7 @@ from experiments.reproduce.findings import (
 from experiments.run_folder import RunFolder
 from experiments.side_by_side import side_by_side
 from experiments.subjects import subject_of
-from experiments.verdict import WORTH_NAMING
+from experiments.verdict import WORTH_NAMING, widened
 from nope_interp.errors import UserError
 from nope_interp.tasks.sources import Split
 from probes.head_labels import RULES
@@ -151,8 +151,10 @@ def _run(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> None:
             f"Of differences over fewer than {_SEEDS_TO_BE_SURE} seeds none is called sure.",
             "What comes between two watched steps is told as the later; step 0 counts as one "
             "doubling before step 1, and what never comes as one after the end.",
-            "The first code is the one that is first in these seeds: the differences to it, taken "
-            "over the same seeds, are slightly in its favour.",
+            "Surely means by the 95% interval over seeds, widened for the number of codes; the "
+            "numbers told are not widened. The first code is the one that is first in these seeds, "
+            "and the differences to it, taken over the same seeds, are in its favour; the delay of "
+            "a code that never comes is the least that it could be.",
         ],
     }
     run.finish(facts, config, time.monotonic() - began)
@@ -207,7 +209,7 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
 
     def delay(name: str) -> str:
         found = claims[f"doublings, {name} after {first}"]
-        return f"{'surely' if _sure(found) else 'perhaps'} {_told(found)} later"
+        return f"{'surely' if _sure(found, len(codes)) else 'perhaps'} {_told(found)} later"
 
     median = onsets[first].fillna(np.inf).median()
     parts = [
@@ -219,7 +221,7 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
     changes = [
         f"{code} {_told(change)}"
         for code in codes
-        if _sure(change := claims[f"change of gain, {code}"])
+        if _sure(change := claims[f"change of gain, {code}"], len(codes))
     ]
     sentences = [
         "; ".join(parts),
@@ -230,9 +232,10 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
     return f"{'. '.join(sentences)}."
 
 
-def _sure(found: Measured) -> bool:
-    """Whether a difference is beyond its interval, over enough seeds."""
-    return found.n >= _SEEDS_TO_BE_SURE and not found.ci_low <= 0 <= found.ci_high
+def _sure(found: Measured, n_compared: int) -> bool:
+    """Whether one of so many differences is beyond its interval, over enough seeds."""
+    low, high = widened(found.value, found.ci_low, found.ci_high, n_compared, found.n)
+    return found.n >= _SEEDS_TO_BE_SURE and not low <= 0 <= high
 
 
 def _told(found: Measured) -> str:

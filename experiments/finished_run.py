@@ -62,7 +62,10 @@ class FinishedRun(ABC):
         heals itself.
         """
         with run.locked():
-            if not run.finished:
+            if run.finished:
+                # One that was killed as soon as it was finished still has them.
+                run.drop_cells()
+            else:
                 try:
                     make()
                 except UserError:
@@ -82,8 +85,15 @@ class FinishedRun(ABC):
         """The report: one page that needs no network."""
 
     def write_report(self, path: Path | str | None = None) -> Path:
-        """Write the report, by default into the run folder; returns its path."""
-        target = RunFolder(self.folder).report if path is None else Path(path)
+        """Write the report, by default into the run folder; returns its path.
+
+        Raises UserError where it cannot be drawn or written, and by default where a newer version
+        made the run folder.
+        """
+        run = RunFolder(self.folder)
+        if path is None:
+            run.refuse_newer()
+        target = run.report if path is None else Path(path)
         try:
             page = self.html()
         except KeyError as error:

@@ -48,6 +48,12 @@ from nope_interp.position_conditions import parse_condition
 from nope_interp.transformer import HookedTransformer
 from probes.erasure import CodeStatistics
 
+_FRAME = (
+    "Where codes are taken away, all examples of a task have one length, so that the marks of its "
+    "format stand at fixed positions: what tells such a mark is part of the mean there, and goes "
+    "with counting and positional vectors."
+)
+
 
 @dataclass(frozen=True)
 class Comparison(FinishedRun):
@@ -154,6 +160,8 @@ def _run(
 ) -> None:
     began = time.monotonic()
     facts: dict[str, Any] = {"notes": [*note_on(workers)]}
+    if config.tournament != "no" and config.task != "text":
+        facts["notes"].append(_FRAME)
     for subject in subjects(config, run, device, show_progress):
         facts["model"], facts["positions"] = subject.name, subject.positions
         facts["n_layers"] = subject.n_layers

@@ -68,14 +68,17 @@ class RunFolder:
         cannot be written to, or was begun by a newer version, whose files are not ours to write.
         """
         make_folder(self.path)
-        if self.config.is_file():
-            self._refuse_newer()
-        else:
+        self.refuse_newer()
+        if not self.config.is_file():
             kept = {"config": config.to_dict(), "environment": environment()}
             write_json(self.config, kept)
         return self
 
-    def _refuse_newer(self) -> None:
+    def refuse_newer(self) -> None:
+        """Raise UserError where a newer version began the run, whose files are not ours to write,
+        and where `config.json` does not say which one did."""
+        if not self.config.is_file():
+            return
         made_by, own = self._version(), metadata.version("nope-interp")
         if made_by > Version(own):
             raise UserError(
@@ -145,6 +148,10 @@ class RunFolder:
             "seconds": round(seconds, 1),
         }
         write_json(self.info, facts | how)
+        self.drop_cells()
+
+    def drop_cells(self) -> None:
+        """Remove the parts of a run that is finished."""
         shutil.rmtree(self.cells, ignore_errors=True)
 
     def drop_if_empty(self) -> None:

@@ -13,6 +13,10 @@ from typing import TypeVar
 
 import torch
 from joblib import Parallel, delayed
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from nope_interp.errors import UserError
+from nope_interp.streams import one_thread_pool
 
 Result = TypeVar("Result")
 
@@ -23,21 +27,37 @@ def side_by_side(
     """The results and the numbers of the pieces they belong to, as they come.
 
     With one at once they run here, in order. What a piece raises is raised here, and no further
-    piece is begun.
+    piece is begun. Raises UserError where a process dies.
     """
-    if at_once < 2 or len(work) < 2:
+    if at_once < 2:
         yield from ((number, piece()) for number, piece in enumerate(work))
         return
-    parallel = Parallel(min(at_once, len(work)), backend="loky", return_as="generator_unordered")
+    # A number of threads can change last digits: one for the last piece left as for all others. Of
+    # two workers one is idle then; with a single one joblib would run the piece in this process.
+    workers = max(2, min(at_once, len(work)))
+    parallel = Parallel(workers, backend="loky", return_as="generator_unordered")
     jobs = (delayed(_run)(number, piece, os.getpid()) for number, piece in enumerate(work))
-    with closing(parallel(jobs)) as results:
-        yield from results
+    try:
+        with closing(parallel(jobs)) as results:
+            yield from results
+    except BrokenProcessPool as error:
+        why = next(iter(str(error).splitlines()), "without a word").rstrip(".")
+        raise UserError(
+            f"a worker died ({why}): give it more memory, or run one at a time with "
+            "OMP_NUM_THREADS=1; what was finished is kept."
+        ) from error
 
 
 def _run(number: int, piece: Callable[[], Result], parent: int) -> tuple[int, Result]:
     end_with(parent)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    return number, piece()
+    try:
+        with one_thread_pool():
+            return number, piece()
+    finally:
+        # Where joblib may start no processes, they are the parent's own.
+        torch.set_num_threads(threads)
 
 
 @cache
@@ -46,6 +66,9 @@ def end_with(parent: int) -> None:
 
     joblib's own would go on for minutes, with their memory and their device.
     """
+    # Where joblib may start no processes, the parent runs its jobs itself.
+    if parent == os.getpid():
+        return
 
     def watch() -> None:
         while os.getppid() == parent:

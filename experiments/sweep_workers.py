@@ -6,9 +6,10 @@ cell runs alone, so that the third is its own doing and it is failed.
 """
 
 import fcntl
+import os
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,9 @@ from pathlib import Path
 
 from joblib import cpu_count
 
-from experiments.registry import Experiment
+from experiments.registry import Experiment, ExperimentConfig
+from experiments.reproduce.config import ReproduceConfig
+from experiments.reproduce.run import check_runs_on
 from experiments.subject_config import SubjectConfig
 from experiments.sweep import Cell, Sweep
 from experiments.sweep_config import SweepConfig
@@ -25,7 +28,8 @@ from experiments.workers import Pool, WorkerDied, pool_of, settle
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
-from nope_interp.tasks.registry import make_task
+from nope_interp.tasks.registry import Task, make_task
+from nope_interp.tasks.text import read_text
 from probes.errors import ProbeError
 
 MOST_DEATHS = 3
@@ -103,17 +107,19 @@ def run_cell(job: Job) -> str | None:
 
 
 def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
-    """Raise UserError for a cell whose model cannot be trained, or for a device not `here`."""
+    """Raise UserError for a device not `here`, and for a cell whose model cannot be trained, whose
+    model or text is a file that is not there, or whose paper does not run on the device."""
     if here and device != "auto":
         check_device(device)
-    made = cache(make_task)  # most cells share one task
+    # Most cells share one task and one text.
+    made, check_text = cache(make_task), cache(_check_text)
     for cell in config.cells:
-        asked = cell.config
-        if not isinstance(asked, SubjectConfig) or asked.model is not None:
-            continue
         try:
-            task = made(asked.task, asked.text, lengths=asked.lengths, scratchpad=asked.scratchpad)
-            check_training(asked, task)
+            _check_files(cell.config, check_text)
+            if isinstance(cell.config, ReproduceConfig):
+                check_runs_on(cell.config, device)
+            elif cell.config.model is None:
+                _check_training(cell.config, made)
         except UserError as error:
             raise UserError(f"{cell.label}: {error}") from error
 
@@ -139,6 +145,29 @@ def sweep_pool(
     return pool_of(min(jobs or cpu_count(), n_cells), None)
 
 
+def _check_files(config: ExperimentConfig, check_text: Callable[[str], None]) -> None:
+    model = config.model
+    if model is not None and _is_path(model) and not Path(os.path.expanduser(model)).exists():
+        raise UserError(f"there is no model {model!r}: check the path.")
+    if config.text is not None:
+        check_text(config.text)
+
+
+def _is_path(model: str) -> bool:
+    """Whether it can be no name of a hub."""
+    ours = model.endswith((".safetensors", ".gguf"))
+    return ours or model.startswith((".", "/", "~")) or model.count("/") > 1
+
+
+def _check_text(text: str) -> None:
+    read_text(Path(text))
+
+
+def _check_training(config: SubjectConfig, made: Callable[..., Task]) -> None:
+    task = made(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
+    check_training(config, task)
+
+
 def _job(sweep: Sweep, cell: Cell, pool: Pool, device: str) -> Job:
     here = Path.cwd()
     placed = Cell(cell.number, cell.values, cell.config, here / cell.folder)
@@ -157,7 +186,11 @@ def _marked(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            # A worker that outlives its sweep leaves the file of whoever runs the cell next; on a
+            # shared disk its own may be gone altogether.
+            with suppress(OSError):
+                if os.path.samestat(path.stat(), os.fstat(marker.fileno())):
+                    path.unlink()
 
 
 def _abandoned(job: Job) -> bool:

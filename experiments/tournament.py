@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.arms import (
-    MIXED,
+    DISPLACED,
     NONE_KEPT,
     RANDOM_RESCALING,
     Arm,
@@ -44,7 +44,8 @@ from nope_interp.sites import hook_name
 from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
 from probes.controls import ArrayFunction, SequenceBootstrap
 from probes.erasure import CODES, CodeStatistics, Intervention
-from probes.erasure_controls import SIDE_EFFECTS, OtherContent, side_effects, sizes_of
+from probes.erasure_controls import SIDE_EFFECTS, displaced, side_effects, sizes_of
+from probes.kept_codes import KeptCodes
 from probes.scores import Score
 
 
@@ -78,12 +79,12 @@ def through_the_stream(
     """Rows of the tidy table: what the model loses in every arm, and what can still be read.
 
     The arm stands in the column `positions`, what it is held against in `control`. The probe "loss"
-    has, in nats and paired by sequence, `nats`, `increase` over the intact model, and `over_mixed`
-    and `over_rescaled`, what that is above the increase with as much other content mixed in, and
-    with rests rescaled as much at random; and, as shares of what all four codes are worth together,
-    `needed`, the increase without a code, and `enough`, what that code alone gives back. The probe
-    "side effect" has how far `norm` and `cosine` of rows moved, mean over places. Their rows are of
-    layer -1; other probes read the last block's output under the arms.
+    has, in nats and paired by sequence, `nats`, `increase` over the intact model, and
+    `over_displaced` and `over_rescaled`, what that is above the increase with rows displaced as
+    far, and with rests rescaled as much at random; and, as shares of what all four codes are worth
+    together, `needed`, the increase without a code, and `enough`, what that code alone gives back.
+    The probe "side effect" has how far `norm` and `cosine` of rows moved, mean over places. Their
+    rows are of layer -1; other probes read the last block's output under the arms.
 
     Args:
         contest: the model, its sequences and its losses.
@@ -98,8 +99,8 @@ def through_the_stream(
     for arm in tqdm(arms, description, unit="arm", disable=description is None):
         made = fitted_in_depth(contest, arm, places)
         found[arm.name, arm.control] = _scored(contest, made)
-        if arm.against_mixing:
-            found[arm.name, MIXED] = _scored(contest, mixed_in_depth(contest, made))
+        if arm.takes_code:
+            found[arm.name, DISPLACED] = _scored(contest, displaced_in_depth(contest, made))
         if not arm.control:
             rows += _still_readable(contest, made, {**context, "positions": arm.name})
     for name, control, losses in first_token_arms(contest):
@@ -129,9 +130,10 @@ def place_by_place(
         for arm in of_codes(contest.seed):
             change = arm.make(Fit(codes))
             found[arm.name, arm.control] = _scored(contest, {name: change})
-            if arm.against_mixing:
-                mixing = OtherContent(sizes_of(change, codes), codes)
-                found[arm.name, MIXED] = _scored(contest, {name: mixing})
+            if arm.takes_code:
+                assert isinstance(change, KeptCodes)
+                control = displaced(change, sizes_of(change, codes), codes, contest.seed)
+                found[arm.name, DISPLACED] = _scored(contest, {name: control})
         rows += _rows(contest, found, {**context, "layer": place.layer, "site": place.site})
     return rows
 
@@ -149,23 +151,24 @@ class FittedOnTheWay:
     """An intervention made from the first rows that come to it: those of all fit sequences.
 
     Attributes:
+        made: the intervention; None before they came.
         sizes: how far it moved these, by position, where that is asked for; None before they came.
     """
 
     def __init__(self, make: Maker, *, sized: bool = False, linear: bool = False) -> None:
+        self.made: Intervention | None = None
         self.sizes: Float[Tensor, " pos"] | None = None
         self._make, self._sized, self._linear = make, sized, linear
-        self._made: Intervention | None = None
 
     def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
-        if self._made is None:
+        if self.made is None:
             fit = Fit(CodeStatistics())
             for part in (fit.codes, fit.linear) if self._linear else (fit.codes,):
                 part.update(rows, _positions(rows))
-            self._made = self._make(fit)
+            self.made = self._make(fit)
             if self._sized:
-                self.sizes = sizes_of(self._made, fit.codes)
-        return self._made(rows)
+                self.sizes = sizes_of(self.made, fit.codes)
+        return self.made(rows)
 
 
 def fitted_in_depth(
@@ -177,26 +180,27 @@ def fitted_in_depth(
     one layer at a time.
     """
     names = [hook_name(place.layer, place.site) for place in places]
-    made = partial(FittedOnTheWay, arm.make, sized=arm.against_mixing, linear=arm.linear)
+    made = partial(FittedOnTheWay, arm.make, sized=arm.takes_code, linear=arm.linear)
     return _made_in_depth(contest, {name: made() for name in names})
 
 
-def mixed_in_depth(
+def displaced_in_depth(
     contest: Contest, removal: Mapping[str, FittedOnTheWay]
 ) -> dict[str, FittedOnTheWay]:
-    """Other content mixed in at every place by as much as a removal moved the rows there.
+    """Rows displaced at every place as far as a removal moved them there, all codes left in place.
 
-    The sizes are those of the removal's own pass, in which codes gone below had little left to
-    move above.
+    What is moved, and how far, is that of the removal's own pass, in which codes gone below had
+    little left to move above.
     """
 
-    def mixing(removed: FittedOnTheWay) -> Maker:
-        assert removed.sizes is not None
-        sizes = removed.sizes
-        return lambda fit: OtherContent(sizes, fit.codes)
+    def control(removed: FittedOnTheWay) -> Maker:
+        made, sizes = removed.made, removed.sizes
+        assert isinstance(made, KeptCodes)
+        assert sizes is not None
+        return lambda fit: displaced(made, sizes, fit.codes, contest.seed)
 
     return _made_in_depth(
-        contest, {name: FittedOnTheWay(mixing(removed)) for name, removed in removal.items()}
+        contest, {name: FittedOnTheWay(control(removed)) for name, removed in removal.items()}
     )
 
 
@@ -288,7 +292,7 @@ def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterato
             continue
         yield lost(arm, "increase", _less(number, column[INTACT_ARM]))
         name, control = arm
-        for other, metric in ((MIXED, "over_mixed"), (RANDOM_RESCALING, "over_rescaled")):
+        for other, metric in ((DISPLACED, "over_displaced"), (RANDOM_RESCALING, "over_rescaled")):
             if not control and (name, other) in column:
                 yield lost(arm, metric, _less(number, column[name, other]))
         for score in _moved(contest, found[arm]):

@@ -3,17 +3,24 @@
 What all four codes are worth is what the model loses without any of them. A code is
 
 - `used`       where taking it away surely costs a tenth of that or more, and surely more than each
-               of two controls that leave all codes in place: as much of another sequence's content
-               mixed in, and rests rescaled as much at random;
+               of two controls: rows displaced as far with all codes left in place, and rests
+               rescaled as much at random;
 - `unused`     where it surely costs less than a tenth, alone surely gives back less than a tenth of
                what is lost without all four, and some other code is used;
 - `undecided`  otherwise: the intervals are too wide, the intervention hurts no more than a control
                does, or others can stand in for this one, by itself or together.
 
-Surely means by the 95% interval over held-out sequences, widened (Bonferroni, Student's tails) for
-the number of codes. Where the model does not surely lose anything without all four there is nothing
-to share out, and where it does not surely do better as it is than one that sees no context there is
-nothing that it uses: then every code is `undecided`.
+A code in the mean of rows, counting or positional vectors, is taken away by subtracting vectors:
+displaced rows have the same vectors subtracted along random directions. The others are changes of
+the rests: there other content is mixed in. Random rescaling blurs the variance code, so to be found
+a user of that a model has to lose more than by the blur. A network that no displacement of that
+size leaves alive is `undecided`, whatever it uses.
+
+Surely means by the 95% interval over held-out sequences, widened (Bonferroni) for the number of
+codes and, at single places, of these too; there, what all codes are worth has also to be a tenth,
+surely, of what they are worth through the stream. Where the model does not surely lose anything
+without all four there is nothing to share out, and where it does not surely do better as it is than
+one that sees no context there is nothing that it uses: then every code is `undecided`.
 
 The words speak of what the interventions change. Similarity is made by pooling earlier tokens, and
 to take it away undoes the pooling: a model that uses what was pooled, in whatever order, is called
@@ -24,7 +31,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from experiments.arms import MIXED, NONE_KEPT, RANDOM_RESCALING, only, without
+from experiments.arms import DISPLACED, NONE_KEPT, RANDOM_RESCALING, only, without
 from experiments.measurements import LOSS
 from experiments.tournament import EVERYWHERE, INTACT_ARM, STREAM
 from experiments.verdict import CONDITION, widened
@@ -47,7 +54,7 @@ class Use:
         layer, site: where it was taken away; layer -1 stands for the whole stream.
         word: "used", "unused" or "undecided".
         increase: what the model loses more without it, in nats: value, low, high.
-        mixed: the same for as much other content mixed in.
+        displaced: the same for rows displaced as far, with all codes left in place.
         rescaled: the same for rests rescaled as much at random.
         needed: the increase as a share of what all codes are worth; None where that may be nothing.
         enough: the share of that which the code alone gives back.
@@ -58,7 +65,7 @@ class Use:
     site: str
     word: str
     increase: Interval
-    mixed: Interval
+    displaced: Interval
     rescaled: Interval
     needed: Interval | None
     enough: Interval | None
@@ -147,9 +154,9 @@ def _verdict(losses: pd.DataFrame) -> UseVerdict:
         variant=str(first["variant"]),
         tokens=str(first["tokens"]),
         begin_token=bool(first["begin_token"]),
-        intact=_interval(stream, *INTACT_ARM, "nats"),
+        intact=_interval(stream, *INTACT_ARM, "nats", len(CODES)),
         chance=float(stream["chance"].iloc[0]),
-        worth=_interval(stream, NONE_KEPT, "", "increase"),
+        worth=_interval(stream, NONE_KEPT, "", "increase", len(CODES)),
         uses=tuple(use for layer, site in places for use in uses_at(losses, layer, site)),
     )
 
@@ -157,18 +164,30 @@ def _verdict(losses: pd.DataFrame) -> UseVerdict:
 def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
     """Whether each code is used at a place, or, for layer -1, through the whole stream.
 
-    `losses` are rows of the probe "loss" for one variant and condition.
+    `losses` are rows of the probe "loss" for one variant and condition, at all of its places.
     """
+    single = losses.loc[losses["layer"] != EVERYWHERE, ["layer", "site"]].drop_duplicates()
+    n_compared = len(CODES) * (1 if layer == EVERYWHERE else len(single))
     there = _at(losses, layer, site)
-    uses = [_use(there, code, layer, site) for code in CODES]
+    uses = [_use(there, code, layer, site, n_compared) for code in CODES]
     # What all are worth has to come from somewhere.
-    if any(use.word == "used" for use in uses) and _beats_chance(there):
+    found = any(use.word == "used" for use in uses)
+    if found and _beats_chance(there) and _matters(there, losses, n_compared):
         return uses
     return [replace(use, word="undecided") for use in uses]
 
 
+def _matters(there: pd.DataFrame, losses: pd.DataFrame, n_compared: int) -> bool:
+    """Whether codes at a place are surely worth a tenth of what they are through the stream."""
+    stream = _at(losses, EVERYWHERE, STREAM)
+    if stream.empty:
+        return True
+    whole, _, _ = _interval(stream, NONE_KEPT, "", "increase", 1)
+    return _interval(there, NONE_KEPT, "", "increase", n_compared)[1] >= _WORTH_NAMING * whole
+
+
 def _beats_chance(there: pd.DataFrame) -> bool:
-    _, _, high = _interval(there, *INTACT_ARM, "nats")
+    _, _, high = _interval(there, *INTACT_ARM, "nats", len(CODES))
     return high < float(there.loc[[(*INTACT_ARM, "nats")]].iloc[0]["chance"])
 
 
@@ -178,22 +197,23 @@ def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:
     return there.set_index(["positions", "control", "metric"])
 
 
-def _use(there: pd.DataFrame, code: str, layer: int, site: str) -> Use:
-    worth = _interval(there, NONE_KEPT, "", "increase")
-    shared = worth[1] > 0 and (without(code), "", "needed") in there.index
-    needed = _interval(there, without(code), "", "needed") if shared else None
-    enough = _interval(there, only(code), "", "enough") if shared else None
-    above = min(
-        _interval(there, without(code), "", metric)[1] for metric in ("over_mixed", "over_rescaled")
-    )
+def _use(there: pd.DataFrame, code: str, layer: int, site: str, n_compared: int) -> Use:
+    def interval(arm: str, control: str, metric: str) -> Interval:
+        return _interval(there, arm, control, metric, n_compared)
+
+    taken, alone = without(code), only(code)
+    shared = interval(NONE_KEPT, "", "increase")[1] > 0 and (taken, "", "needed") in there.index
+    needed = interval(taken, "", "needed") if shared else None
+    enough = interval(alone, "", "enough") if shared else None
+    above = min(interval(taken, "", f"over_{control}")[1] for control in ("displaced", "rescaled"))
     return Use(
         code=code,
         layer=layer,
         site=site,
         word=_word(needed, enough, above),
-        increase=_interval(there, without(code), "", "increase"),
-        mixed=_interval(there, without(code), MIXED, "increase"),
-        rescaled=_interval(there, without(code), RANDOM_RESCALING, "increase"),
+        increase=interval(taken, "", "increase"),
+        displaced=interval(taken, DISPLACED, "increase"),
+        rescaled=interval(taken, RANDOM_RESCALING, "increase"),
         needed=needed,
         enough=enough,
     )
@@ -209,8 +229,10 @@ def _word(needed: Interval | None, enough: Interval | None, above_controls: floa
     return "undecided"
 
 
-def _interval(there: pd.DataFrame, arm: str, control: str, metric: str) -> Interval:
-    """Value and widened bounds of a number; of one code of several."""
+def _interval(
+    there: pd.DataFrame, arm: str, control: str, metric: str, n_compared: int
+) -> Interval:
+    """Value and widened bounds of a number, one of so many that are compared."""
     row = there.loc[[(arm, control, metric)]].iloc[0]
     value, n = float(row["value"]), int(row["n"])
-    return value, *widened(value, float(row["ci_low"]), float(row["ci_high"]), len(CODES), n)
+    return value, *widened(value, float(row["ci_low"]), float(row["ci_high"]), n_compared, n)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from scipy.stats import norm
 from scipy.stats import t as student
 
 from experiments.measurements import intact_readings
@@ -129,8 +128,8 @@ def _best_place(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str
 
 
 def widened(value: float, low: float, high: float, n_compared: int, n: int) -> tuple[float, float]:
-    """A 95% interval stretched to hold for `n_compared` at once, with Student's tails."""
-    stretch = float(student.ppf(1 - 0.025 / n_compared, n - 1) / norm.ppf(0.975))
+    """A 95% interval, which has Student's tails, stretched to hold for `n_compared` at once."""
+    stretch = float(student.isf(0.025 / n_compared, n - 1) / student.isf(0.025, n - 1))
     return value - stretch * (value - low), value + stretch * (high - value)
 
 

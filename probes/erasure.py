@@ -102,6 +102,15 @@ class CodeStatistics(Stream):
             )
         return self._means
 
+    def noise(self) -> float:
+        """What p(t) - p_bar would vary by, summed over positions, if no row knew its position.
+
+        The squared error of the mean of n rests, at each position, less that of p_bar: rests at
+        different positions count as independent there.
+        """
+        of_rests = float(self._products.diagonal().sum()) / (self.n_fitted - 1)
+        return of_rests / self.n_fitted * (1 - 1 / len(self._products))
+
     def examples(self) -> Float[Tensor, "example pos d_model"]:
         """The first few sequences fitted on (float32)."""
         return self._examples

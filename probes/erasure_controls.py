@@ -4,6 +4,8 @@ An intervention that hurts a model may do so because it took a position code awa
 moved the rows at all. Each control here moves them as far in a way that aims at no code.
 """
 
+from dataclasses import replace
+
 import torch
 from einops import rearrange
 from jaxtyping import Float
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from probes._stream import raised
 from probes.controls import shuffled_positions
-from probes.erasure import CodeStatistics, Intervention
+from probes.erasure import CODES, CodeStatistics, Intervention
 from probes.erasure_directions import Leace, ScaledDirections
 from probes.kept_codes import KeptCodes, require_fitted_shape, with_rest_scaled
 from probes.similarity import cosine_similarity
@@ -74,6 +76,34 @@ class OtherContent:
         rounds, which = turns // len(self._others), turns % len(self._others)
         sign = rearrange(1 - 2 * (rounds % 2), "batch -> batch 1 1")
         return sign.to(self._others) * self._others[which]
+
+
+def moved_elsewhere(
+    vectors: Float[Tensor, "pos d_model"], statistics: CodeStatistics, seed: int = 0
+) -> KeptCodes:
+    """Rows with fixed vectors subtracted, one for each position, that are no code of theirs.
+
+    They are those that an intervention subtracts, all turned by one random rotation (Haar): at
+    every position as long, and to one another as they were, but along directions that aim at
+    nothing. Rests are scaled so that rows keep their variance, as by an intervention on codes.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    d_model = vectors.shape[1]
+    rotation = torch.linalg.qr(torch.randn((d_model, d_model), generator=generator)).Q
+    return replace(statistics.kept(CODES), removed=vectors @ rotation.to(vectors))
+
+
+def displaced(
+    removal: KeptCodes, sizes: Float[Tensor, " pos"], statistics: CodeStatistics, seed: int = 0
+) -> KeptCodes | OtherContent:
+    """Rows displaced as far as by taking a code away, with all four codes left in place.
+
+    Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere`. The
+    others are taken away by changing rests: the control is `OtherContent` of these sizes.
+    """
+    if removal.removed.any():
+        return moved_elsewhere(removal.removed, statistics, seed)
+    return OtherContent(sizes, statistics)
 
 
 def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> ScaledDirections:

@@ -49,13 +49,21 @@ def leace(probe: LinearProbe) -> Leace:
     Of all affine maps that leave t and 1/m uncorrelated with every direction, LEACE moves rows the
     least, in mean square. t and 1/m are brought to standard deviation 1, since directions with a
     correlation below 0.01 are left in (the package's svd_tol). Sums are float64. Raises ProbeError
-    for a probe that was fitted on fewer than 2 sequences.
+    for a probe that was fitted on fewer than 2 sequences, or on fewer rows than determine the
+    correlation of all directions.
     """
     if probe.n_fitted < 2:
         raise ProbeError(
             f"LEACE needs a LinearProbe fitted on 2 sequences at least; got {probe.n_fitted}"
         )
     moments = probe._moments
+    least = len(moments._gram) + 2
+    if moments.n < least:
+        raise ProbeError(
+            f"{probe.n_fitted} sequences are {moments.n} rows, too few for LEACE in "
+            f"{len(moments._gram)} dimensions, which needs {least} at least, better ten times "
+            "that: give more sequences to update()"
+        )
     t = probe._positions.double()
     deviations = torch.stack([t, 1 / (t + 1)]).std(dim=-1, correction=0).to(moments._cross)
     # The other columns of the probe's targets are its control's.
@@ -113,11 +121,14 @@ def principal_directions(statistics: CodeStatistics) -> Float[Tensor, "k d_model
 def positional_rank(statistics: CodeStatistics, share: float) -> int:
     """How many principal directions hold this share of what the positional vectors vary by.
 
-    Raises ProbeError before 2 sequences.
+    That variation is what p(t) vary by less what means of so many rests vary by without any code
+    (`CodeStatistics.noise`); at least one direction, though there be nothing. Raises ProbeError
+    before 2 sequences.
     """
     vectors = statistics.positional_vectors()
     held = torch.linalg.svdvals(vectors - vectors.mean(dim=0)).square().cumsum(dim=0)
-    return int((held < share * held[-1]).sum()) + 1
+    wanted = share * (held[-1] - statistics.noise())
+    return int((held < wanted).sum()) + 1
 
 
 def project_out(statistics: CodeStatistics, rank: int) -> ScaledDirections:

@@ -23,13 +23,14 @@ from experiments.report._lookup import (
 from experiments.report._shell import marks, top_of
 from experiments.report.data import ReportData
 from experiments.report.figures import Chart
+from experiments.shift import MIXED, OFFSET, PROBE
 from experiments.tournament import EVERYWHERE, SIDE_EFFECT
 from experiments.use_verdict import Interval, Use, UseVerdict
 from experiments.verdict import HYPOTHESES, gain
 from probes.erasure import CODES
 from probes.scores import SHUFFLED
 
-_CONTROL = "other content mixed in"
+_CONTROL = "rows displaced as far"
 _RANDOM_INIT = "random-init"
 # What a use draws on its scale.
 _MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
@@ -65,6 +66,8 @@ def use_groups(data: ReportData) -> list[dict[str, Any]]:
                 for use in verdict.of_stream
             ],
             "others": _others(_rows_of(data, verdict)),
+            "shifts": _shifts(_rows_of(data, verdict)),
+            "offset": OFFSET,
             "still": _still_readable(_rows_of(data, verdict)),
         }
         for verdict in data.uses
@@ -113,8 +116,8 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         caption="Each code taken away at one layer and site only. The share is of what all four "
         "codes are worth at that same place, so shares of different places have different wholes; "
         "where that worth may be nothing, there is no share. Bars are 95% intervals over held-out "
-        "sequences, widened for the four codes; the dashed line is no increase; dotted, under loss "
-        "increase, as much other content mixed in. Point at a mark for its word.",
+        "sequences, widened for the four codes and all places; the dashed line is no increase; "
+        "dotted, under loss increase, rows displaced as far. Point at a mark for its word.",
         x="after block",
         controls=[
             menu("measure", "Measure", {name: words for name, (words, _) in _MEASURES.items()}),
@@ -144,8 +147,8 @@ def _series(measure: str, found: list[tuple[UseVerdict, Use, Any]]) -> list[dict
         own = [(use, place[3]) for verdict, use, place in found if verdict.variant == variant]
         x = [depth for _, depth in own]
         if measure == "increase":
-            mixed = [use.mixed[0] for use, _ in own]
-            series.append(make_series("control", variant, x, mixed, f"{variant}, {_CONTROL}"))
+            moved = [use.displaced[0] for use, _ in own]
+            series.append(make_series("control", variant, x, moved, f"{variant}, {_CONTROL}"))
         intervals = [getattr(use, measure) or (None, None, None) for use, _ in own]
         value, low, high = zip(*intervals, strict=True)
         line = make_series("value", variant, x, value, variant, low, high)
@@ -173,7 +176,7 @@ def _read(data: ReportData, code: str, variant: str, use: UseVerdict) -> str | N
 
 def _scaled(use: Use) -> dict[str, float]:
     value, low, high = use.increase
-    chance, control = 0.0, use.mixed[0]
+    chance, control = 0.0, use.displaced[0]
     return dict(zip(_MARKED, (value, low, high, chance, control), strict=True))
 
 
@@ -203,6 +206,21 @@ def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
         }
         for (arm, control), interval in of_arm.items()
         if not control and arm not in _OF_CODES
+    ]
+
+
+def _shifts(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """By place, how far the position read behind it follows one that is moved there."""
+    rows = table[table["probe"] == PROBE]
+    found = {(row.layer, row.site, row.control): _bounds(row) for row in rows.itertuples()}
+    return [
+        {
+            "place": f"layer {layer} {site}",
+            "followed": followed,
+            "of_control": found[layer, site, MIXED],
+        }
+        for (layer, site, control), followed in found.items()
+        if not control
     ]
 
 

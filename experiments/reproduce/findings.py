@@ -30,9 +30,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve, `kind` saying how it is drawn; low and high bound its 95% interval over seeds.
+    """One curve, `kind` saying how it is drawn; low and high bound its 95% interval over `n` units.
 
     "predicted" is our formula; a "reference" is what its name says, to hold the others against.
+    Units are seeds, tasks or whatever the figure says; 0 where a line has none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Series:
     y: Float[Array, " point"]
     low: Float[Array, " point"] | None = None
     high: Float[Array, " point"] | None = None
+    n: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,12 @@ class Cells:
     def get(self, title: str, compute: Callable[[], dict[str, Array]]) -> dict[str, Array]:
         """The arrays of a cell; computed where they are missing or damaged."""
         self._advance(title)
+        path = self._path(title)
         try:
-            return read_arrays(self._path(title))
+            return read_arrays(path)
         except UserError:
-            return _kept(self._path(title), compute)
+            _keep(path, compute)
+            return read_arrays(path)
 
     def per_seed(
         self, title: str, seeds: Iterable[int], compute: Callable[[int], dict[str, Array]]
@@ -135,7 +139,7 @@ class Cells:
             for seed in seeds
         }
         missing = {title: get for title, get in work.items() if not self._has(title)}
-        jobs = [partial(_kept, self._path(title), get) for title, get in missing.items()]
+        jobs = [partial(_keep, self._path(title), get) for title, get in missing.items()]
         for number, _ in side_by_side(jobs, self._at_once):
             self._advance(list(missing)[number])
         return {
@@ -159,10 +163,8 @@ def _title(title: str, seed: int) -> str:
     return f"{title}, seed {seed}"
 
 
-def _kept(path: Path, compute: Callable[[], dict[str, Array]]) -> dict[str, Array]:
-    found = {name: np.asarray(value) for name, value in compute().items()}
-    write_arrays(found, path)
-    return found
+def _keep(path: Path, compute: Callable[[], dict[str, Array]]) -> None:
+    write_arrays({name: np.asarray(value) for name, value in compute().items()}, path)
 
 
 def _stacked(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -186,11 +188,14 @@ def exactly(values: Iterable[float]) -> Measured:
     return Measured(max(found), max(found), max(found), len(found))
 
 
-def curve(name: str, kind: Kind, x: Array, values: Float[Array, "seed point"]) -> Series:
-    """The mean curve over seeds with its interval."""
+def curve(name: str, kind: Kind, x: Array, values: Float[Array, "unit point"]) -> Series:
+    """The mean curve over units, such as seeds, with its interval; one alone has none."""
+    x = np.asarray(x, dtype=float)
+    if len(values) == 1:
+        return Series(name, kind, x, np.asarray(values[0], dtype=float), n=1)
     bootstrap = SequenceBootstrap().update(values)
     low, high = bootstrap.interval()
-    return Series(name, kind, np.asarray(x, dtype=float), bootstrap.mean(), low, high)
+    return Series(name, kind, x, bootstrap.mean(), low, high, bootstrap.n)
 
 
 def line(name: str, kind: Kind, x: Array, y: Array | float) -> Series:
@@ -245,7 +250,7 @@ def pack(figures: Sequence[Figure]) -> tuple[list[dict[str, Any]], dict[str, Arr
                     for name, array in found.items()
                     if array is not None
                 }
-            drawn = [{"name": series.name, "kind": series.kind} for series in panel.series]
+            drawn = [{"name": s.name, "kind": s.kind, "n": s.n} for s in panel.series]
             panels.append({"title": panel.title, "series": drawn})
         kept = {key: value for key, value in vars(figure).items() if key != "panels"}
         words.append(kept | {"panels": panels})
@@ -276,7 +281,8 @@ def _unpacked(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list
                         f"the arrays of the figure {figure['id']!r} are damaged: delete the run "
                         "folder and run the command again."
                     )
-                series.append(Series(drawn["name"], drawn["kind"], x, y, low, high))
+                n = drawn.get("n", 0)
+                series.append(Series(drawn["name"], drawn["kind"], x, y, low, high, n))
             panels.append(Panel(panel["title"], tuple(series)))
         lists = {key: tuple(figure[key]) for key in ("claims", "ticks")}
         shaded = figure.get("shaded")

@@ -130,7 +130,7 @@ def _counting(m: Array, absolute: dict[str, Array]) -> Figure:
         ("position", "after the MLP: m", m),
     ):
         values = absolute[name].reshape(-1, len(m))
-        measured = Series("measured", "measured", m, values.mean(0), values.min(0), values.max(0))
+        measured = _extent(m, values)
         panels.append(Panel(title, (line("the theorem", "reference", m, exact), measured)))
     return Figure(
         "counting",
@@ -145,10 +145,16 @@ def _counting(m: Array, absolute: dict[str, Array]) -> Figure:
     )
 
 
+def _extent(x: Array, values: Array) -> Series:
+    """The mean over draws and sequences, [row point], from the least to the most."""
+    least, most = values.min(axis=0), values.max(axis=0)
+    return Series("measured", "measured", x, values.mean(axis=0), least, most, len(values))
+
+
 def _distance(length: int, relative: dict[str, Array]) -> Figure:
     away = np.arange(1.0 - length, 1)
     last = relative["positional"][:, :, -1].reshape(-1, length)
-    measured = Series("measured", "measured", away, last.mean(0), last.min(0), last.max(0))
+    measured = _extent(away, last)
     return Figure(
         "distance",
         "Theorem 2: relative position",

@@ -66,7 +66,8 @@ def similarity_findings(
         "The paper's code turns the divergences round and compares a head with later ones only, as "
         "summarised by others. Every other model is one of the next seed, so that no two began "
         "with the same weights; NoPE's own next seed tells how far two models without an encoding "
-        "are apart. Row 0 is left out. Models that did not learn are among them.",
+        "are apart, each two of them counted once. Bars are 95% intervals over seeds. Row 0 is "
+        "left out. Models that did not learn are among them.",
         "length",
         "divergence, nats",
         tuple(panels),
@@ -96,24 +97,27 @@ def _pattern_lengths(cell: Mapping[str, Array]) -> list[int]:
     return sorted(int(name.split("/")[1]) for name in cell if name.startswith("patterns/"))
 
 
-def _distances(task: str, runs: Runs, distance: Distance) -> dict[str, Float[Array, "seed length"]]:
+def _distances(task: str, runs: Runs, distance: Distance) -> dict[str, Float[Array, "pair length"]]:
     """From NoPE's attention, mean over examples, for each encoding and for NoPE itself.
 
     Every other model is one of the next seed, and for the last seed one of the first. Models of one
     seed begin with the same weights where their encodings draw none: their attention would be alike
-    for that.
+    for that. Pairs are as many as seeds, but for NoPE with itself where seeds are two.
     """
     nope = runs[task, "NoPE"]
     others = {
         label: {key: np.roll(values, -1, axis=0) for key, values in runs[task, name].items()}
         for label, name in [*((name, name) for name in EXPLICIT), (FLOOR, "NoPE")]
     }
-    return {
+    found = {
         name: np.stack(
             [_at_length(nope, other, length, distance) for length in _pattern_lengths(nope)], axis=1
         )
         for name, other in others.items()
     }
+    if len(found[FLOOR]) == 2:  # each is the other's next: one pair of models, not two
+        found[FLOOR] = found[FLOOR][:1]
+    return found
 
 
 def _at_length(

@@ -27,7 +27,9 @@ from experiments.reproduce.kazemnejad2023_attention import similarity_findings
 from experiments.reproduce.kazemnejad2023_models import trained_and_read
 from experiments.reproduce.kazemnejad2023_position import position_findings
 from experiments.reproduce.kazemnejad2023_presets import ENCODINGS, Preset, Runs
+from experiments.reproduce.kazemnejad2023_published import CAPTION, RANKS, published, sizes_match
 from experiments.reproduce.kazemnejad2023_scaling import scaling_findings
+from experiments.reproduce.kazemnejad2023_tasks import by_task_figure, order_notes
 
 # A ranking needs so many pairs of a task and a seed that every encoding learned, of two tasks.
 _FEWEST_UNITS = 4
@@ -56,13 +58,15 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
         for e, name in enumerate(ENCODINGS)
         if not learned[:, t, e].all()
     ]
-    claims, figures = {}, [_curves(preset, runs)]
+    beside = sizes_match(config)
+    claims = {}
+    figures = [_curves(preset, runs), by_task_figure(preset.tasks, beyond, learned, beside)]
     ranked = within.min(axis=2) >= LEARNED
     if ranked.sum() >= _FEWEST_UNITS and ranked.any(axis=0).sum() > 1:
         claims["length-generalisation"] = over_seeds(
             by_task(reciprocal_ranks(beyond), ranked), _lead
         )
-        figures.append(_ranking(beyond, ranked))
+        figures.append(_ranking(beyond, ranked, beside))
     unsuited = within[..., _UNSUITED].min(axis=2) >= LEARNED
     if unsuited.sum() >= _FEWEST_UNITS and unsuited.any(axis=0).sum() > 1:
         accuracy = np.concatenate([part[..., _UNSUITED] for part in (beyond, within)], axis=-1)
@@ -83,8 +87,11 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
             f"{'; '.join(unlearned) or 'none'}. A task and a seed are ranked where every encoding "
             f"learned: {ranked.sum()} of {ranked.size}. With fewer than {_FEWEST_UNITS}, or of one "
             "task alone, there is no ranking.",
-            "Intervals are over tasks, since models of one task are alike under every seed; those "
-            "of correlations are over encodings.",
+            "Intervals of the ranking, and of the claims that say so, are over tasks, since models "
+            "of one task are alike under every seed; those of correlations are over encodings (of "
+            "NoPE alone over tasks). Those of the claim scratchpads, of accuracy task by task, and "
+            "of all curves by length and by reading of position are over seeds.",
+            *order_notes(preset.tasks, beyond, learned),
             "Ties share what their ranks bring. The paper's own rule gives them ranks in the order "
             "of its table; both are drawn.",
         ),
@@ -163,28 +170,26 @@ def _curves(preset: Preset, runs: Runs) -> Figure:
 
 
 def _ranking(
-    accuracy: Float[Array, "seed task encoding"], ranked: Bool[Array, "seed task"]
+    accuracy: Float[Array, "seed task encoding"], ranked: Bool[Array, "seed task"], beside: bool
 ) -> Figure:
+    """`beside` adds the paper's numbers, to the panel that ranks ties as it does."""
     at = np.arange(len(ENCODINGS))
+    chance = line("random order", "chance", at, float((1 / (at + 1)).mean()))
+    theirs = (published(np.array(RANKS)),) if beside else ()
     panels = [
-        Panel(
-            title,
-            (
-                line("random order", "chance", at, float((1 / (at + 1)).mean())),
-                curve("measured", "measured", at, by_task(ranks, ranked)),
-            ),
-        )
-        for title, ranks in (
-            ("ties share their ranks", reciprocal_ranks(accuracy)),
-            ("ties in the paper's order", reciprocal_ranks(accuracy, ties_share=False)),
+        Panel(title, (chance, curve("measured", "measured", at, by_task(ranks, ranked)), *more))
+        for title, ranks, more in (
+            ("ties share their ranks", reciprocal_ranks(accuracy), ()),
+            ("ties in the paper's order", reciprocal_ranks(accuracy, ties_share=False), theirs),
         )
     ]
+    caption = f" {CAPTION} They rank all seventeen variants of tasks." if beside else ""
     return Figure(
         "ranking",
         "Mean reciprocal rank beyond the training lengths",
         f"1 for an encoding that is always best; mean over {ranked.sum()} pairs of a task and a "
         "seed that every encoding learned, tasks weighted alike; bars are 95% intervals over "
-        "tasks.",
+        f"tasks.{caption}",
         "encoding",
         "mean reciprocal rank",
         tuple(panels),

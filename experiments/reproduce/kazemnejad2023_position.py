@@ -201,7 +201,7 @@ def _models(
         chosen = learned[:, t]
         rank[chosen] = rankdata(errors[:, t][chosen], method="ordinal") - 1
         series = tuple(
-            Series(name, "measured", rank[chosen[:, e], e], beyond[:, t, e][chosen[:, e]])
+            Series(name, "measured", rank[chosen[:, e], e], beyond[:, t, e][chosen[:, e]], n=1)
             for e, name in enumerate(ENCODINGS)
             if chosen[:, e].any()
         )
@@ -231,7 +231,7 @@ def _correlated(found: Mapping[str, Mapping[str, Measured]]) -> Figure:
                 np.array([getattr(number, field) for number in numbers])
                 for field in ("value", "ci_low", "ci_high")
             )
-            series.append(Series(name, "measured", at, value, low, high))
+            series.append(Series(name, "measured", at, value, low, high, numbers[0].n))
     return Figure(
         "position-correlation",
         "Position code and accuracy beyond the training lengths",

@@ -141,7 +141,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
     if config.preset is None:
         return random
-    return random.and_of(trained_findings(config, PRESETS[config.preset], cells))
+    return random.and_of(trained_findings(config, PRESETS[config.preset], cells, device))
 
 
 def _changed(base: TransformerConfig, seed: int, changes: Mapping[str, Any]) -> TransformerConfig:

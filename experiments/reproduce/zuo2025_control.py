@@ -54,7 +54,9 @@ _KINDS = {
 Found = Mapping[str, Mapping[str, Mapping[str, Array]]]
 
 
-def control_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
+def control_findings(
+    config: ReproduceConfig, preset: Preset, cells: Cells, device: str
+) -> Findings:
     """What models with and without the causal mask learn of the tasks."""
     steps = config.scaled("training", preset.control_steps)
     of_run = preset.seeds(config.seeds)
@@ -65,7 +67,11 @@ def control_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> F
     ):
         places = [(task, kind) for task in preset.lengths for kind in kinds]
         cells_of = cells.side_by_side(
-            {_title(*place): partial(_filled_in, preset, *place, steps) for place in places}, seeds
+            {
+                _title(*place): partial(_filled_in, preset, *place, steps, device)
+                for place in places
+            },
+            seeds,
         )
         for task, kind in places:
             found[task][kind] = cells_of[_title(task, kind)]
@@ -103,7 +109,9 @@ def _title(task: str, kind: str) -> str:
     return f"{task} filled in, {kind}"
 
 
-def _filled_in(preset: Preset, name: str, kind: str, steps: int, seed: int) -> dict[str, Array]:
+def _filled_in(
+    preset: Preset, name: str, kind: str, steps: int, device: str, seed: int
+) -> dict[str, Array]:
     """Accuracy at the blanks of held-out prompts, and what can be had without order."""
     task = preset.task(name)
     blanks = Blanks.of(task)
@@ -115,6 +123,7 @@ def _filled_in(preset: Preset, name: str, kind: str, steps: int, seed: int) -> d
         seed=seed,
         positions=_KINDS[kind].positions,
         blanks=blanks,
+        device=device,
     )
     held_out = dataset(task, preset.n_filled, split="validation", seed=seed).values()
     right = [float(blanks.exact_matches(model, some).double().mean()) for some in held_out]

@@ -32,12 +32,15 @@ _KINDS = {
 }
 
 
-def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
+def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device: str) -> Findings:
     """Adjacency in trained models, one thing changed of the base at a time; one model of each."""
     steps = {task: config.scaled("training", n) for task, n in preset.sweep_steps.items()}
     places = [(task, setting) for task in steps for setting in preset.changes]
     cells_of = cells.side_by_side(
-        {_title(*place): partial(_swept, preset, *place, steps[place[0]]) for place in places},
+        {
+            _title(*place): partial(_swept, preset, *place, steps[place[0]], device)
+            for place in places
+        },
         preset.seeds(config.seeds)[:1],
     )
     found = {place: cells_of[_title(*place)] for place in places}
@@ -76,14 +79,16 @@ def _title(task: str, setting: str) -> str:
     return f"{task} with {setting}"
 
 
-def _swept(preset: Preset, name: str, setting: str, steps: int, seed: int) -> dict[str, Array]:
+def _swept(
+    preset: Preset, name: str, setting: str, steps: int, device: str, seed: int
+) -> dict[str, Array]:
     """Accuracy of a trained model, and its scores, those before training and without the mask."""
     sizes = replace(preset.sizes, model={**preset.sizes.model, **preset.changes[setting]})
     task, tokens = preset.task(name), preset.read_on(name, seed)
-    model = trained_to_answer(task, sizes, steps=steps, seed=seed)
+    model = trained_to_answer(task, sizes, steps=steps, seed=seed, device=device)
     models = {
         "trained": model,
-        "random": HookedTransformer(model.config),
+        "random": HookedTransformer(model.config).to(device),
         "unmasked": bidirectional_twin(model),
     }
     rows = {kind: read_rows(models[kind], tokens, first=1) for kind in _KINDS}

@@ -35,20 +35,24 @@ from nope_interp.transformer import HookedTransformer
 Found = Mapping[str, Mapping[str, Array]]
 
 
-def trained_findings(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
+def trained_findings(
+    config: ReproduceConfig, preset: Preset, cells: Cells, device: str
+) -> Findings:
     """The four tasks through training, the sweep, and the control without the causal mask."""
-    through = _through_training(config, preset, cells)
-    return through.and_of(sweep_findings(config, preset, cells)).and_of(
-        control_findings(config, preset, cells)
+    through = _through_training(config, preset, cells, device)
+    return through.and_of(sweep_findings(config, preset, cells, device)).and_of(
+        control_findings(config, preset, cells, device)
     )
 
 
-def _through_training(config: ReproduceConfig, preset: Preset, cells: Cells) -> Findings:
+def _through_training(
+    config: ReproduceConfig, preset: Preset, cells: Cells, device: str
+) -> Findings:
     sizes = preset.sizes
     steps = config.scaled("training", sizes.steps)
     seeds = preset.seeds(config.seeds)
     found = cells.side_by_side(
-        {task: partial(_watched, preset, task, steps) for task in preset.lengths}, seeds
+        {task: partial(_watched, preset, task, steps, device) for task in preset.lengths}, seeds
     )
     learned = {task: cell["accuracy"][:, -1] >= LEARNED for task, cell in found.items()}
     by_task = {
@@ -91,7 +95,7 @@ def _above_unmasked(cell: Mapping[str, Array]) -> Float[Array, "seed layer"]:
     return cell["blocks"][:, -1, :, 0] - cell["unmasked"][:, -1, :, 0]
 
 
-def _watched(preset: Preset, name: str, steps: int, seed: int) -> dict[str, Array]:
+def _watched(preset: Preset, name: str, steps: int, device: str, seed: int) -> dict[str, Array]:
     """What `_state` says of a model at each of `watched_steps`."""
     task, tokens = preset.task(name), preset.read_on(name, seed)
     states: list[dict[str, Array]] = []
@@ -99,7 +103,7 @@ def _watched(preset: Preset, name: str, steps: int, seed: int) -> dict[str, Arra
     def watch(step: int, model: HookedTransformer) -> None:
         states.append(_state(model, task, tokens, preset.n_scored, seed))
 
-    trained_to_answer(task, preset.sizes, steps=steps, seed=seed, watch=watch)
+    trained_to_answer(task, preset.sizes, steps=steps, seed=seed, watch=watch, device=device)
     return {what: np.stack([state[what] for state in states]) for what in states[0]}
 
 

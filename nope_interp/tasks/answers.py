@@ -6,7 +6,8 @@ either to training or to validation, whatever the seed; a test is only drawn at 
 the three share no prompt, by construction.
 
 The models here read words, not pieces of words: the prompts are the paper's, with one token for
-each word, digit and sign. `AnswerTask.text` gives them as text, for any other tokenizer.
+each word, digit and sign. `AnswerTask.text` gives them as text, `retokenized` in the tokens of any
+Hugging Face tokenizer.
 """
 
 import math

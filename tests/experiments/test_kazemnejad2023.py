@@ -2,7 +2,9 @@
 to run."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from scipy.stats import spearmanr
 from experiments.reproduce import kazemnejad2023_lengths as lengths
 from experiments.reproduce import kazemnejad2023_models as models
 from experiments.reproduce.config import ReproduceConfig
-from experiments.reproduce.findings import Cells, Figure
+from experiments.reproduce.findings import Cells, Figure, Findings
+from experiments.reproduce.kazemnejad2023_attention import DISTANCES, FLOOR, similarity_findings
 from experiments.reproduce.kazemnejad2023_lengths import reciprocal_ranks
 from experiments.reproduce.kazemnejad2023_models import (
     attention_patterns,
@@ -35,6 +38,8 @@ from experiments.reproduce.kazemnejad2023_presets import (
     Preset,
     Scratchpads,
 )
+from experiments.reproduce.kazemnejad2023_published import ACCURACIES, RANKS, sizes_match
+from experiments.reproduce.kazemnejad2023_tasks import by_task_figure, order_said
 from experiments.reproduce.run import reproduce
 from experiments.run_folder import RunFolder
 from nope_interp.config import TransformerConfig
@@ -227,6 +232,111 @@ def test_scaling_changes_nothing_where_factors_are_one() -> None:
     assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
 
 
+@pytest.mark.parametrize("n_seeds", [2, 3, 4])
+def test_no_two_models_are_compared_twice(n_seeds: int) -> None:
+    """Of two seeds each is the other's next: their distance is one number and has no interval."""
+    scores = np.random.default_rng(0).random((n_seeds, 1, 3, 2, 4, 4))
+    weights = np.tril(scores + 1e-3)
+    cell = {
+        "patterns/4": weights / weights.sum(axis=-1, keepdims=True),
+        "tokens/4": np.full((n_seeds, 3), 4),
+    }
+    preset = dataclasses.replace(small(), tasks=("copy-rsc",))
+    runs = {("copy-rsc", name): cell for name in ENCODINGS}
+    learned = np.zeros((n_seeds, 1, 5), dtype=bool)
+    [figure] = similarity_findings(preset, runs, learned).figures
+    for panel in figure.panels:
+        floor = next(series for series in panel.series if series.name == FLOOR)
+        assert floor.n == {2: 1, 3: 3, 4: 4}[n_seeds]
+        assert (floor.low is None) == (n_seeds == 2)
+        assert panel.series[0].n == n_seeds
+    [standard, _] = figure.panels
+    assert len(figure.panels) == len(DISTANCES)
+    # The same cells under every encoding: the floor is then any other's mean over pairs.
+    assert standard.series[-1].y == pytest.approx(standard.series[0].y)
+
+
+# ---------------------------------------------------------------- task by task
+
+EVERY = np.ones((3, 5), dtype=bool)
+
+
+def test_a_lead_is_taken_seed_by_seed() -> None:
+    """Seeds differ far more than the two encodings do, but these differ under every seed alike."""
+    beyond = np.zeros((3, 5))
+    beyond[:, 2] = [0.2, 0.5, 0.8]
+    beyond[:, 1] = beyond[:, 2] - np.array([0.09, 0.10, 0.11])
+    said = order_said("scan", beyond, EVERY)
+    assert said.startswith("scan: ALiBi comes first, 0.500 [")
+    assert "before T5, 0.400 [" in said
+    assert said.endswith("over 3 seeds, is sure.")
+    beyond[:, 1] = beyond[::-1, 1]
+    assert order_said("scan", beyond, EVERY).endswith("over 3 seeds, is not sure.")
+
+
+def test_what_did_not_learn_has_no_place_in_the_order() -> None:
+    beyond, learned = np.tile([0.9, 0.3, 0.2, 0.1, 0.0], (3, 1)), EVERY.copy()
+    learned[1:, 0] = False
+    said = order_said("reverse-mc", beyond, learned)
+    assert "T5 comes first, 0.300" in said
+    assert said.endswith("is sure. Left out: NoPE.")
+    assert "fewer than two encodings" in order_said("scan", beyond, np.zeros_like(EVERY))
+    assert "at 0.000" in order_said("scan", np.zeros((3, 5)), EVERY)
+    assert "T5 and ALiBi share" in order_said(
+        "scan", np.tile([0.0, 0.5, 0.5, 0.1, 0.0], (3, 1)), EVERY
+    )
+    # Both learned under two seeds, but under one together.
+    learned = np.zeros_like(EVERY)
+    learned[:2, 1] = learned[1:, 2] = True
+    assert "too few seeds" in order_said("scan", beyond, learned)
+
+    learned = EVERY.copy()
+    learned[1:, 0] = learned[2:, 1] = learned[:, 2] = False
+    figure = by_task_figure(("scan",), beyond[:, None], learned[:, None], beside=False)
+    [panel] = figure.panels
+    assert [series.name for series in panel.series] == [
+        "NoPE, 1 of 3 learned",
+        "T5, 2 of 3 learned",
+        "ALiBi, 0 of 3 learned",
+        "RoPE",
+        "sinusoidal",
+    ]
+    assert [series.n for series in panel.series] == [1, 2, 0, 3, 3]
+    assert [list(series.x) for series in panel.series] == [[0], [1], [], [3], [4]]
+    assert panel.series[0].low is None
+
+
+def test_the_papers_numbers_stand_beside_ours_and_change_none() -> None:
+    beyond, learned = np.random.default_rng(0).random((3, 2, 5)), np.ones((3, 2, 5), dtype=bool)
+    tasks = ("scan", "parity")  # the paper's numbers for parity are not to be had
+    ours, both = (by_task_figure(tasks, beyond, learned, beside=beside) for beside in (False, True))
+    scan, parity = both.panels
+    theirs = scan.series[-1]
+    assert (theirs.name, theirs.kind, theirs.n) == ("the paper's own", "reference", 0)
+    assert tuple(theirs.y) == ACCURACIES["scan"]
+    for panel, alone in zip(both.panels, ours.panels, strict=True):
+        for one, other in zip(panel.series, alone.series, strict=False):
+            assert (one.y == other.y).all()
+    assert len(parity.series) == 5
+    assert "paper" not in ours.caption
+
+
+def test_the_papers_numbers_are_ranks_and_shares_of_what_the_preset_runs() -> None:
+    assert set(ACCURACIES) < set(PRESETS["paper"].tasks)
+    # Seventeen tasks whose places bring 1 + 1/2 + ... + 1/5, whoever takes them.
+    assert sum(RANKS) == pytest.approx(137 / 60, abs=3e-3)
+    assert all(len(of_task) == len(ENCODINGS) for of_task in ACCURACIES.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "matches"),
+    [({"preset": "paper"}, True), ({"preset": "paper", "training": 0.5}, False)]
+    + [({"preset": name}, False) for name in ("tiny", "small")],
+)
+def test_sizes_match_at_the_papers_preset_alone(options: dict[str, Any], matches: bool) -> None:
+    assert sizes_match(ReproduceConfig("kazemnejad2023", **options)) == matches
+
+
 # ---------------------------------------------------------------- the whole comparison
 
 
@@ -270,8 +380,18 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     assert all(f"reverse-mc with {name}: 2 of 2 runs" in note for name in ENCODINGS)
     assert "0 of 4" in note
 
-    # The same cells, with less asked of them.
+    # The same cells, with less asked of them, as if they were of the paper's size.
     monkeypatch.setattr(lengths, "LEARNED", 0.9)
+    monkeypatch.setitem(PRESETS, "paper", small())
+    _beside_the_papers(
+        lengths.length_findings(
+            ReproduceConfig("kazemnejad2023", n_seeds=2, preset="paper"),
+            PRESETS["paper"],
+            Cells(folder, lambda title: None),
+            "cpu",
+        )
+    )
+
     ranked = reproduce(config, out=tmp_path, show_progress=False)
     assert "--preset tiny" in ranked.info["command"]
     figures = {figure.id: figure for figure in ranked.figures}
@@ -281,6 +401,15 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     assert all(list(series.x) == [2, 3, 4, 5, 6, 7, 8] for series in curves)
     chance, ranks = figures["ranking"].panels[0].series
     assert ranks.y.sum() == pytest.approx(chance.y.sum())
+    assert _theirs(ranked.figures) == []
+    assert [[list(series.y) for series in panel.series] for panel in figures["tasks"].panels] == [
+        [[pytest.approx(0.5 - 0.1 * place)] for place in range(5)]
+    ] * 2
+    for task in small().tasks:
+        [said] = [note for note in ranked.info["notes"] if note.startswith(f"{task}: ")]
+        assert "NoPE comes first, 0.500" in said
+    n_of = ranked.measurements.groupby("site")["n"].max()
+    assert n_of[["tasks", "lengths", "ranking", "position-correlation"]].tolist() == [2, 2, 2, 5]
     claims = ranked.claims.set_index("claim")
     trained = [claim.id for claim in ranked.paper.claims if claim.needs]
     assert len(trained) == 10
@@ -311,6 +440,24 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     assert claims.loc["dispersed", "value"] == pytest.approx(rise)
     assert figures["entropy"].panels[0].series[0].y == pytest.approx(1)
     assert ranked.html()
+
+
+def _beside_the_papers(found: Findings) -> None:
+    assert _theirs(found.figures) == [
+        ("tasks", "copy-rsc", ACCURACIES["copy-rsc"]),
+        ("tasks", "reverse-mc", ACCURACIES["reverse-mc"]),
+        ("ranking", "ties in the paper's order", RANKS),
+    ]
+
+
+def _theirs(figures: Sequence[Figure]) -> list[tuple[str, str, tuple[float, ...]]]:
+    return [
+        (figure.id, panel.title, tuple(series.y))
+        for figure in figures
+        for panel in figure.panels
+        for series in panel.series
+        if "paper" in series.name
+    ]
 
 
 def _made_up(*arguments: object) -> dict[str, np.ndarray]:

@@ -319,7 +319,7 @@ def test_what_the_model_uses_comes_before_what_can_be_read(
     words = " ".join(causal_page.words)
     for use in causal_report.uses:
         assert use.sentence in words
-    for term in ("Taken away", "Other content mixed in", "Needed, enough", "Used, unused"):
+    for term in ("Taken away", "Displaced", "Needed, enough", "Used, unused"):
         assert re.search(rf"<dt>{term}", causal_text)
 
 
@@ -376,6 +376,7 @@ def test_what_is_still_readable_is_the_gain_over_chance(
         "without all four codes",
         "without counting, by LEACE",
         "without the positional subspace",
+        "without half of the positional channel",
     ]
     last = causal_report.measurements.query(
         "variant == 'trained' and tokens == 'text' and not begin_token and layer == 2"
@@ -397,7 +398,7 @@ def test_side_effects_stand_beside_what_is_still_readable(
 ) -> None:
     saved, _ = causal_page.data["still"]
     moved = {(arm, of): numbers for arm, of, *numbers in saved["rows"] if "moved" in of}
-    assert len(moved) == 2 * 11
+    assert len(moved) == 2 * 12
     rows = causal_report.measurements.query(
         "tokens == 'text' and layer == -1 and probe == 'side effect' and control == ''"
     ).set_index(["positions", "metric"])
@@ -439,7 +440,7 @@ def test_the_chart_of_places_holds_the_uses_place_by_place(
             controls = [s for s in panel["series"] if s["kind"] == "control"]
             assert len(controls) == (measure == "increase")
             if controls:
-                assert controls[0]["y"] == [number(use.mixed[0]) for use in placed]
+                assert controls[0]["y"] == [number(use.displaced[0]) for use in placed]
 
 
 def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportData) -> None:
@@ -450,6 +451,7 @@ def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportD
     assert [(row["arm"], row["control"]) for row in first["others"]] == [
         ("without counting, by LEACE", "random subspace"),
         ("without the positional subspace", "random subspace"),
+        ("without half of the positional channel", "random subspace"),
         ("attention to the first token frozen", "frozen at each position"),
     ]
     for row in first["others"]:

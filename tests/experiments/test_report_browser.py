@@ -363,10 +363,10 @@ def test_the_chart_of_places_follows_measure_and_site(
     assert "other content" not in causal.find("#where .legend").text
     causal.choose("#where select[name='measure']", "increase")
     assert np.allclose(drawn(), stored("increase", "resid"), rtol=1e-4)
-    assert "other content mixed in" in causal.find("#where .legend").text
+    assert "rows displaced as far" in causal.find("#where .legend").text
     header, *rows = causal.download("#where .csv")
     assert header[:6] == ["panel", "variant", "role", "series", "word", "after_block"]
-    assert {row[2] for row in rows} == {"measured", "chance", "other content mixed in"}
+    assert {row[2] for row in rows} == {"measured", "chance", "rows displaced as far"}
     mine = [float(row[6]) for row in rows if row[0] == "variance" and row[2] == "measured"]
     assert np.allclose(mine, stored("increase", "resid"), rtol=1e-4)
     causal.choose("#where select[name='site']", "attn_out")

@@ -247,6 +247,7 @@ def test_figures_survive_the_run_folder() -> None:
     [measured, level] = again.panels[0].series
     np.testing.assert_allclose(measured.y, values.mean(axis=0))
     assert level.low is None
+    assert (measured.n, level.n) == (5, 0)
     assert (measured.low <= measured.y).all()
     with pytest.raises(UserError, match="figure 'f' are damaged"):
         unpack(words, {})
@@ -316,6 +317,18 @@ def test_every_number_drawn_stands_in_the_table(finished: Reproduction) -> None:
     drawn = sum(len(s.x) for f in finished.figures for p in f.panels for s in p.series)
     claimed = (~finished.claims["status"].isin(UNDECIDED)).sum()
     assert len(finished.measurements) == drawn + claimed
+    # Over two draws of content, eight sequences each; nothing stands behind the theorem's line.
+    counting = finished.measurements[finished.measurements["site"] == "counting"]
+    assert set(counting.groupby("probe")["n"].unique().explode().items()) == {
+        ("measured", 16),
+        ("the theorem", 0),
+    }
+
+
+def test_one_unit_alone_has_no_interval() -> None:
+    alone = curve("c", "measured", np.arange(3), np.array([[1.0, 2.0, 4.0]]))
+    assert (alone.n, alone.low, alone.high) == (1, None, None)
+    assert list(alone.y) == [1, 2, 4]
 
 
 def test_the_listing_names_every_claim_and_the_newest_run(

@@ -9,6 +9,7 @@ import pytest
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.run import Reproduction, reproduce
 from experiments.run_folder import RunFolder
+from experiments.runs import load_run
 from nope_interp.errors import UserError
 
 CONFIG = ReproduceConfig("kazemnejad2023", n_seeds=2, length=0.25)
@@ -48,6 +49,25 @@ def test_a_newer_versions_run_is_not_written_to(
     if finished:
         assert Reproduction.load(folder.path).headline == found.headline
         assert files(folder.path) == before
+
+
+def test_a_newer_versions_page_is_not_drawn_over(found: Reproduction, tmp_path: Path) -> None:
+    folder = RunFolder(found.folder)
+    change(folder.config, environment={"nope-interp": "99.1"})
+    folder.report.write_text("the newer page")
+    newer = load_run(folder.path)
+    with pytest.raises(UserError, match=r"made by nope-interp 99\.1, and this is .*install"):
+        newer.write_report()
+    assert folder.report.read_text() == "the newer page"
+    assert newer.write_report(tmp_path / "elsewhere.html").is_file()
+
+
+def test_cells_that_outlive_a_finished_run_are_dropped(found: Reproduction, tmp_path: Path) -> None:
+    cells = RunFolder(found.folder).cells
+    cells.mkdir()
+    (cells / "a.safetensors").write_bytes(b"computed")
+    assert run(tmp_path).headline == found.headline
+    assert not cells.exists()
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ from rich.console import Console
 from experiments import registry
 from experiments.compare_config import CompareConfig
 from experiments.run_folder import RunFolder
-from experiments.sweep import Sweep, _begin, read_sweep, run_sweep
+from experiments.sweep import Sweep, _begin, _locked, read_sweep, run_sweep
 from experiments.sweep_config import SweepConfig
 from experiments.sweep_progress import Progress
-from experiments.sweep_workers import Pool, WorkerDied, run_all
+from experiments.sweep_workers import Pool, WorkerDied, _marked, check_cells, run_all
 from nope_interp.errors import UserError
 from tests.experiments.sweep_experiment import DIES, LEAVES, QUICK, RAISES, REFUSES, ROWS, leave
 from tests.experiments.test_cli import JUNK, assert_one_sentence, nope_interp
@@ -275,7 +276,53 @@ def test_cells_that_cannot_be_run_are_refused_before_any_is(tmp_path: Path) -> N
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("experiment", "cell", "sentence"),
+    [
+        ("compare", {"model": "absent.safetensors"}, "there is no model 'absent.safetensors'"),
+        ("heads", {"model": "absent.gguf"}, "there is no model 'absent.gguf'"),
+        ("probe", {"model": "./absent"}, "there is no model './absent'"),
+        ("probe", {"model": "/absent/model"}, "there is no model '/absent/model'"),
+        ("probe", {"model": "gpt2", "text": "absent.txt"}, "cannot read the text 'absent.txt'"),
+        ("reproduce", {"model": "absent.gguf"}, "there is no model 'absent.gguf'"),
+        ("reproduce", {"model": "gpt2", "text": "absent.txt"}, "cannot read the text"),
+    ],
+)
+def test_a_cell_whose_files_are_not_there_is_named(
+    tmp_path: Path, experiment: str, cell: dict[str, Any], sentence: str
+) -> None:
+    base = {"name": "barbero2024"} if experiment == "reproduce" else {}
+    # Nothing says that the name of a hub is wrong without asking it.
+    fine = {} if experiment == "reproduce" else {"model": "someone/some-model"}
+    cells = {"experiment": experiment, "base": base, "list": [{"seed": 1, **fine}, cell]}
+    with pytest.raises(UserError, match=rf"cell 2 \(model=.*\): {re.escape(sentence)}"):
+        run_sweep(SweepConfig.from_dict(cells), out=tmp_path / "runs", show_progress=False)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_paper_that_does_not_run_on_the_device_is_named() -> None:
+    cells = {"experiment": "reproduce", "grid": {"name": ["chi2023", "koutnik2014"]}}
+    config = SweepConfig.from_dict(cells)
+    check_cells(config, "cpu", here=True)
+    said = r"cell 2 \(name=koutnik2014\): koutnik2014 runs on the CPU: leave the device 'cuda' out"
+    with pytest.raises(UserError, match=said):
+        check_cells(config, "cuda", here=False)
+
+
 # ---------------------------------------------------------------- cells, workers and disks
+
+
+def test_an_orphan_leaves_the_marker_of_its_successor(tmp_path: Path) -> None:
+    path = tmp_path / "cell-00001.running"
+    with ExitStack() as successor:
+        with _marked(path):
+            path.unlink()  # by the sweep that was started again
+            successor.enter_context(_marked(path))
+        assert _locked(path)
+    assert not path.exists()
+    with _marked(path):
+        path.unlink()
+    assert not path.exists()
 
 
 @pytest.mark.slow
@@ -546,15 +593,16 @@ def test_sweep_at_the_command_line_trains_the_same_bits(
 
 @pytest.mark.slow
 def test_a_failed_cell_is_one_sentence_that_names_the_log(tmp_path: Path) -> None:
-    entries = [{}, {"model": "absent/model.safetensors"}]
+    (tmp_path / "damaged.safetensors").write_bytes(b"damaged")
+    entries = [{}, {"model": "damaged.safetensors"}]
     base = {**SMALL, "n_fit": 24, "n_held_out": 16}
     file = write_sweep(tmp_path, experiment="probe", base=base, list=entries)
     run = nope_interp("sweep", file, "--jobs", "1", cwd=tmp_path)
     assert run.returncode == 2
     assert run.stdout.startswith("1 of 2 cells are done.\n")
     said = run.stderr.splitlines()[-1]
-    assert said.startswith("nope-interp: 1 of 2 cells failed, cell 2 (model=absent/")
-    assert "no checkpoint" in (tmp_path / said.split("'")[1]).read_text()
+    assert said.startswith("nope-interp: 1 of 2 cells failed, cell 2 (model=damaged.")
+    assert "is damaged or cut short" in (tmp_path / said.split("'")[1]).read_text()
 
 
 def test_mistakes_in_sweeps_are_one_sentence(tmp_path: Path) -> None:
@@ -706,7 +754,7 @@ def ray_workers(head: psutil.Process) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_a_sweep_on_a_ray_cluster_survives_its_workers(
+def test_a_sweep_on_a_ray_cluster_survives_its_workers_and_its_driver(
     tmp_path: Path, cluster: tuple[psutil.Process, str, dict[str, str]]
 ) -> None:
     head, address, environment = cluster
@@ -715,16 +763,28 @@ def test_a_sweep_on_a_ray_cluster_survives_its_workers(
         folder.mkdir(exist_ok=True)
         write_sweep(folder, **{**SWEPT, "grid": {"seed": [0, 2, 4, 6, 8, 10]}})
     assert start(calm, "--jobs", "2", LOKY_MAX_CPU_COUNT="2").wait(timeout=300) == 0
-    killed = 0
+    kills = ["worker", "driver", "worker"]
+    seen: dict[str, tuple[int, int]] = {}
     driver = start(tmp_path, "--ray", address, **environment)
-    while killed < 2 and driver.poll() is None:
+    while kills and driver.poll() is None:
         wait_for_a_cell(tmp_path, driver)
-        for process in ray_workers(head)[:1]:
-            process.kill()
-            killed += 1
+        if kills[0] == "driver":
+            driver.kill()
+            driver.wait()
+            driver = start(tmp_path, "--ray", address, **environment)
+        elif running := ray_workers(head):
+            running[0].kill()
+        else:
+            continue
+        del kills[0]
         time.sleep(3)
+        now = finished_files(tmp_path / "runs")
+        assert {name: now[name] for name in seen} == seen, "a finished cell ran twice"
+        seen = now
     assert driver.wait(timeout=300) == 0, (tmp_path / "stderr").read_text()
-    assert killed == 2
+    assert not kills
+    done = finished_files(tmp_path / "runs")
+    assert {name: done[name] for name in seen} == seen, "a finished cell ran twice"
     assert bits(tmp_path / "runs") == bits(calm / "runs")
     # No GPU can be kept here: said at once, since Ray would wait for one for ever.
     options = ("--ray", address, "--gpus-per-cell", "1", "--device", "cuda")

@@ -186,6 +186,13 @@ def test_a_position_that_vectors_do_not_tell_stays_where_it_is() -> None:
     assert [row["value"] for row in rows] == pytest.approx([0, 0], abs=0.1)
 
 
+def test_vectors_that_no_layer_reads_are_followed_by_none() -> None:
+    """They stay in the stream up to its end, where any probe reads them as moved."""
+    contest = contest_on(plant("positional vectors"))  # the unembedding alone reads them
+    place = Place(0, "resid_pre")
+    assert shift_rows(contest, statistics_at(contest, [place]), context=CONTEXT) == []
+
+
 def test_sequences_too_short_for_a_shift_have_no_rows(untrained: Contest) -> None:
     statistics = statistics_at(untrained, [Place(0, "resid_pre")])
     assert shift_rows(untrained, statistics, context=CONTEXT) == []
@@ -204,9 +211,9 @@ def test_shares_are_those_of_the_losses(counting: pd.DataFrame) -> None:
         assert value[without(code), "", "needed"] == pytest.approx(lost / (none - intact))
         regained = (none - value[only(code), "", "nats"]) / (none - intact)
         assert value[only(code), "", "enough"] == pytest.approx(regained, abs=1e-9)
-        mixed = value[without(code), "mixed", "nats"]
-        assert value[without(code), "", "over_mixed"] == pytest.approx(
-            value[without(code), "", "nats"] - mixed, abs=1e-9
+        displaced = value[without(code), "displaced", "nats"]
+        assert value[without(code), "", "over_displaced"] == pytest.approx(
+            value[without(code), "", "nats"] - displaced, abs=1e-9
         )
 
 
@@ -293,9 +300,9 @@ def rows_of_uses(
     for code, (needed, enough, over) in numbers.items():
         for metric, found in (("increase", needed), ("needed", needed)):
             add(without(code), metric, found)
-        for metric in ("over_mixed", "over_rescaled"):
+        for metric in ("over_displaced", "over_rescaled"):
             add(without(code), metric, over)
-        for control in ("mixed", "random rescaling"):
+        for control in ("displaced", "random rescaling"):
             add(without(code), "increase", NOTHING, control)
         add(only(code), "enough", enough)
     add(NONE_KEPT, "increase", (1.0, 0.9, 1.1))

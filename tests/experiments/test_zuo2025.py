@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from experiments.reproduce import zuo2025_control, zuo2025_sweep, zuo2025_trained
+from experiments.reproduce import zuo2025, zuo2025_control, zuo2025_sweep, zuo2025_trained
 from experiments.reproduce.answering import LEARNED, accuracies, trained_to_answer
 from experiments.reproduce.claims.registry import paper
 from experiments.reproduce.config import ReproduceConfig
@@ -39,7 +40,7 @@ def small() -> Preset:
 
 def findings(folder: Path) -> Findings:
     folder.mkdir(exist_ok=True)
-    return trained_findings(CONFIG, small(), Cells(folder, lambda title: None))
+    return trained_findings(CONFIG, small(), Cells(folder, lambda title: None), "cpu")
 
 
 # ---------------------------------------------------------------- the numbers
@@ -155,13 +156,62 @@ def test_trained_models_are_read_and_those_that_learned_decide(
 
 def test_the_watched_end_is_the_model_that_training_gives() -> None:
     preset = small()
-    found = zuo2025_trained._watched(preset, "ordering", 5, 1)
+    found = zuo2025_trained._watched(preset, "ordering", 5, "cpu", 1)
     task = preset.task("ordering")
     model = trained_to_answer(task, preset.sizes, steps=5, seed=1)
     rows = read_rows(model, preset.read_on("ordering", 1), first=1)
     np.testing.assert_array_equal(found["blocks"][-1], rows["blocks"])
     assert found["accuracy"][-1] == accuracies(model, task, preset.n_scored, "validation", 1).mean()
     assert len(found["accuracy"]) == 5  # steps 0, 1, 2, 4 and 5
+
+
+def test_every_training_and_reading_is_on_the_runs_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU by another name, which only what the run was given can have brought there."""
+    device = "cpu:0"
+    trained: list[object] = []
+    to, read = HookedTransformer.to, read_rows
+
+    def move(model: HookedTransformer, place: object, *dtype: object) -> HookedTransformer:
+        model.moved_to = place
+        return to(model, place, *dtype)  # type: ignore[call-overload, no-any-return]
+
+    def train(*arguments: Any, **options: Any) -> HookedTransformer:
+        trained.append(options["device"])
+        return trained_to_answer(*arguments, **options)
+
+    def read_moved(model: HookedTransformer, *arguments: Any, **options: Any) -> Any:
+        # A bidirectional twin goes where its weights come from, by their own name of the place.
+        assert model.moved_to == (device if model.config.causal else torch.device("cpu"))
+        return read(model, *arguments, **options)
+
+    monkeypatch.setattr(HookedTransformer, "to", move)
+    for part in (zuo2025_trained, zuo2025_sweep, zuo2025_control):
+        monkeypatch.setattr(part, "trained_to_answer", train)
+    for part in (zuo2025_trained, zuo2025_sweep):
+        monkeypatch.setattr(part, "read_rows", read_moved)
+    preset = replace(small(), lengths={"ordering": range(2, 5)}, most_seeds=2)
+    trained_findings(CONFIG, preset, Cells(tmp_path, lambda title: None), device)
+    # Two watched, two settings of sizes, two each with and without the mask, one with positions.
+    assert trained == [device] * 9
+
+
+def test_the_trained_part_is_given_the_runs_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+
+    def note(config: ReproduceConfig, preset: Preset, cells: Cells, device: str) -> Findings:
+        given.append(device)
+        return Findings({}, (), "nothing trained")
+
+    monkeypatch.setattr(zuo2025, "trained_findings", note)
+    sizes = {"width": 0.25, "length": 0.25, "depth": 0.34}
+    config = ReproduceConfig("zuo2025", n_seeds=2, preset="tiny", **sizes)
+    found = zuo2025.reproduce(config, Cells(tmp_path, lambda title: None), "cpu:0")
+    assert found.setting.endswith("nothing trained")
+    assert given == ["cpu:0"]
 
 
 @pytest.mark.slow
@@ -176,7 +226,7 @@ def test_the_mask_is_what_a_task_is_learned_with(tmp_path: Path) -> None:
         n_filled=100,
     )
     config = ReproduceConfig("zuo2025", preset="tiny", training=800 / preset.control_steps)
-    found = control_findings(config, preset, Cells(tmp_path, lambda title: None))
+    found = control_findings(config, preset, Cells(tmp_path, lambda title: None), "cpu")
     [panel] = found.figures[0].panels
     accuracy = {series.name: series.y[0] for series in panel.series}
     assert accuracy["with the causal mask"] > LEARNED

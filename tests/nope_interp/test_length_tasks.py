@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
+from nope_interp.exact_match import exact_matches
 from nope_interp.tasks.answers import AnswerTask, Examples, dataset
 from nope_interp.tasks.characters import IndexingTask, ReversalTask
 from nope_interp.tasks.copying import StringTask
 from nope_interp.tasks.names import ANSWER_TASK_NAMES
 from nope_interp.tasks.registry import make_answer_task, make_task
+from nope_interp.tasks.retokenized import retokenized
 from nope_interp.tasks.rows import GAP, digests, held_out, number, packed
 from nope_interp.tasks.scan import commands
 from nope_interp.tasks.scratchpad import SCRATCHPAD_PARTS, without_steps
@@ -298,6 +301,45 @@ def test_texts_are_read_alike_by_a_hugging_face_tokenizer() -> None:
         assert theirs(prompt + " " + answer).input_ids == task.tokenizer.encode(
             prompt + " " + answer
         )
+
+
+def byte_tokenizer(**special: str) -> Any:
+    """A real tokenizer of transformers: bytes, with merges of letters and spaces learned here."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    inner = ByteLevelBPETokenizer()
+    inner.train_from_iterator(["Copy: a b c d [SEP] a b c d"] * 4, vocab_size=300, min_frequency=2)
+    inner.add_special_tokens([*special.values()])
+    return PreTrainedTokenizerFast(tokenizer_object=inner._tokenizer, **special)
+
+
+@pytest.mark.parametrize("special", [{}, {"bos_token": "<s>", "pad_token": "<p>"}])
+def test_examples_in_other_tokens_say_the_same(special: dict[str, str]) -> None:
+    theirs = byte_tokenizer(eos_token="</s>", **special)
+    task = make_answer_task("copy-cmc")
+    examples = drawn(task, 5, 6)
+    found = retokenized(task, examples, theirs)
+    begin = [theirs.bos_token_id] if special else []
+    rows = zip(found.tokens, found.prompt_length.tolist(), found.length.tolist(), strict=True)
+    for (row, asked, length), (prompt, answer) in zip(rows, task.text(examples), strict=True):
+        assert row[: len(begin)].tolist() == begin
+        assert theirs.decode(row[len(begin) : asked]) == prompt
+        assert theirs.decode(row[asked : length - 1]) == f" {answer}"
+        assert row[length - 1] == theirs.eos_token_id
+        assert set(row[length:].tolist()) <= {theirs.pad_token_id, theirs.eos_token_id}
+    # A model's exact answers are looked at as those of the task's own tokens are.
+    model = HookedTransformer(TransformerConfig(1, 16, 1, d_vocab=len(theirs), n_ctx=64)).eval()
+    assert not exact_matches(model, found).any()
+    greedy = model.generate(found.tokens[:1, : found.prompt_length[0]], 3)
+    followed = Examples(greedy, found.prompt_length[:1], torch.tensor([greedy.shape[1]]))
+    assert exact_matches(model, followed).all()
+
+
+def test_a_tokenizer_without_an_end_is_refused() -> None:
+    task = make_answer_task("copy-cmc")
+    with pytest.raises(UserError, match="no end token"):
+        retokenized(task, drawn(task, 5, 6), byte_tokenizer())
 
 
 @given(st.lists(st.text("abcxyz[]", min_size=1, max_size=4), min_size=1, unique=True), st.data())

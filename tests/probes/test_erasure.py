@@ -14,6 +14,8 @@ from probes.erasure import CODES, CodeStatistics
 from probes.erasure_controls import (
     OtherContent,
     RescalingDealt,
+    displaced,
+    moved_elsewhere,
     random_subspace,
     side_effects,
     sizes_of,
@@ -21,6 +23,7 @@ from probes.erasure_controls import (
 from probes.erasure_directions import (
     ScaledDirections,
     leace,
+    positional_rank,
     principal_directions,
     project_out,
     scale_channel,
@@ -491,6 +494,42 @@ def test_other_content_moves_every_row_as_far_and_leaves_every_code(statistics, 
     assert torch.equal(torch.cat([control(x[:3]), control(x[3:])]), mixed)
 
 
+def test_what_is_moved_elsewhere_is_as_long_and_takes_no_code(statistics, fresh):
+    x = fresh[1]
+    removed = statistics.mean_codes()["counting"].float()
+    control = moved_elsewhere(removed, statistics, seed=1)
+    torch.testing.assert_close(control.removed @ control.removed.mT, removed @ removed.mT)
+    changed = control(x)
+    torch.testing.assert_close(row_variance(changed), row_variance(x), rtol=1e-4, atol=1e-6)
+    # The mean code is where it was: less what a rotation leaves, 1 / sqrt(d_model) at most nearly.
+    along = torch.nn.functional.normalize(removed, dim=-1)
+    before, after = ((rows * along).sum(-1).mean(0) for rows in (x, changed))
+    taken = statistics.kept(set(CODES) - {"counting"})(x)
+    gone = (taken * along).sum(-1).mean(0)
+    assert (after - before).abs().mean() < 0.3 * (gone - before).abs().mean()
+
+
+def test_each_removal_is_held_against_its_own_displacement(statistics):
+    sizes = torch.ones(24)
+    for code in CODES:
+        removal = statistics.kept(set(CODES) - {code})
+        control = displaced(removal, sizes, statistics)
+        in_the_mean = code in ("counting", "positional vectors")
+        assert isinstance(control, KeptCodes if in_the_mean else OtherContent)
+
+
+def test_noise_without_a_code_spans_no_subspace():
+    """Sampled means of rows that know no position point everywhere; most of that is no code."""
+    x = torch.randn(200, 24, 64, generator=torch.Generator().manual_seed(0))
+    without = fitted(x)
+    p = without.positional_vectors()
+    assert without.noise() == pytest.approx(float((p - p.mean(dim=0)).square().sum()), rel=0.1)
+    assert positional_rank(without, 0.95) < 5
+    direction = torch.randn(64, generator=torch.Generator().manual_seed(1))
+    planted_line = x + 2 * torch.linspace(-1, 1, 24)[:, None] * direction
+    assert positional_rank(fitted(planted_line), 0.95) == 1
+
+
 def test_rests_that_are_mixed_alike_keep_their_correlation_between_positions():
     """All of a row's content goes, and what can be read of positions stays as it was."""
     x = planted(400, 5)
@@ -603,6 +642,10 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(statistics, linear):
         swap_vectors(statistics, 23)
     with pytest.raises(ProbeError, match="fitted on 2 sequences at least"):
         leace(LinearProbe())
+    few = LinearProbe()
+    few.update(planted(2, 0), POSITIONS)
+    with pytest.raises(ProbeError, match="2 sequences are 48 rows, too few for LEACE in 64 dim"):
+        leace(few)
 
 
 def test_too_little_to_fit_on_is_refused_in_a_sentence():

@@ -71,7 +71,7 @@ PAPER = Paper(
             "abstract; figure 1",
             VERIFIED,
             "mean reciprocal rank of NoPE, by exact answers beyond the training lengths, less that "
-            "of the next best encoding",
+            "of the next best encoding; interval over tasks",
             low=0,
             differs=f"{_TINY} A quarter of a head rotates, which is 2 frequencies in tiny and 8 in "
             "the paper. Only a task and a seed that every encoding learned are ranked.",
@@ -84,7 +84,7 @@ PAPER = Paper(
             "abstract",
             VERIFIED,
             "mean exact answers beyond the training lengths over those within, in the one of the "
-            "three where that is largest",
+            "three where that is largest; interval over tasks",
             high=0.5,
             differs=f"{_TINY} The bound is ours. Only a task and a seed that all three learned "
             "count.",
@@ -96,7 +96,7 @@ PAPER = Paper(
             "abstract; the figure of divergences between attention patterns",
             VERIFIED,
             "divergence of NoPE's attention from T5's less that from the next nearest encoding's, "
-            "in nats",
+            "in nats; interval over tasks",
             high=0,
             differs=f"{_TINY} The paper compares models of one seed; here they would begin with "
             "the same weights. Jensen-Shannon divergence, the least over all pairs of heads of a "
@@ -134,7 +134,7 @@ PAPER = Paper(
             _WANG,
             f"{VERIFIED} that dispersed attention goes with failure; the measure is {OURS}",
             "mean entropy of attention over the most possible, at the longest test length less at "
-            "the longest training length, NoPE models that learned",
+            "the longest training length, NoPE models that learned; interval over tasks",
             low=0,
             differs=_TINY,
             needs=_PRESET,
@@ -145,7 +145,7 @@ PAPER = Paper(
             "summaries of Wang et al. 2024 (arXiv 2404.12224)",
             SECOND_HAND,
             "exact answers beyond the training lengths with the factor less those without, NoPE "
-            "models that learned",
+            "models that learned; interval over tasks",
             low=0,
             differs=f"{_TUNED} {_TINY}",
             needs=_PRESET,
@@ -156,7 +156,7 @@ PAPER = Paper(
             _WANG,
             VERIFIED,
             "exact answers beyond the training lengths with the factors less those without, NoPE "
-            "models that learned",
+            "models that learned; interval over tasks",
             low=0,
             differs=f"{_TUNED} {_TINY}",
             needs=_PRESET,
@@ -181,7 +181,7 @@ PAPER = Paper(
             VERIFIED,
             "right answers of NoPE beyond the training lengths with the best format of a "
             "scratchpad less those with the worst, mean over tasks; for each task and seed both "
-            "are chosen on the other seeds",
+            "are chosen on the other seeds; interval over tasks",
             low=0.1,
             differs=f"{_SCRATCHPADS} The bound is ours. Only formats that were learned count. "
             "Chosen on other seeds, best and worst are not always so: the number errs low.",
