@@ -1,12 +1,12 @@
-"""Zuo et al. 2025: where the pattern holds after training, over sizes and initialisations."""
+"""Zuo et al. 2025: pattern and variances through training, over sizes and initialisations."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
+from jaxtyping import Float
 
-from experiments.reproduce.answering import LEARNED, accuracies, trained_to_answer
+from experiments.reproduce.answering import LEARNED
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Array,
@@ -14,38 +14,53 @@ from experiments.reproduce.findings import (
     Figure,
     Findings,
     Panel,
+    Series,
     line,
     over_seeds,
 )
 from experiments.reproduce.zuo2025_presets import Preset
-from experiments.reproduce.zuo2025_scores import PLACES, read_rows
-from nope_interp.checkpoints import bidirectional_twin
-from nope_interp.transformer import HookedTransformer
+from experiments.reproduce.zuo2025_scores import (
+    PLACES,
+    above_unmasked,
+    read_through_training,
+    variance_trend,
+)
+from nope_interp.training import watched_steps
 
 # Arrays by task and setting, of one seed, along the first axis.
 Found = Mapping[tuple[str, str], Mapping[str, Array]]
+Learned = Mapping[tuple[str, str], bool]
 
+# Which array, at which of the watched steps.
 _KINDS = {
-    "trained": "trained",
-    "random": "before training",
-    "unmasked": "trained, without the causal mask",
+    "trained": ("places", -1),
+    "before training": ("places", 0),
+    "trained, without the causal mask": ("unmasked_places", -1),
 }
 
 
 def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device: str) -> Findings:
-    """Adjacency in trained models, one thing changed of the base at a time; one model of each."""
+    """Adjacency and variance through training, one thing changed of the base at a time; one model
+    of each."""
     steps = {task: config.scaled("training", n) for task, n in preset.sweep_steps.items()}
     places = [(task, setting) for task in steps for setting in preset.changes]
     cells_of = cells.side_by_side(
         {
-            _title(*place): partial(_swept, preset, *place, steps[place[0]], device)
-            for place in places
+            _title(task, setting): partial(
+                read_through_training,
+                preset,
+                task,
+                preset.changes[setting],
+                steps[task],
+                device,
+            )
+            for task, setting in places
         },
         preset.seeds(config.seeds)[:1],
     )
     found = {place: cells_of[_title(*place)] for place in places}
-    learned = {place: bool(cell["accuracy"][0] >= LEARNED) for place, cell in found.items()}
-    above = _above_unmasked(found, learned)
+    learned = {place: bool(cell["accuracy"][0, -1] >= LEARNED) for place, cell in found.items()}
+    above = _by_setting(found, learned)
     claims, lowest = {}, "none"
     if len(above) > 1:
         claims["trained-sweep"] = over_seeds(np.array([*above.values()]))
@@ -54,7 +69,11 @@ def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device
     length = " and ".join(f"{task} for {n} steps" for task, n in steps.items())
     return Findings(
         claims,
-        (_map(found, learned),),
+        (
+            _map(found, learned),
+            _through(found, learned, steps),
+            _trend(found, learned, steps),
+        ),
         setting=f"a model for each of {len(preset.changes)} settings of sizes and "
         f"initialisation, trained on {length}",
         notes=(
@@ -64,14 +83,12 @@ def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device
     )
 
 
-def _above_unmasked(found: Found, learned: Mapping[tuple[str, str], bool]) -> dict[str, float]:
-    """By setting: adjacency A less that of the same weights without the causal mask, after the
-    block where that is lowest; mean over the tasks that were learned."""
+def _by_setting(found: Found, learned: Learned) -> dict[str, float]:
+    """`_above` at the end of training; mean over the tasks that were learned."""
     by_setting: dict[str, list[float]] = {}
     for (task, setting), cell in found.items():
         if learned[task, setting]:
-            above = cell["trained_blocks"][0, :, 0] - cell["unmasked_blocks"][0, :, 0]
-            by_setting.setdefault(setting, []).append(float(above.min()))
+            by_setting.setdefault(setting, []).append(float(_above(cell)[-1]))
     return {setting: float(np.mean(values)) for setting, values in by_setting.items()}
 
 
@@ -79,41 +96,49 @@ def _title(task: str, setting: str) -> str:
     return f"{task} with {setting}"
 
 
-def _swept(
-    preset: Preset, name: str, setting: str, steps: int, device: str, seed: int
-) -> dict[str, Array]:
-    """Accuracy of a trained model, and its scores, those before training and without the mask."""
-    sizes = replace(preset.sizes, model={**preset.sizes.model, **preset.changes[setting]})
-    task, tokens = preset.task(name), preset.read_on(name, seed)
-    model = trained_to_answer(task, sizes, steps=steps, seed=seed, device=device)
-    models = {
-        "trained": model,
-        "random": HookedTransformer(model.config).to(device),
-        "unmasked": bidirectional_twin(model),
-    }
-    rows = {kind: read_rows(models[kind], tokens, first=1) for kind in _KINDS}
-    accuracy = accuracies(model, task, preset.n_scored, "validation", seed).mean()
-    return {"accuracy": np.array(accuracy)} | {
-        f"{kind}_{what}": rows[kind][what] for kind in _KINDS for what in ("places", "blocks")
-    }
+def _above(cell: Mapping[str, Array]) -> Float[Array, " step"]:
+    """Adjacency A less that of the same weights without the causal mask, at each watched step,
+    after the block where that is lowest at the end of training."""
+    [above] = above_unmasked(cell)
+    return above[:, above[-1].argmin()]
 
 
-def _map(found: Found, learned: Mapping[tuple[str, str], bool]) -> Figure:
+def _adjacency(cell: Mapping[str, Array], what: str, step: int) -> Float[Array, " place"]:
+    return cell[what][0, step, :, 0]
+
+
+def _last_trend(cell: Mapping[str, Array], what: str = "variance") -> Float[Array, " step"]:
+    """`variance_trend` after the last block."""
+    return variance_trend(cell[what][0, :, -1])
+
+
+def _rows(
+    found: Found,
+    learned: Learned,
+    task: str,
+    x: Array,
+    read: Callable[[Mapping[str, Array]], Array],
+) -> tuple[Series, ...]:
+    """What is read of the model of each setting; those that did not learn the task are named."""
+    return tuple(
+        line(
+            setting if learned[of_task, setting] else f"{setting}, not learned",
+            "measured",
+            x,
+            read(cell),
+        )
+        for (of_task, setting), cell in found.items()
+        if of_task == task
+    )
+
+
+def _map(found: Found, learned: Learned) -> Figure:
     at = np.arange(len(PLACES))
     panels = []
-    for name in dict.fromkeys(task for task, _ in found):
-        of_task = {place: cell for place, cell in found.items() if place[0] == name}
-        for kind, title in _KINDS.items():
-            rows = tuple(
-                line(
-                    place[1] if learned[place] else f"{place[1]}, not learned",
-                    "measured",
-                    at,
-                    cell[f"{kind}_places"][0, :, 0],
-                )
-                for place, cell in of_task.items()
-            )
-            panels.append(Panel(f"{name}, {title}", rows))
+    for task in dict.fromkeys(task for task, _ in found):
+        for title, (what, step) in _KINDS.items():
+            read = partial(_adjacency, what=what, step=step)
+            panels.append(Panel(f"{task}, {title}", _rows(found, learned, task, at, read)))
     return Figure(
         "trained-map",
         "Where the pattern holds after training",
@@ -126,4 +151,55 @@ def _map(found: Found, learned: Mapping[tuple[str, str], bool]) -> Figure:
         claims=("trained-sweep",),
         ticks=PLACES,
         heat_about=0.5,
+    )
+
+
+def _through(found: Found, learned: Learned, steps: Mapping[str, int]) -> Figure:
+    panels = []
+    for task, n in steps.items():
+        x = np.array(watched_steps(n)) + 1
+        null = line("as without the mask", "chance", x, 0.0)
+        panels.append(Panel(task, (null, *_rows(found, learned, task, x, _above))))
+    return Figure(
+        "sweep-through-training",
+        "Adjacency through training, over sizes and initialisations",
+        "Adjacency A less that of the same weights without the causal mask, at optimiser steps 0, "
+        "1, 2, 4, ... and the last. Of each model one block is shown, at all steps: the one after "
+        "which this difference is lowest at the end of training, as in the claim. Each curve is "
+        "one model and changes one thing of the base.",
+        "optimiser steps, plus 1",
+        "adjacency A, less that without the mask",
+        tuple(panels),
+        claims=("trained-sweep",),
+        log="x",
+    )
+
+
+def _trend(found: Found, learned: Learned, steps: Mapping[str, int]) -> Figure:
+    panels = []
+    for task, n in steps.items():
+        x = np.array(watched_steps(n)) + 1
+        unmasked = [
+            _last_trend(cell, "unmasked_variance")
+            for (of_task, _), cell in found.items()
+            if of_task == task
+        ]
+        series = (
+            line("no trend", "chance", x, 0.0),
+            line("without the mask, mean of models", "reference", x, np.mean(unmasked, axis=0)),
+            *_rows(found, learned, task, x, _last_trend),
+        )
+        panels.append(Panel(task, series))
+    return Figure(
+        "sweep-variance-through-training",
+        "Trend of the variance through training, over sizes and initialisations",
+        "How the mean variance of a row falls with position, after the last block: slope of its "
+        "logarithm over that of the number of tokens seen. The law 1/m would be -1; the same "
+        "weights without the causal mask show what prompts and answers give by themselves. Each "
+        "curve is one model and changes one thing of the base.",
+        "optimiser steps, plus 1",
+        "slope",
+        tuple(panels),
+        claims=("trained-sweep",),
+        log="x",
     )

@@ -6,9 +6,8 @@ from functools import partial
 
 import numpy as np
 from jaxtyping import Float, Int
-from torch import Tensor
 
-from experiments.reproduce.answering import LEARNED, accuracies, trained_to_answer
+from experiments.reproduce.answering import LEARNED
 from experiments.reproduce.config import ReproduceConfig
 from experiments.reproduce.findings import (
     Array,
@@ -20,16 +19,17 @@ from experiments.reproduce.findings import (
     curve,
     line,
     over_seeds,
-    slope,
 )
 from experiments.reproduce.zuo2025_control import control_findings
 from experiments.reproduce.zuo2025_presets import Preset
-from experiments.reproduce.zuo2025_scores import SCORES, read_rows
+from experiments.reproduce.zuo2025_scores import (
+    SCORES,
+    above_unmasked,
+    read_through_training,
+    variance_trend,
+)
 from experiments.reproduce.zuo2025_sweep import sweep_findings
-from nope_interp.checkpoints import bidirectional_twin
-from nope_interp.tasks.answers import AnswerTask
 from nope_interp.training import watched_steps
-from nope_interp.transformer import HookedTransformer
 
 # Arrays of one task, seeds along the first axis and watched steps along the second.
 Found = Mapping[str, Mapping[str, Array]]
@@ -52,11 +52,15 @@ def _through_training(
     steps = config.scaled("training", sizes.steps)
     seeds = preset.seeds(config.seeds)
     found = cells.side_by_side(
-        {task: partial(_watched, preset, task, steps, device) for task in preset.lengths}, seeds
+        {
+            task: partial(read_through_training, preset, task, {}, steps, device)
+            for task in preset.lengths
+        },
+        seeds,
     )
     learned = {task: cell["accuracy"][:, -1] >= LEARNED for task, cell in found.items()}
     by_task = {
-        task: over_seeds(_above_unmasked(cell)[learned[task]], lambda means: means.min(axis=-1))
+        task: over_seeds(above_unmasked(cell)[learned[task], -1], lambda means: means.min(axis=-1))
         for task, cell in found.items()
         if learned[task].sum() > 1  # for an interval
     }
@@ -90,53 +94,6 @@ def _through_training(
     )
 
 
-def _above_unmasked(cell: Mapping[str, Array]) -> Float[Array, "seed layer"]:
-    """Adjacency A of trained models less that of their weights without the causal mask."""
-    return cell["blocks"][:, -1, :, 0] - cell["unmasked"][:, -1, :, 0]
-
-
-def _watched(preset: Preset, name: str, steps: int, device: str, seed: int) -> dict[str, Array]:
-    """What `_state` says of a model at each of `watched_steps`."""
-    task, tokens = preset.task(name), preset.read_on(name, seed)
-    states: list[dict[str, Array]] = []
-
-    def watch(step: int, model: HookedTransformer) -> None:
-        states.append(_state(model, task, tokens, preset.n_scored, seed))
-
-    trained_to_answer(task, preset.sizes, steps=steps, seed=seed, watch=watch, device=device)
-    return {what: np.stack([state[what] for state in states]) for what in states[0]}
-
-
-def _state(
-    model: HookedTransformer,
-    task: AnswerTask,
-    tokens: Int[Tensor, "sequence pos"],
-    n_scored: int,
-    seed: int,
-) -> dict[str, Array]:
-    """Accuracy; scores and variances after every block, with and without the causal mask. Position
-    0, the begin token's, is left out."""
-    rows = read_rows(model, tokens, first=1)
-    unmasked = read_rows(bidirectional_twin(model), tokens, first=1)
-    return {
-        "accuracy": np.array(accuracies(model, task, n_scored, "validation", seed).mean()),
-        "blocks": rows["blocks"],
-        "variance": rows["variance"],
-        "unmasked": unmasked["blocks"],
-        "unmasked_variance": unmasked["variance"],
-    }
-
-
-def variance_trend(variance: Float[Array, "*rows pos"]) -> Float[Array, "*rows"]:
-    """How the variance of rows falls with position: the slope of its logarithm over that of the
-    number of tokens seen, by least squares.
-
-    The rows are those of positions 1, 2, ..., which see 2, 3, ... tokens. The law of Chi et al.
-    2023, 1/m after m tokens, is -1; variances that know no position are 0.
-    """
-    return slope(np.arange(2, variance.shape[-1] + 2), variance)
-
-
 def _adjacency(found: Found) -> Figure:
     panels = []
     for task, cell in found.items():
@@ -146,7 +103,9 @@ def _adjacency(found: Found) -> Figure:
             line("no pattern", "chance", layers, 0.5),
             curve("trained", "measured", layers, blocks[:, -1, :, 0]),
             curve("before training", "measured", layers, blocks[:, 0, :, 0]),
-            curve("without the causal mask", "measured", layers, cell["unmasked"][:, -1, :, 0]),
+            curve(
+                "without the causal mask", "measured", layers, cell["unmasked_blocks"][:, -1, :, 0]
+            ),
         ]
         series += [
             curve(f"trained, score {score}", "measured", layers, blocks[:, -1, :, i])
@@ -170,7 +129,7 @@ def _adjacency(found: Found) -> Figure:
 def _through(found: Found, steps: Int[Array, " step"]) -> Figure:
     panels = []
     for task, cell in found.items():
-        blocks, unmasked = cell["blocks"][..., 0], cell["unmasked"][..., 0]
+        blocks, unmasked = cell["blocks"][..., 0], cell["unmasked_blocks"][..., 0]
         series = [
             line("no pattern", "chance", steps + 1, 0.5),
             curve("share of prompts answered", "reference", steps + 1, cell["accuracy"]),

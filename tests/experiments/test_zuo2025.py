@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.reproduce import zuo2025, zuo2025_control, zuo2025_sweep, zuo2025_trained
+from experiments.reproduce import (
+    zuo2025,
+    zuo2025_control,
+    zuo2025_scores,
+    zuo2025_sweep,
+    zuo2025_trained,
+)
 from experiments.reproduce.answering import LEARNED, accuracies, trained_to_answer
 from experiments.reproduce.claims.registry import paper
 from experiments.reproduce.config import ReproduceConfig
@@ -16,8 +22,14 @@ from experiments.reproduce.findings import Cells, Findings
 from experiments.reproduce.run import reproduce
 from experiments.reproduce.zuo2025_control import control_findings, share_left, without_order
 from experiments.reproduce.zuo2025_presets import PRESETS, Preset
-from experiments.reproduce.zuo2025_scores import PLACES, read_rows
-from experiments.reproduce.zuo2025_trained import trained_findings, variance_trend
+from experiments.reproduce.zuo2025_scores import (
+    PLACES,
+    read_rows,
+    read_through_training,
+    variance_trend,
+)
+from experiments.reproduce.zuo2025_trained import trained_findings
+from nope_interp.checkpoints import bidirectional_twin
 from nope_interp.config import TransformerConfig
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.transformer import HookedTransformer
@@ -105,13 +117,15 @@ def test_trained_models_are_read_and_those_that_learned_decide(
     unlearned = findings(tmp_path)
     assert unlearned.claims == {}
     assert any("ordering: 3 of 3 models" in note for note in unlearned.notes)
+    [panel] = {figure.id: figure for figure in unlearned.figures}["sweep-through-training"].panels
+    assert [row.name for row in panel.series[1:]] == ["base, not learned", "3 layers, not learned"]
 
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError("a kept cell was computed again")
 
     for part in (zuo2025_trained, zuo2025_sweep):
         monkeypatch.setattr(part, "LEARNED", 0.0)
-    for part in (zuo2025_trained, zuo2025_sweep, zuo2025_control):
+    for part in (zuo2025_scores, zuo2025_control):
         monkeypatch.setattr(part, "trained_to_answer", refuse)
     found = findings(tmp_path)
     # Nothing is filled in better than by guessing, and so there is nothing to take a share of.
@@ -143,10 +157,38 @@ def test_trained_models_are_read_and_those_that_learned_decide(
     # At two layers the middle block is the first one: every block is on the map.
     ends = [PLACES.index(place) for place in ("first block", "last block")]
     trained, _, unmasked = (panel.series[0] for panel in figures["trained-map"].panels)
-    of_base = (trained.y - unmasked.y)[ends].min()
+    of_blocks = (trained.y - unmasked.y)[ends]
+    of_base = of_blocks.min()
     assert found.claims["trained-sweep"].n == 2
     [weakest] = [note for note in found.notes if "weakest" in note]
     assert found.claims["trained-sweep"].value <= of_base or "'base'" in weakest
+
+    [panel] = figures["sweep-through-training"].panels
+    null, *above = panel.series
+    assert set(null.y) == {0}
+    assert [row.name for row in above] == names
+    assert above[0].y[-1] == of_base
+    of_settings = np.mean([row.y[-1] for row in above])
+    assert found.claims["trained-sweep"].value == pytest.approx(of_settings)
+    # The sweep trains three steps, the base six: axes are the task's own.
+    assert list(above[0].x) == [1, 2, 3, 4]
+    [panel] = figures["sweep-variance-through-training"].panels
+    chance, _, *trends = panel.series
+    assert set(chance.y) == {0}
+    assert [row.name for row in trends] == names
+
+    preset = small()
+    tokens = preset.read_on("ordering", 1)
+    model = trained_to_answer(preset.task("ordering"), preset.sizes, steps=3, seed=1)
+    for step, state in ((0, HookedTransformer(model.config)), (-1, model)):
+        rows = read_rows(state, tokens, first=1)
+        without = read_rows(bidirectional_twin(state), tokens, first=1)
+        # The block that is lowest at the end, at every step.
+        lowest_block = of_blocks.argmin()
+        assert above[0].y[step] == (rows["blocks"] - without["blocks"])[lowest_block, 0]
+        seen = np.log(np.arange(2, tokens.shape[1] + 1))
+        power, _ = np.polyfit(seen, np.log(rows["variance"][-1]), 1)
+        assert trends[0].y[step] == pytest.approx(power)
 
     [control] = figures["control"].panels
     by_name = {series.name: series.y for series in control.series}
@@ -154,15 +196,22 @@ def test_trained_models_are_read_and_those_that_learned_decide(
     assert by_name["answers of one token throughout"][0] == by_name["without it"][0] == 0
 
 
-def test_the_watched_end_is_the_model_that_training_gives() -> None:
+@pytest.mark.parametrize("changes", [{}, {"n_layers": 3, "init": "kaiming_normal"}])
+def test_the_watched_ends_are_the_models_before_and_after_training(changes: dict[str, Any]) -> None:
     preset = small()
-    found = zuo2025_trained._watched(preset, "ordering", 5, "cpu", 1)
-    task = preset.task("ordering")
-    model = trained_to_answer(task, preset.sizes, steps=5, seed=1)
-    rows = read_rows(model, preset.read_on("ordering", 1), first=1)
-    np.testing.assert_array_equal(found["blocks"][-1], rows["blocks"])
-    assert found["accuracy"][-1] == accuracies(model, task, preset.n_scored, "validation", 1).mean()
-    assert len(found["accuracy"]) == 5  # steps 0, 1, 2, 4 and 5
+    found = read_through_training(preset, "ordering", changes, 5, "cpu", 1)
+    assert {len(states) for states in found.values()} == {5}  # steps 0, 1, 2, 4 and 5
+    task, tokens = preset.task("ordering"), preset.read_on("ordering", 1)
+    sizes = replace(preset.sizes, model={**preset.sizes.model, **changes})
+    trained = trained_to_answer(task, sizes, steps=5, seed=1)
+    for step, model in ((0, HookedTransformer(trained.config)), (-1, trained)):
+        rows = read_rows(model, tokens, first=1)
+        unmasked = read_rows(bidirectional_twin(model), tokens, first=1)
+        for what in ("places", "blocks", "variance"):
+            np.testing.assert_array_equal(found[what][step], rows[what])
+            np.testing.assert_array_equal(found[f"unmasked_{what}"][step], unmasked[what])
+        right = accuracies(model, task, preset.n_scored, "validation", 1).mean()
+        assert found["accuracy"][step] == right
 
 
 def test_every_training_and_reading_is_on_the_runs_device(
@@ -187,10 +236,9 @@ def test_every_training_and_reading_is_on_the_runs_device(
         return read(model, *arguments, **options)
 
     monkeypatch.setattr(HookedTransformer, "to", move)
-    for part in (zuo2025_trained, zuo2025_sweep, zuo2025_control):
+    for part in (zuo2025_scores, zuo2025_control):
         monkeypatch.setattr(part, "trained_to_answer", train)
-    for part in (zuo2025_trained, zuo2025_sweep):
-        monkeypatch.setattr(part, "read_rows", read_moved)
+    monkeypatch.setattr(zuo2025_scores, "read_rows", read_moved)
     preset = replace(small(), lengths={"ordering": range(2, 5)}, most_seeds=2)
     trained_findings(CONFIG, preset, Cells(tmp_path, lambda title: None), device)
     # Two watched, two settings of sizes, two each with and without the mask, one with positions.
