@@ -65,3 +65,8 @@ def claims() -> list[Claim]:
         Claim("a code taken away at one place: time by the plain forward pass", dearest, 1.15),
         Claim("probes and statistics of codes in one stream: time by the probes'", together, 1.15),
     ]
+
+
+if __name__ == "__main__":
+    for claim in claims():
+        print(claim, flush=True)

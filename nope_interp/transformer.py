@@ -234,8 +234,10 @@ class HookedTransformer(HookedModule):
         stream = self.hook_embed(self.embed(tokens))
         if isinstance(self.positions, AddedToEmbedding):
             added = self.positions(new).expand_as(stream)
-            # A copy, since hooks that write into their tensor would fail on an expanded one.
-            stream = stream + self.hook_pos_embed(added.clone())
+            if listening(self.hook_pos_embed):
+                # A copy, since hooks that write into their tensor would fail on an expanded one.
+                added = self.hook_pos_embed(added.clone())
+            stream = stream + added
         stream = self.dropout(stream)
         for layer, block in enumerate(islice(self.blocks, n_blocks)):
             if layer == len(self.blocks) - 1:
