@@ -44,17 +44,19 @@ class Contest:
     begin_token: bool = False
 
 
-def check_enough_to_fit(config: CompareConfig, d_model: int) -> None:
-    """Raise UserError where codes cannot be taken away from a model of that width.
+def check_enough_to_fit(config: CompareConfig, d_model: int, seq_len: int) -> None:
+    """Raise UserError where codes cannot be taken away from rows of that width and number.
 
-    As many numbers as positions are needed to tell the correlation between positions.
+    As many numbers as positions are needed to tell the correlation between positions, and more rows
+    than directions for LEACE.
     """
-    least = 1 + math.ceil((config.seq_len - FIRST_POSITION) / d_model)
+    positions = seq_len - FIRST_POSITION
+    least = max(1 + math.ceil(positions / d_model), math.ceil((d_model + 2) / positions))
     if config.tournament != "no" and config.n_fit < least:
         raise UserError(
-            f"{config.n_fit} sequences to fit on do not determine the correlation between "
-            f"{config.seq_len} positions of width {d_model}: give {least} at least, better ten "
-            "times that, or read the model only, with uses = 'no'."
+            f"{config.n_fit} sequences to fit on are too few to take codes away from {positions} "
+            f"positions of width {d_model}: give {least} at least, better ten times that, or read "
+            "the model only, with uses = 'no'."
         )
 
 
@@ -68,7 +70,8 @@ def contest_of(config: CompareConfig, subject: Subject) -> Contest:
 
     Raises UserError for too few sequences to fit on.
     """
-    check_enough_to_fit(config, subject.model.cfg.d_model)
+    d_model = subject.model.cfg.d_model
+    check_enough_to_fit(config, d_model, config.seq_len)
     source = subject.sources[0]
     if isinstance(source, ExampleSource):
         return _of_answers(config, subject, source.task)
@@ -97,6 +100,7 @@ def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Co
     ]
     # Without padding: every position of every sequence is one of the example's.
     end = int(min(fit.length.min(), held_out.length.min()))
+    check_enough_to_fit(config, subject.model.cfg.d_model, end)
     asked = held_out.answer[:, :end]
     # All answers as one sequence, of which the first token does not count.
     seen, wanted = (

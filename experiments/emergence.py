@@ -9,7 +9,7 @@ is seen earlier: the order is that of readings, not of what the model does with 
 
 import time
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar
@@ -209,7 +209,13 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
 
     def delay(name: str) -> str:
         found = claims[f"doublings, {name} after {first}"]
-        return f"{'surely' if _sure(found, len(codes)) else 'perhaps'} {_told(found)} later"
+        word = "surely" if _sure(found, len(codes)) else "perhaps"
+        if found.value < 0:
+            before = replace(
+                found, value=-found.value, ci_low=-found.ci_high, ci_high=-found.ci_low
+            )
+            return f"{word} {_told(before)} earlier"
+        return f"{word} {_told(found)} later"
 
     median = onsets[first].fillna(np.inf).median()
     parts = [

@@ -140,7 +140,7 @@ def compare(
     _check_ablation(config)
     if config.model is None:
         places(config.transformer.n_layers, config.sites, config.layers)  # refuses others
-        check_enough_to_fit(config, config.transformer.d_model)
+        check_enough_to_fit(config, config.transformer.d_model, config.seq_len)
     check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
     run = RunFolder.of(Path(out), config).begin(config)
 

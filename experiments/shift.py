@@ -21,6 +21,7 @@ from experiments.tournament import STREAM
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
+from nope_interp.transformer import HookedTransformer
 from probes.controls import SequenceBootstrap
 from probes.erasure import CodeStatistics, Intervention
 from probes.erasure_controls import OtherContent, sizes_of
@@ -53,9 +54,10 @@ def shift_rows(
     Metric `followed`, 1 where it moves by as much as the intact model's own reading moves over as
     many positions, 0 by chance; the control mixes in as much of another sequence's content. The
     last `OFFSET` positions have no vectors to take and do not count. No rows for sequences shorter
-    than three times the offset, nor where the reading itself hardly moves.
+    than three times the offset, for a model whose stream is no sum of what its layers write, nor
+    where the reading itself hardly moves.
     """
-    if contest.split.fit.shape[1] < 3 * OFFSET:
+    if contest.split.fit.shape[1] < 3 * OFFSET or not _sums(contest.model):
         return []
     last = _last(contest)
     readers = {
@@ -125,6 +127,13 @@ def _written_behind(
     }
     listeners[hook_name(last.layer, last.site)] = subtract
     stream(contest.model, tokens, listeners, batch_size=contest.batch_size)
+
+
+def _sums(model: Any) -> bool:
+    """Whether the stream is the sum of what layers write, as bridges' is taken to be."""
+    if isinstance(model, HookedTransformer):
+        return model.config.norm_placement == "pre" and model.config.residual
+    return True
 
 
 def _last(contest: Contest) -> Place:

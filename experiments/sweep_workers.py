@@ -147,7 +147,7 @@ def sweep_pool(
 
 def _check_files(config: ExperimentConfig, check_text: Callable[[str], None]) -> None:
     model = config.model
-    if model is not None and _is_path(model) and not Path(os.path.expanduser(model)).exists():
+    if model is not None and _is_path(model) and not Path(model).exists():
         raise UserError(f"there is no model {model!r}: check the path.")
     if config.text is not None:
         check_text(config.text)
@@ -156,7 +156,7 @@ def _check_files(config: ExperimentConfig, check_text: Callable[[str], None]) ->
 def _is_path(model: str) -> bool:
     """Whether it can be no name of a hub."""
     ours = model.endswith((".safetensors", ".gguf"))
-    return ours or model.startswith((".", "/", "~")) or model.count("/") > 1
+    return ours or model.startswith((".", "/")) or model.count("/") > 1
 
 
 def _check_text(text: str) -> None:

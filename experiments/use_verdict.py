@@ -172,7 +172,8 @@ def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
     uses = [_use(there, code, layer, site, n_compared) for code in CODES]
     # What all are worth has to come from somewhere.
     found = any(use.word == "used" for use in uses)
-    if found and _beats_chance(there) and _matters(there, losses, n_compared):
+    matters = layer == EVERYWHERE or _matters(there, losses, n_compared)
+    if found and matters and _beats_chance(there):
         return uses
     return [replace(use, word="undecided") for use in uses]
 

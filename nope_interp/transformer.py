@@ -131,9 +131,11 @@ class HookedTransformer(HookedModule):
         listens there or behind it, which then sees all places.
 
         Raises:
-            UserError: as `forward`.
+            UserError: as `forward`, and for a place that the tokens lack.
         """
         self._check_tokens(tokens)
+        if not 0 <= first < tokens.shape[1]:
+            raise UserError(f"there is no place {first}: give one from 0 to {tokens.shape[1] - 1}.")
         n_blocks = len(self.blocks)
         if listening(*self.blocks[-1].modules(), *self.ln_final.modules()):
             return self.ln_final(self._stream(tokens, n_blocks))[:, first:]

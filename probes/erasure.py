@@ -105,11 +105,10 @@ class CodeStatistics(Stream):
     def noise(self) -> float:
         """What p(t) - p_bar would vary by, summed over positions, if no row knew its position.
 
-        The squared error of the mean of n rests, at each position, less that of p_bar: rests at
-        different positions count as independent there.
+        The squared error of the means of n rests at each position, less that of p_bar.
         """
-        of_rests = float(self._products.diagonal().sum()) / (self.n_fitted - 1)
-        return of_rests / self.n_fitted * (1 - 1 / len(self._products))
+        of_rests = self._products.trace() - self._products.sum() / len(self._products)
+        return float(of_rests) / (self.n_fitted - 1) / self.n_fitted
 
     def examples(self) -> Float[Tensor, "example pos d_model"]:
         """The first few sequences fitted on (float32)."""

@@ -4,8 +4,6 @@ An intervention that hurts a model may do so because it took a position code awa
 moved the rows at all. Each control here moves them as far in a way that aims at no code.
 """
 
-from dataclasses import replace
-
 import torch
 from einops import rearrange
 from jaxtyping import Float
@@ -13,8 +11,8 @@ from torch import Tensor
 
 from probes._stream import raised
 from probes.controls import shuffled_positions
-from probes.erasure import CODES, CodeStatistics, Intervention
-from probes.erasure_directions import Leace, ScaledDirections
+from probes.erasure import CodeStatistics, Intervention
+from probes.erasure_directions import Leace, MovedVectors, ScaledDirections
 from probes.kept_codes import KeptCodes, require_fitted_shape, with_rest_scaled
 from probes.similarity import cosine_similarity
 
@@ -78,31 +76,31 @@ class OtherContent:
         return sign.to(self._others) * self._others[which]
 
 
-def moved_elsewhere(
-    vectors: Float[Tensor, "pos d_model"], statistics: CodeStatistics, seed: int = 0
-) -> KeptCodes:
+def moved_elsewhere(vectors: Float[Tensor, "pos d_model"], seed: int = 0) -> MovedVectors:
     """Rows with fixed vectors subtracted, one for each position, that are no code of theirs.
 
     They are those that an intervention subtracts, all turned by one random rotation (Haar): at
     every position as long, and to one another as they were, but along directions that aim at
-    nothing. Rests are scaled so that rows keep their variance, as by an intervention on codes.
+    nothing. Rests stay as they are, and rows vary by the variance of the vectors more.
     """
     generator = torch.Generator().manual_seed(seed)
     d_model = vectors.shape[1]
-    rotation = torch.linalg.qr(torch.randn((d_model, d_model), generator=generator)).Q
-    return replace(statistics.kept(CODES), removed=vectors @ rotation.to(vectors))
+    q, r = torch.linalg.qr(torch.randn((d_model, d_model), generator=generator))
+    # The signs that QR fixes make it no rotation at random (Mezzadri 2007, math-ph/0609050).
+    rotation = q * r.diagonal().sign()
+    return MovedVectors(-vectors @ rotation.to(vectors))
 
 
 def displaced(
     removal: KeptCodes, sizes: Float[Tensor, " pos"], statistics: CodeStatistics, seed: int = 0
-) -> KeptCodes | OtherContent:
+) -> MovedVectors | OtherContent:
     """Rows displaced as far as by taking a code away, with all four codes left in place.
 
     Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere`. The
     others are taken away by changing rests: the control is `OtherContent` of these sizes.
     """
     if removal.removed.any():
-        return moved_elsewhere(removal.removed, statistics, seed)
+        return moved_elsewhere(removal.removed, seed)
     return OtherContent(sizes, statistics)
 
 

@@ -93,7 +93,7 @@ def _by_setting(found: Found, learned: Learned) -> dict[str, float]:
 
 
 def _title(task: str, setting: str) -> str:
-    return f"{task} with {setting}"
+    return f"{task} with {setting}, through training"
 
 
 def _above(cell: Mapping[str, Array]) -> Float[Array, " step"]:

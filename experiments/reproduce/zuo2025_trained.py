@@ -51,13 +51,15 @@ def _through_training(
     sizes = preset.sizes
     steps = config.scaled("training", sizes.steps)
     seeds = preset.seeds(config.seeds)
-    found = cells.side_by_side(
+    titles = {task: f"{task}, through training" for task in preset.lengths}
+    cells_of = cells.side_by_side(
         {
-            task: partial(read_through_training, preset, task, {}, steps, device)
-            for task in preset.lengths
+            title: partial(read_through_training, preset, task, {}, steps, device)
+            for task, title in titles.items()
         },
         seeds,
     )
+    found = {task: cells_of[title] for task, title in titles.items()}
     learned = {task: cell["accuracy"][:, -1] >= LEARNED for task, cell in found.items()}
     by_task = {
         task: over_seeds(above_unmasked(cell)[learned[task], -1], lambda means: means.min(axis=-1))

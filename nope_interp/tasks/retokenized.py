@@ -14,7 +14,8 @@ def retokenized(task: AnswerTask, examples: Examples, tokenizer: Any) -> Example
 
     Each row is the tokenizer's begin token (`bos_token`), where it has one, the prompt, the answer
     with what stands between them in the task's text, the end token (`eos_token`), and padding.
-    Prompt and answer are encoded apart, so that no token is part of both.
+    Prompt and answer are encoded apart, so that no token is part of both; a tokenizer that marks
+    the start of every text (SentencePiece's) marks the answer's, too.
 
     Args:
         task: the one that made the examples.

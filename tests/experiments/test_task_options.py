@@ -138,12 +138,12 @@ def test_a_saved_model_remembers_its_task_and_is_read_on_that(tmp_path: Path) ->
 
     assert read().sources[0].name == "addition"
     assert list(read(lengths=[1, 3]).sources[0].task.training_lengths) == [1, 2, 3]
-    with pytest.raises(UserError, match="lengths 1 to 2, .*: add --lengths 1-2"):
+    with pytest.raises(UserError, match=r"lengths 1 to 2, .*: add --lengths 1-2"):
         read(lengths=None)
     for other in (None, ["input"]):
         with pytest.raises(UserError, match="add --scratchpad input,output"):
             read(scratchpad=other)
-    with pytest.raises(UserError, match="on addition of .*: add --task addition"):
+    with pytest.raises(UserError, match=r"on addition of .*: add --task addition"):
         read(task="summation", scratchpad=None)
     plain = train(config(task="parity"), out=tmp_path, show_progress=False)
     assert load_model(plain)[1] == TrainedOn("parity")

@@ -21,6 +21,7 @@ from probes.erasure_controls import (
     sizes_of,
 )
 from probes.erasure_directions import (
+    MovedVectors,
     ScaledDirections,
     leace,
     positional_rank,
@@ -497,16 +498,26 @@ def test_other_content_moves_every_row_as_far_and_leaves_every_code(statistics, 
 def test_what_is_moved_elsewhere_is_as_long_and_takes_no_code(statistics, fresh):
     x = fresh[1]
     removed = statistics.mean_codes()["counting"].float()
-    control = moved_elsewhere(removed, statistics, seed=1)
-    torch.testing.assert_close(control.removed @ control.removed.mT, removed @ removed.mT)
+    control = moved_elsewhere(removed, seed=1)
+    torch.testing.assert_close(control.added @ control.added.mT, removed @ removed.mT)
     changed = control(x)
-    torch.testing.assert_close(row_variance(changed), row_variance(x), rtol=1e-4, atol=1e-6)
-    # The mean code is where it was: less what a rotation leaves, 1 / sqrt(d_model) at most nearly.
+    torch.testing.assert_close((changed - x).norm(dim=-1), removed.norm(dim=-1).expand(len(x), -1))
+    # The code is where it was, but for what a random direction has of another.
     along = torch.nn.functional.normalize(removed, dim=-1)
     before, after = ((rows * along).sum(-1).mean(0) for rows in (x, changed))
     taken = statistics.kept(set(CODES) - {"counting"})(x)
     gone = (taken * along).sum(-1).mean(0)
     assert (after - before).abs().mean() < 0.3 * (gone - before).abs().mean()
+
+
+def test_elsewhere_is_anywhere():
+    """Over seeds a vector has no mean direction left, and as much of it along every axis."""
+    vector = torch.zeros(1, 8)
+    vector[0, 0] = 1
+    turned = torch.cat([moved_elsewhere(vector, seed).added for seed in range(4000)])
+    # Four standard errors of means of 4000 numbers of variance 1/8, and of their squares.
+    assert turned.mean(dim=0).abs().max() < 4 * (1 / 8 / 4000) ** 0.5
+    assert (turned.square().mean(dim=0) - 1 / 8).abs().max() < 4 * (2 / 64 / 4000) ** 0.5
 
 
 def test_each_removal_is_held_against_its_own_displacement(statistics):
@@ -515,7 +526,7 @@ def test_each_removal_is_held_against_its_own_displacement(statistics):
         removal = statistics.kept(set(CODES) - {code})
         control = displaced(removal, sizes, statistics)
         in_the_mean = code in ("counting", "positional vectors")
-        assert isinstance(control, KeptCodes if in_the_mean else OtherContent)
+        assert isinstance(control, MovedVectors if in_the_mean else OtherContent)
 
 
 def test_noise_without_a_code_spans_no_subspace():
@@ -525,6 +536,10 @@ def test_noise_without_a_code_spans_no_subspace():
     p = without.positional_vectors()
     assert without.noise() == pytest.approx(float((p - p.mean(dim=0)).square().sum()), rel=0.1)
     assert positional_rank(without, 0.95) < 5
+    # Rests that one token shares with the next make means that hardly differ between positions.
+    alike = fitted(torch.randn(200, 1, 64, generator=torch.Generator().manual_seed(2)) + 0.3 * x)
+    p = alike.positional_vectors()
+    assert alike.noise() == pytest.approx(float((p - p.mean(dim=0)).square().sum()), rel=0.1)
     direction = torch.randn(64, generator=torch.Generator().manual_seed(1))
     planted_line = x + 2 * torch.linspace(-1, 1, 24)[:, None] * direction
     assert positional_rank(fitted(planted_line), 0.95) == 1
