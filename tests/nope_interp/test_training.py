@@ -206,7 +206,7 @@ def test_truncated_checkpoints_are_one_sentence(tmp_path: Path, keep: float) -> 
     path = save_model(HookedTransformer(CONFIG), tmp_path / "model.safetensors", task="text")
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep if keep >= 1 else keep * len(whole))])
-    with pytest.raises(UserError, match=r"damaged or cut short.*train again"):
+    with pytest.raises(UserError, match=r"damaged or cut short.*train it again"):
         load_model(path)
 
 
