@@ -34,8 +34,6 @@ _LEAST = 0.1
 ARM = f"positional vectors of {OFFSET} positions on"
 PROBE = "shift"
 MIXED = "mixed"
-
-
 # Where something may stand that later layers read and leave standing.
 _SITES = ("resid_pre", "resid_mid", STREAM)
 
