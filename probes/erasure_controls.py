@@ -94,7 +94,7 @@ def moved_elsewhere(vectors: Float[Tensor, "pos d_model"], seed: int = 0) -> Mov
 def displaced(
     removal: KeptCodes, sizes: Float[Tensor, " pos"], statistics: CodeStatistics, seed: int = 0
 ) -> MovedVectors | OtherContent:
-    """Rows displaced as far as by taking a code away, with all four codes left in place.
+    """Rows displaced as far as by taking a code away, with none of the four taken away.
 
     Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere`. The
     others are taken away by changing rests: the control is `OtherContent` of these sizes.
