@@ -220,7 +220,7 @@ def scalings(
     longest of which is `tuned_length`; no test example is among them. "uniform" is the one factor
     of a grid with the most exact answers there, and with the least loss where answers tie; "heads"
     holds a factor for each head, from steps of Adam on these examples, weights frozen; "control"
-    factors for each head from as many steps on as many examples of each training length.
+    factors for each head from as many steps on as many examples, of the longest training lengths.
 
     Returns for "none" and each of the three the `factors` [layer head], accuracies `within` and
     `beyond` [length], and the mean `entropy` of the rows of `n_tuned` examples in nats
@@ -231,7 +231,7 @@ def scalings(
     drawn = dataset(task, n_tuned + n_per_length, split="test", seed=seed)
     tests = {length: _apart(examples, n_tuned) for length, examples in drawn.items()}
     tuning = [tests[length][0] for length in longer]
-    training = list(dataset(task, n_tuned, split="train", seed=seed).values())
+    training = list(dataset(task, n_tuned, split="train", seed=seed).values())[-len(tuning) :]
     scored = {
         "within": list(dataset(task, n_per_length, split="validation", seed=seed).values()),
         "beyond": [rest for _, rest in tests.values()],

@@ -99,8 +99,8 @@ def _accuracy(preset: Preset, nope: Mapping[str, Mapping[str, Array]]) -> Figure
         "NoPE with its attention scores multiplied",
         "Share of held-out examples answered exactly. One factor is chosen by exact answers, one "
         "for each head by gradient descent, weights frozen, on other examples of the shorter half "
-        "of the lengths beyond; the control's on training examples. Models that did not learn are "
-        "among them.",
+        "of the lengths beyond; the control's on as many examples of the longest training lengths. "
+        "Models that did not learn are among them.",
         "length",
         "accuracy",
         tuple(panels),
