@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+import torch
+
 from probes.erasure import CODES, CodeStatistics, Intervention
 from probes.erasure_controls import RescalingDealt, random_subspace
 from probes.erasure_directions import (
@@ -16,6 +18,7 @@ from probes.erasure_directions import (
 )
 from probes.kept_codes import KeptCodes
 from probes.regression import LinearProbe
+from probes.scores import SHUFFLED
 
 # Of what the positional vectors vary by, the share that the projected subspace holds.
 _SUBSPACE_SHARE = 0.95
@@ -81,8 +84,11 @@ def of_codes(seed: int) -> Iterator[Arm]:
 
 
 def every_arm(seed: int) -> Iterator[Arm]:
-    """Those of the codes, and the literature's own ways with controls of their own."""
+    """Those of the codes, each alone at shuffled positions too, and the literature's own ways with
+    controls of their own."""
     yield from of_codes(seed)
+    for code in CODES:
+        yield Arm(only(code), SHUFFLED, partial(_kept_elsewhere, codes=(code,), seed=seed))
     for name, project, linear in (
         ("counting, by LEACE", _leace, True),
         ("the positional subspace", _subspace, False),
@@ -95,6 +101,13 @@ def every_arm(seed: int) -> Iterator[Arm]:
 
 def _kept(fit: Fit, codes: tuple[str, ...]) -> KeptCodes:
     return fit.codes.kept(codes)
+
+
+def _kept_elsewhere(fit: Fit, codes: tuple[str, ...], seed: int) -> KeptCodes:
+    """Kept with positions shuffled: in one order, the same at every place."""
+    n = len(fit.codes.positional_vectors())
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return fit.codes.kept(codes, dealt=order)
 
 
 def _rescaled(fit: Fit, codes: tuple[str, ...], seed: int) -> RescalingDealt:

@@ -46,7 +46,7 @@ from probes.controls import ArrayFunction, SequenceBootstrap
 from probes.erasure import CODES, CodeStatistics, Intervention
 from probes.erasure_controls import SIDE_EFFECTS, displaced, side_effects, sizes_of
 from probes.kept_codes import KeptCodes
-from probes.scores import Score
+from probes.scores import SHUFFLED, Score
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def through_the_stream(
     has, in nats and paired by sequence, `nats`, `increase` over the intact model, and
     `over_displaced` and `over_rescaled`, what that is above the increase with rows displaced as
     far, and with rests rescaled as much at random; and, as shares of what all four codes are worth
-    together, `needed`, the increase without a code, and `enough`, what that code alone gives back.
+    together, `needed`, the increase without a code, and `enough`, what that code alone gives back,
+    and what it gives back with positions shuffled.
     The probe "side effect" has how far `norm` and `cosine` of rows moved, mean over places. Their
     rows are of layer -1; other probes read the last block's output under the arms.
 
@@ -306,6 +307,9 @@ def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterato
         regained = _less(column[NONE_KEPT, ""], column[alone])
         yield lost(taken, "needed", _share(needed, worth))
         yield lost(alone, "enough", _share(regained, worth))
+        if (elsewhere := (only(code), SHUFFLED)) in column:
+            regained = _less(column[NONE_KEPT, ""], column[elsewhere])
+            yield lost(elsewhere, "enough", _share(regained, worth))
 
 
 def _moved(contest: Contest, outcome: Outcome) -> Iterator[Score]:

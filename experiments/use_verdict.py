@@ -36,6 +36,7 @@ from experiments.measurements import LOSS
 from experiments.tournament import EVERYWHERE, INTACT_ARM, STREAM
 from experiments.verdict import CONDITION, widened
 from probes.erasure import CODES
+from probes.scores import SHUFFLED
 
 WORDS = ("used", "unused", "undecided")
 
@@ -58,6 +59,8 @@ class Use:
         rescaled: the same for rests rescaled as much at random.
         needed: the increase as a share of what all codes are worth; None where that may be nothing.
         enough: the share of that which the code alone gives back.
+        shuffled: the share that it gives back with positions shuffled; None where that
+            was not tried, as at single places.
     """
 
     code: str
@@ -69,6 +72,7 @@ class Use:
     rescaled: Interval
     needed: Interval | None
     enough: Interval | None
+    shuffled: Interval | None
 
 
 @dataclass(frozen=True)
@@ -206,6 +210,8 @@ def _use(there: pd.DataFrame, code: str, layer: int, site: str, n_compared: int)
     shared = interval(NONE_KEPT, "", "increase")[1] > 0 and (taken, "", "needed") in there.index
     needed = interval(taken, "", "needed") if shared else None
     enough = interval(alone, "", "enough") if shared else None
+    dealt = (alone, SHUFFLED, "enough")
+    elsewhere = interval(*dealt) if shared and dealt in there.index else None
     above = min(interval(taken, "", f"over_{control}")[1] for control in ("displaced", "rescaled"))
     return Use(
         code=code,
@@ -217,6 +223,7 @@ def _use(there: pd.DataFrame, code: str, layer: int, site: str, n_compared: int)
         rescaled=interval(taken, RANDOM_RESCALING, "increase"),
         needed=needed,
         enough=enough,
+        shuffled=elsewhere,
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes._stream import Stream, raised, require_finite
@@ -128,31 +128,45 @@ class CodeStatistics(Stream):
         counting = terms @ (torch.linalg.pinv(terms) @ vectors)
         return {"counting": counting, "positional vectors": vectors - counting}
 
-    def kept(self, codes: Collection[str]) -> KeptCodes:
+    def kept(self, codes: Collection[str], dealt: Int[Tensor, " pos"] | None = None) -> KeptCodes:
         """The intervention that keeps these of `CODES` and takes the others away.
 
-        Raises ProbeError for unknown codes, before 2 sequences, and where similarity goes but the
-        sequences do not determine the correlation between positions.
+        With `dealt`, an order of the positions, the kept codes are dealt out anew: position t gets
+        the mean code of position dealt[t], its law of variance, and its correlations with the
+        others. They are as large as they were, and tell the wrong position.
+
+        Raises ProbeError for unknown codes, for `dealt` that is no order of the positions, before 2
+        sequences, and where correlations change but the sequences do not determine them.
         """
         for code in codes:
             if code not in CODES:
                 raise ProbeError(f"no position code {code!r}: the codes are {', '.join(CODES)}")
-        taken = [code for name, code in self.mean_codes().items() if name not in codes]
-        removed = sum(taken, start=torch.zeros_like(self._means))
+        removed = torch.zeros_like(self.positional_vectors())
+        order = torch.arange(len(removed)) if dealt is None else dealt
+        _require_order(order, len(removed))
+        for name, vectors in self.mean_codes().items():
+            removed += vectors - vectors[order] if name in codes else vectors
+
+        def changed(name: str, change: Callable[[Tensor | None], Tensor]) -> Tensor | None:
+            if name not in codes:
+                return change(None).float()
+            return None if dealt is None else change(dealt).float()
+
         return KeptCodes(
             means=self._means.float(),
             removed=removed.float(),
-            whitening=None if "similarity" in codes else self._whitening().float(),
-            variance_map=None if "variance" in codes else self._variance_map().float(),
+            whitening=changed("similarity", self._whitening),
+            variance_map=changed("variance", self._variance_map),
         )
 
-    def _whitening(self) -> Float[Tensor, "pos pos"]:
-        """The lower-triangular map that gives the rests of all positions the same correlation.
+    def _whitening(self, order: Int[Tensor, " pos"] | None) -> Float[Tensor, "pos pos"]:
+        """The lower-triangular map that gives the rests of all positions the same correlation, or
+        each position those of another.
 
         R, the correlation between positions with the identity mixed in, has Cholesky factor L; R',
-        with R's mean off the diagonal everywhere, has L'. L' L^-1 takes rests divided by their root
-        mean square at each position from R to R'. Both have eigenvalues of at least the identity's
-        weight: R' is R averaged over all orders of the positions.
+        R in that order or, without one, with its mean off the diagonal everywhere, has L'. L' L^-1
+        takes rests divided by their root mean square at each position from R to R'. Both have
+        eigenvalues of at least the identity's weight: R' is R, or R averaged over all orders.
         """
         pos = len(self._products)
         rank = (self.n_fitted - 1) * self._d_model
@@ -170,24 +184,34 @@ class CodeStatistics(Stream):
         identity = torch.eye(pos).to(scale)
         correlation = self._products / scale / scale[:, None] + bare.to(scale).diag()
         correlation = (1 - _RIDGE) * correlation + _RIDGE * identity
-        level = (correlation.sum() - correlation.trace()) / (pos * (pos - 1))
-        even = level + (1 - level) * identity
-        factor, even_factor = torch.linalg.cholesky(correlation), torch.linalg.cholesky(even)
-        return torch.linalg.solve_triangular(factor, even_factor, upper=False, left=False) / scale
+        if order is None:
+            level = (correlation.sum() - correlation.trace()) / (pos * (pos - 1))
+            wanted = level + (1 - level) * identity
+        else:
+            wanted = correlation[order][:, order]
+        factor, wanted_factor = torch.linalg.cholesky(correlation), torch.linalg.cholesky(wanted)
+        return torch.linalg.solve_triangular(factor, wanted_factor, upper=False, left=False) / scale
 
-    def _variance_map(self) -> Float[Tensor, "slope_intercept pos"]:
-        """The line in log variance that takes each position's normal law to a common one.
+    def _variance_map(
+        self, order: Int[Tensor, " pos"] | None
+    ) -> Float[Tensor, "slope_intercept pos"]:
+        """The line in log variance that takes each position's normal law to a common one, or to
+        that of another position.
 
         With mean mu_t and deviation sigma_t at position t: mu + sigma/sigma_t (log v - mu_t), mu
         the mean of mu_t and sigma the root mean square of sigma_t; sigma/sigma_t is 10 at most. It
-        is the optimal transport between normal laws.
+        is the optimal transport between normal laws. To another's law it goes by the common one,
+        and back along the other's line.
         """
         mean, square = self._log_variance / self.n_fitted
         deviation = (square - mean.square()).clamp(min=_ROUNDING**2).sqrt()
         common = deviation.square().mean().sqrt()
         # Where rows hardly differ in variance, held-out rows that do are no outliers of that law.
         slope = common / deviation.clamp(min=common / _STEEPEST)
-        return torch.stack([slope, mean.mean() - slope * mean])
+        intercept = mean.mean() - slope * mean
+        if order is not None:
+            slope, intercept = slope / slope[order], (intercept - intercept[order]) / slope[order]
+        return torch.stack([slope, intercept])
 
     def _judges_nothing(self, *_: Any, **__: Any) -> Any:
         raise ProbeError(
@@ -195,3 +219,10 @@ class CodeStatistics(Stream):
         )
 
     _solve = _score = _fitted = _merge_scores = _result = _judges_nothing
+
+
+def _require_order(order: Int[Tensor, " pos"], n: int) -> None:
+    if not torch.equal(order.sort().values, torch.arange(n)):
+        raise ProbeError(
+            f"dealt is {order.tolist()}, no order of {n} positions: give each of 0 to {n - 1} once"
+        )

@@ -34,6 +34,7 @@ from nope_interp.losses import sequence_losses
 from nope_interp.streams import stream
 from nope_interp.transformer import HookedTransformer
 from probes.erasure import CODES
+from probes.scores import SHUFFLED
 
 CONTEXT = {
     "experiment": "compare",
@@ -110,6 +111,8 @@ def test_losses_without_the_code_are_at_chance_or_worse(counting: pd.DataFrame) 
         assert nats.loc[(arm, ""), "value"] > chance - 0.1
     for arm in (without("variance"), only("counting")):
         assert nats.loc[(arm, ""), "value"] < 0.5 * chance
+    # As large, but of other positions.
+    assert nats.loc[(only("counting"), SHUFFLED), "value"] > chance - 0.1
 
 
 def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
@@ -305,6 +308,7 @@ def rows_of_uses(
         for control in ("displaced", "random rescaling"):
             add(without(code), "increase", NOTHING, control)
         add(only(code), "enough", enough)
+        add(only(code), "enough", NOTHING, SHUFFLED)
     add(NONE_KEPT, "increase", (1.0, 0.9, 1.1))
     return table(rows)
 

@@ -221,10 +221,71 @@ def test_whitened_rests_are_alike_at_all_distances():
     assert float(correlation.std()) < 0.02
 
 
-def test_no_row_knows_of_later_rows(statistics, fresh):
+def test_codes_dealt_out_are_those_of_other_positions():
+    """Means, log variances and correlations at position t are those planted at order[t]."""
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(5))
+    statistics, x = fitted(planted(2048, 0)), planted(512, 1)
+    changed = statistics.kept(CODES, dealt=order)(x).double()
+
+    means = changed.mean(dim=0)
+    for truth in (planted_counting(), planted_vectors()):
+        share = float(((means - means.mean(dim=0)) * truth[order]).sum() / truth.square().sum())
+        assert share == pytest.approx(1, abs=0.06)
+
+    logs = row_variance(x).log().mean(dim=0)
+    assert float(logs.max() - logs.min()) > 1
+    torch.testing.assert_close(
+        row_variance(changed).log().mean(dim=0), logs[order], atol=0.03, rtol=0
+    )
+
+    alone = statistics.kept(("similarity",), dealt=order)(x).double()
+    rests = alone - alone.mean(dim=0)
+    products = torch.einsum("bid,bjd->ij", rests, rests)
+    scale = products.diagonal().sqrt()
+    m = (T + 1)[order]
+    wanted = (torch.minimum(m, m[:, None]) / torch.maximum(m, m[:, None])).sqrt()
+    torch.testing.assert_close(products / scale / scale[:, None], wanted, atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_code_dealt_out_alone_leaves_no_other(code, statistics, fresh):
+    """Dealt back, it is where it was: the others stay away."""
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(5))
+    once = statistics.kept((code,), dealt=order)(fresh[0])
+    alone = statistics.kept((code,))(fresh[0])
+    for rows, back in ((alone, slice(None)), (once, order.argsort())):
+        means = rows.mean(dim=0).double()[back]
+        means = means - means.mean(dim=0)
+        for name, truth in (
+            ("counting", planted_counting()),
+            ("positional vectors", planted_vectors()),
+        ):
+            share = float((means * truth).sum() / truth.square().sum())
+            assert share == pytest.approx(float(name == code), abs=0.1), name
+        logs = row_variance(rows).log().mean(dim=0)[back]
+        of_planted = row_variance(fresh[0]).log().mean(dim=0)
+        slope = float(torch.cov(torch.stack([logs, of_planted]))[0, 1] / of_planted.var())
+        assert slope == pytest.approx(float(code == "variance"), abs=0.1)
+
+
+def test_positions_dealt_in_their_order_change_nothing_else(statistics, fresh):
+    x = fresh[0]
+    for codes in SUBSETS:
+        same = statistics.kept(codes, dealt=torch.arange(24))(x)
+        torch.testing.assert_close(same, statistics.kept(codes)(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dealt", [[0, 0, 1], list(range(23)), list(range(1, 25))])
+def test_what_is_no_order_of_the_positions_is_refused(statistics, dealt):
+    with pytest.raises(ProbeError, match=r"no order of 24 positions: give each of 0 to 23 once"):
+        statistics.kept(CODES, dealt=torch.tensor(dealt))
+
+
+@pytest.mark.parametrize("dealt", [None, POSITIONS.flip(0) - 1])
+def test_no_row_knows_of_later_rows(statistics, fresh, dealt):
     x = fresh[0][:8]
     for codes in SUBSETS:
-        kept = statistics.kept(codes)
+        kept = statistics.kept(codes, dealt=dealt)
         for i in (0, 7, 22):
             changed = x.clone()
             changed[:, i + 1 :] = 5 * fresh[0][8:16, i + 1 :]
