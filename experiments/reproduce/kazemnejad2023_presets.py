@@ -141,10 +141,15 @@ _SMALL = Sizes(
         "rotary_fraction": 0.25,
         "init": "xavier_normal",
     },
-    training={"batch_size": 64, "learning_rate": 1e-3, "weight_decay": 0.05},
+    training={
+        "batch_size": 64,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.05,
+        "precision": "bfloat16",
+    },
     steps=4000,
 )
-# The paper's: T5-base's decoder alone. Its initialisation is T5's, ours is not.
+# The paper's: T5-base's decoder alone. Its initialisation is T5's; ours, and the precision, are not.
 _PAPER = Sizes(
     model={
         "n_layers": 12,
@@ -162,6 +167,7 @@ _PAPER = Sizes(
         "learning_rate": 3e-5,
         "schedule": "linear",
         "weight_decay": 0.05,
+        "precision": "bfloat16",
     },
     steps=40_000,
     warmup=2400,
