@@ -149,7 +149,7 @@ _SMALL = Sizes(
     },
     steps=4000,
 )
-# The paper's: T5-base's decoder alone. Its initialisation is T5's; ours, and the precision, are not.
+# The paper's: T5-base's decoder alone. Initialisation is T5's there; ours, and precision, are not.
 _PAPER = Sizes(
     model={
         "n_layers": 12,
