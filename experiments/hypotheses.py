@@ -208,10 +208,11 @@ def _read(
     contest = contest_of(config, subject) if contested else None
     statistics: dict[Place, CodeStatistics] = {}
     if contest is not None and config.tournament == "places" and workers is None:
-        statistics = _statistics_on_the_way(config, contest, cells[0])
+        where = places(subject.n_layers, config.sites, config.layers)
+        statistics = {place: CodeStatistics() for place in where}
     for cell in cells:
-        first = cell is cells[0]
-        drawn, also_fitted = (example, statistics) if first else (None, {})
+        drawn = example if cell is cells[0] else None
+        also_fitted = statistics if _streams_the_fit_of(contest, config, cell) else {}
         _measure_cell(config, run, subject, cell, drawn, also_fitted, show_progress, workers)
     if contest is not None:
         _hold_tournament(config, run, subject, contest, statistics, show_progress)
@@ -236,15 +237,9 @@ def _cells(subject: Subject) -> Iterator[_Cell]:
             yield _Cell(source, begin_token=True)
 
 
-def _statistics_on_the_way(
-    config: CompareConfig, contest: Contest, cell: _Cell
-) -> dict[Place, CodeStatistics]:
-    """What interventions at single places are to be made from, where the cell's stream of
-    sequences to fit on is the contest's, and so can serve both; else nothing."""
-    if not torch.equal(_split(config, cell).fit, contest.split.fit):
-        return {}
-    where = places(contest.model.cfg.n_layers, config.sites, config.layers)
-    return {place: CodeStatistics() for place in where}
+def _streams_the_fit_of(contest: Contest | None, config: CompareConfig, cell: _Cell) -> bool:
+    """Whether the stream of a cell's sequences to fit probes on can also fit interventions."""
+    return contest is not None and torch.equal(_split(config, cell).fit, contest.split.fit)
 
 
 def _split(config: CompareConfig, cell: _Cell) -> Split:

@@ -10,15 +10,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from experiments import Comparison, compare, hypotheses
 from experiments.compare_config import CompareConfig
+from experiments.contest import Contest
+from experiments.measure import Place
 from experiments.measurements import COLUMNS, intact_readings
 from experiments.run_folder import RunFolder, fingerprint
+from experiments.tournament import statistics_at
 from experiments.train import train as train_one
 from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
 from nope_interp.training_config import TrainingConfig
+from probes.erasure import CodeStatistics
+from tests.huggingface import save_folder, tiny_gpt2, words
 
 CONFIG = CompareConfig(
     transformer=TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
@@ -102,6 +108,38 @@ def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -
     losses = found.measurements.query("probe == 'loss'")
     assert set(losses["layer"]) == ({-1} if uses == "stream" else set())
     assert len(found.uses) == (uses == "stream")
+
+
+@pytest.mark.parametrize("whose", ["ours", "pretrained"])
+def test_interventions_are_fitted_in_the_stream_of_the_probes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """On the contest's own fit sequences: with a begin token where the model has one."""
+    changes: dict[str, Any] = {"uses": "places", "twins": True, "layers": (1,)}
+    changes |= {"n_fit": 40, "n_held_out": 16}
+    if whose == "pretrained":
+        (tmp_path / "text.txt").write_text(words(3000))
+        folder = save_folder(tiny_gpt2(), tmp_path / "gpt2")
+        changes |= {"model": str(folder), "text": str(tmp_path / "text.txt")}
+    given: list[tuple[Contest, dict[Place, CodeStatistics]]] = []
+    real = hypotheses.place_by_place
+
+    def recorded(contest: Contest, statistics: Any, **options: Any) -> Any:
+        given.append((contest, statistics))
+        return real(contest, statistics, **options)
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a stream of their own")
+
+    monkeypatch.setattr(hypotheses, "place_by_place", recorded)
+    monkeypatch.setattr(hypotheses, "statistics_at", refuse)
+    run(tmp_path, **changes)
+    ((contest, statistics),) = given
+    assert contest.begin_token == (whose == "pretrained")
+    for place, alone in statistics_at(contest, [*statistics]).items():
+        torch.testing.assert_close(
+            statistics[place].positional_vectors(), alone.positional_vectors()
+        )
 
 
 def test_without_twins_nothing_is_taken_away() -> None:
@@ -266,8 +304,8 @@ def test_cut_short_report_is_drawn_again(comparison: Comparison, tmp_path: Path)
 def test_changed_text_is_a_new_run(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     folders = set()
-    for words in ("one two three ", "four five six "):
-        text.write_text(words * 1000)
+    for repeated in ("one two three ", "four five six "):
+        text.write_text(repeated * 1000)
         path = train_one(
             dataclasses.replace(CONFIG, text=str(text)), out=tmp_path / "runs", show_progress=False
         )
