@@ -68,7 +68,7 @@ def words_at_place(planted: Planted, seed: int) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("code", CODES)
 def test_the_planted_code_is_named_and_the_others_are_cleared(code: str, seed: int) -> None:
     words = words_at_place(plant(code, seed), seed)
@@ -76,7 +76,7 @@ def test_the_planted_code_is_named_and_the_others_are_cleared(code: str, seed: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_variance_that_is_readable_and_unused_is_cleared(seed: int) -> None:
     words = words_at_place(decoy(seed), seed)
     assert words == {code: "used" if code == "counting" else "unused" for code in CODES}
