@@ -317,7 +317,7 @@ def reproduce(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Train models too: tiny, for kazemnejad2023 (about two hours on two cores) and "
+            help="Train models too: tiny, for kazemnejad2023 (about an hour on two cores) and "
             "zuo2025 (half an hour); small and paper, for kazemnejad2023."
         ),
     ] = None,

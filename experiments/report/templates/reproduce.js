@@ -11,13 +11,21 @@ const swatch = (name) => {
 };
 const LINES = { predicted: "fit", reference: "control", chance: "chance" };
 
-function traces(figure, series, nth) {
-  const text = plotText(series.name), points = { x: series.x, y: series.y, name: text, type: "scatter", mode: "lines", showlegend: false,
-    hovertemplate: `%{x}: %{y:.4~g}<extra>${text.replace(/%/g, "%\u200b")}</extra>` };
+// Where curves meet at named places they stand side by side: how far from the name, by their number.
+function apart(figure, panel) {
+  const measured = panel.series.filter((s) => s.kind === "measured"), at = measured.flatMap((s) => s.x);
+  const step = figure.ticks.length && new Set(at).size < at.length ? 0.5 / measured.length : 0;
+  return (nth) => step * (nth - (measured.length - 1) / 2);
+}
+
+function traces(figure, series, nth, shift) {
+  const text = plotText(series.name), named = (x) => figure.ticks.length ? plotText(figure.ticks[x]) : x;
+  const points = { x: series.x, y: series.y, customdata: series.x.map(named), name: text, type: "scatter", mode: "lines", showlegend: false,
+    hovertemplate: `%{customdata}: %{y:.4~g}<extra>${text.replace(/%/g, "%\u200b")}</extra>` };
   if (series.kind === "predicted") return { ...points, line: { color: resolve("--ink", 0.75), width: 1.3 } };
   if (series.kind === "reference") return { ...points, line: { color: resolve("--soft"), width: 1.6, dash: "dot" } };
   if (series.kind === "chance") return { ...points, line: { color: resolve("--chance"), width: 1.4, dash: "dash" } };
-  const colour = resolve(own(nth)), measured = { ...points, mode: figure.ticks.length ? "markers" : "lines+markers", line: { color: resolve(own(nth), 0.5), width: 1.2 },
+  const colour = resolve(own(nth)), measured = { ...points, x: series.x.map((x) => x + shift), mode: figure.ticks.length ? "markers" : "lines+markers", line: { color: resolve(own(nth), 0.5), width: 1.2 },
     marker: { color: colour, size: 5 } };
   if (series.low) measured.error_y = { type: "data", symmetric: false, thickness: 1.2, width: 2, color: colour,
     array: series.high.map((h, i) => h === null ? 0 : h - series.y[i]), arrayminus: series.low.map((l, i) => l === null ? 0 : series.y[i] - l) };
@@ -51,7 +59,7 @@ function layoutOf(figure, panel) {
     // What does not change should look flat, not as noise.
     if (decades < 0.5) { const middle = Math.log10(Math.max(...values) * Math.min(...values)) / 2; layout.yaxis.range = [middle - 0.5, middle + 0.5]; }
   }
-  if (figure.ticks.length) Object.assign(layout.xaxis, { tickvals: figure.ticks.map((_, i) => i), ticktext: figure.ticks.map(plotText) });
+  if (figure.ticks.length) Object.assign(layout.xaxis, { tickvals: figure.ticks.map((_, i) => i), ticktext: figure.ticks.map(plotText), range: [-0.5, figure.ticks.length - 0.5] });
   return layout;
 }
 
@@ -76,7 +84,8 @@ function setUpFigure(box) {
     host.append(div);
     redraws.push(() => {
       let nth = 0;
-      const drawn = isHeat ? [heat(figure, panel)] : panel.series.map((series) => traces(figure, series, series.kind === "measured" ? nth++ : 0));
+      const shift = apart(figure, panel);
+      const drawn = isHeat ? [heat(figure, panel)] : panel.series.map((series) => series.kind === "measured" ? traces(figure, series, nth, shift(nth++)) : traces(figure, series));
       drawPlot(plot, drawn, layoutOf(figure, panel));
     });
   }
