@@ -17,6 +17,7 @@ from tests.experiments.parsed_page import HOSTILE
 pytestmark = pytest.mark.browser
 
 SCALES = ("2", "4", "8")
+PLACES = ("first", "second", "the last of them")
 HEAT = np.array([[0.1, 0.5, -0.2], [0.9, 0.0, np.nan]])
 
 
@@ -28,7 +29,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
     rows = zip((HOSTILE, "row 2"), HEAT, strict=True)
     series = tuple(line(name, "measured", np.arange(3), row) for name, row in rows)
     heat = Figure("heat", HOSTILE, "c", "scale", "R²", (Panel("map", series),), ticks=SCALES)
-    words, arrays = pack([*run.figures, dataclasses.replace(heat, heat_about=0.0)])
+    at = np.arange(len(PLACES))
+    several = tuple(line(f"curve {i}", "measured", at, at + i) for i in range(3))
+    panels = tuple(Panel(f"panel {i}", several) for i in range(3))  # narrow ones
+    named = Figure("named", "named places", "c", "place", "number", panels, ticks=PLACES)
+    figures = [*run.figures, dataclasses.replace(heat, heat_about=0.0), named]
+    words, arrays = pack(figures)
     return dataclasses.replace(run, info=run.info | {"figures": words}, arrays=arrays)
 
 
@@ -42,7 +48,7 @@ def browser(
 
 
 def test_curves_are_the_runs_numbers(browser: Browser, found: Reproduction) -> None:
-    for figure in found.figures[:-1]:
+    for figure in found.figures[:-2]:
         for p, panel in enumerate(figure.panels):
             drawn = browser.traces(figure.id, p)
             assert [trace["name"] for trace in drawn] == [series.name for series in panel.series]
@@ -57,6 +63,19 @@ def test_columns_named_by_numbers_keep_their_names_and_order(browser: Browser) -
     np.testing.assert_allclose(np.array(trace["z"], dtype=float), HEAT)
     axis = browser.run("return document.querySelector('#heat .plot')._fullLayout.xaxis.type")
     assert axis == "category"
+
+
+def test_curves_at_named_places_stand_apart_under_all_names(browser: Browser) -> None:
+    drawn = browser.traces("named")
+    x = np.array([trace["x"] for trace in drawn])
+    assert np.unique(x).size == x.size
+    np.testing.assert_array_equal(x.round(), [np.arange(3)] * 3)
+    names = browser.run(
+        "return [...document.querySelectorAll('#named .plot .xtick text')]"
+        ".filter(t => getComputedStyle(t).visibility !== 'hidden' && t.style.display !== 'none')"
+        ".map(t => t.textContent)"
+    )
+    assert tuple(names) == PLACES * 3
 
 
 def test_downloads_hold_the_numbers(browser: Browser) -> None:
