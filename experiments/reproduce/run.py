@@ -99,10 +99,14 @@ class Reproduction(FinishedRun):
     @property
     def headline(self) -> str:
         """How many claims were reproduced, and which were not: contradicted, or uncertain, where
-        the interval crosses a bound."""
+        the interval crosses a bound; or not measured, and what the run was not given for it."""
+        given = {"--preset": self.config.preset, "--model": self.config.model}
         told: dict[str, list[str]] = {}
         for outcome in self.outcomes:
-            told.setdefault(outcome.said, []).append(outcome.claim.id)
+            said, needs = outcome.said, outcome.claim.needs
+            if said == "not measured" and given[needs.split()[0]] is None:
+                said += f", needs {needs}"
+            told.setdefault(said, []).append(outcome.claim.id)
         reproduced = told.pop("reproduced", [])
         parts = [f"{len(reproduced)} of {len(self.outcomes)} claims are reproduced"]
         parts += [f"{said}: {', '.join(ids)}" for said, ids in sorted(told.items())]

@@ -293,6 +293,9 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
         "scratchpad-format": "not measured",
     }
     assert finished.headline.startswith("3 of 13 claims are reproduced")
+    assert "; not measured, needs --preset tiny, small or paper: length-generalisation" in (
+        finished.headline
+    )
 
 
 def test_a_finished_run_is_read_and_not_computed_again(
