@@ -88,7 +88,9 @@ def every_arm(seed: int) -> Iterator[Arm]:
     controls of their own."""
     yield from of_codes(seed)
     for code in CODES:
-        yield Arm(only(code), SHUFFLED, partial(_kept_elsewhere, codes=(code,), seed=seed))
+        generator = torch.Generator().manual_seed(seed)
+        elsewhere = partial(_kept_elsewhere, codes=(code,), generator=generator)
+        yield Arm(only(code), SHUFFLED, elsewhere)
     for name, project, linear in (
         ("counting, by LEACE", _leace, True),
         ("the positional subspace", _subspace, False),
@@ -103,11 +105,11 @@ def _kept(fit: Fit, codes: tuple[str, ...]) -> KeptCodes:
     return fit.codes.kept(codes)
 
 
-def _kept_elsewhere(fit: Fit, codes: tuple[str, ...], seed: int) -> KeptCodes:
-    """Kept with positions shuffled: in one order, the same at every place."""
+def _kept_elsewhere(fit: Fit, codes: tuple[str, ...], generator: torch.Generator) -> KeptCodes:
+    """Kept with positions shuffled, anew at each place: the stream carries what was dealt out
+    below, and one order over and over brings some positions back to their own."""
     n = len(fit.codes.positional_vectors())
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return fit.codes.kept(codes, dealt=order)
+    return fit.codes.kept(codes, dealt=torch.randperm(n, generator=generator))
 
 
 def _rescaled(fit: Fit, codes: tuple[str, ...], seed: int) -> RescalingDealt:
