@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.contest import Claim, paired_ratio
-from experiments.measure import FIRST_POSITION, code_probes
+from experiments.measure import ALL_BUT_FIRST, FIRST_POSITION, code_probes
 from nope_interp.config import TransformerConfig
 from nope_interp.interventions import intervene
 from nope_interp.streams import run_trunk, stream
@@ -47,7 +47,7 @@ def claims() -> list[Claim]:
             run_trunk(model, tokens)
 
     def changed(intervention: Intervention) -> None:
-        with intervene(model, {PLACE: intervention}, FIRST_POSITION):
+        with intervene(model, {PLACE: intervention}, ALL_BUT_FIRST):
             trunk()
 
     def probed(also: bool) -> None:

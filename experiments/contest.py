@@ -2,20 +2,25 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from experiments.compare_config import CompareConfig
-from experiments.measure import FIRST_POSITION, Split
+from experiments.measure import ALL_BUT_FIRST, FIRST_POSITION, Split
 from experiments.subjects import Subject
 from nope_interp.errors import UserError
+from nope_interp.interventions import Where
 from nope_interp.losses import answer_losses, sequence_losses, unigram_losses
 from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
+
+# Counting, positional vectors and a mean are told apart by more positions than these.
+_FEWEST_POSITIONS = 4
 
 # What a model loses on sequences, mean over the tokens of each, in nats.
 Losses = Callable[[Any, Tensor], Float[Tensor, " sequence"]]
@@ -33,6 +38,9 @@ class Contest:
         seed: of noise, random directions and resamples.
         batch_size: sequences in a forward pass.
         begin_token: whether the sequences start with one.
+        positions: where codes are taken away: all but the first; of a task with answers those at
+            which examples differ. Elsewhere stands the task's frame, such as the sign before an
+            answer, and the mean row tells that token.
     """
 
     model: Any
@@ -42,15 +50,24 @@ class Contest:
     seed: int = 0
     batch_size: int = 32
     begin_token: bool = False
+    positions: Where = field(default_factory=lambda: ALL_BUT_FIRST)
+
+    @property
+    def whole(self) -> bool:
+        """Whether codes are taken away at all positions but the first."""
+        return isinstance(self.positions, slice)
+
+    def numbers(self) -> Int[Tensor, " pos"]:
+        """The positions where codes are taken away, counted from 0."""
+        return torch.arange(self.split.fit.shape[1])[self.positions]
 
 
-def check_enough_to_fit(config: CompareConfig, d_model: int, seq_len: int) -> None:
+def check_enough_to_fit(config: CompareConfig, d_model: int, positions: int) -> None:
     """Raise UserError where codes cannot be taken away from rows of that width and number.
 
     As many numbers as positions are needed to tell the correlation between positions, and more rows
     than directions for LEACE.
     """
-    positions = seq_len - FIRST_POSITION
     least = max(1 + math.ceil(positions / d_model), math.ceil((d_model + 2) / positions))
     if config.tournament != "no" and config.n_fit < least:
         raise UserError(
@@ -71,7 +88,7 @@ def contest_of(config: CompareConfig, subject: Subject) -> Contest:
     Raises UserError for too few sequences to fit on.
     """
     d_model = subject.model.cfg.d_model
-    check_enough_to_fit(config, d_model, config.seq_len)
+    check_enough_to_fit(config, d_model, config.seq_len - FIRST_POSITION)
     source = subject.sources[0]
     if isinstance(source, ExampleSource):
         return _of_answers(config, subject, source.task)
@@ -100,22 +117,46 @@ def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Co
     ]
     # Without padding: every position of every sequence is one of the example's.
     end = int(min(fit.length.min(), held_out.length.min()))
-    check_enough_to_fit(config, subject.model.cfg.d_model, end)
-    asked = held_out.answer[:, :end]
-    # All answers as one sequence, of which the first token does not count.
-    seen, wanted = (
-        F.pad(tokens[answer], (1, 0))[None]
-        for tokens, answer in (
-            (fit.tokens[:, :end], fit.answer[:, :end]),
-            (held_out.tokens[:, :end], asked),
+    seen, scored = fit.tokens[:, :end], held_out.tokens[:, :end]
+    differs = (seen != seen[0]).any(dim=0)
+    asked = held_out.answer[:, :end] & differs
+    positions = FIRST_POSITION + differs[FIRST_POSITION:].nonzero()[:, 0]
+    if len(positions) < _FEWEST_POSITIONS or not asked.any(dim=1).all():
+        raise UserError(
+            f"examples of {task.name} with length {length} differ at too few positions to take "
+            "codes away: give longer ones (--lengths), or read the model only, with uses = 'no'."
         )
-    )
+    check_enough_to_fit(config, subject.model.cfg.d_model, len(positions))
     return Contest(
         subject.model,
-        Split(fit.tokens[:, :end], held_out.tokens[:, :end]),
+        Split(seen, scored),
         partial(answer_losses, answer=asked, batch_size=config.batch_size),
-        float(unigram_losses(seen, wanted, task.d_vocab).mean()),
+        float(_guesses(seen, scored, asked, task.d_vocab).mean()),
         config.seed,
         config.batch_size,
         begin_token=True,
+        positions=positions,
     )
+
+
+def _guesses(
+    fit: Int[Tensor, "fitted pos"],
+    tokens: Int[Tensor, "scored pos"],
+    asked: Bool[Tensor, "scored pos"],
+    d_vocab: int,
+) -> Float[Tensor, " scored"]:
+    """What a guesser loses who knows how often each token stands at each position, and no more.
+
+    Mean over the positions asked of each sequence, in nats.
+    """
+    at_each = [
+        unigram_losses(_behind_nothing(fit[:, i][None]), _behind_nothing(tokens[:, [i]]), d_vocab)
+        for i in range(fit.shape[1])
+    ]
+    losses = torch.stack(at_each, dim=1)
+    return (losses * asked).sum(dim=1) / asked.sum(dim=1)
+
+
+def _behind_nothing(tokens: Int[Tensor, "sequence pos"]) -> Int[Tensor, "sequence longer"]:
+    """As sequences of which the first token does not count."""
+    return F.pad(tokens, (1, 0))

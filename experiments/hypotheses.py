@@ -24,7 +24,7 @@ from experiments.contest import Contest, check_enough_to_fit, contest_of
 from experiments.example import LONGEST, example_arrays, example_of, example_strings
 from experiments.finished_run import FinishedRun
 from experiments.history import history_rows
-from experiments.measure import Place, Split, measure, places
+from experiments.measure import FIRST_POSITION, Place, Split, measure, places
 from experiments.measurements import (
     read_arrays,
     read_table,
@@ -140,7 +140,7 @@ def compare(
     _check_ablation(config)
     if config.model is None:
         places(config.transformer.n_layers, config.sites, config.layers)  # refuses others
-        check_enough_to_fit(config, config.transformer.d_model, config.seq_len)
+        check_enough_to_fit(config, config.transformer.d_model, config.seq_len - FIRST_POSITION)
     check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
     run = RunFolder.of(Path(out), config).begin(config)
 
@@ -239,7 +239,9 @@ def _cells(subject: Subject) -> Iterator[_Cell]:
 
 def _streams_the_fit_of(contest: Contest | None, config: CompareConfig, cell: _Cell) -> bool:
     """Whether the stream of a cell's sequences to fit probes on can also fit interventions."""
-    return contest is not None and torch.equal(_split(config, cell).fit, contest.split.fit)
+    if contest is None or not contest.whole:
+        return False
+    return torch.equal(_split(config, cell).fit, contest.split.fit)
 
 
 def _split(config: CompareConfig, cell: _Cell) -> Split:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from experiments.measurements import rows_of
 from nope_interp.errors import UserError
+from nope_interp.interventions import Where
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, one_thread_pool, stream
 from probes.nonlinear import TwoLayerProbe
@@ -24,6 +25,7 @@ from probes.variance import VarianceProbe
 # Position 0 is left out: the begin token, or the attention sink that a first token becomes, gives
 # it away for nothing.
 FIRST_POSITION = 1
+ALL_BUT_FIRST = slice(FIRST_POSITION, None)
 
 Stage = Literal["update", "evaluate"]
 
@@ -135,13 +137,15 @@ def feed(
     stage: Stage,
     *,
     batch_size: int,
+    positions: Where = ALL_BUT_FIRST,
     description: str | None = None,
 ) -> None:
-    """Give the probes of each place, to fit or to score them, what `model` makes of `tokens`."""
+    """Give the probes of each place, to fit or to score them, what `model` makes of `tokens` at
+    these positions."""
     stream(
         model,
         tokens,
-        {hook_name(place.layer, place.site): _listener(probes[place], stage) for place in probes},
+        {hook_name(p.layer, p.site): _listener(probes[p], stage, positions) for p in probes},
         batch_size=batch_size,
         description=description and f"{description}, {stage}",
     )
@@ -161,11 +165,11 @@ def reading_of(probes: dict[Place, list[StreamingProbe]], context: dict[str, Any
     return reading
 
 
-def _listener(probes: Sequence[Learner], stage: Stage) -> Listener:
-    return partial(_feed, [getattr(probe, stage) for probe in probes])
+def _listener(probes: Sequence[Learner], stage: Stage, positions: Where) -> Listener:
+    return partial(_feed, [getattr(probe, stage) for probe in probes], positions)
 
 
-def _feed(methods: list[Any], activations: Tensor) -> None:
-    positions = torch.arange(FIRST_POSITION, activations.shape[1])
+def _feed(methods: list[Any], positions: Where, activations: Tensor) -> None:
+    rows, numbers = activations[:, positions], torch.arange(activations.shape[1])[positions]
     for method in methods:
-        method(activations[:, FIRST_POSITION:], positions)
+        method(rows, numbers)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.contest import Contest
-from experiments.measure import FIRST_POSITION, Place
+from experiments.measure import ALL_BUT_FIRST, FIRST_POSITION, Place
 from experiments.tournament import STREAM
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
@@ -52,10 +52,12 @@ def shift_rows(
     Metric `followed`, 1 where it moves by as much as the intact model's own reading moves over as
     many positions, 0 by chance; the control mixes in as much of another sequence's content. The
     last `OFFSET` positions have no vectors to take and do not count. No rows for sequences shorter
-    than three times the offset, for a model whose stream is no sum of what its layers write, nor
-    where the reading itself hardly moves.
+    than three times the offset, where codes are not taken away at all positions, for a model whose
+    stream is no sum of what its layers write, nor where the reading itself hardly moves.
     """
-    if contest.split.fit.shape[1] < 3 * OFFSET or not _sums(contest.model):
+    if contest.split.fit.shape[1] < 3 * OFFSET or not contest.whole:
+        return []
+    if not _sums(contest.model):
         return []
     last = _last(contest)
     readers = {
@@ -98,7 +100,7 @@ def _read(
             readers[place].evaluate(rows, _positions(rows))
         found[place].append(readers[place].predict(rows))
 
-    with intervene(contest.model, changes, FIRST_POSITION):
+    with intervene(contest.model, changes, ALL_BUT_FIRST):
         _written_behind(contest, contest.split.held_out, readers, read)
     return {place: np.concatenate(parts) for place, parts in found.items()}
 
@@ -113,11 +115,11 @@ def _written_behind(
     at_place: dict[Place, Tensor] = {}
 
     def keep(activations: Tensor, place: Place) -> None:
-        at_place[place] = activations[:, FIRST_POSITION:].clone()
+        at_place[place] = activations[:, ALL_BUT_FIRST].clone()
 
     def subtract(activations: Tensor) -> None:
         for place, before in at_place.items():
-            listener(place, activations[:, FIRST_POSITION:] - before)
+            listener(place, activations[:, ALL_BUT_FIRST] - before)
 
     last = _last(contest)
     listeners: dict[str, Callable[[Tensor], None]] = {

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
@@ -37,7 +37,7 @@ from experiments.arms import (
 )
 from experiments.contest import Contest
 from experiments.first_token import first_token_arms
-from experiments.measure import FIRST_POSITION, Place, code_probes, feed, reading_of
+from experiments.measure import Place, code_probes, feed, reading_of
 from experiments.measurements import INTACT, LOSS
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
@@ -149,23 +149,31 @@ def stream_places(contest: Contest) -> list[Place]:
 
 
 class FittedOnTheWay:
-    """An intervention made from the first rows that come to it: those of all fit sequences.
+    """An intervention made from the first rows that come to it: those of all fit sequences, at
+    positions of these numbers.
 
     Attributes:
         made: the intervention; None before they came.
         sizes: how far it moved these, by position, where that is asked for; None before they came.
     """
 
-    def __init__(self, make: Maker, *, sized: bool = False, linear: bool = False) -> None:
+    def __init__(
+        self,
+        make: Maker,
+        numbers: Int[Tensor, " pos"],
+        *,
+        sized: bool = False,
+        linear: bool = False,
+    ) -> None:
         self.made: Intervention | None = None
         self.sizes: Float[Tensor, " pos"] | None = None
-        self._make, self._sized, self._linear = make, sized, linear
+        self._make, self._numbers, self._sized, self._linear = make, numbers, sized, linear
 
     def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
         if self.made is None:
             fit = Fit(CodeStatistics())
             for part in (fit.codes, fit.linear) if self._linear else (fit.codes,):
-                part.update(rows, _positions(rows))
+                part.update(rows, self._numbers)
             self.made = self._make(fit)
             if self._sized:
                 self.sizes = sizes_of(self.made, fit.codes)
@@ -181,7 +189,9 @@ def fitted_in_depth(
     one layer at a time.
     """
     names = [hook_name(place.layer, place.site) for place in places]
-    made = partial(FittedOnTheWay, arm.make, sized=arm.takes_code, linear=arm.linear)
+    made = partial(
+        FittedOnTheWay, arm.make, contest.numbers(), sized=arm.takes_code, linear=arm.linear
+    )
     return _made_in_depth(contest, {name: made() for name in names})
 
 
@@ -200,9 +210,9 @@ def displaced_in_depth(
         assert sizes is not None
         return lambda fit: displaced(made, sizes, fit.codes, contest.seed)
 
-    return _made_in_depth(
-        contest, {name: FittedOnTheWay(control(removed)) for name, removed in removal.items()}
-    )
+    numbers = contest.numbers()
+    made = {name: FittedOnTheWay(control(removed), numbers) for name, removed in removal.items()}
+    return _made_in_depth(contest, made)
 
 
 def _made_in_depth(contest: Contest, made: dict[str, FittedOnTheWay]) -> dict[str, FittedOnTheWay]:
@@ -211,7 +221,7 @@ def _made_in_depth(contest: Contest, made: dict[str, FittedOnTheWay]) -> dict[st
     with (
         torch.no_grad(),
         one_thread_pool(),
-        intervene(model, made, FIRST_POSITION) as intervention,
+        intervene(model, made, contest.positions) as intervention,
     ):
         run_trunk(model, contest.split.fit.to(device))
         intervention.verify()
@@ -222,12 +232,9 @@ def statistics_at(contest: Contest, places: Sequence[Place]) -> dict[Place, Code
     """What interventions at single places are made from, in one stream of the intact model."""
     found = {place: CodeStatistics() for place in places}
     each = {place: [statistics] for place, statistics in found.items()}
-    feed(contest.model, contest.split.fit, each, "update", batch_size=contest.batch_size)
+    read = partial(feed, batch_size=contest.batch_size, positions=contest.positions)
+    read(contest.model, contest.split.fit, each, "update")
     return found
-
-
-def _positions(rows: Tensor) -> Tensor:
-    return torch.arange(FIRST_POSITION, FIRST_POSITION + rows.shape[1])
 
 
 class _Watched:
@@ -248,7 +255,7 @@ class _Watched:
 
 def _scored(contest: Contest, made: Mapping[str, Intervention]) -> Outcome:
     watched = {name: _Watched(change) for name, change in made.items()}
-    with intervene(contest.model, watched, FIRST_POSITION) as intervention:
+    with intervene(contest.model, watched, contest.positions) as intervention:
         losses = contest.losses(contest.model, contest.split.held_out).double().numpy()
         intervention.verify()
     if not watched:
@@ -266,11 +273,10 @@ def _still_readable(
 ) -> list[dict[str, Any]]:
     last = Place(contest.model.cfg.n_layers - 1, STREAM)
     probes = {last: code_probes(contest.seed)}
-    with intervene(contest.model, made, FIRST_POSITION):
-        feed(contest.model, contest.split.fit, probes, "update", batch_size=contest.batch_size)
-        feed(
-            contest.model, contest.split.held_out, probes, "evaluate", batch_size=contest.batch_size
-        )
+    with intervene(contest.model, made, contest.positions):
+        read = partial(feed, batch_size=contest.batch_size, positions=contest.positions)
+        read(contest.model, contest.split.fit, probes, "update")
+        read(contest.model, contest.split.held_out, probes, "evaluate")
     return reading_of(probes, dict(context)).rows
 
 

@@ -1,6 +1,6 @@
 """Activations changed while a model runs, and the model as it was afterwards.
 
-    with intervene(model, {"blocks.2.hook_resid_post": change}, first_position=1) as intervention:
+    with intervene(model, {"blocks.2.hook_resid_post": change}, slice(1, None)) as intervention:
         losses = sequence_losses(model, tokens)
         intervention.verify()
 
@@ -25,27 +25,26 @@ from nope_interp.streams import run_trunk, stream
 from nope_interp.transformer import HookedTransformer
 
 Function = Callable[[Tensor], Tensor]
+# Positions of sequences: all from one on, say, or a list of them.
+Where = slice | Int[Tensor, " chosen"]
 
 
 class Intervention:
     """What is changed at present, and whether it was reached; made by `intervene`."""
 
     def __init__(self, names: list[str]) -> None:
-        self._passes = 0
         self._fired = dict.fromkeys(names, 0)
 
     def verify(self) -> None:
-        """Raise UserError where the model ran and one of the hook points never fired."""
+        """Raise UserError where one of the hook points never fired: this model did not run, or not
+        through it."""
         silent = [name for name, count in self._fired.items() if count == 0]
-        if self._passes and silent:
+        if silent:
             raise UserError(
                 f"the intervention never reached {silent[0]}"
                 f"{f' and {len(silent) - 1} more places' if len(silent) > 1 else ''}: "
                 "the model ran unchanged there, so do not report these numbers."
             )
-
-    def _count_pass(self, module: nn.Module, args: object) -> None:
-        self._passes += 1
 
     def _count_call(self, name: str) -> None:
         self._fired[name] += 1
@@ -53,52 +52,52 @@ class Intervention:
 
 @contextmanager
 def intervene(
-    model: Any, functions: Mapping[str, Function], first_position: int = 0
+    model: Any,
+    functions: Mapping[str, Function],
+    positions: Where = slice(None),
 ) -> Iterator[Intervention]:
     """A context in which activations pass through functions on their way.
 
     Args:
         model: a HookedTransformer or a TransformerBridge.
-        functions: one for each hook name. It gets the hook point's activations from
-            `first_position` on, at residual sites `[batch pos d_model]`, and gives tensors of the
-            same shape back; it must not write into what it gets. They return in the activations'
-            precision and on their device.
-        first_position: rows before this one stay as they are, bit for bit. For hook points whose
-            second axis is no position, such as `attn.hook_pattern`, leave it at 0.
+        functions: one for each hook name. It gets the hook point's activations at `positions`, at
+            residual sites `[batch pos d_model]`, and gives tensors of the same shape back; it must
+            not write into what it gets. They return in the activations' precision and on their
+            device.
+        positions: all other rows stay as they are, bit for bit. For hook points whose second axis
+            is no position, such as `attn.hook_pattern`, leave it at all.
 
-    Raises UserError for an unknown hook name and a first position below 0; and, when the model
-    runs, with the name of the hook point: for a function that gives another shape, NaN or infinite
-    values, for any ValueError of a function, and for activations with no position to change, as
-    when tokens are decoded one by one.
+    Raises UserError for an unknown hook name; and, when the model runs, with the name of the hook
+    point: for a function that gives another shape, NaN or infinite values, for any ValueError of a
+    function, and for activations that lack the positions, as when tokens are decoded one by one.
     """
-    if first_position < 0:
-        raise UserError(f"first_position is {first_position}: give 0 or more.")
     for name in functions:
         if name not in model.hook_dict:
             raise unknown_name("hook point", name, model.hook_dict)
     intervention = Intervention(list(functions))
     with ExitStack() as stack:
-        handle = model.blocks[0].register_forward_pre_hook(intervention._count_pass)
-        stack.callback(handle.remove)
         for name, function in functions.items():
 
             def on_output(
                 module: nn.Module, args: object, x: Tensor, name: str = name, f: Function = function
             ) -> Tensor:
                 intervention._count_call(name)
-                return _changed(x, f, name, first_position)
+                return _changed(x, f, name, positions)
 
             stack.callback(model.hook_dict[name].register_forward_hook(on_output).remove)
         yield intervention
 
 
-def _changed(x: Tensor, function: Function, name: str, first: int) -> Tensor:
-    if x.shape[1] <= first:
+def _changed(x: Tensor, function: Function, name: str, positions: Where) -> Tensor:
+    try:
+        given = x[:, positions]
+    except IndexError:
+        given = x[:, :0]
+    if not given.shape[1]:
         raise UserError(
-            f"the activations at {name} have {x.shape[1]} positions, none from position {first} "
-            "on: give longer sequences, all tokens at once."
+            f"the activations at {name} have {x.shape[1]} positions and lack some of those to "
+            "change: give longer sequences, all tokens at once."
         )
-    given = x[:, first:]
     try:
         changed = function(given)
     except ValueError as error:
@@ -112,8 +111,11 @@ def _changed(x: Tensor, function: Function, name: str, first: int) -> Tensor:
     # The sum is one cheap pass: it is finite exactly when every element is, short of overflow.
     if not torch.isfinite(changed.sum(dtype=torch.float32)):
         raise UserError(f"the function at {name} gave NaN or infinite values.")
-    changed = changed.to(x)
-    return torch.cat((x[:, :first], changed), dim=1) if first else changed
+    if isinstance(positions, slice) and positions == slice(None):
+        return changed.to(x)
+    every = x.clone()
+    every[:, positions] = changed.to(x)
+    return every
 
 
 def mean_first_attention(

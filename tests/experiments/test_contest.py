@@ -1,14 +1,23 @@
 """Which tokens a tournament is held on."""
 
+from collections import Counter
+from math import log
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from experiments.compare_config import CompareConfig
-from experiments.contest import contest_of
-from experiments.subjects import loaded_subject
+from experiments.contest import Contest, contest_of
+from experiments.recipe import Recipe
+from experiments.subjects import Subject, loaded_subject
+from nope_interp.config import TransformerConfig
+from nope_interp.errors import UserError
 from nope_interp.losses import sequence_losses
+from nope_interp.tasks.answers import ExampleSource
+from nope_interp.tasks.registry import make_answer_task
+from nope_interp.transformer import HookedTransformer
 from tests.huggingface import save_folder, tiny_gpt2, words
 
 SIZES = {"fit": 120, "held_out": 40}
@@ -39,3 +48,52 @@ def test_pretrained_models_are_held_to_text_behind_their_begin_token(folder: Pat
     torch.testing.assert_close(losses, sequence_losses(subject.model, contest.split.held_out))
     # Chance is about the words alone, of which there are 56, equally frequent.
     assert contest.chance == pytest.approx(torch.tensor(56.0).log().item(), abs=0.25)
+
+
+def contest_on(name: str, longest: int, d_model: int = 16) -> Contest:
+    task = make_answer_task(
+        name,
+        training_lengths=range(2, longest + 1),
+        test_lengths=range(longest + 1, 2 * longest + 1),
+    )
+    model = HookedTransformer(TransformerConfig(1, d_model, 2, d_vocab=task.d_vocab, n_ctx=64))
+    source = ExampleSource(task)
+    subject = Subject(name, "trained", model, None, (source,), "none", Recipe("nowhere", "cpu"))
+    return contest_of(CompareConfig(task=name, seq_len=64, n_fit=200, n_held_out=80), subject)
+
+
+@pytest.mark.parametrize("name", ["lego", "reversal", "indexing", "addition"])
+def test_codes_are_taken_away_where_examples_of_a_task_differ(name: str) -> None:
+    contest = contest_on(name, 4)
+    columns = contest.split.fit.T.tolist()
+    differ = [i for i, column in enumerate(columns) if i and len(set(column)) > 1]
+    assert contest.numbers().tolist() == differ
+    # Some of each is the task's frame.
+    assert len(differ) < len(columns) - 1
+
+
+def test_only_what_is_no_frame_is_scored_and_chance_knows_the_frame() -> None:
+    """An answer of LEGO is a sentence of seven words, of which the sign alone is one of two."""
+    contest = contest_on("lego", 4)
+    asked = contest.losses.keywords["answer"]  # type: ignore[attr-defined]
+    assert asked.sum(dim=1).eq(1).all()
+    assert contest.chance == pytest.approx(log(2), abs=0.05)
+
+
+def test_chance_is_by_the_frequencies_of_each_position() -> None:
+    contest = contest_on("reversal", 4)
+    asked = contest.losses.keywords["answer"]  # type: ignore[attr-defined]
+    d_vocab = contest.model.config.d_vocab
+    expected = []
+    for i in asked[0].nonzero()[:, 0].tolist():
+        counts = Counter(contest.split.fit[:, i].tolist())
+        n, k = counts.total(), len(counts)
+        for token in contest.split.held_out[:, i].tolist():
+            share = counts[token] if token in counts else k / (d_vocab - k)
+            expected.append(-log(share / (n + k)))
+    assert contest.chance == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+def test_examples_that_hardly_differ_are_refused() -> None:
+    with pytest.raises(UserError, match=r"parity with length 2 differ at too few positions"):
+        contest_on("parity", 2)

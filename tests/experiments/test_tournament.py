@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from experiments.arms import NONE_KEPT, of_codes, only, without
 from experiments.contest import Contest
 from experiments.first_token import ANY_TOKEN, AT_EACH_POSITION, FROZEN, ONE_TOKEN, first_token_arms
-from experiments.measure import FIRST_POSITION, Place, Split
+from experiments.measure import ALL_BUT_FIRST, FIRST_POSITION, Place, Split
 from experiments.measurements import table
 from experiments.shift import shift_rows
 from experiments.tournament import (
@@ -264,7 +264,7 @@ def test_interventions_in_depth_are_fitted_behind_each_other(untrained: Contest)
     means: dict[str, np.ndarray] = {}
     for name, change in made.items():
         seen: list[torch.Tensor] = []
-        with intervene(untrained.model, made, FIRST_POSITION):
+        with intervene(untrained.model, made, ALL_BUT_FIRST):
             stream(
                 untrained.model,
                 untrained.split.fit,

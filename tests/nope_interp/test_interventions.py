@@ -1,5 +1,6 @@
 """Activations are changed where they should be, what follows follows, and everything comes back."""
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_what_follows_follows_as_under_transformer_lens_own_hooks(name: str, pla
     before, rows = logits(built), activations(built, place)
     with torch.no_grad():
         expected = built.run_with_hooks(TOKENS, fwd_hooks=[(place, lens_hook)])
-    with intervene(built, {place: turned}, first_position=3) as intervention:
+    with intervene(built, {place: turned}, positions=slice(3, None)) as intervention:
         changed = logits(built)
         seen = activations(built, place)
         intervention.verify()
@@ -124,7 +125,7 @@ def test_interventions_nest_and_each_sees_what_the_outer_one_left() -> None:
 def test_losses_are_those_of_the_changed_model(name: str) -> None:
     built = model(name)
     intact = sequence_losses(built, TOKENS)
-    with intervene(built, {hook_name(1, "resid_post"): turned}, first_position=1):
+    with intervene(built, {hook_name(1, "resid_post"): turned}, positions=slice(1, None)):
         found = sequence_losses(built, TOKENS, batch_size=1)
         changed = logits(built)
     expected = F.cross_entropy(changed[:, :-1].transpose(1, 2), TOKENS[:, 1:], reduction="none")
@@ -141,7 +142,7 @@ def test_exact_matches_and_single_logits_are_those_of_the_changed_model() -> Non
     examples = Examples(answered, *lengths)
     wanted = torch.rand(TOKENS.shape, generator=torch.Generator().manual_seed(0)) < 0.3
     assert exact_matches(built, examples).all()
-    with intervene(built, {hook_name(0, "resid_post"): torch.neg}, first_position=1):
+    with intervene(built, {hook_name(0, "resid_post"): torch.neg}, positions=slice(1, None)):
         assert not exact_matches(built, examples).any()
         with torch.no_grad():
             some = logits_at(built, TOKENS, wanted)
@@ -165,7 +166,7 @@ def test_functions_that_go_wrong_are_named() -> None:
     for sentence, function in functions.items():
         with (
             pytest.raises(UserError, match=rf"function at blocks\.0\.hook_resid_post.*{sentence}"),
-            intervene(built, {place: function}, first_position=1),
+            intervene(built, {place: function}, positions=slice(1, None)),
         ):
             logits(built)
     assert torch.equal(logits(built), before)
@@ -178,23 +179,42 @@ def test_unknown_names_and_positions_are_refused() -> None:
         intervene(built, {PLACES[0]: turned, "blocks.1.hook_residpost": turned}),
     ):
         pass
-    with pytest.raises(UserError, match="first_position is -1"), intervene(built, {}, -1):
-        pass
     assert attached(built) == hooks
     # Decoded one by one, tokens come without those before: their positions cannot be told.
-    with (
-        pytest.raises(UserError, match="have 1 positions, none from position 1 on"),
-        intervene(built, {PLACES[0]: turned}, first_position=1),
-    ):
-        built.generate(TOKENS[:, :4], 3)
+    for positions in (slice(1, None), torch.tensor([1, 3])):
+        with (
+            pytest.raises(UserError, match="have 1 positions and lack some of those to change"),
+            intervene(built, {PLACES[0]: turned}, positions=positions),
+        ):
+            built.generate(TOKENS[:, :4], 3)
+
+
+@pytest.mark.parametrize("name", ["ours", *BRIDGES])
+def test_rows_at_other_positions_stay(name: str) -> None:
+    built, place, chosen = model(name), PLACES[1], torch.tensor([2, 5, 6])
+    rows = activations(built, place)
+    with intervene(built, {place: turned}, positions=chosen) as intervention:
+        seen = activations(built, place)
+        intervention.verify()
+    others = [i for i in range(rows.shape[1]) if i not in chosen]
+    assert torch.equal(seen[:, others], rows[:, others])
+    assert torch.equal(seen[:, chosen], turned(rows[:, chosen]))
 
 
 def test_a_place_that_is_never_reached_is_an_error() -> None:
     llama = model("llama")  # lists the hook, and has nothing to put in it
     with intervene(llama, {PLACES[0]: turned, "hook_pos_embed": turned}) as intervention:
-        intervention.verify()  # nothing has run yet
         logits(llama)
         with pytest.raises(UserError, match="never reached hook_pos_embed: the model ran"):
+            intervention.verify()
+
+
+def test_a_copy_that_ran_in_the_models_place_is_an_error() -> None:
+    built = model("ours")
+    copied = copy.deepcopy(built)
+    with intervene(built, {PLACES[0]: turned}) as intervention:
+        sequence_losses(copied, TOKENS)
+        with pytest.raises(UserError, match=f"never reached {PLACES[0]}"):
             intervention.verify()
 
 

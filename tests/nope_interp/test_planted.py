@@ -105,7 +105,7 @@ def loss(built: Planted, *changes: Callable[[Tensor], Tensor]) -> float:
     # As many as `losses` takes at a time: a change sees them all.
     tokens = built.sequences(N_SEQUENCES, seed=100)
     (place,) = built.places
-    with intervene(built.model, {place: change}, first_position=1) as intervention:
+    with intervene(built.model, {place: change}, positions=slice(1, None)) as intervention:
         found = built.losses(built.model, tokens)
         intervention.verify()
     assert found.shape == (N_SEQUENCES,)
