@@ -49,9 +49,9 @@ from nope_interp.transformer import HookedTransformer
 from probes.erasure import CodeStatistics
 
 _FRAME = (
-    "Where codes are taken away, all examples of a task have one length, so that the marks of its "
-    "format stand at fixed positions: what tells such a mark is part of the mean there, and goes "
-    "with counting and positional vectors."
+    "Where codes are taken away, all examples of a task have one length. The frame, tokens that "
+    "they share, is left as it is and not scored: the mean row there tells a token, not a "
+    "position. Elsewhere means still hold what the frame makes of each place."
 )
 
 

@@ -77,24 +77,8 @@ class RunFolder:
     def refuse_newer(self) -> None:
         """Raise UserError where a newer version began the run, whose files are not ours to write,
         and where `config.json` does not say which one did."""
-        if not self.config.is_file():
-            return
-        made_by, own = self._version(), metadata.version("nope-interp")
-        if made_by > Version(own):
-            raise UserError(
-                f"{str(self.path)!r} was made by nope-interp {made_by}, and this is {own}: install "
-                "that version, or choose another folder to run in."
-            )
-
-    def _version(self) -> Version:
-        """The version that began the run."""
-        try:
-            return Version(read_json(self.config)["environment"]["nope-interp"])
-        except (KeyError, TypeError, InvalidVersion) as error:
-            raise UserError(
-                f"{str(self.config)!r} does not say what made it: delete the run folder and run "
-                "the command again."
-            ) from error
+        if self.config.is_file():
+            refuse_newer(self.config)
 
     @property
     def config(self) -> Path:
@@ -213,3 +197,20 @@ def fingerprint(path: Path) -> str:
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stats = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
     return hashlib.sha256(json.dumps(stats).encode()).hexdigest()[:16]
+
+
+def refuse_newer(made: Path) -> None:
+    """Raise UserError where a newer version made the folder of this file, which tells its
+    `environment`, and where it does not say which one did."""
+    try:
+        version = Version(read_json(made)["environment"]["nope-interp"])
+    except (KeyError, TypeError, InvalidVersion) as error:
+        raise UserError(
+            f"{str(made)!r} does not say what made it: delete its folder and run the command again."
+        ) from error
+    own = metadata.version("nope-interp")
+    if version > Version(own):
+        raise UserError(
+            f"{str(made.parent)!r} was made by nope-interp {version}, and this is {own}: install "
+            "that version, or choose another folder to run in."
+        )

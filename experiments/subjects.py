@@ -13,6 +13,7 @@ from experiments.train import task_of, trained_model
 from nope_interp.checkpoints import TrainedOn, bidirectional_twin, load_model
 from nope_interp.errors import UserError
 from nope_interp.pretrained import Pretrained, load_pretrained, random_twin
+from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.registry import Task
 from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.tasks.text import python_documentation, read_text
@@ -134,6 +135,7 @@ def _checkpoint_subject(
     task = _own_task(config, device, needed)
     model, trained_on = load_model(Path(path))
     _check_options(config, path, trained_on, model.config.n_ctx)
+    _check_lengths(config, task)
     return _own_subject(task, model, config.model_name(), Recipe(path, device))
 
 
@@ -157,6 +159,17 @@ def _check_options(config: SubjectConfig, path: str, trained_on: TrainedOn, n_ct
         raise UserError(
             f"{path!r} was trained on {known}, with a context of {n_ctx} tokens: add "
             f"{' '.join(missing)}."
+        )
+
+
+def _check_lengths(config: SubjectConfig, task: Task) -> None:
+    """Raise UserError where no example of a task with answers fits the sequences."""
+    if isinstance(task, AnswerTask) and not task.fitting_lengths(config.seq_len):
+        shortest = min(task.training_lengths)
+        raise UserError(
+            f"no example of {task.name} from length {shortest} on fits {config.seq_len} tokens: "
+            f"give shorter --lengths, or --seq-len {task.n_tokens(shortest)}, which the model's "
+            "context has to hold."
         )
 
 

@@ -20,7 +20,7 @@ from pyarrow.fs import LocalFileSystem
 
 from experiments.measurements import COLUMNS, table
 from experiments.registry import Experiment, experiment
-from experiments.run_folder import RunFolder, environment, short_hash
+from experiments.run_folder import RunFolder, environment, refuse_newer, short_hash
 from experiments.sweep_config import SweepConfig, label
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import make_folder, read_json, write_json
@@ -254,7 +254,9 @@ def _begin(config: SweepConfig, out: Path) -> Sweep:
     ]
     asked = {"experiment": kind.name, "cells": cells}
     folder = make_folder(out / f"sweep-{config.name}-{short_hash(asked)}")
-    if not (folder / _CONFIG).is_file():
+    if (folder / _CONFIG).is_file():
+        refuse_newer(folder / _CONFIG)
+    else:
         write_json(folder / _CONFIG, {**asked, "environment": environment()})
     return read_sweep(folder)
 

@@ -4,8 +4,9 @@
     base: {seq_len: 64, transformer: {n_layers: 2}}
     grid: {seed: [0, 1, 2], transformer.positions: [none, rotary]}
 
-`base` lies over the defaults as the command line's `--config` does. A cell's own values, a point of
-`grid` or an entry of `list`, lie over it as the command line's options do. Imports nothing heavy.
+`base` lies over the defaults, and a cell's own values, a point of `grid` or an entry of `list`, lie
+over it. In both, a seed or a length stands for that of weights and training too, unless they are
+given, as it does on the command line. Imports nothing heavy.
 """
 
 import itertools
@@ -120,7 +121,7 @@ def _cell(
 ) -> CellConfig:
     try:
         nested: dict[str, Any] = {}
-        for key, value in {**base, **_with_options(kind, own)}.items():
+        for key, value in {**_with_options(kind, base), **_with_options(kind, own)}.items():
             _put(nested, key, value)
         return CellConfig(number, own, kind.read(nested))
     except UserError as error:
@@ -128,7 +129,7 @@ def _cell(
 
 
 def _with_options(kind: Experiment, own: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell's values with what its seed and length set elsewhere, unless it says otherwise."""
+    """Values with what their seed and length set elsewhere, unless they say otherwise."""
     if not issubclass(kind.config, SubjectConfig):
         return dict(own)
     also = {to: own[key] for key, keys in _ALSO_SET.items() if key in own for to in keys}
@@ -188,7 +189,7 @@ def _check_number(cells: int) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, as in JSON and YAML 1.2, and a key cannot come twice.
+    """YAML in which 1e-3 is a number and no is a word, as in YAML 1.2, and a key cannot come twice.
 
     Aliases are refused: nested in one another, a few lines of them stand for billions of values.
     """
@@ -218,4 +219,12 @@ _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
+)
+# YAML 1.1 reads yes, no, on and off as truth values.
+_Loader.yaml_implicit_resolvers = {
+    first: [found for found in resolvers if found[0] != "tag:yaml.org,2002:bool"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )

@@ -9,6 +9,7 @@ from experiments.reproduce.answering import accuracies
 from experiments.subjects import loaded_subject
 from experiments.train import check_training, task_of
 from nope_interp.checkpoints import TrainedOn, load_model
+from nope_interp.errors import UserError
 from nope_interp.tasks.answers import AnswerTask
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.safetensors"))
@@ -49,3 +50,11 @@ def test_a_shipped_model_can_be_read() -> None:
     subject = loaded_subject(config, "cpu", needed={"held_out": 4})
     tokens = subject.sources[0].sequences(4, 20, begin_token=True, split="held_out", seed=0)
     assert subject.model(tokens).shape == (4, 20, 110)
+
+
+def test_lengths_of_which_no_example_fits_are_refused() -> None:
+    path = next(path for path in EXAMPLES if path.stem == "copy-rsc")
+    values = CompareConfig.read(path.with_suffix(".toml")).to_dict()
+    changes = {"model": str(path), "lengths": [7, 16], "seq_len": 16}
+    with pytest.raises(UserError, match=r"from length 7 on fits 16 tokens.*--seq-len 18"):
+        loaded_subject(CompareConfig.from_dict(values | changes), "cpu", needed={"held_out": 4})

@@ -80,7 +80,8 @@ def test_a_file_becomes_configs(tmp_path: Path) -> None:
         tmp_path,
         """
         experiment: compare
-        base: {seq_len: 64, transformer: {n_layers: 2, seed: 5}, training.learning_rate: 3e-4}
+        base: {seq_len: 64, transformer: {n_layers: 2, seed: 5}, uses: no,
+               training.learning_rate: 3e-4}
         grid: {seed: [0, 1], transformer.positions: [none, rotary]}
         """,
     )
@@ -93,8 +94,9 @@ def test_a_file_becomes_configs(tmp_path: Path) -> None:
     ]
     last = sweep.cells[3].config
     assert isinstance(last, CompareConfig)
-    # The base is taken as it stands; a cell's seed is that of weights and training, too.
-    assert (last.seq_len, last.transformer.n_ctx, last.transformer.n_layers) == (64, 128, 2)
+    # A length, and a cell's seed, are those of weights and training, too.
+    assert (last.seq_len, last.transformer.n_ctx, last.training.seq_len) == (64, 64, 64)
+    assert (last.transformer.n_layers, last.uses) == (2, "no")
     assert last.training.learning_rate == 3e-4
     assert (last.seed, last.transformer.seed, last.training.seed) == (1, 1, 1)
     # What the command line makes of the same options.
@@ -502,6 +504,17 @@ def test_the_table_of_all_cells(quick: None, tmp_path: Path) -> None:
         sweep.measurements("value")
     # A filter on cells leaves the files of others alone.
     assert len(sweep.measurements("value", where=pc.field("cell.seed") == 5)) == ROWS
+
+
+def test_a_newer_versions_sweep_is_not_gone_on_with(quick: None, tmp_path: Path) -> None:
+    sweep = _begin(asked([0, 1]), tmp_path)
+    made = sweep.folder / "sweep.json"
+    made.write_text(made.read_text().replace('"nope-interp": "', '"nope-interp": "99.'))
+    before = made.read_text()
+    with pytest.raises(UserError, match=r"made by nope-interp 99\..*install that version"):
+        run_sweep(asked([0, 1]), out=tmp_path, show_progress=False)
+    assert made.read_text() == before
+    assert len(read_sweep(sweep.folder).cells) == 2  # reading writes nothing
 
 
 def test_values_of_every_kind_become_columns(quick: None, tmp_path: Path) -> None:
