@@ -209,6 +209,8 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
 
     def delay(name: str) -> str:
         found = claims[f"doublings, {name} after {first}"]
+        if found.value == found.ci_low == found.ci_high == 0:
+            return "at the same step"
         word = "surely" if _sure(found, len(codes)) else "perhaps"
         if found.value < 0:
             before = replace(
@@ -218,9 +220,9 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
         return f"{word} {_told(found)} later"
 
     median = onsets[first].fillna(np.inf).median()
+    at = f"at step {median:g}" if np.isfinite(median) else "and never"
     parts = [
-        f"{first} is readable first in the mean, at step {median:g} in the median of {len(onsets)} "
-        "seeds",
+        f"{first} is readable first in the mean, {at} in the median of {len(onsets)} seeds",
         f"in doublings of steps the loss is half way down {delay(LOSS)}",
         *(f"{code} is readable {delay(code)}" for code in later if code not in never),
     ]

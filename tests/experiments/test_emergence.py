@@ -99,6 +99,13 @@ def test_step_zero_and_never_are_one_doubling_beyond_the_ends() -> None:
     assert "similarity is readable" not in found.headline
 
 
+def test_codes_that_come_together_or_in_one_seed_of_three_are_told_as_such() -> None:
+    together = planted({"variance": [0, 0, 0], "similarity": [0, 0, 0]})
+    assert "similarity is readable at the same step." in together.headline
+    rare = planted({"variance": [None, 2, None], "similarity": [None, None, None]})
+    assert "variance is readable first in the mean, and never in the median" in rare.headline
+
+
 def test_nothing_readable_is_said_so() -> None:
     found = planted({"variance": [None, None], "similarity": [None, None]})
     assert found.headline == "No code is surely readable at any step."
