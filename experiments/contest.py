@@ -51,6 +51,7 @@ class Contest:
     batch_size: int = 32
     begin_token: bool = False
     positions: Where = field(default_factory=lambda: ALL_BUT_FIRST)
+    reached: float = 1.0
 
     @property
     def whole(self) -> bool:
@@ -117,46 +118,63 @@ def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Co
     ]
     # Without padding: every position of every sequence is one of the example's.
     end = int(min(fit.length.min(), held_out.length.min()))
-    seen, scored = fit.tokens[:, :end], held_out.tokens[:, :end]
+    whole = held_out.answer[:, :end].any(dim=1)  # answers that are not cut off
+    seen, scored = fit.tokens[:, :end], held_out.tokens[whole, :end]
     differs = (seen != seen[0]).any(dim=0)
-    asked = held_out.answer[:, :end] & differs
+    asked, answers = held_out.answer[whole, :end] & differs, fit.answer[:, :end] & differs
     positions = FIRST_POSITION + differs[FIRST_POSITION:].nonzero()[:, 0]
-    if len(positions) < _FEWEST_POSITIONS or not asked.any(dim=1).all():
+    if len(positions) < _FEWEST_POSITIONS:
         raise UserError(
-            f"examples of {task.name} with length {length} differ at too few positions to take "
-            "codes away: give longer ones (--lengths), or read the model only, with uses = 'no'."
+            f"examples of {task.name} with length {length} differ at {len(positions)} positions, "
+            f"too few to take codes away: give longer ones (--lengths), with {_FEWEST_POSITIONS} "
+            "such positions, or read the model only, with uses = 'no'."
+        )
+    if not len(asked) or not asked.any(dim=1).all():
+        raise UserError(
+            f"examples of {task.name} with length {length} have answers that all examples share: "
+            "give longer ones (--lengths), or read the model only, with uses = 'no'."
         )
     check_enough_to_fit(config, subject.model.cfg.d_model, len(positions))
     return Contest(
         subject.model,
         Split(seen, scored),
         partial(answer_losses, answer=asked, batch_size=config.batch_size),
-        float(_guesses(seen, scored, asked, task.d_vocab).mean()),
+        _best_guess(seen, answers, scored, asked, task.d_vocab),
         config.seed,
         config.batch_size,
         begin_token=True,
         positions=positions,
+        reached=float((asked[:, 1:] & differs[:-1]).sum() / asked.sum()),
     )
 
 
-def _guesses(
+def _best_guess(
     fit: Int[Tensor, "fitted pos"],
+    answers: Bool[Tensor, "fitted pos"],
     tokens: Int[Tensor, "scored pos"],
     asked: Bool[Tensor, "scored pos"],
     d_vocab: int,
-) -> Float[Tensor, " scored"]:
-    """What a guesser loses who knows how often each token stands at each position, and no more.
+) -> float:
+    """What the best of three guessers loses who do not see the question, in nats.
 
-    Mean over the positions asked of each sequence, in nats.
+    One knows how often each token is an answer's, one how often at each position; smoothing costs
+    these the more the fewer examples they saw. The third thinks all tokens equally likely that
+    stand in any answer.
     """
-    at_each = [
-        unigram_losses(_behind_nothing(fit[:, i][None]), _behind_nothing(tokens[:, [i]]), d_vocab)
-        for i in range(fit.shape[1])
-    ]
-    losses = torch.stack(at_each, dim=1)
-    return (losses * asked).sum(dim=1) / asked.sum(dim=1)
+    kinds = torch.cat([fit[answers], tokens[asked]]).unique()
+    pooled = _guesses(fit[answers], tokens[asked], d_vocab).mean()
+    # Positions at which no example to learn from has an answer are guessed as any other.
+    seen = [fit[at, i] if at.any() else fit[answers] for i, at in enumerate(answers.T)]
+    at_each = torch.cat(
+        [_guesses(seen[i], tokens[at, i], d_vocab) for i, at in enumerate(asked.T)]
+    ).mean()
+    return min(float(pooled), float(at_each), math.log(len(kinds)))
 
 
-def _behind_nothing(tokens: Int[Tensor, "sequence pos"]) -> Int[Tensor, "sequence longer"]:
-    """As sequences of which the first token does not count."""
-    return F.pad(tokens, (1, 0))
+def _guesses(
+    fit: Int[Tensor, " seen"], tokens: Int[Tensor, " wanted"], d_vocab: int
+) -> Float[Tensor, " wanted"]:
+    """The loss on each token, by the frequencies of others."""
+    # As sequences of which the first token does not count.
+    seen, wanted = F.pad(fit[None], (1, 0)), F.pad(tokens[:, None], (1, 0))
+    return unigram_losses(seen, wanted, d_vocab)

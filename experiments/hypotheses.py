@@ -50,7 +50,7 @@ from probes.erasure import CodeStatistics
 
 _FRAME = (
     "Where codes are taken away, all examples of a task have one length. The frame, tokens that "
-    "they share, is left as it is and not scored: the mean row there tells a token, not a "
+    "they share, is left as it is and not scored: the mean row there tells a token as well as a "
     "position. Elsewhere means still hold what the frame makes of each place."
 )
 

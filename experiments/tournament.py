@@ -12,6 +12,7 @@ sequences and scored, by what the model then loses, on others.
   stand side by side, or there is no MLP, nothing reads the stream between them.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -85,7 +86,8 @@ def through_the_stream(
     together, `needed`, the increase without a code, and `enough`, what that code alone gives back,
     and what it gives back with positions shuffled.
     The probe "side effect" has how far `norm` and `cosine` of rows moved, mean over places. Their
-    rows are of layer -1; other probes read the last block's output under the arms.
+    rows are of layer -1; other probes read the last block's output under the arms. `reached`, of
+    the intact model, is the share of scored tokens that are predicted where codes are taken away.
 
     Args:
         contest: the model, its sequences and its losses.
@@ -293,6 +295,7 @@ def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterato
     def lost(arm: tuple[str, str], metric: str, of: ArrayFunction) -> dict[str, Any]:
         return row(arm, losses.score(metric, of, chance=0.0))
 
+    yield row(INTACT_ARM, _exactly("reached", contest.reached, len(found[INTACT_ARM].losses)))
     for arm, number in column.items():
         yield row(arm, losses.score("nats", _less(number), chance=contest.chance))
         if arm == INTACT_ARM:
@@ -316,6 +319,10 @@ def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterato
         if (elsewhere := (only(code), SHUFFLED)) in column:
             regained = _less(column[NONE_KEPT, ""], column[elsewhere])
             yield lost(elsewhere, "enough", _share(regained, worth))
+
+
+def _exactly(metric: str, value: float, n: int) -> Score:
+    return Score(metric, value, value, value, math.nan, n)
 
 
 def _moved(contest: Contest, outcome: Outcome) -> Iterator[Score]:

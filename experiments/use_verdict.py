@@ -6,7 +6,8 @@ What all four codes are worth is what the model loses without any of them. A cod
                of two controls: rows displaced as far with all codes left in place, and rests
                rescaled as much at random;
 - `unused`     where it surely costs less than a tenth, alone surely gives back less than a tenth of
-               what is lost without all four, and some other code is used;
+               what is lost without all four, some other code is used, and at least half of what is
+               scored is predicted from rows that codes were taken away from;
 - `undecided`  otherwise: the intervals are too wide, the intervention hurts no more than a control
                does, or others can stand in for this one, by itself or together.
 
@@ -41,6 +42,8 @@ from probes.scores import SHUFFLED
 WORDS = ("used", "unused", "undecided")
 
 _WORTH_NAMING = 0.1
+# Of what is scored, the share predicted from rows without the code that its clearance needs.
+_REACHED = 0.5
 
 # A number and the bounds of its interval.
 Interval = tuple[float, float, float]
@@ -84,6 +87,7 @@ class UseVerdict:
         intact: what the model loses as it is, in nats: value, low, high.
         chance: what it would lose without any context.
         worth: what it loses more without all four codes through the whole stream.
+        reached: the share of scored tokens that are predicted from rows where codes are taken away.
         uses: of each code through the whole stream, and then place by place.
     """
 
@@ -93,6 +97,7 @@ class UseVerdict:
     intact: Interval
     chance: float
     worth: Interval
+    reached: float
     uses: tuple[Use, ...]
 
     @property
@@ -161,6 +166,7 @@ def _verdict(losses: pd.DataFrame) -> UseVerdict:
         intact=_interval(stream, *INTACT_ARM, "nats", len(CODES)),
         chance=float(stream["chance"].iloc[0]),
         worth=_interval(stream, NONE_KEPT, "", "increase", len(CODES)),
+        reached=_reached(stream),
         uses=tuple(use for layer, site in places for use in uses_at(losses, layer, site)),
     )
 
@@ -191,6 +197,12 @@ def _matters(there: pd.DataFrame, losses: pd.DataFrame, n_compared: int) -> bool
     return _interval(there, NONE_KEPT, "", "increase", n_compared)[1] >= _WORTH_NAMING * whole
 
 
+def _reached(there: pd.DataFrame) -> float:
+    """1 where the run did not say."""
+    key = (*INTACT_ARM, "reached")
+    return float(there.loc[[key]].iloc[0]["value"]) if key in there.index else 1.0
+
+
 def _beats_chance(there: pd.DataFrame) -> bool:
     _, _, high = _interval(there, *INTACT_ARM, "nats", len(CODES))
     return high < float(there.loc[[(*INTACT_ARM, "nats")]].iloc[0]["chance"])
@@ -217,7 +229,7 @@ def _use(there: pd.DataFrame, code: str, layer: int, site: str, n_compared: int)
         code=code,
         layer=layer,
         site=site,
-        word=_word(needed, enough, above),
+        word=_word(needed, enough, above, _reached(there)),
         increase=interval(taken, "", "increase"),
         displaced=interval(taken, DISPLACED, "increase"),
         rescaled=interval(taken, RANDOM_RESCALING, "increase"),
@@ -227,12 +239,14 @@ def _use(there: pd.DataFrame, code: str, layer: int, site: str, n_compared: int)
     )
 
 
-def _word(needed: Interval | None, enough: Interval | None, above_controls: float) -> str:
+def _word(
+    needed: Interval | None, enough: Interval | None, above_controls: float, reached: float
+) -> str:
     if needed is None or enough is None:
         return "undecided"
     if needed[1] >= _WORTH_NAMING and above_controls > 0:
         return "used"
-    if needed[2] < _WORTH_NAMING and enough[2] < _WORTH_NAMING:
+    if max(needed[2], enough[2]) < _WORTH_NAMING and reached >= _REACHED:
         return "unused"
     return "undecided"
 

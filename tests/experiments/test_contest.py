@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.compare_config import CompareConfig
-from experiments.contest import Contest, contest_of
+from experiments.contest import Contest, _best_guess, contest_of
 from experiments.recipe import Recipe
 from experiments.subjects import Subject, loaded_subject
 from nope_interp.config import TransformerConfig
@@ -80,20 +80,38 @@ def test_only_what_is_no_frame_is_scored_and_chance_knows_the_frame() -> None:
     assert contest.chance == pytest.approx(log(2), abs=0.05)
 
 
-def test_chance_is_by_the_frequencies_of_each_position() -> None:
-    contest = contest_on("reversal", 4)
-    asked = contest.losses.keywords["answer"]  # type: ignore[attr-defined]
-    d_vocab = contest.model.config.d_vocab
+def test_chance_is_what_the_best_guesser_loses() -> None:
+    """Letters of a reversal are alike everywhere; frequencies are learned from few examples."""
+    assert contest_on("reversal", 4).chance == pytest.approx(log(26))
+
+    # At the first position nine of ten are 5, at the second nine of ten are 6.
+    draw = np.random.default_rng(0).random((600, 2)) < 0.9
+    tokens = torch.tensor(np.where(draw, [5, 6], [7, 7]))
+    fit, held_out = tokens[:400], tokens[400:]
+    every = torch.ones_like(fit, dtype=torch.bool)
     expected = []
-    for i in asked[0].nonzero()[:, 0].tolist():
-        counts = Counter(contest.split.fit[:, i].tolist())
+    for i in range(2):
+        counts = Counter(fit[:, i].tolist())
         n, k = counts.total(), len(counts)
-        for token in contest.split.held_out[:, i].tolist():
-            share = counts[token] if token in counts else k / (d_vocab - k)
-            expected.append(-log(share / (n + k)))
-    assert contest.chance == pytest.approx(np.mean(expected), abs=1e-5)
+        expected += [-log(counts[token] / (n + k)) for token in held_out[:, i].tolist()]
+    found = _best_guess(fit, every, held_out, every[:200], d_vocab=10)
+    assert found == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+def test_a_position_at_which_no_example_answers_is_guessed_as_any_other() -> None:
+    tokens = torch.tensor([[1, 5, 6], [1, 6, 5], [2, 5, 5], [2, 6, 6]])
+    answers = torch.tensor([[False, True, False]]).expand(4, 3)
+    asked = torch.tensor([[False, True, True]]).expand(4, 3)
+    assert _best_guess(tokens, answers, tokens, asked, d_vocab=8) == pytest.approx(log(2))
+
+
+@pytest.mark.parametrize(("name", "share"), [("reversal", 3 / 4), ("lego", 0), ("indexing", 0)])
+def test_how_much_is_predicted_where_codes_are_taken_away(name: str, share: float) -> None:
+    """The first letter of an answer is predicted from the sign before it, the others from letters;
+    the only letter that indexing asks for, and LEGO's sign, from words of the frame."""
+    assert contest_on(name, 4).reached == pytest.approx(share)
 
 
 def test_examples_that_hardly_differ_are_refused() -> None:
-    with pytest.raises(UserError, match=r"parity with length 2 differ at too few positions"):
+    with pytest.raises(UserError, match=r"parity with length 2 differ at 3 positions, too few"):
         contest_on("parity", 2)

@@ -286,7 +286,9 @@ MUCH: Numbers = (0.9, 0.8, 1.0)
 
 
 def rows_of_uses(
-    numbers: dict[str, tuple[Numbers, Numbers, Numbers]], chance: float = 3.0
+    numbers: dict[str, tuple[Numbers, Numbers, Numbers]],
+    chance: float = 3.0,
+    reached: float = 1.0,
 ) -> pd.DataFrame:
     """The rows of a tournament in which codes have these shares needed and enough, and these
     increases over their controls. As it is the model loses 2 nats."""
@@ -300,6 +302,7 @@ def rows_of_uses(
 
     add("intact", "nats", (2.0, 1.9, 2.1))
     rows[-1]["chance"] = chance
+    add("intact", "reached", (reached, reached, reached))
     for code, (needed, enough, over) in numbers.items():
         for metric, found in (("increase", needed), ("needed", needed)):
             add(without(code), metric, found)
@@ -325,6 +328,15 @@ def test_codes_that_stand_in_for_each_other_are_not_called_unused() -> None:
     """Without all four much is lost, without any one nothing."""
     rows = rows_of_uses(dict.fromkeys(CODES, (NOTHING, NOTHING, NOTHING)))
     assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {"undecided"}
+
+
+@pytest.mark.parametrize(("reached", "word"), [(0.5, "unused"), (0.4, "undecided")])
+def test_what_is_predicted_from_rows_left_alone_clears_no_code(reached: float, word: str) -> None:
+    numbers = dict.fromkeys(CODES[1:], (NOTHING, NOTHING, NOTHING))
+    rows = rows_of_uses({CODES[0]: (MUCH, MUCH, MUCH), **numbers}, reached=reached)
+    used, *others = (use.word for use in uses_at(rows, EVERYWHERE, STREAM))
+    assert used == "used"
+    assert set(others) == {word}
 
 
 @pytest.mark.parametrize(
