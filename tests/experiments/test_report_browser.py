@@ -324,9 +324,14 @@ def test_the_tables_of_uses_follow_the_condition(causal: Browser) -> None:
         return [part.text for part in causal.all(f"#use {selector}") if part.is_displayed()]
 
     assert len(shown("table.uses")) == len(shown(".still table")) == len(shown(".others")) == 1
-    words = {row.split()[0]: row.split()[-1] for row in shown(".uses tbody tr")}
-    assert words["variance"] == "used"
-    assert words["similarity"] == "unused"
+
+    def words() -> dict[str, str]:
+        """What each code is, the word beside its name."""
+        codes = shown(".uses tbody tr > th")
+        return dict(zip(codes, shown(".uses tbody tr > th + td .word"), strict=True))
+
+    assert words()["variance"] == "used"
+    assert words()["similarity"] == "unused"
     assert shown(".absent") == []
     causal.click("input[name='tokens'][value='random'] + span")
     assert shown("table") == []
@@ -334,7 +339,7 @@ def test_the_tables_of_uses_follow_the_condition(causal: Browser) -> None:
     assert not causal.find("#where .csv").is_displayed()  # there is nothing to save
     causal.click("input[name='begin'][value='begin'] + span")
     assert shown(".absent") == []
-    assert {row.split()[-1] for row in shown(".uses tbody tr")} == {"undecided"}
+    assert set(words().values()) == {"undecided"}
     causal.click("input[name='tokens'][value='text'] + span")
     causal.click("input[name='begin'][value='nobegin'] + span")
     assert causal.find("#where .csv").is_displayed()
