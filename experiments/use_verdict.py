@@ -164,7 +164,7 @@ def _verdict(losses: pd.DataFrame) -> UseVerdict:
         tokens=str(first["tokens"]),
         begin_token=bool(first["begin_token"]),
         intact=_interval(stream, *INTACT_ARM, "nats", len(CODES)),
-        chance=float(stream["chance"].iloc[0]),
+        chance=_chance(stream),
         worth=_interval(stream, NONE_KEPT, "", "increase", len(CODES)),
         reached=_reached(stream),
         uses=tuple(use for layer, site in places for use in uses_at(losses, layer, site)),
@@ -205,7 +205,12 @@ def _reached(there: pd.DataFrame) -> float:
 
 def _beats_chance(there: pd.DataFrame) -> bool:
     _, _, high = _interval(there, *INTACT_ARM, "nats", len(CODES))
-    return high < float(there.loc[[(*INTACT_ARM, "nats")]].iloc[0]["chance"])
+    return high < _chance(there)
+
+
+def _chance(there: pd.DataFrame) -> float:
+    """What the model would lose without any context."""
+    return float(there.loc[[(*INTACT_ARM, "nats")]].iloc[0]["chance"])
 
 
 def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:
