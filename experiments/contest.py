@@ -40,7 +40,8 @@ class Contest:
         begin_token: whether the sequences start with one.
         positions: where codes are taken away: all but the first; of a task with answers those at
             which examples differ. Elsewhere stands the task's frame, such as the sign before an
-            answer, and the mean row tells that token.
+            answer, and the mean row tells that token as well.
+        reached: the share of scored tokens that are predicted from such a position.
     """
 
     model: Any
@@ -118,10 +119,10 @@ def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Co
     ]
     # Without padding: every position of every sequence is one of the example's.
     end = int(min(fit.length.min(), held_out.length.min()))
-    whole = held_out.answer[:, :end].any(dim=1)  # answers that are not cut off
-    seen, scored = fit.tokens[:, :end], held_out.tokens[whole, :end]
+    answered = held_out.answer[:, :end].any(dim=1)  # others are cut off before their answer
+    seen, scored = fit.tokens[:, :end], held_out.tokens[answered, :end]
     differs = (seen != seen[0]).any(dim=0)
-    asked, answers = held_out.answer[whole, :end] & differs, fit.answer[:, :end] & differs
+    asked, answers = held_out.answer[answered, :end] & differs, fit.answer[:, :end] & differs
     positions = FIRST_POSITION + differs[FIRST_POSITION:].nonzero()[:, 0]
     if len(positions) < _FEWEST_POSITIONS:
         raise UserError(
@@ -161,14 +162,16 @@ def _best_guess(
     these the more the fewer examples they saw. The third thinks all tokens equally likely that
     stand in any answer.
     """
+    pooled, at_each = torch.zeros(asked.shape), torch.zeros(asked.shape)
+    pooled[asked] = _guesses(fit[answers], tokens[asked], d_vocab)
+    for i, (learned, wanted) in enumerate(zip(answers.T, asked.T, strict=True)):
+        # Where no example to learn from has an answer, a token is guessed as at any other position.
+        seen = fit[learned, i] if learned.any() else fit[answers]
+        at_each[wanted, i] = _guesses(seen, tokens[wanted, i], d_vocab)
+    # As the model's losses: the mean of each sequence, then over sequences.
+    losses = [(of.sum(dim=1) / asked.sum(dim=1)).mean() for of in (pooled, at_each)]
     kinds = torch.cat([fit[answers], tokens[asked]]).unique()
-    pooled = _guesses(fit[answers], tokens[asked], d_vocab).mean()
-    # Positions at which no example to learn from has an answer are guessed as any other.
-    seen = [fit[at, i] if at.any() else fit[answers] for i, at in enumerate(answers.T)]
-    at_each = torch.cat(
-        [_guesses(seen[i], tokens[at, i], d_vocab) for i, at in enumerate(asked.T)]
-    ).mean()
-    return min(float(pooled), float(at_each), math.log(len(kinds)))
+    return min(*map(float, losses), math.log(len(kinds)))
 
 
 def _guesses(

@@ -11,12 +11,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.contest import Contest
-from experiments.measure import ALL_BUT_FIRST, FIRST_POSITION, Place
+from experiments.measure import ALL_BUT_FIRST, Place
 from experiments.tournament import STREAM
 from nope_interp.interventions import intervene
 from nope_interp.sites import hook_name
@@ -65,7 +64,7 @@ def shift_rows(
     }
 
     def fit(place: Place, rows: Tensor) -> None:
-        readers[place].update(rows, _positions(rows))
+        readers[place].update(rows, contest.numbers())
 
     _written_behind(contest, contest.split.fit, readers, fit)
     intact = _read(contest, readers, {})
@@ -97,7 +96,7 @@ def _read(
 
     def read(place: Place, rows: Tensor) -> None:
         if not readers[place].n_held_out:  # the first look solves the fit
-            readers[place].evaluate(rows, _positions(rows))
+            readers[place].evaluate(rows, contest.numbers())
         found[place].append(readers[place].predict(rows))
 
     with intervene(contest.model, changes, ALL_BUT_FIRST):
@@ -138,7 +137,3 @@ def _sums(model: Any) -> bool:
 
 def _last(contest: Contest) -> Place:
     return Place(contest.model.cfg.n_layers - 1, STREAM)
-
-
-def _positions(rows: Tensor) -> Int[Tensor, " pos"]:
-    return torch.arange(FIRST_POSITION, FIRST_POSITION + rows.shape[1])
