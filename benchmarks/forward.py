@@ -10,8 +10,8 @@ from transformer_lens.hook_points import HookPoint
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.contest import Claim, paired_ratio
-from nope_interp.config import TransformerConfig
-from nope_interp.transformer import HookedTransformer
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
 
 CONFIG = TransformerConfig(
     n_layers=6,

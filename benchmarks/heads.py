@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.contest import RETURN_FREED_MEMORY, Claim, extra_megabytes, in_process
-from nope_interp.layer_positions import layer_positions
-from nope_interp.pretrained import Pretrained
+from nope_interp.positions.layers import layer_positions
+from nope_interp.pretrained.load import Pretrained
 from nope_interp.streams import stream
-from probes.heads import HeadProbe
+from probes.heads.detectors import HeadProbe
 from tests.gemma import gemma, gemma_folder
 
 SEQUENCES, LENGTH, PERIOD = 32, 128, 64
@@ -190,7 +190,7 @@ def _race(loaded: Pretrained, rounds: int = 1) -> dict[str, float]:
 
 
 def _extra_of_layers(n_layers: int) -> dict[str, float]:
-    from nope_interp.bridges import wrap
+    from nope_interp.pretrained.bridges import wrap
 
     model = wrap(random_gemma(n_layers))
     batches = {kind: batch % 996 + 4 for kind, batch in tokens().items()}

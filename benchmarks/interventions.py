@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.contest import Claim, paired_ratio
-from experiments.measure import ALL_BUT_FIRST, FIRST_POSITION, code_probes
-from nope_interp.config import TransformerConfig
-from nope_interp.interventions import intervene
+from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, code_probes
+from nope_interp.interventions.intervene import intervene
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import run_trunk, stream
-from nope_interp.transformer import HookedTransformer
-from probes.erasure import CODES, CodeStatistics, Intervention
+from probes.codes.statistics import CODES, CodeStatistics, Intervention
 
 ROUNDS, LENGTH = 15, 128
 PLACE = "blocks.2.hook_resid_post"

@@ -6,9 +6,9 @@ import sys
 import torch
 
 from benchmarks.contest import Claim, in_process, peak_megabytes
-from experiments.measure import Split, measure, places
-from experiments.subject_config import default_transformer
-from nope_interp.transformer import HookedTransformer
+from experiments.probing.measure import Split, measure, places
+from experiments.variants.config import default_transformer
+from nope_interp.models.transformer import HookedTransformer
 
 FEW = 256
 

@@ -14,7 +14,7 @@ from statistics import median
 import torch
 
 from benchmarks.contest import Claim, in_process, peak_megabytes
-from nope_interp.pretrained import Pretrained
+from nope_interp.pretrained.load import Pretrained
 from nope_interp.sites import hook_name
 from nope_interp.streams import one_thread_pool, stream
 from probes.positional_vectors import PositionalVectorProbe

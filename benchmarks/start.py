@@ -14,7 +14,9 @@ def claims() -> list[Claim]:
     for _ in range(5):
         start = time.perf_counter()
         subprocess.run(
-            [sys.executable, "-m", "experiments.cli", "--help"], check=True, capture_output=True
+            [sys.executable, "-m", "experiments.cli", "--help"],
+            check=True,
+            capture_output=True,
         )
         taken.append(time.perf_counter() - start)
     return [Claim("nope-interp --help / half a second", min(taken) / LIMIT_S, 1.0)]

@@ -14,9 +14,9 @@ from x_transformers import Decoder, TransformerWrapper
 
 from benchmarks.contest import Claim, paired_ratio
 from benchmarks.forward import CONFIG, gpt2
-from nope_interp.config import Positions, TransformerConfig
-from nope_interp.training import masked_loss
-from nope_interp.transformer import HookedTransformer
+from nope_interp.models.config import Positions, TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.training.train import masked_loss
 
 N_LAYERS, WIDTH, HEADS, D_VOCAB = CONFIG.n_layers, CONFIG.d_model, CONFIG.n_heads, CONFIG.d_vocab
 LENGTH, BATCH = 64, 32

@@ -20,23 +20,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from experiments.compare_config import CompareConfig
-    from experiments.heads import HeadClassification, classify_heads
-    from experiments.heads_config import HeadsConfig
-    from experiments.hypotheses import Comparison, compare
-    from experiments.sweep import Sweep, read_sweep, run_sweep
+    from experiments.comparison.compare import Comparison, compare
+    from experiments.comparison.config import CompareConfig
+    from experiments.heads.classify import HeadClassification, classify_heads
+    from experiments.heads.config import HeadsConfig
+    from experiments.sweeps.sweep import Sweep, read_sweep, run_sweep
 
 # Where each name is defined.
 _HOMES = {
-    "CompareConfig": "compare_config",
-    "Comparison": "hypotheses",
-    "HeadClassification": "heads",
-    "HeadsConfig": "heads_config",
-    "Sweep": "sweep",
-    "classify_heads": "heads",
-    "compare": "hypotheses",
-    "read_sweep": "sweep",
-    "run_sweep": "sweep",
+    "CompareConfig": "comparison.config",
+    "Comparison": "comparison.compare",
+    "HeadClassification": "heads.classify",
+    "HeadsConfig": "heads.config",
+    "Sweep": "sweeps.sweep",
+    "classify_heads": "heads.classify",
+    "compare": "comparison.compare",
+    "read_sweep": "sweeps.sweep",
+    "run_sweep": "sweeps.sweep",
 }
 
 __all__ = [

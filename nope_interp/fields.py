@@ -1,6 +1,7 @@
 """Frozen dataclasses from the dictionaries that people write: unknown keys and wrong types fail."""
 
 import dataclasses
+import inspect
 import math
 import types
 import typing
@@ -27,7 +28,7 @@ def check_types(config: Any, what: str) -> None:
 
     Whole numbers pass for floats; booleans do not pass for numbers; floats must be finite.
     """
-    hints = typing.get_type_hints(type(config))
+    hints = _hints(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _fits(value, hints[field.name]):
@@ -48,6 +49,12 @@ def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
     if missing:
         raise UserError(f"{what} lacks {', '.join(missing)}: these have no default.")
     return cls(**values)
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of all fields, also of a class that is marked `no_type_check`."""
+    of_bases = (inspect.get_annotations(base, eval_str=True) for base in reversed(cls.__mro__))
+    return {name: hint for hints in of_bases for name, hint in hints.items()}
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

@@ -9,7 +9,7 @@ from einops import rearrange
 from sklearn.base import clone
 from torch import Tensor
 
-from probes._stream import Stream, raised, require_finite
+from probes._streaming import Stream, raised, require_finite
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
 

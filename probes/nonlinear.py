@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn import functional
 
-from probes._stream import Stream, raised, require_finite
+from probes._streaming import Stream, raised, require_finite
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
 

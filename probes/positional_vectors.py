@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
-from probes._stream import Stream, raised, require_finite
+from probes._streaming import Stream, raised, require_finite
 from probes.controls import ArrayFunction, SequenceBootstrap
 from probes.scores import SHUFFLED, ProbeResult
 

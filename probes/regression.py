@@ -12,7 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from probes._stream import Stream, raised, require_finite
+from probes._streaming import Stream, raised, require_finite
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from scipy.linalg import eigh
 from torch import Tensor
 
-from probes._stream import Stream, raised, require_finite
+from probes._streaming import Stream, raised, require_finite
 from probes.controls import SequenceBootstrap
 from probes.errors import ProbeError
 from probes.regression import LinearMoments

@@ -9,9 +9,15 @@ os.environ["SCIPY_ARRAY_API"] = "1"
 
 import pytest
 import torch
+from jaxtyping import install_import_hook
 
-from nope_interp.config import TransformerConfig
-from nope_interp.transformer import HookedTransformer
+import tests.typecheck  # the hook finds it by its name
+
+# Annotations are checked as the tests run: shapes too. Before anything of ours is imported.
+install_import_hook(["nope_interp", "probes", "experiments"], f"{tests.typecheck.__name__}.checked")
+
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
 
 
 @pytest.fixture(scope="session")

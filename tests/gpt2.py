@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nope_interp.transformer import HookedTransformer
+from nope_interp.models.transformer import HookedTransformer
 
 
 def gpt2_weights(ours: HookedTransformer, theirs: Any) -> Iterator[tuple[Tensor, Tensor]]:

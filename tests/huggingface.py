@@ -16,8 +16,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from nope_interp.bridges import wrap
-from nope_interp.t5_decoder import T5DecoderLM
+from nope_interp.pretrained.bridges import wrap
+from nope_interp.pretrained.t5_decoder import T5DecoderLM
 
 VOCABULARY = 60
 WINDOW = 16

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nope_interp.config import TransformerConfig
-from nope_interp.transformer import HookedTransformer
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
 
 D_VOCAB, N_CTX = 40, 24
 

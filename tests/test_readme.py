@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments import compare_config, heads, heads_config, hypotheses
-from nope_interp.config import TransformerConfig
-from nope_interp.training_config import TrainingConfig
+from experiments.comparison import compare as hypotheses
+from experiments.comparison import config as compare_config
+from experiments.heads import classify as heads
+from experiments.heads import config as heads_config
+from nope_interp.models.config import TransformerConfig
+from nope_interp.training.config import TrainingConfig
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 EXAMPLES = re.findall(
     r"<!-- executed by .*? -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S
 )

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.measurements import intact_readings
 from experiments.report._encode import number, numbers
 from experiments.report.data import ReportData
+from experiments.results.measurements import intact_readings
 from probes.scores import SHUFFLED
 
 # Known variants stand in this order, whatever else a run holds after them.

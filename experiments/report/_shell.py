@@ -11,8 +11,8 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from experiments.measurements import COLUMNS
 from experiments.report._encode import json_text, number, script_text
+from experiments.results.measurements import COLUMNS
 
 _TABLE_DIGITS = 6
 _MOST_CHOICES = 40  # a column with more different values is found by the text box instead

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.measurements import COLUMNS
-from experiments.use_verdict import UseVerdict
-from experiments.verdict import Verdict
+from experiments.results.measurements import COLUMNS
+from experiments.results.readability import Verdict
+from experiments.results.usage import UseVerdict
 from nope_interp.errors import UserError
 
 

@@ -6,7 +6,7 @@ from experiments.report._shell import fill, measurements_table, page_script, plo
 from experiments.report.findings import PageData, figure_data
 
 if TYPE_CHECKING:
-    from experiments.emergence import Emergence
+    from experiments.emergence.watch import Emergence
 
 
 def render_emergence(run: "Emergence") -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.report._encode import number, numbers
-from experiments.reproduce.findings import Figure, Series
+from experiments.results.findings import Figure, Series
 
 
 @dataclass(frozen=True)

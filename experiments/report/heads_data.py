@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.measurements import COLUMNS
+from experiments.results.measurements import COLUMNS
 from nope_interp.errors import UserError
 
 INTACT = "intact"

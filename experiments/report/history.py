@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.history import code_gains, order_sentence
-from experiments.measurements import LOSS
+from experiments.emergence.history import code_gains, order_sentence
 from experiments.report._encode import number, numbers
 from experiments.report._lookup import make_panel, make_series
 from experiments.report.data import ReportData
 from experiments.report.figures import Chart
-from experiments.verdict import WORTH_NAMING, widened
-from probes.head_labels import LABELS, NONE, RULES
+from experiments.results.measurements import LOSS
+from experiments.results.readability import WORTH_NAMING, widened
+from probes.heads.labels import LABELS, NONE, RULES
 from probes.scores import SHUFFLED
 
 # A history is of one variant, under one condition.
@@ -30,7 +30,7 @@ class Moment:
     """One number at one step, with its 95% interval; what there is none of is NaN or "".
 
     `place` is where it is best, `control` the number of shuffled positions there, `word` what
-    `experiments.verdict` calls it.
+    `experiments.results.readability` calls it.
     """
 
     step: int

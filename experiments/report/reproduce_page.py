@@ -8,10 +8,10 @@ import numpy as np
 from experiments.report._encode import number
 from experiments.report._shell import fill, measurements_table, page_script, plotly
 from experiments.report.findings import PageData, figure_data
-from experiments.reproduce.findings import Figure
+from experiments.results.findings import Figure
 
 if TYPE_CHECKING:
-    from experiments.reproduce.run import Outcome, Reproduction
+    from experiments.papers.reproduce import Outcome, Reproduction
 
 _MARGIN = 6.0  # percent of a scale that is left free at either end
 

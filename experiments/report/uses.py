@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.arms import NONE_KEPT, only, without
-from experiments.measurements import INTACT, LOSS
+from experiments.codes.ablation import EVERYWHERE, SIDE_EFFECT
+from experiments.codes.conditions import NONE_KEPT, only, without
+from experiments.codes.shift import MIXED, OFFSET, PROBE
 from experiments.report._encode import number
 from experiments.report._lookup import (
     depth_ticks,
@@ -23,11 +24,10 @@ from experiments.report._lookup import (
 from experiments.report._shell import marks, top_of
 from experiments.report.data import ReportData
 from experiments.report.figures import Chart
-from experiments.shift import MIXED, OFFSET, PROBE
-from experiments.tournament import EVERYWHERE, SIDE_EFFECT
-from experiments.use_verdict import Interval, Use, UseVerdict
-from experiments.verdict import HYPOTHESES, gain
-from probes.erasure import CODES
+from experiments.results.measurements import INTACT, LOSS
+from experiments.results.readability import HYPOTHESES, gain
+from experiments.results.usage import Interval, Use, UseVerdict
+from probes.codes.statistics import CODES
 from probes.scores import SHUFFLED
 
 _CONTROL = "rows displaced as far"
@@ -42,7 +42,7 @@ _MEASURES = {
 # The arms that take codes away, without each, each alone, and without all.
 _OF_CODES = (*map(without, CODES), *map(only, CODES), NONE_KEPT)
 _STILL_HEADER = ["arm", "of", "value", "ci_low", "ci_high", "of_control"]
-# metric of `probes.erasure_controls.side_effects` -> what its column is called
+# metric of `probes.codes.controls.side_effects` -> what its column is called
 _SIDE_EFFECTS = {"norm": "norms moved", "cosine": "cosines moved"}
 
 

@@ -15,11 +15,11 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from torch import Tensor
 
-from nope_interp.config import TransformerConfig
 from nope_interp.constructions.requirements import require
 from nope_interp.errors import UserError
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import Listener, stream
-from nope_interp.transformer import HookedTransformer
 
 _ROTARY = "a positional head"
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from nope_interp.config import TransformerConfig
 from nope_interp.constructions.requirements import require, require_at_least
 from nope_interp.errors import UserError
-from nope_interp.transformer import HookedTransformer
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
 
 # Components of the stream: 1, [begin token], and m; what follows is content.
 ONES, BEGIN, POSITION = 0, 1, 2

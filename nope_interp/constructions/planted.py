@@ -27,12 +27,12 @@ from jaxtyping import Float, Int
 from scipy.stats import binom
 from torch import Generator, Tensor
 
-from nope_interp.blocks import MLP
-from nope_interp.config import TransformerConfig
 from nope_interp.constructions.kazemnejad import POSITION, absolute_position, counting_config
 from nope_interp.errors import unknown_name
-from nope_interp.positions import LearnedPositions
-from nope_interp.transformer import HookedTransformer
+from nope_interp.models.blocks import MLP
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.encodings import LearnedPositions
+from nope_interp.models.transformer import HookedTransformer
 
 N_CTX = 32
 _BEGIN = 0

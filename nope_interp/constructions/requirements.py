@@ -1,7 +1,7 @@
 """What a construction needs of a config, said in one sentence where it is not there."""
 
-from nope_interp.config import TransformerConfig
 from nope_interp.errors import UserError
+from nope_interp.models.config import TransformerConfig
 
 
 def require(config: TransformerConfig, who: str, **needed: object) -> None:

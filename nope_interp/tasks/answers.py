@@ -22,8 +22,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.tasks.rows import GAP, HELD_OUT_ONE_IN, digests, held_out, packed
 from nope_interp.tasks.sources import Split, UniformSource, split_generator, with_begin_token
+from nope_interp.tasks.token_grid import GAP, HELD_OUT_ONE_IN, digests, held_out, packed
 from nope_interp.tasks.tokenizer import WordTokenizer
 
 TaskSplit = Literal["train", "validation", "test"]

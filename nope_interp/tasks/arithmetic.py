@@ -8,8 +8,8 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from nope_interp.tasks.rows import GAP, joined, number, stripped
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
+from nope_interp.tasks.token_grid import GAP, joined, number, stripped
 
 _DIGITS = tuple("0123456789")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.arithmetic import column_addition, random_digits
-from nope_interp.tasks.rows import number, stripped
+from nope_interp.tasks.token_grid import number, stripped
 
 _N_LETTERS = len(string.ascii_lowercase)
 

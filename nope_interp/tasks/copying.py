@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nope_interp.errors import unknown_name
 from nope_interp.tasks.answers import AnswerTask
-from nope_interp.tasks.rows import joined
+from nope_interp.tasks.token_grid import joined
 
 _SYMBOLS = (*string.digits, *string.ascii_letters, *string.punctuation, *"αβγδεζ")
 

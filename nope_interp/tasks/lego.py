@@ -10,8 +10,8 @@ from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor
 
-from nope_interp.tasks.rows import joined
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
+from nope_interp.tasks.token_grid import joined
 
 
 class LegoTask(ScratchpadTask):

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from nope_interp.tasks.answers import AnswerTask
-from nope_interp.tasks.rows import GAP
+from nope_interp.tasks.token_grid import GAP
 
 Symbols = tuple[str, ...]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.tasks.answers import AnswerTask
-from nope_interp.tasks.rows import GAP
+from nope_interp.tasks.token_grid import GAP
 
 SCRATCHPAD_PARTS = ("input", "computation", "output", "variables", "remaining")
 

@@ -10,8 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from nope_interp.errors import unknown_name
-from nope_interp.tasks.rows import joined, number
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
+from nope_interp.tasks.token_grid import joined, number
 
 # Their rank is their place here.
 _SYMBOLS = (*string.digits, *string.ascii_letters)[:50]

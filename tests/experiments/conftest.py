@@ -18,17 +18,18 @@ import psutil
 import pytest
 import torch
 
-from experiments.contest import Contest
-from experiments.measure import Place, Split
-from experiments.measurements import COLUMNS, table
+from experiments.codes.ablation import place_by_place, statistics_at, through_the_stream
+from experiments.codes.task import Contest
+from experiments.probing.measure import Place, Split
 from experiments.report.data import ReportData
-from experiments.tournament import place_by_place, statistics_at, through_the_stream
-from experiments.use_verdict import use_verdicts
-from nope_interp.config import TransformerConfig
+from experiments.results.measurements import COLUMNS, table
+from experiments.results.usage import use_verdicts
 from nope_interp.constructions.planted import N_CTX, plant
-from nope_interp.losses import sequence_losses
-from nope_interp.transformer import HookedTransformer
-from probes.head_labels import RULES
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.losses import sequence_losses
+from nope_interp.models.transformer import HookedTransformer
+from probes.heads.labels import RULES
+from tests.paths import ROOT
 
 HOSTILE = "</script><script>document.title='x'</script>"
 METRICS = {
@@ -336,7 +337,7 @@ def small_report() -> ReportData:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tests.experiments.browser import start_chromium
+    from tests.experiments.report.browser import start_chromium
 
     driver = start_chromium(tmp_path_factory.mktemp("profile"))
     yield driver
@@ -368,7 +369,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[psutil.Process, str, dict[str, str
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )
     assert head.stdout is not None
     yield psutil.Process(head.pid), head.stdout.readline().strip(), environment

@@ -1,0 +1,5 @@
+"""`python -m experiments.cli`."""
+
+from experiments.cli.main import main
+
+main()

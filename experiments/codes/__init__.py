@@ -1,0 +1,1 @@
+"""Taking position codes away from a running model, and what it then loses."""

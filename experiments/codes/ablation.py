@@ -1,0 +1,344 @@
+"""Which position codes does a model use? Each is taken away, by itself and with all the others.
+
+An arm (`experiments.codes.conditions`) runs the model with interventions at chosen places. It is
+fitted on some sequences and scored, by what the model then loses, on others.
+
+- At one place, a layer and site, the intervention is fitted on the model as it is.
+- Through the whole stream, at the input, after every attention and after every block but the last,
+  interventions are fitted in order of depth: each on what the layers below make of the fit
+  sequences once those before it are in place. Otherwise a code that is gone below would be taken
+  away a second time, and so put in reversed. The last block's output is left alone: only the
+  unembedding reads it, and what depends on position there is an answer. Where attention and MLP
+  stand side by side, or there is no MLP, nothing reads the stream between them.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm import tqdm
+
+from experiments.codes.conditions import (
+    DISPLACED,
+    NONE_KEPT,
+    RANDOM_RESCALING,
+    Arm,
+    Fit,
+    Maker,
+    every_arm,
+    of_codes,
+    only,
+    without,
+)
+from experiments.codes.first_token import first_token_arms
+from experiments.codes.task import Contest
+from experiments.probing.measure import Place, code_probes, feed, reading_of
+from experiments.results.measurements import INTACT, LOSS
+from nope_interp.interventions.intervene import intervene
+from nope_interp.sites import hook_name
+from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
+from probes.codes.controls import SIDE_EFFECTS, displaced, side_effects, sizes_of
+from probes.codes.filter import KeptCodes
+from probes.codes.statistics import CODES, CodeStatistics, Intervention
+from probes.controls import ArrayFunction, SequenceBootstrap
+from probes.scores import SHUFFLED, Score
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of held-out sequences in one arm.
+
+    Attributes:
+        losses: mean over the tokens of each, in nats.
+        side_effects: how far its rows' norms and cosines moved, mean over places, as
+            `probes.codes.controls.side_effects` measures it; None where no rows were changed.
+    """
+
+    losses: Float[np.ndarray, " sequence"]
+    side_effects: Mapping[str, Float[np.ndarray, " sequence"]] | None = None
+
+
+# By the name of an arm and its control.
+ByArm = dict[tuple[str, str], Outcome]
+
+INTACT_ARM = (INTACT, "")
+SIDE_EFFECT = "side effect"
+# The layer of rows about the whole stream, and their site.
+EVERYWHERE, STREAM = -1, "resid_post"
+_SITES = ("resid_mid", STREAM)
+
+
+def through_the_stream(
+    contest: Contest, *, context: Mapping[str, Any], description: str | None = None
+) -> list[dict[str, Any]]:
+    """Rows of the tidy table: what the model loses in every arm, and what can still be read.
+
+    The arm stands in the column `positions`, what it is held against in `control`. The probe "loss"
+    has, in nats and paired by sequence, `nats`, `increase` over the intact model, and
+    `over_displaced` and `over_rescaled`, what that is above the increase with rows displaced as
+    far, and with rests rescaled as much at random; and, as shares of what all four codes are worth
+    together, `needed`, the increase without a code, and `enough`, what that code alone gives back,
+    and what it gives back with positions shuffled.
+    The probe "side effect" has how far `norm` and `cosine` of rows moved, mean over places. Their
+    rows are of layer -1; other probes read the last block's output under the arms. `reached`, of
+    the intact model, is the share of scored tokens that are predicted where codes are taken away.
+
+    Args:
+        contest: the model, its sequences and its losses.
+        context: fills the columns that a model and its tokens decide.
+        description: label of the progress bar; None draws no bar.
+
+    Raises UserError where the rows at a place cannot be fitted.
+    """
+    found = {INTACT_ARM: _scored(contest, {})}
+    rows = []
+    places, arms = stream_places(contest), list(every_arm(contest.seed))
+    for arm in tqdm(arms, description, unit="arm", disable=description is None):
+        made = fitted_in_depth(contest, arm, places)
+        found[arm.name, arm.control] = _scored(contest, made)
+        if arm.takes_code:
+            found[arm.name, DISPLACED] = _scored(contest, displaced_in_depth(contest, made))
+        if not arm.control:
+            rows += _still_readable(contest, made, {**context, "positions": arm.name})
+    for name, control, losses in first_token_arms(contest):
+        found[name, control] = Outcome(losses.double().numpy())
+    return [*_rows(contest, found, {**context, "layer": EVERYWHERE, "site": STREAM}), *rows]
+
+
+def place_by_place(
+    contest: Contest,
+    statistics: Mapping[Place, CodeStatistics],
+    *,
+    context: Mapping[str, Any],
+    description: str | None = None,
+) -> list[dict[str, Any]]:
+    """As `through_the_stream`, with the codes taken away at one place at a time, and no probes.
+
+    `statistics` are of the fit sequences at each place, as from `statistics_at`.
+
+    Raises UserError where the rows at a place cannot be fitted, and for a place that the model
+    lacks.
+    """
+    intact = _scored(contest, {})
+    rows: list[dict[str, Any]] = []
+    bar = tqdm(statistics.items(), description, unit="place", disable=description is None)
+    for place, codes in bar:
+        name, found = hook_name(place.layer, place.site), {INTACT_ARM: intact}
+        for arm in of_codes(contest.seed):
+            change = arm.make(Fit(codes))
+            found[arm.name, arm.control] = _scored(contest, {name: change})
+            if arm.takes_code:
+                assert isinstance(change, KeptCodes)
+                control = displaced(change, sizes_of(change, codes), codes, contest.seed)
+                found[arm.name, DISPLACED] = _scored(contest, {name: control})
+        rows += _rows(contest, found, {**context, "layer": place.layer, "site": place.site})
+    return rows
+
+
+def stream_places(contest: Contest) -> list[Place]:
+    """The input and the stream after every attention and every block, but the last block's."""
+    sites = [(layer, site) for layer in range(contest.model.cfg.n_layers) for site in _SITES]
+    every = [Place(0, "resid_pre"), *(Place(*where) for where in sites[:-1])]
+    names = [hook_name(place.layer, place.site) for place in every]
+    firing = firing_hooks(contest.model, names, contest.split.fit[:1])
+    return [place for place, name in zip(every, names, strict=True) if name in firing]
+
+
+class FittedOnTheWay:
+    """An intervention made from the first rows that come to it: those of all fit sequences, at
+    positions of these numbers.
+
+    Attributes:
+        made: the intervention; None before they came.
+        sizes: how far it moved these, by position, where that is asked for; None before they came.
+    """
+
+    def __init__(
+        self,
+        make: Maker,
+        numbers: Int[Tensor, " pos"],
+        *,
+        sized: bool = False,
+        linear: bool = False,
+    ) -> None:
+        self.made: Intervention | None = None
+        self.sizes: Float[Tensor, " pos"] | None = None
+        self._make, self._numbers, self._sized, self._linear = make, numbers, sized, linear
+
+    def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
+        if self.made is None:
+            fit = Fit(CodeStatistics())
+            for part in (fit.codes, fit.linear) if self._linear else (fit.codes,):
+                part.update(rows, self._numbers)
+            self.made = self._make(fit)
+            if self._sized:
+                self.sizes = sizes_of(self.made, fit.codes)
+        return self.made(rows)
+
+
+def fitted_in_depth(
+    contest: Contest, arm: Arm, places: Sequence[Place]
+) -> dict[str, FittedOnTheWay]:
+    """The arm's interventions at all of these places at once, by hook name.
+
+    One forward pass over all fit sequences at once makes them: memory grows with these, but holds
+    one layer at a time.
+    """
+    names = [hook_name(place.layer, place.site) for place in places]
+    made = partial(
+        FittedOnTheWay, arm.make, contest.numbers(), sized=arm.takes_code, linear=arm.linear
+    )
+    return _made_in_depth(contest, {name: made() for name in names})
+
+
+def displaced_in_depth(
+    contest: Contest, removal: Mapping[str, FittedOnTheWay]
+) -> dict[str, FittedOnTheWay]:
+    """Rows displaced at every place as far as a removal moved them there, all codes left in place.
+
+    What is moved, and how far, is that of the removal's own pass, in which codes gone below had
+    little left to move above.
+    """
+
+    def control(removed: FittedOnTheWay) -> Maker:
+        made, sizes = removed.made, removed.sizes
+        assert isinstance(made, KeptCodes)
+        assert sizes is not None
+        return lambda fit: displaced(made, sizes, fit.codes, contest.seed)
+
+    numbers = contest.numbers()
+    made = {name: FittedOnTheWay(control(removed), numbers) for name, removed in removal.items()}
+    return _made_in_depth(contest, made)
+
+
+def _made_in_depth(contest: Contest, made: dict[str, FittedOnTheWay]) -> dict[str, FittedOnTheWay]:
+    model = contest.model
+    device = next(model.parameters()).device
+    with (
+        torch.no_grad(),
+        one_thread_pool(),
+        intervene(model, made, contest.positions) as intervention,
+    ):
+        run_trunk(model, contest.split.fit.to(device))
+        intervention.verify()
+    return made
+
+
+def statistics_at(contest: Contest, places: Sequence[Place]) -> dict[Place, CodeStatistics]:
+    """What interventions at single places are made from, in one stream of the intact model."""
+    found = {place: CodeStatistics() for place in places}
+    each = {place: [statistics] for place, statistics in found.items()}
+    read = partial(feed, batch_size=contest.batch_size, positions=contest.positions)
+    read(contest.model, contest.split.fit, each, "update")
+    return found
+
+
+class _Watched:
+    """An intervention, and how far it moves what comes to it besides what it aims at."""
+
+    def __init__(self, change: Intervention) -> None:
+        self._change = change
+        self._found: list[dict[str, Tensor]] = []
+
+    def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
+        changed = self._change(rows)
+        self._found.append(side_effects(rows, changed))
+        return changed
+
+    def of_sequences(self, metric: str) -> Float[np.ndarray, " sequence"]:
+        return torch.cat([found[metric] for found in self._found]).double().cpu().numpy()
+
+
+def _scored(contest: Contest, made: Mapping[str, Intervention]) -> Outcome:
+    watched = {name: _Watched(change) for name, change in made.items()}
+    with intervene(contest.model, watched, contest.positions) as intervention:
+        losses = contest.losses(contest.model, contest.split.held_out).double().numpy()
+        intervention.verify()
+    if not watched:
+        return Outcome(losses)
+    of_places = watched.values()
+    moved = {
+        metric: np.mean([at.of_sequences(metric) for at in of_places], axis=0)
+        for metric in SIDE_EFFECTS
+    }
+    return Outcome(losses, moved)
+
+
+def _still_readable(
+    contest: Contest, made: Mapping[str, Intervention], context: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    last = Place(contest.model.cfg.n_layers - 1, STREAM)
+    probes = {last: code_probes(contest.seed)}
+    with intervene(contest.model, made, contest.positions):
+        read = partial(feed, batch_size=contest.batch_size, positions=contest.positions)
+        read(contest.model, contest.split.fit, probes, "update")
+        read(contest.model, contest.split.held_out, probes, "evaluate")
+    return reading_of(probes, dict(context)).rows
+
+
+def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    losses = SequenceBootstrap(seed=contest.seed)
+    losses.update(np.stack([outcome.losses for outcome in found.values()], axis=1))
+    column = {arm: number for number, arm in enumerate(found)}
+
+    def row(arm: tuple[str, str], score: Score, probe: str = LOSS) -> dict[str, Any]:
+        name, control = arm
+        own = {"positions": name, "control": control, "probe": probe}
+        return {**context, **vars(score), **own}
+
+    def lost(arm: tuple[str, str], metric: str, of: ArrayFunction) -> dict[str, Any]:
+        return row(arm, losses.score(metric, of, chance=0.0))
+
+    yield row(INTACT_ARM, _exactly("reached", contest.reached, len(found[INTACT_ARM].losses)))
+    for arm, number in column.items():
+        yield row(arm, losses.score("nats", _less(number), chance=contest.chance))
+        if arm == INTACT_ARM:
+            continue
+        yield lost(arm, "increase", _less(number, column[INTACT_ARM]))
+        name, control = arm
+        for other, metric in ((DISPLACED, "over_displaced"), (RANDOM_RESCALING, "over_rescaled")):
+            if not control and (name, other) in column:
+                yield lost(arm, metric, _less(number, column[name, other]))
+        for score in _moved(contest, found[arm]):
+            yield row(arm, score, SIDE_EFFECT)
+    worth = _less(column[NONE_KEPT, ""], column[INTACT_ARM])
+    if losses.interval_of(worth)[0] <= 0:
+        return  # a share of what may be nothing
+    for code in CODES:
+        taken, alone = (without(code), ""), (only(code), "")
+        needed = _less(column[taken], column[INTACT_ARM])
+        regained = _less(column[NONE_KEPT, ""], column[alone])
+        yield lost(taken, "needed", _share(needed, worth))
+        yield lost(alone, "enough", _share(regained, worth))
+        if (elsewhere := (only(code), SHUFFLED)) in column:
+            regained = _less(column[NONE_KEPT, ""], column[elsewhere])
+            yield lost(elsewhere, "enough", _share(regained, worth))
+
+
+def _exactly(metric: str, value: float, n: int) -> Score:
+    return Score(metric, value, value, value, math.nan, n)
+
+
+def _moved(contest: Contest, outcome: Outcome) -> Iterator[Score]:
+    """The side effects of an arm, mean over sequences."""
+    if outcome.side_effects is None:
+        return
+    bootstrap = SequenceBootstrap(seed=contest.seed)
+    bootstrap.update(np.stack([*outcome.side_effects.values()], axis=1))
+    for number, metric in enumerate(outcome.side_effects):
+        yield bootstrap.score(metric, _less(number), chance=0.0)
+
+
+def _less(of: int, than: int | None = None) -> ArrayFunction:
+    """One of the means, or by how much it is above another."""
+    return lambda means: means[..., of] - (0.0 if than is None else means[..., than])
+
+
+def _share(part: ArrayFunction, whole: ArrayFunction) -> ArrayFunction:
+    return lambda means: part(means) / whole(means)

@@ -1,0 +1,183 @@
+"""What a tournament of position codes is held on: the tokens of a model, and what it loses."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from experiments.comparison.config import CompareConfig
+from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Split
+from experiments.variants.variants import Subject
+from nope_interp.errors import UserError
+from nope_interp.interventions.intervene import Where
+from nope_interp.models.losses import answer_losses, sequence_losses, unigram_losses
+from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
+
+# Counting, positional vectors and a mean are told apart by more positions than these.
+_FEWEST_POSITIONS = 4
+
+# What a model loses on sequences, mean over the tokens of each, in nats.
+Losses = Callable[[Any, Tensor], Float[Tensor, " sequence"]]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What a tournament is held on.
+
+    Attributes:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        split: sequences to fit interventions on, and others to score the model on.
+        losses: what the model loses on these.
+        chance: what it would lose if it saw no context, in nats.
+        seed: of noise, random directions and resamples.
+        batch_size: sequences in a forward pass.
+        begin_token: whether the sequences start with one.
+        positions: where codes are taken away: all but the first; of a task with answers those at
+            which examples differ. Elsewhere stands the task's frame, such as the sign before an
+            answer, and the mean row tells that token as well.
+        reached: the share of scored tokens that are predicted from such a position.
+    """
+
+    model: Any
+    split: Split
+    losses: Losses
+    chance: float
+    seed: int = 0
+    batch_size: int = 32
+    begin_token: bool = False
+    positions: Where = field(default_factory=lambda: ALL_BUT_FIRST)
+    reached: float = 1.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether codes are taken away at all positions but the first."""
+        return isinstance(self.positions, slice)
+
+    def numbers(self) -> Int[Tensor, " pos"]:
+        """The positions where codes are taken away, counted from 0."""
+        return torch.arange(self.split.fit.shape[1])[self.positions]
+
+
+def check_enough_to_fit(config: CompareConfig, d_model: int, positions: int) -> None:
+    """Raise UserError where codes cannot be taken away from rows of that width and number.
+
+    As many numbers as positions are needed to tell the correlation between positions, and more rows
+    than directions for LEACE.
+    """
+    least = max(1 + math.ceil(positions / d_model), math.ceil((d_model + 2) / positions))
+    if config.tournament != "no" and config.n_fit < least:
+        raise UserError(
+            f"{config.n_fit} sequences to fit on are too few to take codes away from {positions} "
+            f"positions of width {d_model}: give {least} at least, better ten times that, or read "
+            "the model only, with uses = 'no'."
+        )
+
+
+def contest_of(config: CompareConfig, subject: Subject) -> Contest:
+    """The model on the source that it was made for.
+
+    Text of pretrained models starts with their begin token, where they have one: without what they
+    always saw in training they may do worse than chance. Ours were trained on text without. On a
+    task with answers the sequences are examples of the longest training length that fits,
+    those that are scored from prompts that training never saw, and only answers are scored.
+
+    Raises UserError for too few sequences to fit on.
+    """
+    d_model = subject.model.cfg.d_model
+    check_enough_to_fit(config, d_model, config.seq_len - FIRST_POSITION)
+    source = subject.sources[0]
+    if isinstance(source, ExampleSource):
+        return _of_answers(config, subject, source.task)
+    begin_token = subject.variant == "pretrained" and source.begin_id is not None
+    drawn = partial(
+        source.sequences, seq_len=config.seq_len, begin_token=begin_token, seed=config.seed
+    )
+    split = Split(drawn(config.n_fit, split="fit"), drawn(config.n_held_out, split="held_out"))
+    return Contest(
+        subject.model,
+        split,
+        partial(sequence_losses, batch_size=config.batch_size),
+        float(unigram_losses(split.fit, split.held_out, subject.model.cfg.d_vocab).mean()),
+        config.seed,
+        config.batch_size,
+        begin_token,
+    )
+
+
+def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Contest:
+    length = max(task.fitting_lengths(config.seq_len), default=min(task.training_lengths))
+    seed, lengths = config.seed, [length]
+    fit = dataset(task, config.n_fit, split="train", seed=seed, lengths=lengths)[length]
+    held_out = dataset(task, config.n_held_out, split="validation", seed=seed, lengths=lengths)[
+        length
+    ]
+    # Without padding: every position of every sequence is one of the example's.
+    end = int(min(fit.length.min(), held_out.length.min()))
+    answered = held_out.answer[:, :end].any(dim=1)  # others are cut off before their answer
+    seen, scored = fit.tokens[:, :end], held_out.tokens[answered, :end]
+    differs = (seen != seen[0]).any(dim=0)
+    asked, answers = held_out.answer[answered, :end] & differs, fit.answer[:, :end] & differs
+    positions = FIRST_POSITION + differs[FIRST_POSITION:].nonzero()[:, 0]
+    if len(positions) < _FEWEST_POSITIONS:
+        raise UserError(
+            f"examples of {task.name} with length {length} differ at {len(positions)} positions, "
+            f"too few to take codes away: give longer ones (--lengths), with {_FEWEST_POSITIONS} "
+            "such positions, or read the model only, with uses = 'no'."
+        )
+    if not len(asked) or not asked.any(dim=1).all():
+        raise UserError(
+            f"examples of {task.name} with length {length} have answers that all examples share: "
+            "give longer ones (--lengths), or read the model only, with uses = 'no'."
+        )
+    check_enough_to_fit(config, subject.model.cfg.d_model, len(positions))
+    return Contest(
+        subject.model,
+        Split(seen, scored),
+        partial(answer_losses, answer=asked, batch_size=config.batch_size),
+        _best_guess(seen, answers, scored, asked, task.d_vocab),
+        config.seed,
+        config.batch_size,
+        begin_token=True,
+        positions=positions,
+        reached=float((asked[:, 1:] & differs[:-1]).sum() / asked.sum()),
+    )
+
+
+def _best_guess(
+    fit: Int[Tensor, "fitted pos"],
+    answers: Bool[Tensor, "fitted pos"],
+    tokens: Int[Tensor, "scored pos"],
+    asked: Bool[Tensor, "scored pos"],
+    d_vocab: int,
+) -> float:
+    """What the best of three guessers loses who do not see the question, in nats.
+
+    One knows how often each token is an answer's, one how often at each position; smoothing costs
+    these the more the fewer examples they saw. The third thinks all tokens equally likely that
+    stand in any answer.
+    """
+    pooled, at_each = torch.zeros(asked.shape), torch.zeros(asked.shape)
+    pooled[asked] = _guesses(fit[answers], tokens[asked], d_vocab)
+    for i, (learned, wanted) in enumerate(zip(answers.T, asked.T, strict=True)):
+        # Where no example to learn from has an answer, a token is guessed as at any other position.
+        seen = fit[learned, i] if learned.any() else fit[answers]
+        at_each[wanted, i] = _guesses(seen, tokens[wanted, i], d_vocab)
+    # As the model's losses: the mean of each sequence, then over sequences.
+    losses = [(of.sum(dim=1) / asked.sum(dim=1)).mean() for of in (pooled, at_each)]
+    kinds = torch.cat([fit[answers], tokens[asked]]).unique()
+    return min(*map(float, losses), math.log(len(kinds)))
+
+
+def _guesses(
+    fit: Int[Tensor, " seen"], tokens: Int[Tensor, " wanted"], d_vocab: int
+) -> Float[Tensor, " wanted"]:
+    """The loss on each token, by the frequencies of others."""
+    # As sequences of which the first token does not count.
+    seen, wanted = F.pad(fit[None], (1, 0)), F.pad(tokens[:, None], (1, 0))
+    return unigram_losses(seen, wanted, d_vocab)

@@ -1,0 +1,375 @@
+"""The main job: which hypothesis explains how this model knows where it is?
+
+One trained model, its random-init twin and, where the weights are ours, its bidirectional twin are
+each read on text and on uniform random tokens, with and without a begin token. That makes the
+cells of the run; each is one stream through the model, and is written to disk when it is done.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Set
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from experiments.codes.ablation import place_by_place, statistics_at, through_the_stream
+from experiments.codes.shift import shift_rows
+from experiments.codes.task import Contest, check_enough_to_fit, contest_of
+from experiments.comparison.config import CompareConfig
+from experiments.emergence.history import history_rows
+from experiments.probing.example import LONGEST, example_arrays, example_of, example_strings
+from experiments.probing.measure import FIRST_POSITION, Place, Split, measure, places
+from experiments.probing.shards import Shards, check_shards, measure_in_shards, note_on, opened
+from experiments.report.data import ReportData
+from experiments.results.measurements import (
+    read_arrays,
+    read_table,
+    table,
+    write_arrays,
+    write_table,
+)
+from experiments.results.mechanism import linear_probe_sentence
+from experiments.results.readability import Verdict, headline, verdicts
+from experiments.results.usage import UseVerdict, use_verdicts
+from experiments.runs.finished import FinishedRun
+from experiments.runs.folder import RunFolder
+from experiments.variants.variants import Subject, subjects
+from nope_interp.devices import check_device
+from nope_interp.errors import UserError
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.ablation import PositionAblation, ablate_positions
+from nope_interp.positions.conditions import parse_condition
+from probes.codes.statistics import CodeStatistics
+
+_FRAME = (
+    "Where codes are taken away, all examples of a task have one length. The frame, tokens that "
+    "they share, is left as it is and not scored: the mean row there tells a token as well as a "
+    "position. Elsewhere means still hold what the frame makes of each place."
+)
+
+
+@dataclass(frozen=True)
+class Comparison(FinishedRun):
+    """A finished comparison: its numbers, what they say, and the page that shows them."""
+
+    experiment: ClassVar[str] = "compare"
+    needs_info: ClassVar[Set[str]] = frozenset(
+        {"model", "positions", "notes", "example_tokens", "config", "command"}
+    )
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What each hypothesis comes to, by the rules in `experiments.results.readability`."""
+        return verdicts(self.measurements)
+
+    @property
+    def uses(self) -> list[UseVerdict]:
+        """Which position codes the model uses, by the rules in `experiments.results.usage`."""
+        return use_verdicts(self.measurements)
+
+    @property
+    def headline(self) -> str:
+        """Which codes are used; then what can be read under the first condition."""
+        return " ".join([*(use.sentence for use in self.uses), headline(self.verdicts)])
+
+    @property
+    def mechanism(self) -> str | None:
+        """Where a linear probe is at chance in a random NoPE twin, and what wakes it, else None."""
+        if self.info["positions"] != "none":
+            return None
+        return linear_probe_sentence(self.measurements)
+
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+        from experiments.report.page import render
+
+        return render(
+            ReportData(
+                title=f"How does {self.info['model']} know where it is?",
+                measurements=self.measurements,
+                arrays=self.arrays,
+                info=self.info,
+                verdicts=self.verdicts,
+                uses=self.uses,
+                headline=self.headline,
+                mechanism=self.mechanism,
+                example=example_of(self.info, self.arrays),
+            )
+        )
+
+
+def compare(
+    config: CompareConfig | None = None,
+    *,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    shards: int = 1,
+    ray: str | None = None,
+    show_progress: bool = True,
+) -> Comparison:
+    """Run the comparison, or go on with one that was interrupted, or read one that is finished.
+
+    Args:
+        config: which model, which tokens, how many; the default trains the embedded small model.
+        out: the folder that run folders are made in.
+        device: a torch device, or "auto" to spread a pretrained model over several.
+        shards: into how many shares the sequences are cut, each read by a worker with a model of
+            its own; see `experiments.probing.shards` for what that leaves as it is.
+        ray: HOST:PORT of a running Ray cluster for the workers, of which this machine is part and
+            whose machines share `out`; None has them here.
+        show_progress: draw progress bars on standard error.
+
+    Raises UserError for anything in `config` that cannot be done, an unwritable `out`, shards that
+    the sequences or the device do not allow, a cluster that cannot be used, and activations that
+    are not finite.
+    """
+    config = CompareConfig() if config is None else config
+    if not isinstance(config, CompareConfig):
+        raise UserError(f"the config is {type(config).__name__}: give a CompareConfig.")
+    if device != "auto":
+        check_device(device)
+    if config.ablate is not None and shards > 1:
+        raise UserError("shards read models as they are: leave the shards or the ablation out.")
+    _check_ablation(config)
+    if config.model is None:
+        places(config.transformer.n_layers, config.sites, config.layers)  # refuses others
+        check_enough_to_fit(config, config.transformer.d_model, config.seq_len - FIRST_POSITION)
+    check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
+    run = RunFolder.of(Path(out), config).begin(config)
+
+    def make() -> None:
+        with opened(shards, ray, device) as workers:
+            _run(config, run, device, show_progress, workers)
+
+    return Comparison.made_in(run, make)
+
+
+def _run(
+    config: CompareConfig,
+    run: RunFolder,
+    device: str,
+    show_progress: bool,
+    workers: Shards | None,
+) -> None:
+    began = time.monotonic()
+    facts: dict[str, Any] = {"notes": [*note_on(workers)]}
+    if config.tournament != "no" and config.task != "text":
+        facts["notes"].append(_FRAME)
+    for subject in subjects(config, run, device, show_progress):
+        facts["model"], facts["positions"] = subject.name, subject.positions
+        facts["n_layers"] = subject.n_layers
+        facts["notes"] += subject.notes
+        with _ablated(subject.model, config) as ablation:
+            if ablation is not None:
+                facts["model"] += f", {ablation.name}"
+                facts["positions"] = ablation.name
+                facts["notes"] += ablation.caveats(config.seq_len)
+            facts["example_tokens"] = _read(config, run, subject, show_progress, workers)
+            if ablation is not None:
+                ablation.verify()
+    _gather(run)
+    run.finish(facts, config, time.monotonic() - began)
+
+
+def _check_ablation(config: CompareConfig) -> None:
+    """Refuse what cannot be ablated before anything is trained, loaded or written."""
+    if config.ablate is not None:
+        parse_condition(config.ablate)
+    if config.model is None:
+        with _ablated(HookedTransformer(config.transformer), config):
+            pass
+
+
+def _ablated(model: Any, config: CompareConfig) -> AbstractContextManager[PositionAblation | None]:
+    if config.ablate is None:
+        return nullcontext()
+    return ablate_positions(model, config.ablate, seed=config.seed)
+
+
+def _read(
+    config: CompareConfig,
+    run: RunFolder,
+    subject: Subject,
+    show_progress: bool,
+    workers: Shards | None,
+) -> list[str]:
+    """Measure one subject in all its cells; the tokens of the example, as strings."""
+    cells = list(_cells(subject))
+    example = _example(config, cells[0])
+    # An untrained twin uses nothing, and what an unmasked one loses says nothing.
+    contested = config.tournament != "no" and subject.variant in ("trained", "pretrained")
+    contest = contest_of(config, subject) if contested else None
+    statistics: dict[Place, CodeStatistics] = {}
+    if contest is not None and config.tournament == "places" and workers is None:
+        where = places(subject.n_layers, config.sites, config.layers)
+        statistics = {place: CodeStatistics() for place in where}
+    for cell in cells:
+        drawn = example if cell is cells[0] else None
+        also_fitted = statistics if _streams_the_fit_of(contest, config, cell) else {}
+        _measure_cell(config, run, subject, cell, drawn, also_fitted, show_progress, workers)
+    if contest is not None:
+        _hold_tournament(config, run, subject, contest, statistics, show_progress)
+    if config.history and subject.variant == "trained":
+        _read_history(config, run, subject, show_progress)
+    return example_strings(subject, example)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    source: Any
+    begin_token: bool
+
+    def key(self, variant: str) -> str:
+        return f"{variant}/{self.source.name}/{'begin' if self.begin_token else 'nobegin'}"
+
+
+def _cells(subject: Subject) -> Iterator[_Cell]:
+    for source in subject.sources:
+        yield _Cell(source, begin_token=False)
+        if source.begin_id is not None:
+            yield _Cell(source, begin_token=True)
+
+
+def _streams_the_fit_of(contest: Contest | None, config: CompareConfig, cell: _Cell) -> bool:
+    """Whether the stream of a cell's sequences to fit probes on can also fit interventions."""
+    if contest is None or not contest.whole:
+        return False
+    return torch.equal(_split(config, cell).fit, contest.split.fit)
+
+
+def _split(config: CompareConfig, cell: _Cell) -> Split:
+    draw = {"seq_len": config.seq_len, "begin_token": cell.begin_token, "seed": config.seed}
+    return Split(
+        fit=cell.source.sequences(config.n_fit, split="fit", **draw),
+        held_out=cell.source.sequences(config.n_held_out, split="held_out", **draw),
+    )
+
+
+def _measure_cell(
+    config: CompareConfig,
+    run: RunFolder,
+    subject: Subject,
+    cell: _Cell,
+    example: Tensor | None,
+    also_fitted: Mapping[Place, CodeStatistics],
+    show_progress: bool,
+    workers: Shards | None,
+) -> None:
+    key = cell.key(subject.variant)
+    stem = key.replace("/", "-")
+    table_path, arrays_path = run.cells / f"{stem}.parquet", run.cells / f"{stem}.safetensors"
+    if _whole(table_path, arrays_path):
+        return
+    context = {
+        "experiment": config.experiment,
+        "model": subject.name,
+        "variant": subject.variant,
+        "positions": "intact",
+        "tokens": cell.source.name,
+        "begin_token": cell.begin_token,
+        "seed": config.seed,
+    }
+    if workers is None:
+        read = partial(measure, subject.model, also_fitted=also_fitted)
+    else:
+        read = partial(measure_in_shards, workers, subject.recipe)
+    reading = read(
+        _split(config, cell),
+        places(subject.n_layers, config.sites, config.layers),
+        context=context,
+        seed=config.seed,
+        batch_size=config.batch_size,
+        description=key if show_progress else None,
+    )
+    arrays = {f"{key}/{name}": array for name, array in reading.arrays.items()}
+    if example is not None:
+        arrays |= example_arrays(subject, reading, example)
+    write_arrays(arrays, arrays_path)
+    # Written last: a cell with a table is whole.
+    write_table(table(reading.rows), table_path)
+
+
+def _hold_tournament(
+    config: CompareConfig,
+    run: RunFolder,
+    subject: Subject,
+    contest: Contest,
+    statistics: Mapping[Place, CodeStatistics],
+    show_progress: bool,
+) -> None:
+    table_path, arrays_path = run.cells / "uses.parquet", run.cells / "uses.safetensors"
+    if _whole(table_path, arrays_path):
+        return
+    context = {
+        "experiment": config.experiment,
+        "model": subject.name,
+        "variant": subject.variant,
+        "tokens": subject.sources[0].name,
+        "begin_token": contest.begin_token,
+        "seed": config.seed,
+    }
+    label = f"{subject.variant}, codes taken away" if show_progress else None
+    rows = through_the_stream(contest, context=context, description=label)
+    if config.tournament == "places":
+        where = places(subject.n_layers, config.sites, config.layers)
+        # Empty where the cell that was to fill them was read before.
+        if not statistics or not all(of_place.n_fitted for of_place in statistics.values()):
+            statistics = statistics_at(contest, where)
+        rows += place_by_place(
+            contest, statistics, context=context, description=label and f"{label} place by place"
+        )
+        rows += shift_rows(contest, statistics, context=context)
+    write_arrays({}, arrays_path)
+    write_table(table(rows), table_path)
+
+
+def _read_history(
+    config: CompareConfig, run: RunFolder, subject: Subject, show_progress: bool
+) -> None:
+    table_path, arrays_path = run.cells / "history.parquet", run.cells / "history.safetensors"
+    if _whole(table_path, arrays_path):
+        return
+    label = f"{subject.variant}, history" if show_progress else None
+    rows = table(history_rows(config, run, subject, description=label))
+    write_arrays({}, arrays_path)
+    write_table(rows, table_path)
+
+
+def _whole(table_path: Path, arrays_path: Path) -> bool:
+    """Whether a cell was measured before; a damaged one is measured again."""
+    try:
+        read_table(table_path), read_arrays(arrays_path)
+    except UserError:
+        return False
+    return True
+
+
+def _example(config: CompareConfig, cell: _Cell) -> Int[Tensor, " pos"]:
+    """The start of a held-out sequence of the first cell."""
+    (sequence,) = cell.source.sequences(
+        1,
+        config.seq_len,
+        begin_token=cell.begin_token,
+        split="held_out",
+        seed=config.seed,
+    )
+    return sequence[:LONGEST]
+
+
+def _gather(run: RunFolder) -> None:
+    """Join the cells, in the order they were measured, into the run's table and arrays."""
+    paths = sorted(run.cells.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    write_table(
+        pd.concat([read_table(path) for path in paths], ignore_index=True), run.measurements
+    )
+    arrays: dict[str, np.ndarray] = {}
+    for path in paths:
+        arrays |= read_arrays(path.with_suffix(".safetensors"))
+    write_arrays(arrays, run.arrays)

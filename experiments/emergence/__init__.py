@@ -1,0 +1,1 @@
+"""When position codes appear in training."""

@@ -1,0 +1,64 @@
+"""What `emergence` is asked to do, as one validated, JSON-able value. Imports nothing heavy."""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar, no_type_check
+
+from experiments.comparison.config import CompareConfig
+from experiments.variants.config import SubjectConfig
+from nope_interp.errors import UserError
+from nope_interp.models.config import TransformerConfig
+from nope_interp.training.config import TrainingConfig
+
+
+def _small_transformer() -> TransformerConfig:
+    return TransformerConfig(n_layers=3, d_model=64, n_heads=4, d_vocab=257, n_ctx=64)
+
+
+def _short_training() -> TrainingConfig:
+    return TrainingConfig(steps=600, seq_len=64)
+
+
+@no_type_check  # it checks itself, in sentences
+@dataclass(frozen=True)
+class EmergenceConfig(SubjectConfig):
+    """Which training is watched, and how often it is run.
+
+    Attributes, beside those of `SubjectConfig`:
+        n_seeds: trainings, each with weights, batches and tokens of its own; `seed` is the first.
+    """
+
+    experiment: ClassVar[str] = "emergence"
+    # Below this heads cannot be told apart.
+    least: ClassVar[dict[str, int]] = {**SubjectConfig.least, "seq_len": 24, "n_seeds": 2}
+
+    transformer: TransformerConfig = field(default_factory=_small_transformer)
+    training: TrainingConfig = field(default_factory=_short_training)
+    seq_len: int = 64
+    n_seeds: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model is not None:
+            raise UserError(
+                f"emergence watches a training, but {self.model!r} is a model that is trained: "
+                "leave it out."
+            )
+
+    @property
+    def seeds(self) -> range:
+        """The seeds in use."""
+        return range(self.seed, self.seed + self.n_seeds)
+
+    def of_seed(self, seed: int) -> CompareConfig:
+        """One training and how it is read."""
+        own = {f.name: getattr(self, f.name) for f in fields(SubjectConfig)}
+        seeded = {
+            "transformer": replace(self.transformer, seed=seed),
+            "training": replace(self.training, seed=seed),
+            "seed": seed,
+        }
+        return CompareConfig(**{**own, **seeded}, history=True)
+
+    def run_name(self) -> str:
+        """The readable half of the run folder's name."""
+        return f"emergence-{self.model_name()}-{self.task}"

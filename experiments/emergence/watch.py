@@ -1,0 +1,360 @@
+"""When do the position codes appear? One training under several seeds, read as it goes on.
+
+Each training is read after 0, 1, 2, 4, 8, ... optimiser steps (`emergence.history`). Times are
+compared in doublings of the number of steps, which is how finely they are known: step 0 counts as
+one doubling before step 1, and what never comes as one after the end, the earliest that it could.
+Each code is timed by its own measure against its own chance, and one that is measured more finely
+is seen earlier: the order is that of readings, not of what the model does with the codes.
+"""
+
+import time
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from experiments.emergence.config import EmergenceConfig
+from experiments.emergence.history import N_FIT, N_HELD_OUT, code_gains, history_rows, onsets
+from experiments.results.findings import (
+    Figure,
+    Measured,
+    Panel,
+    curve,
+    exactly,
+    line,
+    over_seeds,
+)
+from experiments.results.head_summary import markdown_table
+from experiments.results.measurements import LOSS, read_table, table, write_arrays, write_table
+from experiments.results.readability import WORTH_NAMING, widened
+from experiments.runs.finished import FinishedRun
+from experiments.runs.folder import RunFolder
+from experiments.runs.processes import side_by_side
+from experiments.variants.variants import subject_of
+from nope_interp.errors import UserError
+from nope_interp.tasks.sources import Split
+from probes.heads.labels import RULES
+from probes.scores import SHUFFLED
+
+# Onsets are whole doublings: two or three seeds agree by chance, and show no spread at all.
+_SEEDS_TO_BE_SURE = 5
+_ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
+
+
+@dataclass(frozen=True)
+class Emergence(FinishedRun):
+    """Finished trainings: what could be read at every step, and in which order it came."""
+
+    experiment: ClassVar[str] = "emergence"
+    needs_info: ClassVar[Set[str]] = frozenset({"setting", "notes", "config", "command"})
+
+    @cached_property
+    def onsets(self) -> pd.DataFrame:
+        """One row for each seed: `history.onsets`, of each code and of the loss."""
+        found = {seed: onsets(rows) for seed, rows in self.measurements.groupby("seed")}
+        return pd.DataFrame(found).T.rename_axis("seed")
+
+    def markdown(self) -> str:
+        """The onsets as a Markdown table."""
+        told = self.onsets.map(lambda step: "never" if np.isnan(step) else f"{step:.0f}")
+        return markdown_table(told.reset_index())
+
+    @cached_property
+    def gains(self) -> pd.DataFrame:
+        """`experiments.emergence.history.code_gains` of every seed."""
+        by_seed = self.measurements.groupby("seed")
+        return pd.concat([code_gains(rows).assign(seed=seed) for seed, rows in by_seed])
+
+    @property
+    def doublings(self) -> pd.DataFrame:
+        """The onsets as powers of two; see the head of this module."""
+        last_step = float(self.measurements["step"].max())
+        return self.onsets.clip(lower=0.5).fillna(2 * last_step).apply(np.log2)
+
+    @cached_property
+    def claims(self) -> dict[str, Measured]:
+        """Differences of onsets in doublings and changes of gains, both over seeds, and the most
+        that shuffled positions gain; by what they are of."""
+        return _times(self.doublings) | _changes(self.gains)
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """What is told, step by step."""
+        return (
+            _figure_of_loss(self.measurements),
+            _figure_of_gains(self.gains),
+            _figure_of_adjacency(self.measurements),
+            _figure_of_heads(self.measurements),
+        )
+
+    @property
+    def headline(self) -> str:
+        """Which code is readable first, what comes later by how much, and what training changes."""
+        return _headline(self.onsets, _in_order(self.doublings), self.claims)
+
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+        from experiments.report.emergence_page import render_emergence
+
+        return render_emergence(self)
+
+
+def emergence(
+    config: EmergenceConfig | None = None,
+    *,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    show_progress: bool = True,
+) -> Emergence:
+    """Train and read, or go on where that was interrupted, or read a finished run.
+
+    Args:
+        config: which training, under how many seeds; by default a small model on text.
+        out: the folder that run folders are made in.
+        device: only "cpu", on which models this small train fastest.
+        show_progress: draw a bar on standard error.
+
+    Raises UserError for a config that cannot be trained, another device, and an unwritable `out`.
+    """
+    if device != "cpu":
+        raise UserError(f"emergence runs on the CPU: leave the device {device!r} out.")
+    config = EmergenceConfig() if config is None else config
+    run = RunFolder.of(Path(out), config).begin(config)
+    return Emergence.made_in(run, lambda: _run(config, run, show_progress))
+
+
+def _run(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> None:
+    began = time.monotonic()
+    jobs = [partial(_keep_seed, config, run, seed) for seed in config.seeds]
+    done = side_by_side(jobs, torch.get_num_threads())
+    for _ in tqdm(done, total=len(jobs), desc="trainings", disable=not show_progress):
+        pass
+    tables = [read_table(_table_of(run, seed)) for seed in config.seeds]
+    measurements = pd.concat(tables, ignore_index=True)
+    write_arrays({}, run.arrays)
+    write_table(measurements, run.measurements)
+    training = config.training
+    facts = {
+        "setting": f"{config.n_seeds} trainings of {measurements['model'].iloc[0]} on "
+        f"{config.task}, each of {training.steps} steps with {training.batch_size} sequences of "
+        f"{training.seq_len} tokens",
+        "notes": [
+            "A code is readable at a step where its best place surely gains a tenth of what its "
+            "measure can, with intervals widened for the number of places and steps. Gains of "
+            "different measures cannot be compared, so the order is one of readings.",
+            f"Of differences over fewer than {_SEEDS_TO_BE_SURE} seeds none is called sure.",
+            "What comes between two watched steps is told as the later; step 0 counts as one "
+            "doubling before step 1, and what never comes as one after the end.",
+            "Surely means by the 95% interval over seeds, widened for the number of codes; the "
+            "numbers told are not widened. The first code is the one that is first in these seeds, "
+            "and the differences to it, taken over the same seeds, are in its favour; the delay of "
+            "a code that never comes is the least that it could be.",
+        ],
+    }
+    run.finish(facts, config, time.monotonic() - began)
+
+
+def _table_of(run: RunFolder, seed: int) -> Path:
+    return run.cells / f"seed-{seed}.parquet"
+
+
+def _keep_seed(config: EmergenceConfig, run: RunFolder, seed: int) -> None:
+    """Train under one seed and keep what its history shows; what is kept is not made again."""
+    path, own = _table_of(run, seed), config.of_seed(seed)
+    try:
+        read_table(path)
+    except UserError:
+        folder = RunFolder(path.with_suffix(""))
+        needed: dict[Split, int] = {"fit": N_FIT, "held_out": N_HELD_OUT}
+        subject = subject_of(own, folder, "cpu", False, needed=needed, keep_history=True)
+        write_table(table(history_rows(own, folder, subject)), path)
+
+
+def _in_order(doublings: pd.DataFrame) -> list[str]:
+    """The codes as they come in the mean."""
+    mean = doublings.drop(columns=LOSS).mean()
+    return [str(code) for code in mean.sort_values(kind="stable").index]
+
+
+def _times(doublings: pd.DataFrame) -> dict[str, Measured]:
+    first, *later = _in_order(doublings)
+    pairs = [(name, first) for name in (*later, LOSS)] + [(code, LOSS) for code in (first, *later)]
+    return {
+        f"doublings, {name} after {other}": over_seeds(
+            (doublings[name] - doublings[other]).to_numpy()
+        )
+        for name, other in pairs
+    }
+
+
+def _changes(gains: pd.DataFrame) -> dict[str, Measured]:
+    changes = {
+        f"change of gain, {code}": over_seeds(values[:, -1] - values[:, 0])
+        for code, values in _by_code(gains, "gain").items()
+    }
+    return {**changes, f"largest gain, {SHUFFLED}": exactly(gains["control"])}
+
+
+def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured]) -> str:
+    first, *later = codes
+    never = [code for code in codes if onsets[code].isna().all()]
+    if first in never:
+        return "No code is surely readable at any step."
+
+    def delay(name: str) -> str:
+        found = claims[f"doublings, {name} after {first}"]
+        if found.value == found.ci_low == found.ci_high == 0:
+            return "at the same step"
+        word = "surely" if _sure(found, len(codes)) else "perhaps"
+        if found.value < 0:
+            before = replace(
+                found, value=-found.value, ci_low=-found.ci_high, ci_high=-found.ci_low
+            )
+            return f"{word} {_told(before)} earlier"
+        return f"{word} {_told(found)} later"
+
+    median = onsets[first].fillna(np.inf).median()
+    at = f"at step {median:g}" if np.isfinite(median) else "and never"
+    parts = [
+        f"{first} is readable first in the mean, {at} in the median of {len(onsets)} seeds",
+        f"in doublings of steps the loss is half way down {delay(LOSS)}",
+        *(f"{code} is readable {delay(code)}" for code in later if code not in never),
+    ]
+    changes = [
+        f"{code} {_told(change)}"
+        for code in codes
+        if _sure(change := claims[f"change of gain, {code}"], len(codes))
+    ]
+    sentences = [
+        "; ".join(parts),
+        *([f"Never surely readable: {', '.join(never)}"] if never else []),
+        f"Gains that training surely changes: {', '.join(changes) or 'none'}",
+        f"Shuffled positions gain {claims[f'largest gain, {SHUFFLED}'].value:.2g} at most",
+    ]
+    return f"{'. '.join(sentences)}."
+
+
+def _sure(found: Measured, n_compared: int) -> bool:
+    """Whether one of so many differences is beyond its interval, over enough seeds."""
+    low, high = widened(found.value, found.ci_low, found.ci_high, n_compared, found.n)
+    return found.n >= _SEEDS_TO_BE_SURE and not low <= 0 <= high
+
+
+def _told(found: Measured) -> str:
+    return f"{found.value:.2g} [{found.ci_low:.2g}, {found.ci_high:.2g}]"
+
+
+def _by_code(gains: pd.DataFrame, column: str) -> dict[str, np.ndarray]:
+    """A column of the gains as [seed step], by code."""
+    return {str(code): _by_step(rows, column) for code, rows in gains.groupby("code", sort=False)}
+
+
+def _by_step(rows: pd.DataFrame, column: str = "value") -> np.ndarray:
+    """The largest of each seed and step, [seed step]."""
+    return rows.groupby(["seed", "step"])[column].max().unstack().to_numpy(dtype=float)
+
+
+def _figure_of_loss(measurements: pd.DataFrame) -> Figure:
+    losses = measurements[measurements["probe"] == LOSS]
+    steps = _steps(losses)
+    at = np.arange(len(steps))
+    series = (
+        curve("loss", "measured", at, _by_step(losses)),
+        line("no context", "chance", at, losses["chance"].mean()),
+    )
+    return Figure(
+        "loss",
+        "The loss",
+        "Mean over seeds on held-out sequences.",
+        "step",
+        "nats per token",
+        (Panel("", series),),
+        ticks=steps,
+    )
+
+
+def _figure_of_gains(gains: pd.DataFrame) -> Figure:
+    steps = _steps(gains)
+    at = np.arange(len(steps))
+    shuffled = _by_code(gains, "control")
+    panels = [
+        Panel(
+            code,
+            (
+                curve("gain", "measured", at, values),
+                curve(SHUFFLED, "reference", at, shuffled[code]),
+                line("a tenth", "chance", at, WORTH_NAMING),
+            ),
+        )
+        for code, values in _by_code(gains, "gain").items()
+    ]
+    return Figure(
+        "gains",
+        "The position codes",
+        "The gain at the best place of each step, mean over seeds, and the gain of shuffled "
+        "positions there.",
+        "step",
+        "gain",
+        tuple(panels),
+        ticks=steps,
+    )
+
+
+def _figure_of_adjacency(measurements: pd.DataFrame) -> Figure:
+    of_cosines = measurements[measurements["metric"].isin(_ADJACENCY)]
+    steps = _steps(of_cosines)
+    at = np.arange(len(steps))
+    panels = []
+    for metric, rows in of_cosines.groupby("metric"):
+        real, shuffled = (_by_step(rows[rows["control"] == c]) for c in ("", SHUFFLED))
+        series = (
+            curve("score", "measured", at, real),
+            curve(SHUFFLED, "reference", at, shuffled),
+            line("chance", "chance", at, rows["chance"].mean()),
+        )
+        panels.append(Panel(str(metric), series))
+    return Figure(
+        "adjacency",
+        "Adjacency",
+        "The largest score of any place, mean over seeds, of real and of shuffled positions.",
+        "step",
+        "probability",
+        tuple(panels),
+        ticks=steps,
+    )
+
+
+def _figure_of_heads(measurements: pd.DataFrame) -> Figure:
+    scores = measurements[measurements["probe"] == "heads"]
+    steps = _steps(scores)
+    at = np.arange(len(steps))
+    panels = []
+    for rule in RULES:
+        rows = scores[scores["metric"] == rule.metric]
+        series = [
+            curve("strongest head", "measured", at, _by_step(rows)),
+            line("threshold of the label", "reference", at, rule.threshold),
+        ]
+        if rows["chance"].notna().all():
+            series.append(line("chance", "chance", at, rows["chance"].mean()))
+        panels.append(Panel(rule.label, tuple(series)))
+    return Figure(
+        "heads",
+        "The heads",
+        "The strongest head of each kind, mean over seeds: the best of all heads, and so above "
+        "chance by chance.",
+        "step",
+        "score",
+        tuple(panels),
+        ticks=steps,
+    )
+
+
+def _steps(rows: pd.DataFrame) -> tuple[str, ...]:
+    return tuple(str(step) for step in sorted(rows["step"].unique()))

@@ -1,0 +1,1 @@
+"""Classifying attention heads, with positions intact and taken away."""

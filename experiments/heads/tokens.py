@@ -1,0 +1,74 @@
+"""The four kinds of tokens that tell heads apart, drawn once and read by every variant."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from experiments.heads.config import HeadsConfig
+from experiments.variants.variants import Subject
+from nope_interp.errors import UserError
+from nope_interp.tasks.repeats import CopiesSource, RepeatedSource
+from nope_interp.tasks.sources import Split, TokenSource, UniformSource
+
+# Few enough that every token is seen often, many enough that none is seen at every offset.
+ALPHABET = 64
+
+_KINDS = 4
+
+
+@dataclass(frozen=True)
+class HeadTokens:
+    """Sequences of equal length, `[sequence pos]`.
+
+    Attributes:
+        text: what the model was made for; losses and most scores are taken on it.
+        text_before: other sequences of it, which say how often each token occurs.
+        repeated: random tokens, then the same again after `period` tokens.
+        copies: one token over and over.
+        alphabet_fit, alphabet_held_out: uniform draws from a small alphabet, so that offset and key
+            token are independent.
+        start: how many tokens, one begin token or none, come first.
+        period: after how many tokens `repeated` comes again.
+    """
+
+    text: Int[Tensor, "sequence pos"]
+    text_before: Int[Tensor, "sequence pos"]
+    repeated: Int[Tensor, "sequence pos"]
+    copies: Int[Tensor, "sequence pos"]
+    alphabet_fit: Int[Tensor, "sequence pos"]
+    alphabet_held_out: Int[Tensor, "sequence pos"]
+    start: int
+    period: int
+
+
+def head_tokens(subject: Subject, config: HeadsConfig) -> HeadTokens:
+    """Draws them from `config.seed`; a model without a begin token is read without one."""
+    natural, uniform = subject.sources
+    if not isinstance(uniform, UniformSource):
+        raise UserError(f"{subject.name} has no vocabulary to draw random tokens from.")
+    begin = config.begin_token and natural.begin_id is not None
+    n, length, seed = config.n_sequences, config.seq_len, config.seed
+    ids = uniform.ids
+    chosen = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:ALPHABET]
+    alphabet = UniformSource(ids[chosen], uniform.begin_id)
+    repeated = RepeatedSource(ids, uniform.begin_id)
+    copies = CopiesSource(ids, uniform.begin_id)
+
+    def draw(source: TokenSource, n: int, kind: int, split: Split = "held_out") -> Tensor:
+        # Each kind has a seed of its own: the same one would draw the same random numbers.
+        return source.sequences(
+            n, length, begin_token=begin, split=split, seed=_KINDS * seed + kind
+        )
+
+    return HeadTokens(
+        text=draw(natural, n, 0),
+        text_before=draw(natural, n, 0, "fit"),
+        repeated=draw(repeated, n // 2, 1),
+        copies=draw(copies, n // 4, 2),
+        alphabet_fit=draw(alphabet, n // 2, 3, "fit"),
+        alphabet_held_out=draw(alphabet, n // 2, 3),
+        start=int(begin),
+        period=repeated.period(length, begin_token=begin),
+    )

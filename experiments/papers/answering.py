@@ -1,0 +1,88 @@
+"""Small models trained to answer: what the comparisons of trained models share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from nope_interp.models.config import Positions, TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.answers import AnswerTask, TaskSplit, dataset
+from nope_interp.training.answer_masking import Blanks
+from nope_interp.training.config import TrainingConfig
+from nope_interp.training.exact_match import exact_matches
+from nope_interp.training.train import Watch, train
+
+# Mean share of exact answers on held-out prompts of the training lengths from which a model counts
+# as trained.
+LEARNED = 0.9
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a model, but for its vocabulary, context and positions; of its training, but for its
+    steps, the first `warmup` of which warm up, seed and the length of sequences."""
+
+    model: Mapping[str, Any]
+    training: Mapping[str, Any]
+    steps: int
+    warmup: int = 100
+
+
+def trained_to_answer(
+    task: AnswerTask,
+    sizes: Sizes,
+    *,
+    steps: int,
+    seed: int,
+    positions: Positions = "none",
+    watch: Watch | None = None,
+    blanks: Blanks | None = None,
+    device: str = "cpu",
+) -> HookedTransformer:
+    """A model trained on the task's training lengths, with room for its test lengths.
+
+    `watch` and `blanks` are those of `nope_interp.training.train.train`.
+    """
+
+    def room(lengths: Sequence[int]) -> int:
+        return max((task.n_tokens(length) for length in lengths), default=0)
+
+    seq_len = room(task.training_lengths)
+    own = {
+        "d_vocab": task.d_vocab,
+        "n_ctx": max(seq_len, room(task.test_lengths)),
+        "positions": positions,
+        "seed": seed,
+    }
+    schedule = {"steps": steps, "warmup": min(sizes.warmup, steps), "seq_len": seq_len}
+    return train(
+        TransformerConfig.from_dict({**sizes.model, **own}),
+        TrainingConfig(**{**sizes.training, **schedule, "seed": seed}),
+        task,
+        watch=watch,
+        blanks=blanks,
+        device=device,
+        show_progress=False,
+    )
+
+
+def accuracies(
+    model: HookedTransformer, task: AnswerTask, n_per_length: int, split: TaskSplit, seed: int
+) -> Float[np.ndarray, " length"]:
+    """The share of exact answers, for each length of a split."""
+    every = dataset(task, n_per_length, split=split, seed=seed).values()
+    return np.array([float(exact_matches(model, some).double().mean()) for some in every])
+
+
+def by_task(
+    values: Float[np.ndarray, "seed task *k"], counted: Bool[np.ndarray, "seed task"]
+) -> Float[np.ndarray, "learned_task *k"]:
+    """The mean over the seeds that count, of each task that has any.
+
+    Models of one task are alike: intervals are taken over tasks, not over models.
+    """
+    tasks = np.flatnonzero(counted.any(axis=0))
+    return np.stack([values[counted[:, task], task].mean(axis=0) for task in tasks])

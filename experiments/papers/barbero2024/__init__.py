@@ -1,0 +1,1 @@
+"""Barbero et al. 2024: what makes rotary positions useful."""

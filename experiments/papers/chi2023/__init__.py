@@ -1,0 +1,1 @@
+"""Chi et al. 2023: variance shrinks with position."""

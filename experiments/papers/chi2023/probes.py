@@ -1,0 +1,205 @@
+"""Chi et al. 2023: position read from frozen random models by a two-layer probe.
+
+Two questions: how well after each layer, and how much data that takes. A network must find the size
+of a row among its many directions, where the variance alone is handed the size itself.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from experiments.papers.config import ReproduceConfig
+from experiments.results.findings import (
+    Cells,
+    Figure,
+    Measured,
+    Panel,
+    Series,
+    chances,
+    curve,
+    line,
+    over_seeds,
+)
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.sites import hook_name
+from nope_interp.streams import stream
+from probes.nonlinear import TwoLayerProbe
+from probes.variance import VarianceProbe
+
+Array = np.ndarray
+
+_SEEDS = 3
+_HELD_OUT = 64  # sequences that a probe is scored on
+_LEARNING_RATE = 1e-3
+# What changes, and how many sequences are fitted on: on few, one control reads position as well,
+# and the other never does.
+_FEW, _MANY = (256,), (128, 256, 512, 1024)
+_MODELS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "causal": ({}, _MANY),
+    "causal, vocabulary of 64": ({"d_vocab": 64}, _FEW),
+    "bidirectional, vocabulary of 64": ({"d_vocab": 64, "causal": False}, _FEW),
+}
+_CLAIMS = dict(
+    zip(_MODELS, ("probe", "probe-small-vocabulary", "probe-bidirectional"), strict=True)
+)
+_PROBES = {"two_layer": "two-layer probe", "variance": "from the variance alone"}
+
+
+def probes(
+    config: ReproduceConfig, cells: Cells, device: str
+) -> tuple[tuple[Figure, ...], dict[str, Measured]]:
+    """Position by layer and by number of sequences to fit on, and the claims on its best layer."""
+    length = config.scaled("length", 64, least=16)
+    base = TransformerConfig(
+        n_layers=config.scaled("depth", 3, least=2),
+        d_model=config.scaled("width", 512, multiple_of=8, least=48),
+        n_heads=8,
+        d_vocab=1000,
+        n_ctx=length,
+    )
+    seeds = config.seeds[:_SEEDS]
+    counts = {
+        title: sorted({config.scaled("training", n, least=8) for n in sizes})
+        for title, (_, sizes) in _MODELS.items()
+    }
+    read = cells.side_by_side(
+        {
+            title: partial(_errors, dataclasses.replace(base, **changes), counts[title], device)
+            for title, (changes, _) in _MODELS.items()
+        },
+        seeds,
+    )
+    # Position 0 is left out.
+    middle, _ = chances(length - 1)
+
+    def best_share(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
+        return means.min(axis=-1) / middle
+
+    claims = {
+        claim: over_seeds(read[title]["two_layer"][:, -1, 1:], best_share)
+        for title, claim in _CLAIMS.items()
+    }
+    setting = f"{len(seeds)} seeds, width {base.d_model}, {length} positions, uniform tokens"
+    return (_layers(base, read, counts, setting), _data(read, counts, length, setting)), claims
+
+
+def _layers(
+    base: TransformerConfig,
+    read: Mapping[str, Mapping[str, Array]],
+    counts: Mapping[str, Sequence[int]],
+    setting: str,
+) -> Figure:
+    layers = np.arange(1, base.n_layers + 1)
+    panels = [
+        Panel(
+            f"{title}, fitted on {counts[title][-1]}",
+            (
+                *_levels(layers, base.n_ctx),
+                *(
+                    curve(name, "measured", layers, errors[kind][:, -1, 1:])
+                    for kind, name in _PROBES.items()
+                ),
+            ),
+        )
+        for title, errors in read.items()
+    ]
+    return Figure(
+        "probes",
+        "Position by layer",
+        f"Held-out error of position, read after each block of frozen random models: {setting}. "
+        "Titles say how many sequences the probes were fitted on.",
+        "layer",
+        "mean absolute error, positions",
+        tuple(panels),
+        claims=tuple(_CLAIMS.values()),
+    )
+
+
+def _data(
+    read: Mapping[str, Mapping[str, Array]],
+    counts: Mapping[str, Sequence[int]],
+    length: int,
+    setting: str,
+) -> Figure:
+    at = np.array(counts["causal"])
+    errors = read["causal"]
+    places = ("first attention output", "after block 1")
+    panels = [
+        Panel(
+            place,
+            (
+                *_levels(at, length),
+                *(curve(n, "measured", at, errors[kind][:, :, i]) for kind, n in _PROBES.items()),
+            ),
+        )
+        for i, place in enumerate(places)
+    ]
+    return Figure(
+        "data",
+        "Position by number of sequences to fit on",
+        f"The causal model above: {setting}. The first attention output's variance is nearly all "
+        "position; the block's MLP then adds variance that is the same at every position. The "
+        "network must find out what a row's size is, and needs many sequences for it.",
+        "sequences to fit on",
+        "mean absolute error, positions",
+        tuple(panels),
+        claims=("probe",),
+        log="x",
+    )
+
+
+def _levels(x: Array, length: int) -> tuple[Series, Series]:
+    middle, uniform = chances(length - 1)
+    return (
+        line("always the middle, L/4", "chance", x, middle),
+        line("a uniform guess, L/3", "chance", x, uniform),
+    )
+
+
+def _errors(
+    base: TransformerConfig, counts: Sequence[int], device: str, seed: int
+) -> dict[str, Float[Array, "count place"]]:
+    """Mean absolute error of each probe, in positions, at the first attention output and after
+    each block, once it has been fitted on the first so many sequences."""
+    config = dataclasses.replace(base, seed=seed)
+    model = HookedTransformer(config).to(device)
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(
+        config.d_vocab, (_HELD_OUT + counts[-1], config.n_ctx), generator=generator
+    )
+    held_out, to_fit = tokens[:_HELD_OUT], tokens[_HELD_OUT:]
+    positions = torch.arange(1, config.n_ctx)
+    blocks = [hook_name(layer, "resid_post") for layer in range(config.n_layers)]
+    fitted = {
+        name: (TwoLayerProbe(learning_rate=_LEARNING_RATE, seed=seed), VarianceProbe())
+        for name in (hook_name(0, "attn_out"), *blocks)
+    }
+
+    def feed(activations: Tensor, readers: Sequence[Any], stage: str) -> None:
+        for probe in readers:
+            getattr(probe, stage)(activations[:, 1:], positions)
+
+    def run(part: Tensor, by_name: Mapping[str, Sequence[Any]], stage: str) -> None:
+        listeners = {
+            name: partial(feed, readers=readers, stage=stage) for name, readers in by_name.items()
+        }
+        stream(model, part, listeners)
+
+    found: dict[str, list[list[float]]] = {kind: [] for kind in _PROBES}
+    for start, stop in zip((0, *counts[:-1]), counts, strict=True):
+        run(to_fit[start:stop], fitted, "update")
+        # Copies, since a probe that has been scored can learn no more.
+        scored = copy.deepcopy(fitted)
+        run(held_out, scored, "evaluate")
+        for i, kind in enumerate(_PROBES):
+            results = (readers[i].result()[kind] for readers in scored.values())
+            found[kind].append([result.score("mae").value for result in results])
+    return {kind: np.array(errors) for kind, errors in found.items()}

@@ -1,0 +1,321 @@
+"""Chi et al. 2023 after training: the variance by layer of small trained models, and of one that
+the user gives.
+
+The variance is that across the components of one row, by which a layer norm divides, averaged over
+sequences. A random row has hardly a mean, so that its mean square is the same; a trained row may
+have one, and how much of the mean square it is stands in the captions. Position 0 holds the begin
+token and is left out, since trained models make an attention sink of it: m starts at 2.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from einops import reduce
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.given import given_subject
+from experiments.results.findings import (
+    Cells,
+    Figure,
+    Findings,
+    Measured,
+    Panel,
+    Series,
+    curve,
+    ladder,
+    largest_deviation,
+    line,
+    over_seeds,
+)
+from experiments.variants.variants import random_init
+from nope_interp.models.checkpoints import bidirectional_twin
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.sites import hook_name
+from nope_interp.streams import Listener, stream
+from nope_interp.tasks.registry import make_task
+from nope_interp.tasks.sources import TokenSource
+from nope_interp.theory.laws import OutsideValidity, stream_covariances
+from nope_interp.training.config import TrainingConfig
+from nope_interp.training.train import train
+from probes.variance import row_variance
+
+Array = np.ndarray
+
+_SITES = {"resid_post": "after each block", "attn_out": "at each attention output"}
+_SQUARE = "resid_post, mean square"
+_TOKENS = {"text": "text", "random": "uniform random tokens"}
+_TRAINED, _RANDOM, _UNMASKED, _GIVEN = "trained", "random-init", "bidirectional twin", "given"
+_SEEDS = 3
+_STEPS = 300
+_LENGTH, _LEAST_LENGTH = 128, 16
+_SEQUENCES = 256
+_GIVEN_SEQUENCES = 64
+_PREDICTED = 16  # sequences that the recursion follows
+
+
+def trained_models(
+    config: ReproduceConfig, cells: Cells, device: str
+) -> tuple[tuple[Figure, ...], dict[str, Measured]]:
+    """Small models trained on text, beside their random-init and bidirectional twins."""
+    length = config.scaled("length", _LENGTH, least=_LEAST_LENGTH)
+    base = TransformerConfig(
+        n_layers=config.scaled("depth", 4, least=2),
+        d_model=config.scaled("width", 128, multiple_of=4, least=48),
+        n_heads=4,
+        d_vocab=make_task("text").d_vocab,
+        n_ctx=length,
+    )
+    seeds = config.seeds[:_SEEDS]
+    steps = config.scaled("training", _STEPS)
+    seen = ladder(length)[1:]
+    compute = partial(_trained, base, steps, seen, device)
+    found = cells.side_by_side({"trained": compute}, seeds)["trained"]
+    figures = _figures(
+        _TRAINED,
+        "After training",
+        f"{len(seeds)} NoPE models of width {base.d_model}, trained on text for {steps} steps; the "
+        "same models before training, with the recursion's prediction; the trained weights without "
+        f"the causal mask. Mean over {_SEQUENCES} sequences that no model was trained on; bars "
+        f"are 95% intervals over seeds. {_on_means(found, _TRAINED)}",
+        {name: _relative(values, values[..., :1]) for name, values in found.items()},
+        seen,
+        (_TRAINED, _RANDOM, _UNMASKED),
+        {"resid_post": ("trained", "trained-bidirectional"), "attn_out": ("trained-attention",)},
+    )
+
+    # Each model's own ratio: trained models differ in scale, and the largest would outweigh them.
+    def shrinkage(model: str, site: str) -> Float[Array, "seed layer"]:
+        variance = found[f"text/{model}/{site}"]
+        return variance[..., -1] / variance[..., 0]
+
+    def least(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
+        return means.max(axis=-1)
+
+    return figures, {
+        "trained": over_seeds(shrinkage(_TRAINED, "resid_post"), least),
+        "trained-attention": over_seeds(shrinkage(_TRAINED, "attn_out"), least),
+        "trained-bidirectional": over_seeds(
+            shrinkage(_UNMASKED, "resid_post"), largest_deviation(np.ones(base.n_layers))
+        ),
+    }
+
+
+def given_model(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
+    """The model that `config.model` names, beside its random-init twin.
+
+    Raises UserError where it cannot be loaded, and where its text or its context is too short.
+    """
+    found = cells.get("given model", lambda: _given(config, device))
+    name, seen = Path(config.model or "").name, found["seen"]
+    # One sequence's ratio would be noise: all are divided by the mean.
+    relative = {
+        key: _relative(values, values[..., :1].mean(axis=0, keepdims=True))
+        for key, values in found.items()
+        if values.ndim == 3
+    }
+    figures = _figures(
+        _GIVEN,
+        f"A given model: {name}",
+        f"{name} and its random-init twin. Mean over {_GIVEN_SEQUENCES} sequences; bars are 95% "
+        "intervals over them. A model that normalises what attention writes, as Gemma 3 does, sets "
+        f"its scale. {_on_means(found, _GIVEN)}",
+        relative,
+        seen,
+        (_GIVEN, _RANDOM),
+        {"resid_post": ("pretrained",), "attn_out": ()},
+    )
+    note = (
+        f"{name} has no positional encoding."
+        if found["without_positions"]
+        else f"{name} may have a positional encoding of its own, which is then at work in what is "
+        "measured: the claim is about models without one."
+    )
+    ends = found[f"text/{_GIVEN}/resid_post"][..., [0, -1]]
+    return Findings(
+        {"pretrained": over_seeds(ends, least_shrinkage)},
+        figures,
+        f"{name} on {_GIVEN_SEQUENCES} sequences of {seen[-1]} tokens",
+        (note,),
+    )
+
+
+def least_shrinkage(means: Float[Array, "row layer_end"]) -> Float[Array, " row"]:
+    """Last over first position, where it is largest."""
+    ends = means.reshape(len(means), -1, 2)
+    return (ends[..., 1] / ends[..., 0]).max(axis=1)
+
+
+def _trained(
+    base: TransformerConfig, steps: int, seen: Int[Array, " point"], device: str, seed: int
+) -> dict[str, Float[Array, "layer point"]]:
+    """Means over sequences, by tokens, model and site; no model is kept."""
+    task = make_task("text")
+    config = dataclasses.replace(base, seed=seed)
+    training = TrainingConfig(steps=steps, seq_len=base.n_ctx, warmup=min(100, steps), seed=seed)
+    model = train(config, training, task, device=device, show_progress=False)
+    models = {
+        _TRAINED: model,
+        _RANDOM: HookedTransformer(config).to(device),
+        _UNMASKED: bidirectional_twin(model),
+    }
+    found: dict[str, Array] = {}
+    for source in (task.source(), task.uniform_source()):
+        tokens = _held_out(source, _SEQUENCES, base.n_ctx, seed)
+        for name, read in models.items():
+            for site, values in _by_sequence(read, tokens, seen).items():
+                found[f"{source.name}/{name}/{site}"] = values.mean(axis=0)
+        for site, values in _predicted(config, tokens[:_PREDICTED], seen).items():
+            found[f"{source.name}/predicted/{site}"] = values
+    return found
+
+
+def _given(config: ReproduceConfig, device: str) -> dict[str, Array]:
+    """By sequence, layer and point, for each source of tokens, model and site."""
+    subject = given_subject(config, device, seq_len=_LEAST_LENGTH, needed={})
+    length = min(config.scaled("length", _LENGTH, least=_LEAST_LENGTH), subject.model.cfg.n_ctx)
+    seen = ladder(length)[1:]
+    models = {_GIVEN: subject.model, _RANDOM: random_init(subject, config.seed).model}
+    found = {"seen": seen, "without_positions": np.array(subject.positions == "none")}
+    for source in subject.sources:
+        tokens = _held_out(source, _GIVEN_SEQUENCES, length, config.seed)
+        for name, read in models.items():
+            for site, values in _by_sequence(read, tokens, seen).items():
+                found[f"{source.name}/{name}/{site}"] = values
+    return found
+
+
+def _held_out(
+    source: TokenSource, count: int, length: int, seed: int
+) -> Int[Tensor, "sequence pos"]:
+    """Sequences for no one to learn from, behind a begin token where there is one."""
+    begin = source.begin_id is not None
+    return source.sequences(count, length, begin_token=begin, split="held_out", seed=seed)
+
+
+def _by_sequence(
+    model: Any, tokens: Int[Tensor, "sequence pos"], seen: Int[Array, " point"]
+) -> dict[str, Float[Array, "sequence layer point"]]:
+    """Variances of the rows that see so many tokens at both sites, and after blocks their mean
+    squares."""
+    layers = range(model.cfg.n_layers)
+    found: dict[str, list[list[Tensor]]] = {
+        name: [[] for _ in layers] for name in (*_SITES, _SQUARE)
+    }
+    at = torch.from_numpy(seen - 1)
+
+    def listen(activations: Tensor, site: str, layer: int) -> None:
+        rows = activations[:, at.to(activations.device)]
+        found[site][layer].append(row_variance(rows).cpu())
+        if site == "resid_post":
+            squares = reduce(rows.double().square(), "b point d -> b point", "mean")
+            found[_SQUARE][layer].append(squares.cpu())
+
+    listeners: dict[str, Listener] = {
+        hook_name(layer, site): partial(listen, site=site, layer=layer)
+        for site in _SITES
+        for layer in layers
+    }
+    stream(model, tokens, listeners)
+    return {
+        name: torch.stack([torch.cat(batches) for batches in by_layer], dim=1).numpy()
+        for name, by_layer in found.items()
+    }
+
+
+def _predicted(
+    config: TransformerConfig, tokens: Int[Tensor, "sequence pos"], seen: Int[Array, " point"]
+) -> dict[str, Float[Array, "layer point"]]:
+    """The recursion's variances at both sites, mean over sequences, at random initialisation.
+
+    It predicts mean squares; taking a row's own mean off them leaves 1 - 1/d.
+    """
+    with warnings.catch_warnings():
+        # Of sequences with few different tokens, whose variances scatter: they are averaged here.
+        warnings.simplefilter("ignore", OutsideValidity)
+        covariances = [stream_covariances(config, sequence) for sequence in tokens.numpy()]
+    return {
+        site: (1 - 1 / config.d_model)
+        * np.stack(
+            [
+                np.mean([np.diag(c[hook_name(layer, site)]) for c in covariances], axis=0)[seen - 1]
+                for layer in range(config.n_layers)
+            ]
+        )
+        for site in _SITES
+    }
+
+
+def _on_means(found: Mapping[str, Array], model: str) -> str:
+    """How far the variance across a row's components is from their mean square."""
+    shares = [
+        1
+        - found[f"{tokens}/{model}/resid_post"].mean(0)
+        / found[f"{tokens}/{model}/{_SQUARE}"].mean(0)
+        for tokens in _TOKENS
+    ]
+    return (
+        "After a block the square of a row's own mean is at most "
+        f"{np.max(shares):.1%} of its mean square."
+    )
+
+
+def _relative(values: Float[Array, "row layer point"], first: Array) -> Array:
+    """Over the first point; 1 where nothing is written at all."""
+    return np.divide(values, first, out=np.ones_like(values), where=first > 0)
+
+
+def _figures(
+    id: str,
+    title: str,
+    caption: str,
+    found: Mapping[str, Array],
+    seen: Int[Array, " point"],
+    models: Sequence[str],
+    claims: Mapping[str, tuple[str, ...]],
+) -> tuple[Figure, ...]:
+    """One for each site; `found` is relative to m = 2."""
+    return tuple(
+        Figure(
+            f"{id}-{site}",
+            f"{title}, {where}",
+            f"Variance across the components of a row, over that at m = 2: {caption} Position 0 is "
+            "left out.",
+            "tokens seen, m",
+            "relative variance",
+            tuple(
+                Panel(
+                    f"layer {layer + 1}, {tokens}",
+                    tuple(_series(found, seen, source, models, site, layer)),
+                )
+                for source, tokens in _TOKENS.items()
+                for layer in range(found[f"text/{models[0]}/{site}"].shape[1])
+            ),
+            claims=claims[site],
+            log="xy",
+        )
+        for site, where in _SITES.items()
+    )
+
+
+def _series(
+    found: Mapping[str, Array],
+    seen: Int[Array, " point"],
+    source: str,
+    models: Sequence[str],
+    site: str,
+    layer: int,
+) -> Iterator[Series]:
+    for model in models:
+        yield curve(model, "measured", seen, found[f"{source}/{model}/{site}"][:, layer])
+    if f"{source}/predicted/{site}" in found:
+        predicted = found[f"{source}/predicted/{site}"][:, layer].mean(axis=0)
+        yield line("predicted, random-init", "predicted", seen, predicted)

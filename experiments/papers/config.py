@@ -1,0 +1,121 @@
+"""What `reproduce` is asked to do, as one validated, JSON-able value. Imports nothing heavy."""
+
+import shlex
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, no_type_check
+
+from experiments.papers.registry import paper
+from experiments.results.claims import SIZES, Paper
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.fields import check_seed, check_types, from_mapping
+
+_LARGEST = 64.0
+
+
+@no_type_check  # it checks itself, in sentences
+@dataclass(frozen=True)
+class ReproduceConfig:
+    """Which paper is reproduced, and at which size.
+
+    Attributes:
+        name: of the paper, as in `claims.registry.PAPERS`.
+        n_seeds: draws of weights and data, at least 2 for an interval; None takes the paper's.
+        width, length, depth, training: multipliers of the default sizes, and of training steps.
+        preset: the sizes of a comparison of trained models, where the paper has one; None leaves
+            the comparison out.
+        seed: the first one; the others follow it.
+        model: one more model to read, where the paper's experiment reads one: a hub name, a Hugging
+            Face folder, a GGUF file, or a model.safetensors of ours.
+        text: a UTF-8 file for it to read instead of Python's own documentation.
+
+    Raises UserError for an unknown paper, values out of range, multipliers of what the paper's
+    experiment does not have, and a model where it reads none.
+    """
+
+    experiment: ClassVar[str] = "reproduce"
+
+    name: str
+    n_seeds: int | None = None
+    width: float = 1.0
+    length: float = 1.0
+    depth: float = 1.0
+    training: float = 1.0
+    preset: str | None = None
+    seed: int = 0
+    model: str | None = None
+    text: str | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self, "reproduce")
+        check_seed(self.seed, "reproduce")
+        if self.n_seeds is not None and not 2 <= self.n_seeds <= 10_000:
+            raise UserError(f"n_seeds is {self.n_seeds}: give 2 to 10000, for an interval.")
+        if self.preset is not None and self.preset not in self.paper.presets:
+            if not self.paper.presets:
+                raise UserError(f"{self.name} has no preset: leave {self.preset!r} out.")
+            raise unknown_name(f"preset of {self.name}", self.preset, self.paper.presets)
+        if self.model is not None and not self.paper.reads_model:
+            raise UserError(f"{self.name} reads no model of yours: leave {self.model!r} out.")
+        if self.text is not None and self.model is None:
+            raise UserError("a text is given without a model to read it: add --model.")
+        sizes = self.paper.sizes
+        for size in SIZES:
+            factor = getattr(self, size)
+            if not 0 < factor <= _LARGEST:
+                raise UserError(f"{size} is {factor:g}: give a factor above 0 and up to 64.")
+            if factor != 1 and size not in sizes:
+                raise UserError(
+                    f"{self.name} has no {size} to multiply: leave it out, or choose from "
+                    f"{', '.join(sizes)}."
+                )
+
+    @property
+    def paper(self) -> Paper:
+        """What the config's name stands for."""
+        return paper(self.name)
+
+    @property
+    def seeds(self) -> range:
+        """The seeds in use."""
+        return range(self.seed, self.seed + (self.n_seeds or self.paper.n_seeds))
+
+    def scaled(self, size: str, default: int, *, multiple_of: int = 1, least: int = 1) -> int:
+        """A default size times its multiplier, as a multiple of something and not too small."""
+        wanted = round(getattr(self, size) * default / multiple_of) * multiple_of
+        return max(wanted, least, multiple_of)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; `from_dict` reads it back."""
+        return asdict(self) | {"n_seeds": len(self.seeds)}
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "ReproduceConfig":
+        """Raises UserError for unknown keys, wrong types and values that make no sense."""
+        return from_mapping(cls, values, "the config")
+
+    def run_name(self) -> str:
+        """The readable half of the run folder's name."""
+        return f"reproduce-{self.name}"
+
+    @property
+    def reduced(self) -> bool:
+        """Whether anything is smaller than by default."""
+        return len(self.seeds) < self.paper.n_seeds or any(getattr(self, s) < 1 for s in SIZES)
+
+    @property
+    def size_options(self) -> list[str]:
+        """How much is run, as options of the command line."""
+        scaled = [[f"--{s}", f"{getattr(self, s):g}"] for s in SIZES if getattr(self, s) != 1]
+        preset = [] if self.preset is None else ["--preset", self.preset]
+        return [*preset, "--seeds", str(len(self.seeds)), *chain.from_iterable(scaled)]
+
+    def command(self) -> str:
+        """The command line that runs this again."""
+        words = ["nope-interp", "reproduce", self.name, *self.size_options]
+        words += ["--seed", str(self.seed)]
+        for option, value in (("--model", self.model), ("--text", self.text)):
+            if value is not None:
+                words += [option, str(Path(value).resolve()) if Path(value).exists() else value]
+        return shlex.join(words)

@@ -1,0 +1,1 @@
+"""Haviv et al. 2022: language models without positional encodings."""

@@ -1,0 +1,384 @@
+"""Haviv et al. 2022 (arXiv 2203.16634): language models with and without positional encodings,
+trained alike; what they lose, where a probe finds position in them, and whether they use order."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from experiments.papers.config import ReproduceConfig
+from experiments.results.findings import (
+    Cells,
+    Figure,
+    Findings,
+    Measured,
+    Panel,
+    Series,
+    chances,
+    curve,
+    line,
+    over_seeds,
+)
+from nope_interp.models.checkpoints import bidirectional_twin
+from nope_interp.models.config import Positions, TransformerConfig
+from nope_interp.models.losses import logits_at, sequence_losses, unigram_losses
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.sites import hook_name
+from nope_interp.streams import stream
+from nope_interp.tasks.registry import make_task
+from nope_interp.tasks.sources import Split
+from nope_interp.training.config import TrainingConfig
+from nope_interp.training.train import train
+from probes.nonlinear import TwoLayerProbe
+from probes.scores import SHUFFLED
+
+Array = np.ndarray
+
+ENCODINGS: dict[str, Positions] = {
+    "NoPE": "none",
+    "learned": "learned",
+    "sinusoidal": "sinusoidal",
+    "ALiBi": "alibi",
+}
+UNTRAINED, UNMASKED = "NoPE, untrained", "NoPE without the causal mask"
+# Bytes of the text that training never sees: to fit probes on, at most, and held out.
+_FIT, _HELD_OUT = 60_000, 32_000
+_BATCH = 32  # sequences in a forward pass
+
+
+def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
+    """Trains every encoding on the same batches, then reads loss, position and use of order."""
+    length = config.scaled("length", 64, least=8)
+    base = TransformerConfig(
+        n_layers=config.scaled("depth", 4, least=2),
+        d_model=config.scaled("width", 32, multiple_of=8, least=16),
+        n_heads=4,
+        d_vocab=make_task("text").d_vocab,
+        n_ctx=length,
+        init="xavier_normal",
+    )
+    steps = config.scaled("training", 1500)
+    training = TrainingConfig(
+        steps=steps,
+        batch_size=8,
+        seq_len=length,
+        # Adam's best rate falls with the width (Yang et al. 2022, arXiv 2203.03466).
+        learning_rate=0.32 / base.d_model,
+        warmup=min(100, steps),
+    )
+    n_fit = max(2, min(_FIT, config.scaled("training", _FIT)) // length)
+    trained = cells.side_by_side(
+        {
+            name: partial(
+                _trained, dataclasses.replace(base, positions=positions), training, n_fit, device
+            )
+            for name, positions in ENCODINGS.items()
+        },
+        config.seeds,
+    )
+    untrained = cells.side_by_side(
+        {UNTRAINED: partial(_untrained, base, n_fit, device)}, config.seeds
+    )[UNTRAINED]
+    return Findings(
+        _claims(trained, untrained),
+        (
+            _losses(trained),
+            _order(trained),
+            _layers(trained, untrained),
+            _positions(trained, base.n_layers),
+        ),
+        setting=f"{len(ENCODINGS)} encodings, each trained from {len(config.seeds)} seeds for "
+        f"{steps} steps of {training.batch_size} sequences; {base.n_layers} layers, width "
+        f"{base.d_model}, {base.n_heads} heads, {length} bytes of Python's manual; probes "
+        f"are fitted on {n_fit} sequences",
+        notes=(
+            "With one seed all encodings see the same batches in the same order. Losses, probes "
+            "and shuffled prefixes are taken on text that training never saw, without a begin "
+            "token; half of the training sequences have one.",
+            "The manual repeats itself: under Python 3.11, 8% of the held-out sequences also stand "
+            "in the training text, for all encodings alike.",
+            f"Intervals are over {len(config.seeds)} seeds, which draw weights, batches and the "
+            "choice of held-out sequences. So small models differ much from seed to seed: --seeds "
+            "gives more of them.",
+            "An explicit encoding writes position into the embedding (learned, sinusoidal) or into "
+            "the attention scores (ALiBi): at the embedding ALiBi, like NoPE, holds none.",
+        ),
+    )
+
+
+def _trained(
+    base: TransformerConfig, training: TrainingConfig, n_fit: int, device: str, seed: int
+) -> dict[str, Array]:
+    """All that is read of one trained model, and for NoPE of its weights without the mask."""
+    model = train(
+        dataclasses.replace(base, seed=seed),
+        dataclasses.replace(training, seed=seed),
+        make_task("text"),
+        device=device,
+        show_progress=False,
+    )
+    fit, held_out = unseen_text(base.n_ctx, n_fit, seed)
+    kept = kept_in_order(base.n_ctx)
+    losses = [
+        last_token_loss(model, shuffled_before(held_out, count, seed)).mean() for count in kept
+    ]
+    found = {
+        "loss": sequence_losses(model, held_out, batch_size=_BATCH).double().mean().numpy(),
+        "chance": unigram_losses(fit, held_out, base.d_vocab).double().mean().numpy(),
+        "kept": np.array(kept),
+        "last_loss": torch.stack(losses).numpy(),
+        **probe_errors(model, fit, held_out, seed),
+    }
+    if base.positions == "none":
+        unmasked = probe_errors(bidirectional_twin(model).to(device), fit, held_out, seed)
+        found["unmasked"] = unmasked["error"]
+    return found
+
+
+def _untrained(base: TransformerConfig, n_fit: int, device: str, seed: int) -> dict[str, Array]:
+    model = HookedTransformer(dataclasses.replace(base, seed=seed)).to(device).eval()
+    return probe_errors(model, *unseen_text(base.n_ctx, n_fit, seed), seed)
+
+
+def unseen_text(
+    length: int, n_fit: int, seed: int
+) -> tuple[Int[Tensor, "sequence pos"], Int[Tensor, "other pos"]]:
+    """`n_fit` sequences to fit probes on and held-out ones, which share no text with each other or
+    with training. Raises UserError where the text is too short for them."""
+    counts: dict[Split, int] = {"fit": n_fit, "held_out": max(2, _HELD_OUT // length)}
+    source = make_task("text").source()
+    fit, held_out = (
+        source.sequences(n, length, begin_token=False, split=split, seed=seed)
+        for split, n in counts.items()
+    )
+    return fit, held_out
+
+
+def probe_errors(
+    model: HookedTransformer,
+    fit: Int[Tensor, "sequence pos"],
+    held_out: Int[Tensor, "other pos"],
+    seed: int,
+) -> dict[str, Array]:
+    """What a two-layer probe leaves of position at the embedding and after every layer.
+
+    Returns the mean absolute error in positions, `error` [layer], that of the same probe fitted to
+    shuffled positions, `shuffled` [layer], and the error at each position, `by_position`
+    [layer pos], from position 1 on. Layer 0 is the embedding with whatever encoding is added to it.
+    """
+    names = [
+        hook_name(0, "resid_pre"),
+        *(hook_name(layer, "resid_post") for layer in range(model.config.n_layers)),
+    ]
+    probes = {name: TwoLayerProbe(seed=seed) for name in names}
+    positions = torch.arange(1, fit.shape[1])
+
+    def feed(activations: Tensor, name: str, stage: str) -> None:
+        getattr(probes[name], stage)(activations[:, 1:], positions)
+
+    for tokens, stage in ((fit, "update"), (held_out, "evaluate")):
+        listeners = {name: partial(feed, name=name, stage=stage) for name in names}
+        stream(model, tokens, listeners, batch_size=_BATCH)
+    results = [probes[name].result()["two_layer"] for name in names]
+    return {
+        "error": np.array([result.score("mae").value for result in results]),
+        "shuffled": np.array([result.score("mae", SHUFFLED).value for result in results]),
+        "by_position": np.stack([result.arrays["error"] for result in results]),
+    }
+
+
+def kept_in_order(length: int) -> list[int]:
+    """How many tokens before the last one are left in place: 1, 2, 4, ..., and all of them."""
+    every = length - 1
+    return [2**i for i in range(every.bit_length()) if 2**i < every] + [every]
+
+
+def shuffled_before(
+    tokens: Int[Tensor, "sequence pos"], kept: int, seed: int
+) -> Int[Tensor, "sequence pos"]:
+    """Each sequence with all but its last token and the `kept` before it in an order of its own."""
+    cut = tokens.shape[1] - 1 - kept
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.rand(len(tokens), cut, generator=generator).argsort(dim=1)
+    return torch.cat((tokens[:, :cut].gather(1, order), tokens[:, cut:]), dim=1)
+
+
+@torch.no_grad()
+def last_token_loss(
+    model: HookedTransformer, tokens: Int[Tensor, "sequence pos"]
+) -> Float[Tensor, " sequence"]:
+    """Cross-entropy of the last token of each sequence given all before it, in nats."""
+    device = next(model.parameters()).device
+    losses = []
+    for batch in tokens.split(_BATCH):
+        last = torch.zeros_like(batch[:, :-1], dtype=torch.bool)
+        last[:, -1] = True
+        logits = logits_at(model, batch[:, :-1].to(device), last.to(device)).double().cpu()
+        losses.append(F.cross_entropy(logits, batch[:, -1], reduction="none"))
+    return torch.cat(losses)
+
+
+def _claims(
+    trained: Mapping[str, Mapping[str, Array]], untrained: Mapping[str, Array]
+) -> dict[str, Measured]:
+    """A number for each claim, from arrays with a first axis over seeds."""
+    nope = trained["NoPE"]
+    middle, _ = chances(nope["by_position"].shape[-1])
+    n_layers = nope["error"].shape[1] - 1
+    early, half = max(2, n_layers // 4), n_layers // 2
+    losses = np.stack([found["loss"] for found in trained.values()], axis=1)
+    errors = np.stack([found["error"] for found in trained.values()], axis=1)  # [seed model layer]
+    explicit = errors[:, 1:, half].mean(axis=1)
+
+    def fall(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
+        start = means[:, 0]
+        return (start - means[:, early]) / (start - means.min(axis=1))
+
+    def trained_over_untrained(means: Float[Array, "row two_layers"]) -> Float[Array, " row"]:
+        after, before = np.split(means, 2, axis=1)
+        return after.min(axis=1) / before.min(axis=1)
+
+    def best_share(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
+        return means.min(axis=1) / middle
+
+    claims = {
+        "competitive": over_seeds(losses, lambda means: means[:, 0] / means[:, 1:].mean(axis=1)),
+        "trails": over_seeds(losses, lambda means: means[:, 0] / means[:, 1:].max(axis=1)),
+        "order": over_seeds(nope["last_loss"][:, 0] - nope["last_loss"][:, -1]),
+        "decodable": over_seeds(nope["error"], best_share),
+        "input": over_seeds(nope["error"][:, 0] / middle),
+        "near-explicit": over_seeds((nope["error"][:, half] - explicit) / middle),
+        "rises": over_seeds(errors[:, :, -1] - errors[:, :, half], lambda means: means.min(axis=1)),
+        "training": over_seeds(
+            np.concatenate((nope["error"], untrained["error"]), axis=1), trained_over_untrained
+        ),
+        "mask": over_seeds(nope["unmasked"], best_share),
+    }
+    mean = nope["error"].mean(axis=0)
+    if mean.min() < mean[0]:  # a share of a fall needs one
+        claims["falls"] = over_seeds(nope["error"], fall)
+    return claims
+
+
+def _losses(trained: Mapping[str, Mapping[str, Array]]) -> Figure:
+    losses = np.stack([found["loss"] for found in trained.values()], axis=1)
+    at = np.arange(len(trained))
+    chance = trained["NoPE"]["chance"].mean()
+    return Figure(
+        "losses",
+        "Loss with each encoding",
+        "Held-out text; bars are 95% intervals over seeds. Models with one seed saw the same "
+        "batches, so the difference between them is surer than their own losses.",
+        "encoding",
+        "nats per byte",
+        (
+            Panel("loss", (curve("held out", "measured", at, losses),)),
+            Panel(
+                "loss, beside frequencies alone",
+                (
+                    line("frequency of bytes", "chance", at, chance),
+                    curve("held out", "measured", at, losses),
+                ),
+            ),
+            Panel(
+                "NoPE less each of the others",
+                (
+                    line("no difference", "chance", at[1:], 0.0),
+                    curve("held out", "measured", at[1:], losses[:, :1] - losses[:, 1:]),
+                ),
+            ),
+        ),
+        claims=("competitive", "trails"),
+        ticks=tuple(trained),
+    )
+
+
+def _order(trained: Mapping[str, Mapping[str, Array]]) -> Figure:
+    kept = trained["NoPE"]["kept"][0]
+    loss, rise = [], []
+    for name, found in trained.items():
+        last = found["last_loss"]
+        loss.append(curve(name, "measured", kept, last))
+        rise.append(curve(name, "measured", kept, last - last[:, -1:]))
+    chance = trained["NoPE"]["chance"].mean()
+    return Figure(
+        "order",
+        "With the prefix shuffled",
+        "Loss of the last byte of held-out sequences when only so many bytes before it are left in "
+        "place and all earlier ones are shuffled. On the right of each panel nothing is shuffled.",
+        "bytes left in order",
+        "nats",
+        (
+            Panel("loss", (line("frequency of bytes", "chance", kept, chance), *loss)),
+            Panel("less that of the intact sequence", (line("0", "chance", kept, 0.0), *rise)),
+        ),
+        claims=("order",),
+        log="x",
+    )
+
+
+def _layers(trained: Mapping[str, Mapping[str, Array]], untrained: Mapping[str, Array]) -> Figure:
+    nope = trained["NoPE"]
+    layers = np.arange(nope["error"].shape[1])
+    middle, uniform = chances(nope["by_position"].shape[-1])
+    levels = (
+        line("always the middle, L/4", "chance", layers, middle),
+        line("a uniform guess, L/3", "chance", layers, uniform),
+    )
+    controls = {
+        "NoPE, trained": nope["error"],
+        UNTRAINED: untrained["error"],
+        UNMASKED: nope["unmasked"],
+        "NoPE, shuffled positions": nope["shuffled"],
+    }
+
+    def curves(rows: Mapping[str, Array]) -> tuple[Series, ...]:
+        return tuple(curve(name, "measured", layers, errors) for name, errors in rows.items())
+
+    return Figure(
+        "layers",
+        "Position by layer",
+        "Held-out error of a two-layer probe of absolute position, at the embedding (layer 0) and "
+        "after every layer of frozen models. Bars are 95% intervals over seeds.",
+        "layer",
+        "mean absolute error, positions",
+        (
+            Panel("trained", levels + curves({n: f["error"] for n, f in trained.items()})),
+            Panel("controls", levels + curves(controls)),
+        ),
+        claims=(
+            "decodable",
+            "input",
+            "falls",
+            "near-explicit",
+            "rises",
+            "training",
+            "mask",
+        ),
+    )
+
+
+def _positions(trained: Mapping[str, Mapping[str, Array]], n_layers: int) -> Figure:
+    at = np.arange(1, trained["NoPE"]["by_position"].shape[-1] + 1)
+    chance = line("always the middle", "chance", at, np.abs(at - np.median(at)))
+    panels = []
+    for layer in sorted({1, n_layers // 2, n_layers}):
+        curves = (
+            curve(name, "measured", at, found["by_position"][:, layer])
+            for name, found in trained.items()
+        )
+        panels.append(Panel(f"after layer {layer}", (chance, *curves)))
+    return Figure(
+        "positions",
+        "Error by position",
+        "The same errors, position by position.",
+        "position, from 0",
+        "mean absolute error, positions",
+        tuple(panels),
+        claims=("decodable",),
+    )

@@ -1,0 +1,1 @@
+"""Kazemnejad et al. 2023: positional encodings and length generalisation."""

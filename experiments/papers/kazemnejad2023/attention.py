@@ -1,0 +1,150 @@
+"""Kazemnejad et al. 2023: whose attention does that of trained NoPE models resemble?"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from experiments.papers.answering import by_task
+from experiments.papers.kazemnejad2023.presets import ENCODINGS, Preset, Runs
+from experiments.results.findings import Array, Figure, Findings, Panel, curve, over_seeds
+from probes.heads.pattern_divergence import (
+    from_mean,
+    head_distances,
+    jensen_shannon,
+    nearest_heads,
+    nearest_later_heads,
+)
+
+Distance = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+EXPLICIT = tuple(ENCODINGS)[1:]
+FLOOR = "NoPE, another seed"
+# A mean over models that learned needs so many of them.
+_FEWEST = 4
+
+
+def _standard(p: Tensor, q: Tensor, rows: Tensor) -> Tensor:
+    return nearest_heads(head_distances(p, q, rows, jensen_shannon))
+
+
+def _published(p: Tensor, q: Tensor, rows: Tensor) -> Tensor:
+    return nearest_later_heads(head_distances(p, q, rows, from_mean))
+
+
+DISTANCES: dict[str, Distance] = {
+    "Jensen-Shannon, all pairs of heads": _standard,
+    "as in the paper's code": _published,
+}
+
+
+def similarity_findings(
+    preset: Preset, runs: Runs, learned: Bool[Array, "seed task encoding"]
+) -> Findings:
+    """Distances between NoPE's attention and that of other models, on the same examples."""
+    tasks = preset.tasks
+    standard, published = (
+        {task: _distances(task, runs, distance) for task in tasks}
+        for distance in DISTANCES.values()
+    )
+    panels = []
+    for of_task, form in zip((standard, published), DISTANCES, strict=True):
+        for task in tasks:
+            lengths = _pattern_lengths(runs[task, "NoPE"])
+            series = (
+                curve(name, "measured", np.array(lengths), values)
+                for name, values in of_task[task].items()
+            )
+            panels.append(Panel(f"{task}: {form}", tuple(series)))
+    figure = Figure(
+        "similarity",
+        "Distance from NoPE's attention",
+        "Mean divergence over rows between the attention of two models on the same held-out "
+        "examples, by the two nearest heads of each layer; mean over layers, examples and seeds. "
+        "The paper's code turns the divergences round and compares a head with later ones only, as "
+        "summarised by others. Every other model is one of the next seed, so that no two began "
+        "with the same weights; NoPE's own next seed tells how far two models without an encoding "
+        "are apart, each two of them counted once. Bars are 95% intervals over seeds. Row 0 is "
+        "left out. Models that did not learn are among them.",
+        "length",
+        "divergence, nats",
+        tuple(panels),
+        claims=("like-t5",),
+    )
+    claims, notes = {}, []
+    # NoPE's models are compared with the others' of the next seed.
+    every = learned[..., 0] & np.roll(learned[..., 1:].all(axis=2), -1, axis=0)
+    if every.sum() >= _FEWEST and every.any(axis=0).sum() > 1:
+        found = {
+            form: over_seeds(by_task(_by_encoding(tasks, of_task), every), _nearer_to_t5)
+            for form, of_task in zip(DISTANCES, (standard, published), strict=True)
+        }
+        claims["like-t5"] = found[next(iter(DISTANCES))]
+        other = found["as in the paper's code"]
+        notes.append(
+            "Nearness to T5 is measured by the Jensen-Shannon divergence over all pairs of heads; "
+            f"in the form of the paper's code it is {other.value:.3g} [{other.ci_low:.3g}, "
+            f"{other.ci_high:.3g}] nats. Mean over tasks, seeds and lengths, where NoPE learned "
+            f"under one seed and all others under the next: {every.sum()}."
+        )
+    setting = f"attention compared on {preset.n_patterns} examples of each of four lengths"
+    return Findings(claims, (figure,), setting, tuple(notes))
+
+
+def _pattern_lengths(cell: Mapping[str, Array]) -> list[int]:
+    return sorted(int(name.split("/")[1]) for name in cell if name.startswith("patterns/"))
+
+
+def _distances(task: str, runs: Runs, distance: Distance) -> dict[str, Float[Array, "pair length"]]:
+    """From NoPE's attention, mean over examples, for each encoding and for NoPE itself.
+
+    Every other model is one of the next seed, and for the last seed one of the first. Models of one
+    seed begin with the same weights where their encodings draw none: their attention would be alike
+    for that. Pairs are as many as seeds, but for NoPE with itself where seeds are two.
+    """
+    nope = runs[task, "NoPE"]
+    others = {
+        label: {key: np.roll(values, -1, axis=0) for key, values in runs[task, name].items()}
+        for label, name in [*((name, name) for name in EXPLICIT), (FLOOR, "NoPE")]
+    }
+    found = {
+        name: np.stack(
+            [_at_length(nope, other, length, distance) for length in _pattern_lengths(nope)], axis=1
+        )
+        for name, other in others.items()
+    }
+    if len(found[FLOOR]) == 2:  # each is the other's next: one pair of models, not two
+        found[FLOOR] = found[FLOOR][:1]
+    return found
+
+
+def _at_length(
+    nope: Mapping[str, Array], other: Mapping[str, Array], length: int, distance: Distance
+) -> Float[Array, " seed"]:
+    name = f"patterns/{length}"
+    found = []
+    for p, q, tokens in zip(nope[name], other[name], nope[f"tokens/{length}"], strict=True):
+        at = torch.arange(p.shape[-1])
+        rows = (at > 0) & (at < torch.from_numpy(tokens)[:, None])
+        found.append(float(distance(torch.from_numpy(p), torch.from_numpy(q), rows).mean()))
+    return np.array(found)
+
+
+def _by_encoding(
+    tasks: tuple[str, ...], distances: Mapping[str, Mapping[str, Array]]
+) -> Float[Array, "seed task explicit"]:
+    """Mean over lengths."""
+    return np.stack(
+        [
+            np.stack([distances[task][name].mean(axis=1) for name in EXPLICIT], axis=-1)
+            for task in tasks
+        ],
+        axis=1,
+    )
+
+
+def _nearer_to_t5(means: Float[Array, "row explicit"]) -> Float[Array, " row"]:
+    """T5's distance less that of the nearest of the others."""
+    return means[..., 0] - means[..., 1:].min(axis=-1)

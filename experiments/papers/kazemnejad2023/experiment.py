@@ -1,0 +1,189 @@
+"""Kazemnejad et al. 2023 (arXiv 2305.19466): Theorems 1 and 2 as weights, run and held exact; with
+a preset, length generalisation too, by encodings and by formats of scratchpads."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.kazemnejad2023.lengths import length_findings
+from experiments.papers.kazemnejad2023.presets import PRESETS
+from experiments.papers.kazemnejad2023.scratchpads import scratchpad_findings
+from experiments.results.findings import (
+    Cells,
+    Figure,
+    Findings,
+    Panel,
+    Series,
+    exactly,
+    line,
+)
+from nope_interp.constructions.kazemnejad import (
+    POSITION,
+    absolute_position,
+    counting_config,
+    relative_position,
+)
+from nope_interp.models.config import TransformerConfig
+from nope_interp.streams import Listener, stream
+
+Array = np.ndarray
+
+_VOCABULARY, _BEGIN, _SEQUENCES = 20, 0, 8
+_NARROW = (4, 8, 16, 32)
+_CONTENT = slice(3, None)  # components of the stream
+
+
+def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
+    """Builds both theorems with different content, and runs them on random tokens."""
+    length = config.scaled("length", 64, least=8)
+    absolute = cells.per_seed("theorem 1", config.seeds, lambda seed: _absolute(length, seed))
+    relative = cells.per_seed("theorem 2", config.seeds, lambda seed: _relative(length, seed))
+    widths = [width for width in _NARROW if width < length] + [length]
+    fits = cells.get("reciprocal", lambda: _fits(length, widths))
+    m = np.arange(1.0, length + 1)
+    claims = {
+        "theorem-1-inverse": exactly(np.abs(absolute["inverse"] - 1 / m).max(axis=(1, 2))),
+        "theorem-1": exactly(np.abs(absolute["position"] - m).max(axis=(1, 2))),
+        "theorem-2": exactly(np.abs(relative["difference"]).reshape(len(config.seeds), -1).max(1)),
+    }
+    theorems = Findings(
+        claims,
+        (
+            _counting(m, absolute),
+            _distance(length, relative),
+            _reciprocal(m, widths, fits),
+        ),
+        setting=f"{len(config.seeds)} draws of content, {_SEQUENCES} sequences of {length} tokens "
+        "each, which start with the begin token",
+        notes=(
+            "The numbers follow from the weights: the interval is the largest deviation over all "
+            "draws, sequences and positions.",
+        ),
+    )
+    if config.preset is None:
+        return theorems
+    preset = PRESETS[config.preset]
+    return theorems.and_of(length_findings(config, preset, cells, device)).and_of(
+        scratchpad_findings(config, preset.scratchpads, cells, device)
+    )
+
+
+def _tokens(length: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(1, _VOCABULARY, (_SEQUENCES, length), generator=generator)
+    tokens[:, 0] = _BEGIN
+    return tokens
+
+
+def _config(length: int, seed: int, **changes: int) -> TransformerConfig:
+    return counting_config(length, _VOCABULARY, seed=seed, **changes)
+
+
+def _absolute(length: int, seed: int) -> dict[str, Array]:
+    """Component 3 after attention and after the MLP."""
+    model = absolute_position(_config(length, seed), _BEGIN).model
+    found: dict[str, Tensor] = {}
+    hooks = {"blocks.0.hook_resid_mid": "inverse", "blocks.0.hook_resid_post": "position"}
+    listeners = {hook: _keeper(found, name) for hook, name in hooks.items()}
+    stream(model, _tokens(length, seed), listeners)
+    return {name: rows[..., POSITION].numpy() for name, rows in found.items()}
+
+
+def _keeper(found: dict[str, Tensor], name: str) -> Listener:
+    return partial(found.__setitem__, name)
+
+
+def _relative(length: int, seed: int) -> dict[str, Array]:
+    """Scores less their content product, less the distance; visible keys, hidden ones 0."""
+    model = relative_position(_config(length, seed), _BEGIN).model
+    tokens = _tokens(length, seed)
+    found: dict[str, Tensor] = {}
+    stream(model, tokens, {"blocks.1.attn.hook_attn_scores": _keeper(found, "scores")})
+    scores = found["scores"][:, 0]
+    # From the embedding and the weights alone, without a look at what the model computed.
+    embedded, attention = model.W_E[tokens][..., _CONTENT], model.blocks[1].attn
+    q = embedded @ attention.W_Q[0, _CONTENT, 2:] * model.config.attention_scale
+    k = embedded @ attention.W_K[0, _CONTENT, 2:]
+    content = (q @ k.transpose(1, 2)).detach()
+    at = torch.arange(length)
+    visible = at <= at[:, None]
+    distance = (at - at[:, None]).double()
+    positional = (scores - content).where(visible, 0)
+    difference = (positional - distance).where(visible, 0)
+    return {"positional": positional.numpy(), "difference": difference.numpy()}
+
+
+def _fits(length: int, widths: list[int]) -> dict[str, Array]:
+    return {
+        str(width): absolute_position(_config(length, 0, d_mlp=width), _BEGIN).reciprocal_error
+        for width in widths
+    }
+
+
+def _counting(m: Array, absolute: dict[str, Array]) -> Figure:
+    panels = []
+    for name, title, exact in (
+        ("inverse", "after attention: 1/m", 1 / m),
+        ("position", "after the MLP: m", m),
+    ):
+        values = absolute[name].reshape(-1, len(m))
+        measured = _extent(m, values)
+        panels.append(Panel(title, (line("the theorem", "reference", m, exact), measured)))
+    return Figure(
+        "counting",
+        "Theorem 1: absolute position",
+        "Component 3 of the stream in the built model; bars reach from the least to the most over "
+        "all draws and sequences.",
+        "tokens seen, m",
+        "component 3",
+        tuple(panels),
+        claims=("theorem-1-inverse", "theorem-1"),
+        log="xy",
+    )
+
+
+def _extent(x: Array, values: Array) -> Series:
+    """The mean over draws and sequences, [row point], from the least to the most."""
+    least, most = values.min(axis=0), values.max(axis=0)
+    return Series("measured", "measured", x, values.mean(axis=0), least, most, len(values))
+
+
+def _distance(length: int, relative: dict[str, Array]) -> Figure:
+    away = np.arange(1.0 - length, 1)
+    last = relative["positional"][:, :, -1].reshape(-1, length)
+    measured = _extent(away, last)
+    return Figure(
+        "distance",
+        "Theorem 2: relative position",
+        "Scores of the last query in the second layer, less the product of contents.",
+        "key's position less the query's, m - n",
+        "score less content",
+        (
+            Panel(
+                "last query",
+                (line("the theorem", "reference", away, away), measured),
+            ),
+        ),
+        claims=("theorem-2",),
+    )
+
+
+def _reciprocal(m: Array, widths: list[int], fits: dict[str, Array]) -> Figure:
+    return Figure(
+        "reciprocal",
+        "How wide the MLP has to be",
+        "What the MLP's fit of 1/x writes for m, less m, by the number of its ReLUs.",
+        "tokens seen, m",
+        "error, positions",
+        (
+            Panel(
+                "error of the fit",
+                tuple(line(f"{w} ReLUs", "measured", m, fits[str(w)]) for w in widths),
+            ),
+        ),
+        claims=("theorem-1",),
+        log="x",
+    )

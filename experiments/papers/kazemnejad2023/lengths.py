@@ -1,0 +1,198 @@
+"""Kazemnejad et al. 2023, figure 1: trained on short examples, which encoding answers longer ones?
+
+A run is a task, an encoding and a seed: a model is trained on the task's short lengths, and its
+exact answers are counted on held-out examples of these lengths and on longer ones. What else is
+measured of it stands in `kazemnejad2023_models`.
+"""
+
+from functools import partial
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.stats import rankdata
+
+from experiments.papers.answering import LEARNED, by_task
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.kazemnejad2023.attention import similarity_findings
+from experiments.papers.kazemnejad2023.models import trained_and_read
+from experiments.papers.kazemnejad2023.position import position_findings
+from experiments.papers.kazemnejad2023.presets import ENCODINGS, Preset, Runs
+from experiments.papers.kazemnejad2023.published import CAPTION, RANKS, published, sizes_match
+from experiments.papers.kazemnejad2023.scaling import scaling_findings
+from experiments.papers.kazemnejad2023.tasks import by_task_figure, order_notes
+from experiments.results.findings import (
+    Array,
+    Cells,
+    Figure,
+    Findings,
+    Panel,
+    curve,
+    line,
+    over_seeds,
+)
+
+# A ranking needs so many pairs of a task and a seed that every encoding learned, of two tasks.
+_FEWEST_UNITS = 4
+# Of those in `ENCODINGS`, what the paper calls unsuited to longer sequences.
+_UNSUITED = [list(ENCODINGS).index(name) for name in ("ALiBi", "RoPE", "sinusoidal")]
+
+
+def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device: str) -> Findings:
+    """Trains and scores every run of the preset, and ranks the encodings."""
+    steps = config.scaled("training", preset.sizes.steps)
+    seeds = [seed + 1 for seed in config.seeds]  # sizes were chosen by pilot runs with seed 0
+    titles = {(task, name): f"{task}, {name}" for task in preset.tasks for name in ENCODINGS}
+    found = cells.side_by_side(
+        {
+            title: partial(trained_and_read, preset, task, ENCODINGS[name], steps, device)
+            for (task, name), title in titles.items()
+        },
+        seeds,
+    )
+    runs = {run: found[title] for run, title in titles.items()}
+    within, beyond = (_units(preset, runs, part) for part in ("within", "beyond"))
+    learned = within >= LEARNED
+    unlearned = [
+        f"{task} with {name}: {(~learned[:, t, e]).sum()} of {len(seeds)} runs"
+        for t, task in enumerate(preset.tasks)
+        for e, name in enumerate(ENCODINGS)
+        if not learned[:, t, e].all()
+    ]
+    beside = sizes_match(config)
+    claims = {}
+    figures = [_curves(preset, runs), by_task_figure(preset.tasks, beyond, learned, beside)]
+    ranked = within.min(axis=2) >= LEARNED
+    if ranked.sum() >= _FEWEST_UNITS and ranked.any(axis=0).sum() > 1:
+        claims["length-generalisation"] = over_seeds(
+            by_task(reciprocal_ranks(beyond), ranked), _lead
+        )
+        figures.append(_ranking(beyond, ranked, beside))
+    unsuited = within[..., _UNSUITED].min(axis=2) >= LEARNED
+    if unsuited.sum() >= _FEWEST_UNITS and unsuited.any(axis=0).sum() > 1:
+        accuracy = np.concatenate([part[..., _UNSUITED] for part in (beyond, within)], axis=-1)
+        claims["explicit-fail"] = over_seeds(by_task(accuracy, unsuited), _most_kept)
+    if preset.lengths is None:
+        lengths = "each task's own lengths"
+    else:
+        shortest, longest = preset.lengths
+        lengths = f"lengths {shortest} to {longest}, tested up to {2 * longest}"
+    accuracies = Findings(
+        claims,
+        tuple(figures),
+        setting=f"{len(seeds)} models for each of {len(preset.tasks)} tasks and {len(ENCODINGS)} "
+        f"encodings, {steps} steps on {lengths}",
+        notes=(
+            f"A run has learned its task where its mean accuracy on held-out examples of the "
+            f"training lengths is at least {LEARNED:g}. Not learned: "
+            f"{'; '.join(unlearned) or 'none'}. A task and a seed are ranked where every encoding "
+            f"learned: {ranked.sum()} of {ranked.size}. With fewer than {_FEWEST_UNITS}, or of one "
+            "task alone, there is no ranking.",
+            "Intervals of the ranking, and of the claims that say so, are over tasks, since models "
+            "of one task are alike under every seed; those of correlations are over encodings (of "
+            "NoPE alone over tasks). Those of the claim scratchpads, of accuracy task by task, and "
+            "of all curves by length and by reading of position are over seeds.",
+            *order_notes(preset.tasks, beyond, learned),
+            "Ties share what their ranks bring. The paper's own rule gives them ranks in the order "
+            "of its table; both are drawn.",
+        ),
+    )
+    nope = {task: runs[task, "NoPE"] for task in preset.tasks}
+    return (
+        accuracies.and_of(position_findings(preset, runs, learned, beyond))
+        .and_of(similarity_findings(preset, runs, learned))
+        .and_of(scaling_findings(preset, nope, learned[..., 0]))
+    )
+
+
+def _units(preset: Preset, runs: Runs, part: str) -> Float[Array, "seed task encoding"]:
+    """Mean accuracy over lengths."""
+    return np.stack(
+        [
+            np.stack([runs[task, name][part].mean(axis=1) for name in ENCODINGS], axis=-1)
+            for task in preset.tasks
+        ],
+        axis=1,
+    )
+
+
+def reciprocal_ranks(
+    accuracy: Float[Array, "*unit encoding"], *, ties_share: bool = True
+) -> Float[Array, "*unit encoding"]:
+    """1 / rank of each encoding, the most accurate first.
+
+    Kazemnejad et al. 2023 average these over tasks and seeds. Tied encodings share the mean of what
+    their places bring, so that a unit's numbers always add up to the same; or else, as in the
+    paper's notebook, they are ranked in the order of `ENCODINGS`.
+    """
+    places = 1 / rankdata(-accuracy, method="ordinal", axis=-1)
+    if not ties_share:
+        return places
+    tied = accuracy[..., :, None] == accuracy[..., None, :]
+    return (tied * places[..., None, :]).sum(axis=-1) / tied.sum(axis=-1)
+
+
+def _lead(means: Float[Array, "row encoding"]) -> Float[Array, " row"]:
+    """Mean reciprocal rank of the first encoding less the largest of the others'."""
+    return means[..., 0] - means[..., 1:].max(axis=-1)
+
+
+def _most_kept(means: Float[Array, "row beyond_within"]) -> Float[Array, " row"]:
+    """The largest of the encodings' accuracies beyond over those within."""
+    beyond, within = np.split(means, 2, axis=-1)
+    return (beyond / within).max(axis=-1)
+
+
+def _curves(preset: Preset, runs: Runs) -> Figure:
+    panels = []
+    for task in preset.tasks:
+        curves = [
+            curve(
+                name,
+                "measured",
+                preset.all_lengths(task),
+                np.concatenate([runs[task, name]["within"], runs[task, name]["beyond"]], axis=1),
+            )
+            for name in ENCODINGS
+        ]
+        panels.append(Panel(task, tuple(curves)))
+    return Figure(
+        "lengths",
+        "Accuracy by length",
+        f"Share of held-out examples answered exactly, {preset.n_per_length} of each length; "
+        "shaded: the lengths trained on. A guess is right less than once in a hundred, but for "
+        "answers of one digit or word.",
+        "length",
+        "accuracy",
+        tuple(panels),
+        claims=("length-generalisation", "explicit-fail"),
+        shaded=preset.lengths,
+    )
+
+
+def _ranking(
+    accuracy: Float[Array, "seed task encoding"], ranked: Bool[Array, "seed task"], beside: bool
+) -> Figure:
+    """`beside` adds the paper's numbers, to the panel that ranks ties as it does."""
+    at = np.arange(len(ENCODINGS))
+    chance = line("random order", "chance", at, float((1 / (at + 1)).mean()))
+    theirs = (published(np.array(RANKS)),) if beside else ()
+    panels = [
+        Panel(title, (chance, curve("measured", "measured", at, by_task(ranks, ranked)), *more))
+        for title, ranks, more in (
+            ("ties share their ranks", reciprocal_ranks(accuracy), ()),
+            ("ties in the paper's order", reciprocal_ranks(accuracy, ties_share=False), theirs),
+        )
+    ]
+    caption = f" {CAPTION} They rank all seventeen variants of tasks." if beside else ""
+    return Figure(
+        "ranking",
+        "Mean reciprocal rank beyond the training lengths",
+        f"1 for an encoding that is always best; mean over {ranked.sum()} pairs of a task and a "
+        "seed that every encoding learned, tasks weighted alike; bars are 95% intervals over "
+        f"tasks.{caption}",
+        "encoding",
+        "mean reciprocal rank",
+        tuple(panels),
+        claims=("length-generalisation",),
+        ticks=tuple(ENCODINGS),
+    )

@@ -1,0 +1,247 @@
+"""Is a model that answers longer examples one whose position code survives beyond its training?"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy import stats
+from scipy.stats import rankdata
+
+from experiments.papers.kazemnejad2023.presets import ENCODINGS, Preset, Runs
+from experiments.results.findings import (
+    Array,
+    Figure,
+    Findings,
+    Measured,
+    Panel,
+    Series,
+    curve,
+    line,
+)
+
+READINGS = ("within", "extrapolated", "refitted")
+# A correlation needs so many models that learned, of two tasks.
+_FEWEST_MODELS = 8
+_RESAMPLES = 1000
+
+
+def position_findings(
+    preset: Preset,
+    runs: Runs,
+    learned: Bool[Array, "seed task encoding"],
+    beyond: Float[Array, "seed task encoding"],
+) -> Findings:
+    """Errors of position probes in all models, and how they go with accuracy beyond."""
+    tasks = preset.tasks
+    shares = {
+        (task, name): {reading: error_shares(runs[task, name], reading) for reading in READINGS}
+        for task in tasks
+        for name in ENCODINGS
+    }
+    errors = {
+        reading: np.stack(
+            [np.stack([shares[task, e][reading] for e in ENCODINGS], axis=-1) for task in tasks],
+            axis=1,
+        )
+        for reading in READINGS
+    }
+    figures = [_readings(tasks, runs, shares)]
+    claims = {}
+    if learned.sum() >= _FEWEST_MODELS and learned.any(axis=(0, 2)).sum() > 1:
+        group = np.broadcast_to(np.arange(len(tasks))[:, None], learned.shape)
+        found = {
+            reading: _correlations(errors[reading], beyond, group, learned) for reading in READINGS
+        }
+        claims = {
+            "position-extrapolates": found["extrapolated"]["within tasks"],
+            "position-remains": found["refitted"]["within tasks"],
+        }
+        figures += [
+            _models(tasks, errors["extrapolated"], beyond, learned),
+            _correlated(found),
+        ]
+    setting = f"position read from {preset.n_read} examples of each length"
+    return Findings(claims, tuple(figures), setting)
+
+
+def error_shares(cell: Mapping[str, Array], reading: str, model: str = "") -> Float[Array, " seed"]:
+    """A position probe's mean absolute error over that of a constant answer.
+
+    The constant is the best one for "within" and "refitted", and the last position within for
+    "extrapolated": 1 is then a code that stops there. The layer is the one whose probe errs least
+    within, so that it is not chosen by what is read beyond. `model` is "" or "untrained/".
+    """
+    layer = _mean_error(cell, f"{model}within")[:, 1:].argmin(axis=1) + 1
+    error = _mean_error(cell, f"{model}{reading}")[np.arange(len(layer)), layer]
+    return error / _constant_error(cell[f"{model}{reading}/count"], reading, cell["edge"])
+
+
+def _mean_error(cell: Mapping[str, Array], reading: str) -> Float[Array, "seed site"]:
+    count = cell[f"{reading}/count"][:, None]
+    return (cell[f"{reading}/error"] * count).sum(axis=-1) / count.sum(axis=-1)
+
+
+def _constant_error(
+    count: Float[Array, "seed position"], reading: str, edge: Int[Array, " seed"]
+) -> Float[Array, " seed"]:
+    at = np.arange(count.shape[1])
+    if reading == "extrapolated":
+        constant = edge - 1
+    else:
+        share = count.cumsum(axis=1) / count.sum(axis=1, keepdims=True)
+        constant = (share < 0.5).sum(axis=1)  # the median
+    return (np.abs(at - constant[:, None]) * count).sum(axis=1) / count.sum(axis=1)
+
+
+def rank_correlation(
+    x: Float[Array, " model"], y: Float[Array, " model"], group: Int[Array, " model"] | None = None
+) -> float:
+    """Spearman's correlation; within groups where there are any, whose mean ranks are taken off.
+
+    NaN where nothing is left to correlate.
+    """
+    ranks = np.stack([rankdata(x), rankdata(y)])
+    for members in [np.ones(len(x), dtype=bool)] if group is None else _members(group):
+        ranks[:, members] -= ranks[:, members].mean(axis=1, keepdims=True)
+    norms = np.sqrt(np.square(ranks).sum(axis=1))
+    return float(ranks[0] @ ranks[1] / norms.prod()) if norms.all() else np.nan
+
+
+def _members(group: Int[Array, " model"]) -> list[Bool[Array, " model"]]:
+    return [group == one for one in np.unique(group)]
+
+
+def bootstrapped(
+    x: Float[Array, " model"],
+    y: Float[Array, " model"],
+    cluster: Int[Array, " model"],
+    group: Int[Array, " model"] | None = None,
+) -> Measured:
+    """The correlation with its 95% interval over resampled clusters, ranked anew each time.
+
+    Models of one cluster are near copies and are drawn together. Of few clusters, quantiles spread
+    too little: they are drawn out as those of `probes.controls.SequenceBootstrap`.
+    """
+    value = rank_correlation(x, y, group)
+    members = [np.flatnonzero(cluster == one) for one in np.unique(cluster)]
+    n = len(members)
+    if np.isnan(value) or n < 2:
+        return Measured(np.nan, np.nan, np.nan, n)
+    generator = np.random.default_rng(0)
+    resampled = []
+    for drawn in generator.integers(n, size=(_RESAMPLES, n)):
+        which = np.concatenate([members[i] for i in drawn])
+        resampled.append(
+            rank_correlation(x[which], y[which], None if group is None else group[which])
+        )
+    low, high = np.nanquantile(resampled, [0.025, 0.975])
+    few = stats.t.isf(0.025, n - 1) / stats.norm.isf(0.025) * np.sqrt(n / (n - 1))
+    low, high = np.clip([value + few * (low - value), value + few * (high - value)], -1, 1)
+    return Measured(value, float(low), float(high), n)
+
+
+def _correlations(
+    errors: Float[Array, "seed task encoding"],
+    beyond: Float[Array, "seed task encoding"],
+    group: Int[Array, "seed task encoding"],
+    learned: Bool[Array, "seed task encoding"],
+) -> dict[str, Measured]:
+    """Intervals over encodings, which recur in every task and seed; for NoPE alone over tasks."""
+    encoding = np.broadcast_to(np.arange(len(ENCODINGS)), learned.shape)
+    nope = learned & (encoding == 0)
+    x, y, of = errors[learned], beyond[learned], encoding[learned]
+    return {
+        "all models": bootstrapped(x, y, of),
+        "within tasks": bootstrapped(x, y, of, group[learned]),
+        "NoPE alone, within tasks": bootstrapped(
+            errors[nope], beyond[nope], group[nope], group[nope]
+        ),
+    }
+
+
+def _readings(
+    tasks: tuple[str, ...], runs: Runs, shares: Mapping[tuple[str, str], Mapping[str, Array]]
+) -> Figure:
+    at = np.arange(len(READINGS))
+    panels = []
+    for task in tasks:
+        untrained = {r: error_shares(runs[task, "NoPE"], r, "untrained/") for r in READINGS}
+        rows = {name: shares[task, name] for name in ENCODINGS} | {"NoPE, untrained": untrained}
+        series = (
+            curve(name, "measured", at, np.stack([row[r] for r in READINGS], axis=1))
+            for name, row in rows.items()
+        )
+        panels.append(Panel(task, (line("a constant answer", "chance", at, 1.0), *series)))
+    return Figure(
+        "position",
+        "Position within and beyond the training lengths",
+        "Held-out error of ridge regression of position, over that of a constant answer: within, "
+        "positions that training examples have; extrapolated, the same fit read at later positions "
+        "of longer examples, where 1 is the error of always answering the last position within; "
+        "refitted, a fit to such later positions. At the layer whose probe errs least within. "
+        "Bars are 95% intervals over seeds; position 0 is left out. Models that did not learn are "
+        "among them.",
+        "reading",
+        "error over a constant answer's",
+        tuple(panels),
+        claims=("position-extrapolates", "position-remains"),
+        ticks=READINGS,
+    )
+
+
+def _models(
+    tasks: tuple[str, ...],
+    errors: Float[Array, "seed task encoding"],
+    beyond: Float[Array, "seed task encoding"],
+    learned: Bool[Array, "seed task encoding"],
+) -> Figure:
+    panels = []
+    for t, task in enumerate(tasks):
+        rank = np.full(learned[:, t].shape, np.nan)
+        chosen = learned[:, t]
+        rank[chosen] = rankdata(errors[:, t][chosen], method="ordinal") - 1
+        series = tuple(
+            Series(name, "measured", rank[chosen[:, e], e], beyond[:, t, e][chosen[:, e]], n=1)
+            for e, name in enumerate(ENCODINGS)
+            if chosen[:, e].any()
+        )
+        panels.append(Panel(task, series))
+    most = learned.sum(axis=(0, 2)).max()
+    return Figure(
+        "position-models",
+        "Position code and accuracy, model by model",
+        "Each point is a model that learned its task: how well the probe fitted within reads "
+        "positions beyond (1 is the best of the task's models), and the share of longer examples "
+        "that it answers exactly.",
+        "rank by extrapolated error",
+        "accuracy beyond",
+        tuple(panel for panel in panels if panel.series),
+        claims=("position-extrapolates",),
+        ticks=tuple(str(1 + i) for i in range(most)),
+    )
+
+
+def _correlated(found: Mapping[str, Mapping[str, Measured]]) -> Figure:
+    at = np.arange(float(len(READINGS)))
+    series = []
+    for name in found[READINGS[0]]:
+        numbers = [found[reading][name] for reading in READINGS]
+        if not any(np.isnan(number.value) for number in numbers):
+            value, low, high = (
+                np.array([getattr(number, field) for number in numbers])
+                for field in ("value", "ci_low", "ci_high")
+            )
+            series.append(Series(name, "measured", at, value, low, high, numbers[0].n))
+    return Figure(
+        "position-correlation",
+        "Position code and accuracy beyond the training lengths",
+        "Spearman's correlation between the error of each reading and accuracy beyond, over models "
+        "that learned; bars are 95% intervals over resampled encodings, over tasks for one "
+        "encoding alone. Below 0: the better the code, the better the model on longer examples. "
+        "Within tasks: mean ranks of each task taken off.",
+        "reading",
+        "rank correlation",
+        (Panel("correlation", (line("none", "chance", at, 0.0), *series)),),
+        claims=("position-extrapolates", "position-remains"),
+        ticks=READINGS,
+    )

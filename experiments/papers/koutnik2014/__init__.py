@@ -1,0 +1,1 @@
+"""Koutník et al. 2014: the Clockwork RNN."""

@@ -1,0 +1,222 @@
+"""Which clock tells position at which scale: a Clockwork RNN's modules beside RoPE's frequencies.
+
+Both are fixed ladders of rates, one of periods (Koutnik et al. 2014, arXiv 1402.3511), the other of
+angles per position (Su et al. 2021, arXiv 2104.09864). Position t at scale P is the pair
+sin(2πt/P), cos(2πt/P); how well a linear map reads it is the R² of both together. That the ladders
+resemble each other is an analogy, and the numbers here say how far it goes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from experiments.papers.koutnik2014.waveforms import LENGTH, PERIODS, fit_waveform, stream, waveform
+from nope_interp.errors import UserError
+from nope_interp.models.clockwork import ClockworkRNN
+from nope_interp.models.clockwork_config import POWERS_OF_TWO, ClockworkConfig
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.encodings import RotaryPositions
+from probes.controls import SequenceBootstrap
+from probes.regression import RidgeRegressor
+
+# A ladder as the clocks': each wavelength is twice the one before it, from the 2π that all rotary
+# ladders start at to the 101 that turns three times in a waveform's 320 steps.
+ROTARY = TransformerConfig(1, 10, 1, 1, LENGTH, positions="rotary", rotary_base=32.0)
+WAVELENGTHS = tuple(2 * np.pi * 2**k for k in range(5))
+"""Of the five rotary frequencies, in positions."""
+SCALES = tuple(sorted({*POWERS_OF_TWO[1:], *PERIODS, *WAVELENGTHS}))
+"""In time steps: the clocks' periods, the waveform's and the rotary wavelengths.
+
+Over 320 steps a rate tells a scale only where the two differ by less than one turn in them, so a
+grid that left one ladder's scales out would show that ladder to tell nothing.
+"""
+
+
+@dataclass(frozen=True)
+class ClockDecoding:
+    """Held-out R² of position at each scale from each module, chance 0.
+
+    ci_low and ci_high bound the 95% bootstrap interval over held-out sequences, `n` of them, for
+    one draw of the weights and one fit.
+    """
+
+    periods: tuple[int, ...]
+    scales: tuple[int | float, ...]
+    r2: Float[np.ndarray, "module scale"]
+    ci_low: Float[np.ndarray, "module scale"]
+    ci_high: Float[np.ndarray, "module scale"]
+    n: int
+
+
+@dataclass(frozen=True)
+class ClocksBesideRotary:
+    """A trained Clockwork RNN, the same one before training, and rotary frequencies."""
+
+    trained: ClockDecoding
+    random: ClockDecoding
+    rotary: Float[np.ndarray, "frequency scale"]
+    """A row for each of `WAVELENGTHS`."""
+    nmse: Float[np.ndarray, " step"]
+    """What the network leaves of its waveform, as `fit_waveform` gives it."""
+
+
+def phases(n_steps: int, scales: Sequence[int | float]) -> Float[np.ndarray, "time two_scale"]:
+    """sin(2πt/P) for every scale P, then cos(2πt/P) for every scale.
+
+    Raises:
+        UserError: for no scale, for scales below 2, which faster turns pass for, and for scales of
+            less than two turns, which a slow drift passes for.
+    """
+    if not len(scales) or min(scales) < 2 or max(scales) > n_steps / 2:
+        raise UserError(
+            f"the scales are {tuple(scales)}: give time steps from 2 to {n_steps / 2:g}, for two "
+            f"turns or more."
+        )
+    angles = 2 * np.pi * np.arange(n_steps)[:, None] / np.asarray(scales)
+    return np.concatenate((np.sin(angles), np.cos(angles)), axis=1)
+
+
+def noisy_inputs(
+    n_sequences: int, n_steps: int, *, spread: float = 0.1, seed: int = 0
+) -> Float[Tensor, "sequence time 1"]:
+    """The constant input 1 of a waveform, with normal noise of standard deviation `spread`."""
+    noise = torch.randn(n_sequences, n_steps, 1, generator=stream("noise", seed))
+    return 1 + spread * noise
+
+
+def clock_decoding(
+    model: ClockworkRNN,
+    inputs: Float[Tensor, "sequence time d_in"],
+    scales: Sequence[int | float] = SCALES,
+) -> ClockDecoding:
+    """How well ridge regression on each module's states tells the phase of position at each scale.
+
+    It is fitted on the first three quarters of the sequences and scored on the rest. A module of
+    period T cannot tell times between two ticks apart: at scales that divide T its R² is at most 0,
+    over sequences of whole periods. Whether it tells longer scales depends on its weights, and on
+    inputs whose mean is not 0: W_H and tanh are odd, so that without an offset its mean state, all
+    that a linear map reads of position, is 0 at every time.
+
+    Raises:
+        UserError: for fewer than 8 sequences, inputs that the model refuses, or wrong scales.
+    """
+    n_sequences, n_steps = inputs.shape[:2]
+    if n_sequences < 8:
+        raise UserError(f"there are {n_sequences} sequences: give at least 8, to hold some out.")
+    targets = phases(n_steps, scales)
+    n_fit = n_sequences * 3 // 4
+    with torch.no_grad():
+        cache = model.run_with_cache(inputs)[1]
+    errors = [
+        _squared_errors(cache[f"modules.{module}.hook_hidden"], targets, n_fit)
+        for module in range(len(model.clocks))
+    ]
+    bootstrap = SequenceBootstrap().update(np.concatenate(errors, axis=1))
+    spread = _pair_sums(np.square(targets - targets.mean(axis=0)).sum(axis=0))
+    shape = (len(errors), len(scales))
+
+    def r2(mean_errors: np.ndarray) -> np.ndarray:
+        return 1 - mean_errors / np.tile(spread, len(errors))
+
+    low, high = bootstrap.interval_of(r2)
+    return ClockDecoding(
+        model.config.periods,
+        tuple(scales),
+        bootstrap.value_of(r2).reshape(shape),
+        low.reshape(shape),
+        high.reshape(shape),
+        bootstrap.n,
+    )
+
+
+def rotary_decoding(
+    config: TransformerConfig, n_steps: int = LENGTH, scales: Sequence[int | float] = SCALES
+) -> Float[np.ndarray, "frequency scale"]:
+    """How well each rotary frequency tells the phase of an offset at each scale, in closed form.
+
+    Chunk k of a constant query, rotated by an offset of t positions, is a fixed rotation and
+    stretch of (cos g_k t, sin g_k t). These are the features of a least-squares fit; they are the
+    same in every sequence, so fitted and held-out R² are one.
+
+    Raises:
+        UserError: for a config without rotary positions, a context shorter than `n_steps`, or wrong
+            scales.
+    """
+    if config.positions != "rotary":
+        raise UserError(f"positions are {config.positions!r}: give a config with rotary ones.")
+    if config.n_ctx < n_steps:
+        raise UserError(f"n_ctx is {config.n_ctx}: {n_steps} positions need a longer context.")
+    encoding = RotaryPositions(config)
+    targets = phases(n_steps, scales)
+    centred = targets - targets.mean(axis=0)
+    rows = []
+    for k in range(encoding.cos.shape[1]):
+        chunk = torch.stack((encoding.cos[:n_steps, k], encoding.sin[:n_steps, k]), dim=1)
+        features = chunk.double().numpy()
+        features = features - features.mean(axis=0)
+        left = centred - features @ np.linalg.lstsq(features, centred)[0]
+        rows.append(1 - _pair_sums((left**2).sum(axis=0)) / _pair_sums((centred**2).sum(axis=0)))
+    return np.stack(rows)
+
+
+def clocks_beside_rotary(
+    *,
+    d_hidden: int = 64,
+    n_sequences: int = 64,
+    spread: float = 0.1,
+    epochs: int = 800,
+    learning_rate: float = 3e-2,
+    seed: int = 0,
+    show_progress: bool = True,
+) -> ClocksBesideRotary:
+    """Train a Clockwork RNN on a waveform and lay its clocks beside a rotary head's frequencies.
+
+    The network is read on `noisy_inputs`, before and after training. Ten to twenty seconds at its
+    default size.
+
+    Raises:
+        UserError: for a size that does not fit, as its config does, and no epoch.
+    """
+    if epochs < 1:
+        raise UserError(f"epochs is {epochs}: give at least 1.")
+    model = ClockworkRNN(ClockworkConfig(1, d_hidden, 1, seed=seed))
+    inputs = noisy_inputs(n_sequences, LENGTH, spread=spread, seed=seed)
+    random = clock_decoding(model, inputs)
+    with tqdm(total=epochs, desc="clockwork", unit="epoch", disable=not show_progress) as bar:
+        left = fit_waveform(model, waveform(seed), epochs, learning_rate, bar)
+    return ClocksBesideRotary(
+        trained=clock_decoding(model, inputs),
+        random=random,
+        rotary=rotary_decoding(ROTARY),
+        nmse=left,
+    )
+
+
+def _squared_errors(
+    states: Float[Tensor, "sequence time width"],
+    targets: Float[np.ndarray, "time two_scale"],
+    n_fit: int,
+) -> Float[np.ndarray, "scored scale"]:
+    """Squared errors of held-out sequences, summed over time and over sine and cosine."""
+    features = states.double().cpu().numpy()
+    ridge = RidgeRegressor().fit(
+        rearrange(features[:n_fit], "sequence time width -> (sequence time) width"),
+        np.tile(targets, (n_fit, 1)),
+    )
+    predicted = ridge.predict(
+        rearrange(features[n_fit:], "sequence time width -> (sequence time) width")
+    )
+    by_sequence = rearrange(predicted, "(sequence time) p -> sequence time p", time=len(targets))
+    return _pair_sums(np.square(by_sequence - targets).sum(axis=1))
+
+
+def _pair_sums(values: Float[np.ndarray, "*rows two_scale"]) -> Float[np.ndarray, "*rows scale"]:
+    """What belongs to a scale's sine plus what belongs to its cosine."""
+    sines, cosines = np.split(values, 2, axis=-1)
+    return sines + cosines

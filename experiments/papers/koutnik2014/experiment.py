@@ -1,0 +1,318 @@
+"""Koutnik et al. 2014 (arXiv 1402.3511): a Clockwork RNN against an RNN and an LSTM, its clocks."""
+
+from functools import partial
+
+import numpy as np
+from jaxtyping import Float, Real
+from scipy.stats import spearmanr
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.koutnik2014.clocks import SCALES, WAVELENGTHS, clocks_beside_rotary
+from experiments.papers.koutnik2014.waveforms import (
+    LEARNING_RATES,
+    LENGTH,
+    NETWORKS,
+    best_rate,
+    fit_waveform,
+    make_network,
+    matched_sizes,
+    multiply_adds,
+    nmse_by_rate,
+    tuning_seeds,
+    waveform,
+)
+from experiments.results.findings import (
+    Cells,
+    Figure,
+    Findings,
+    Panel,
+    Series,
+    curve,
+    exactly,
+    ladder,
+    line,
+    over_seeds,
+)
+from nope_interp.models.clockwork import ClockworkRNN
+from nope_interp.models.clockwork_config import POWERS_OF_TWO, ClockworkConfig
+
+_NAMES = {"clockwork": "Clockwork RNN", "rnn": "RNN", "lstm": "LSTM"}
+_MODULES = (1, 2, 4, 8)
+_CHANCE_DRAWS = 2000
+
+
+def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
+    """What each network leaves of a waveform, what a step costs, and which clock tells what."""
+    d_hidden = config.scaled("width", 64, multiple_of=8, least=16)
+    epochs = config.scaled("training", 800)
+    sizes = matched_sizes(d_hidden)
+    titles = {network: f"{_NAMES[network]}, learning rates" for network in NETWORKS}
+    found = cells.side_by_side(
+        {
+            title: partial(_tried, network, sizes[network], epochs)
+            for network, title in titles.items()
+        },
+        tuning_seeds(config.seeds),
+    )
+    tried = {network: found[title]["nmse"] for network, title in titles.items()}
+    rates = {network: best_rate(left) for network, left in tried.items()}
+    peers = ("rnn", "lstm")
+    found = cells.side_by_side(
+        {_NAMES["clockwork"]: partial(_clocks, d_hidden, epochs, rates["clockwork"])}
+        | {
+            _NAMES[peer]: partial(_fitted, peer, sizes[peer], epochs, rates[peer]) for peer in peers
+        },
+        config.seeds,
+    )
+    clocks = found[_NAMES["clockwork"]]
+    curves = {network: found[_NAMES[network]]["nmse"] for network in ("clockwork", *peers)}
+    nmse = {network: left[:, -1] for network, left in curves.items()}
+    weights, work = _costs(d_hidden)
+    periods = np.array(POWERS_OF_TWO)
+    claims = {
+        "parameters": exactly(weights[-1:]),
+        "work": exactly(work[-1:]),
+        "against-rnn": over_seeds(nmse["clockwork"] - nmse["rnn"]),
+        "against-lstm": over_seeds(nmse["clockwork"] - nmse["lstm"]),
+        "clocks": over_seeds(_order_above_controls(periods, clocks["trained"], clocks["random"])),
+        "rotary": exactly(_order(np.array(WAVELENGTHS), clocks["rotary"][:1])),
+    }
+    return Findings(
+        claims,
+        (
+            _cost_figure(weights, work),
+            _waveforms(nmse),
+            _learning(curves, epochs),
+            _tuning(tried),
+            _beside_rotary(clocks),
+        ),
+        setting=f"{len(config.seeds)} waveforms of {LENGTH} samples, {d_hidden} clocked units "
+        f"against {sizes['rnn']} of an RNN and {sizes['lstm']} of an LSTM, {epochs} steps of Adam "
+        "at " + ", ".join(f"{rates[n]:g} ({_NAMES[n]})" for n in NETWORKS),
+        notes=(
+            "NMSE is that of the fit after the same number of steps, not of a continuation; 1 is "
+            "the best constant, and each sine that is missed leaves a quarter.",
+            "The likeness of clocks and rotary frequencies is an analogy. A module that tells a "
+            "long scale as well before training as after it does so by drifting off from its first "
+            "state, not by turning as a rotary frequency does.",
+        ),
+    )
+
+
+def _tried(network: str, size: int, epochs: int, seed: int) -> dict[str, np.ndarray]:
+    return {"nmse": nmse_by_rate(network, size, epochs, seed)}
+
+
+def _fitted(network: str, size: int, epochs: int, rate: float, seed: int) -> dict[str, np.ndarray]:
+    model = make_network(network, size, seed)
+    return {"nmse": fit_waveform(model, waveform(seed), epochs, rate)}
+
+
+def _clocks(d_hidden: int, epochs: int, learning_rate: float, seed: int) -> dict[str, np.ndarray]:
+    both = clocks_beside_rotary(
+        d_hidden=d_hidden,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        seed=seed,
+        show_progress=False,
+    )
+    return {
+        "trained": both.trained.r2,
+        "random": both.random.r2,
+        "rotary": both.rotary,
+        "nmse": both.nmse,
+    }
+
+
+def _costs(
+    d_hidden: int,
+) -> tuple[Float[np.ndarray, " modules"], Float[np.ndarray, " modules"]]:
+    """Recurrent weights, and multiplications with them, as shares of an RNN's of equal width.
+
+    Counted on models whose `_MODULES` modules have periods 1, 2, 4, ...
+    """
+    full = make_network("rnn", d_hidden, seed=0)
+    weights, work = [], []
+    for n_modules in _MODULES:
+        periods = POWERS_OF_TWO[:n_modules]
+        model = ClockworkRNN(ClockworkConfig(1, d_hidden, 1, periods=periods))
+        weights.append(sum(clock.W_H.numel() for clock in model.clocks) / d_hidden**2)
+        work.append(multiply_adds(model, LENGTH) / multiply_adds(full, LENGTH))
+    return np.array(weights), np.array(work)
+
+
+def _cost_figure(
+    weights: Float[np.ndarray, " modules"], work: Float[np.ndarray, " modules"]
+) -> Figure:
+    at = np.arange(len(_MODULES))
+    predicted = [
+        [1 / 2 + 1 / (2 * g) for g in _MODULES],
+        [sum((g - i) / g**2 / 2**i for i in range(g)) for g in _MODULES],
+    ]
+    panels = [
+        Panel(
+            title,
+            (
+                line("an RNN of as many units", "chance", at, 1.0),
+                line(formula, "predicted", at, np.array(expected)),
+                line("counted", "measured", at, counted),
+            ),
+        )
+        for title, formula, expected, counted in (
+            ("recurrent weights", "1/2 + 1/(2g)", predicted[0], weights),
+            ("multiplications per step", "sum over i of (g - i) / (g² 2ⁱ)", predicted[1], work),
+        )
+    ]
+    return Figure(
+        "cost",
+        "What a Clockwork RNN saves",
+        "Share of a simple RNN with as many hidden units, by the number g of equal modules of "
+        f"periods 1, 2, 4, ...; multiplications in the recurrence, mean over {LENGTH} steps. "
+        "Counted, with no interval to have.",
+        "modules",
+        "share",
+        tuple(panels),
+        claims=("parameters", "work"),
+        ticks=tuple(map(str, _MODULES)),
+    )
+
+
+def _waveforms(nmse: dict[str, Float[np.ndarray, " seed"]]) -> Figure:
+    at = np.arange(len(nmse))
+    left = np.stack(list(nmse.values()), axis=1)
+    difference = nmse["clockwork"][:, None] - left
+    return Figure(
+        "waveforms",
+        "What is left of a waveform",
+        "After as many steps, with as many parameters; bars are 95% intervals over seeds. The "
+        "second panel is the difference that the claims are about.",
+        "network",
+        "NMSE",
+        (
+            Panel(
+                "NMSE",
+                (
+                    line("the best constant", "chance", at, 1.0),
+                    curve("mean over seeds", "measured", at, left),
+                ),
+            ),
+            Panel(
+                "Clockwork RNN less this network",
+                (
+                    line("no difference", "chance", at, 0.0),
+                    curve("mean over seeds", "measured", at, difference),
+                ),
+            ),
+        ),
+        claims=("against-rnn", "against-lstm"),
+        ticks=tuple(_NAMES[name] for name in nmse),
+    )
+
+
+def _learning(curves: dict[str, Float[np.ndarray, "seed step"]], epochs: int) -> Figure:
+    steps = ladder(epochs)
+    return Figure(
+        "learning",
+        "How soon it is learnt",
+        "NMSE by the number of steps, mean over seeds with its 95% interval. A curve that still "
+        "falls at the end belongs to a network that more steps would help.",
+        "steps",
+        "NMSE",
+        (
+            Panel(
+                "all networks",
+                (
+                    line("the best constant", "chance", steps, 1.0),
+                    *(
+                        curve(_NAMES[network], "measured", steps, left[:, steps])
+                        for network, left in curves.items()
+                    ),
+                ),
+            ),
+        ),
+        log="x",
+    )
+
+
+def _tuning(tried: dict[str, Float[np.ndarray, "seed rate"]]) -> Figure:
+    rates = np.array(LEARNING_RATES)
+    return Figure(
+        "tuning",
+        "Which learning rate each network is given",
+        "NMSE by learning rate on the waveforms and weights of the tuning seeds, which no claim is "
+        "tested on; each network has the rate of the lowest mean.",
+        "learning rate",
+        "NMSE",
+        tuple(
+            Panel(
+                _NAMES[network],
+                (
+                    line("the best constant", "chance", rates, 1.0),
+                    *(
+                        line(f"tuning seed {nth}", "measured", rates, row)
+                        for nth, row in enumerate(left, start=1)
+                    ),
+                ),
+            )
+            for network, left in tried.items()
+        ),
+        log="x",
+    )
+
+
+def _beside_rotary(clocks: dict[str, np.ndarray]) -> Figure:
+    at = np.arange(len(SCALES))
+
+    def rows(r2: Float[np.ndarray, "row scale"], names: list[str]) -> tuple[Series, ...]:
+        return tuple(line(name, "measured", at, row) for name, row in zip(names, r2, strict=True))
+
+    periods = [f"period {period}" for period in POWERS_OF_TWO]
+    wavelengths = [f"wavelength {wavelength:.3g}" for wavelength in WAVELENGTHS]
+    return Figure(
+        "clocks",
+        "Which clock tells which scale",
+        "R² of the phase of position at each scale, in time steps: from each module's state, "
+        "before and after training, mean over seeds, and from each rotary frequency. The scales "
+        "are the clocks' periods, the waveform's (8, 32, 80, 160) and the rotary wavelengths.",
+        "scale, time steps",
+        "R²",
+        (
+            Panel("modules, trained", rows(clocks["trained"].mean(axis=0), periods)),
+            Panel("modules, before training", rows(clocks["random"].mean(axis=0), periods)),
+            Panel("rotary frequencies", rows(clocks["rotary"][0], wavelengths)),
+        ),
+        claims=("clocks", "rotary"),
+        ticks=tuple(f"{scale:.3g}" for scale in SCALES),
+        heat_about=0.0,
+    )
+
+
+def _order_above_controls(
+    periods: Real[np.ndarray, " module"],
+    trained: Float[np.ndarray, "seed module scale"],
+    random: Float[np.ndarray, "seed module scale"],
+) -> Float[np.ndarray, " seed"]:
+    """By how much `_order` of trained modules exceeds the larger of its two controls.
+
+    What ticks every T steps tells scales from 2T on (Nyquist): slow modules are left with long
+    scales, whatever they learn. The first control is therefore the mean order of modules that pick
+    one of the scales in their reach at random; the second is the same network before training.
+    """
+    reach = np.array(SCALES) >= 2 * periods[:, None]
+    # A module that no scale is in reach of is left out.
+    sees = reach.any(axis=1)
+    drawn = np.random.default_rng(0).random((_CHANCE_DRAWS, *reach.shape))
+    told, untold, chance = (
+        _order(periods[sees], np.where(reach, r2, -np.inf)[:, sees])
+        for r2 in (trained, random, drawn)
+    )
+    return told - np.maximum(untold, chance.mean())
+
+
+def _order(
+    rates: Real[np.ndarray, " clock"], r2: Float[np.ndarray, "row clock scale"]
+) -> Float[np.ndarray, " row"]:
+    """Spearman's correlation, over clocks, of period or wavelength and the scale told best."""
+    told = np.array(SCALES)[r2.argmax(axis=-1)]
+    # Where all clocks tell one scale best, their order says nothing.
+    return np.array([spearmanr(rates, row).statistic if len(set(row)) > 1 else 0.0 for row in told])

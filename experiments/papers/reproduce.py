@@ -1,0 +1,274 @@
+"""Runs what is known of a paper, holds it against its claims, and lists what was found."""
+
+import math
+import time
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, cast
+
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.registry import PAPERS, paper
+from experiments.results.claims import UNDECIDED, Claim, Paper, Verdict
+from experiments.results.findings import Cells, Figure, Findings, Measured, pack, unpack
+from experiments.results.measurements import table, write_arrays, write_table
+from experiments.runs.finished import FinishedRun
+from experiments.runs.folder import RunFolder
+from nope_interp.devices import check_device
+from nope_interp.errors import UserError
+
+CLAIM = "claim"
+NOT_RUN = "not run yet"
+NOT_MEASURED = Measured(math.nan, math.nan, math.nan, 0)
+_NUMBERS = ("value", "ci_low", "ci_high", "n")
+
+
+class Experiment(Protocol):
+    """What every module named for a paper offers."""
+
+    def reproduce(self, config: ReproduceConfig, cells: Cells, device: str) -> Findings: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A claim, what was measured for it, and what its test says."""
+
+    claim: Claim
+    found: Measured
+
+    @property
+    def verdict(self) -> Verdict:
+        """By the claim's test alone."""
+        return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
+
+    @property
+    def said(self) -> str:
+        """The verdict; where the claim was not reproduced, with what came instead."""
+        if self.verdict != "not reproduced":
+            return self.verdict
+        contradicted = self.claim.contradicts(self.found.ci_low, self.found.ci_high)
+        return f"{self.verdict}, {'contradicted' if contradicted else 'uncertain'}"
+
+    @property
+    def difference(self) -> float:
+        """Measured less expected; NaN where the claim is a bound."""
+        return self.found.value - self.claim.expected
+
+
+@dataclass(frozen=True)
+class Reproduction(FinishedRun):
+    """A finished run: each claim's outcome, the curves behind it, and the page that shows them."""
+
+    experiment: ClassVar[str] = "reproduce"
+    needs_info: ClassVar[Set[str]] = frozenset(
+        {"paper", "setting", "figures", "notes", "config", "command"}
+    )
+
+    @property
+    def paper(self) -> Paper:
+        """What was reproduced."""
+        return paper(self.info["paper"])
+
+    @property
+    def config(self) -> ReproduceConfig:
+        """How it was run."""
+        return ReproduceConfig.from_dict(self.info["config"])
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """One for each claim of the paper, in its order; tests are those of today's registry."""
+        rows = self.measurements[self.measurements["probe"] == CLAIM].to_dict("records")
+        found = {str(row["metric"]): Measured(*(row[name] for name in _NUMBERS)) for row in rows}
+        return [Outcome(claim, found.get(claim.id, NOT_MEASURED)) for claim in self.paper.claims]
+
+    @property
+    def claims(self) -> pd.DataFrame:
+        """The outcomes as a table: claim, status, value, interval, expected, difference, test."""
+        return pd.DataFrame([_row_of(o.claim, o) for o in self.outcomes])
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The curves behind the outcomes."""
+        return unpack(self.info["figures"], self.arrays)
+
+    @property
+    def headline(self) -> str:
+        """How many claims were reproduced, and which were not: contradicted, or uncertain, where
+        the interval crosses a bound; or not measured, and what the run was not given for it."""
+        given = {"--preset": self.config.preset, "--model": self.config.model}
+        told: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            said, needs = outcome.said, outcome.claim.needs
+            if said == "not measured" and given[needs.split()[0]] is None:
+                said += f", needs {needs}"
+            told.setdefault(said, []).append(outcome.claim.id)
+        reproduced = told.pop("reproduced", [])
+        parts = [f"{len(reproduced)} of {len(self.outcomes)} claims are reproduced"]
+        parts += [f"{said}: {', '.join(ids)}" for said, ids in sorted(told.items())]
+        return "; ".join(parts) + "."
+
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+        from experiments.report.reproduce_page import render_reproduction
+
+        return render_reproduction(self)
+
+
+def reproduce(
+    config: ReproduceConfig,
+    *,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    show_progress: bool = True,
+) -> Reproduction:
+    """Reproduce a paper, or go on with a run that was interrupted, or read one that is finished.
+
+    Args:
+        config: which paper, how many seeds, at what size.
+        out: the folder that run folders are made in.
+        device: a torch device; only papers marked `on_device` run elsewhere than on the CPU.
+        show_progress: draw a bar on standard error.
+
+    Raises UserError for a device that the experiment does not run on, sizes that do not fit, and
+    an unwritable `out`.
+    """
+    check_runs_on(config, device)
+    check_device(device)
+    run = RunFolder.of(Path(out), config).begin(config)
+    return Reproduction.made_in(run, lambda: _run(config, run, device, show_progress))
+
+
+def check_runs_on(config: ReproduceConfig, device: str) -> None:
+    """Raise UserError for a device that the paper's experiment does not run on."""
+    if device != "cpu" and not config.paper.on_device:
+        raise UserError(f"{config.name} runs on the CPU: leave the device {device!r} out.")
+
+
+def listing(out: Path | str = "runs") -> pd.DataFrame:
+    """Every paper and claim, and what a finished run in `out` says of it: of those that could test
+    it the newest, and one at the default sizes or larger before any smaller one.
+
+    Returns the columns of `Reproduction.claims` with `paper` before and `run`, the folder, after
+    them; the status is "not run yet" where there is no run. A run that is damaged counts as none.
+    """
+    rows = []
+    for found in PAPERS.values():
+        runs = _best_first(Path(out), found.name)
+        for claim in found.claims:
+            shown = _outcome_in(runs, claim)
+            run, outcome = shown or (None, None)
+            size = "" if run is None else " ".join(run.config.size_options)
+            where = "" if run is None else str(run.folder)
+            told = {**_row_of(claim, outcome), "size": size, "run": where}
+            rows.append({"paper": found.name, **told})
+    return pd.DataFrame(rows)
+
+
+def _outcome_in(runs: list[Reproduction], claim: Claim) -> tuple[Reproduction, Outcome] | None:
+    """Of the first run that could test the claim, or else of the first."""
+    found = [(run, o) for run in runs for o in run.outcomes if o.claim.id == claim.id]
+    tested = [(run, o) for run, o in found if o.verdict not in UNDECIDED]
+    return next(iter(tested or found), None)
+
+
+def _row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
+    shown = Outcome(claim, NOT_MEASURED) if outcome is None else outcome
+    return {
+        "claim": claim.id,
+        "status": NOT_RUN if outcome is None else outcome.verdict,
+        "value": shown.found.value,
+        "ci_low": shown.found.ci_low,
+        "ci_high": shown.found.ci_high,
+        "expected": claim.expected,
+        "difference": shown.difference,
+        "test": claim.test,
+    }
+
+
+def _best_first(out: Path, name: str) -> list[Reproduction]:
+    """Finished runs, those smaller than by default last, each kind from the newest on."""
+    folders = [folder for folder in out.glob(f"reproduce-{name}-*") if RunFolder(folder).finished]
+    whole: list[Reproduction] = []
+    reduced: list[Reproduction] = []
+    for folder in sorted(folders, key=lambda f: RunFolder(f).info.stat().st_mtime, reverse=True):
+        try:
+            run = Reproduction.load(folder)
+            (reduced if run.config.reduced else whole).append(run)
+        except UserError:
+            continue
+    return whole + reduced
+
+
+def _run(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bool) -> None:
+    began = time.monotonic()
+    module = import_module(f"experiments.papers.{config.name}.experiment")
+    with tqdm(desc=config.name, unit="part", disable=not show_progress) as bar:
+
+        def advance(title: str) -> None:
+            bar.set_description(f"{config.name}: {title}")
+            bar.update()
+
+        experiment = cast(Experiment, module)
+        # Another device is shared by all of its models and kept busy by one.
+        at_once = torch.get_num_threads() if device == "cpu" else 1
+        findings = experiment.reproduce(config, Cells(run.cells, advance, at_once), device)
+    for id in findings.claims:
+        config.paper.claim(id)
+    words, arrays = pack(findings.figures)
+    write_arrays(arrays, run.arrays)
+    write_table(table(_rows(config, findings)), run.measurements)
+    facts = {
+        "paper": config.name,
+        "setting": findings.setting,
+        "figures": words,
+        "notes": list(findings.notes),
+    }
+    run.finish(facts, config, time.monotonic() - began)
+
+
+def _rows(config: ReproduceConfig, findings: Findings) -> Iterator[dict[str, Any]]:
+    """A row for each claim, then one for each point of each curve.
+
+    A figure is the site, a panel the variant, a curve the probe; no row belongs to one layer (-1).
+    """
+    common = {
+        "experiment": config.experiment,
+        "model": config.name,
+        "positions": "intact",
+        "tokens": "",
+        "begin_token": False,
+        "seed": config.seed,
+        "step": pd.NA,
+        "layer": -1,
+        "head": pd.NA,
+        "control": "",
+    }
+    for id, found in findings.claims.items():
+        yield (
+            common
+            | {"variant": "", "site": "", "probe": CLAIM, "metric": id, **vars(found)}
+            | {"chance": math.nan}
+        )
+    for figure in findings.figures:
+        for panel in figure.panels:
+            for series in panel.series:
+                where = {"variant": panel.title, "site": figure.id, "probe": series.name}
+                for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
+                    at = figure.ticks[int(x)] if figure.ticks else f"{x:g}"
+                    yield (
+                        common
+                        | where
+                        | {
+                            "metric": f"{figure.y} at {figure.x} {at}",
+                            "value": y,
+                            "ci_low": math.nan if series.low is None else series.low[i],
+                            "ci_high": math.nan if series.high is None else series.high[i],
+                            "chance": math.nan,
+                            "n": series.n,
+                        }
+                    )

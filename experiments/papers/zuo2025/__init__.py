@@ -1,0 +1,1 @@
+"""Zuo et al. 2025: position in the similarity of nearby embeddings."""

@@ -1,0 +1,127 @@
+"""What is read of the rows of a model, and of one in training: adjacency scores, mean cosines and
+variances."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from experiments.papers.answering import accuracies, trained_to_answer
+from experiments.papers.zuo2025.presets import Preset
+from experiments.results.findings import slope
+from nope_interp.models.checkpoints import bidirectional_twin
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.sites import hook_name
+from nope_interp.streams import stream
+from probes.similarity import adjacency_a, adjacency_b, adjacency_c, cosine_similarity
+from probes.variance import row_variance
+
+Array = np.ndarray
+
+SCORES = {"A": adjacency_a, "B": adjacency_b, "C": adjacency_c}
+_SITES = {
+    "attn_out": "attention",
+    "resid_mid": "after it",
+    "mlp_out": "MLP",
+    "resid_post": "block",
+}
+# The embedding, then four sites of three layers.
+PLACES = (
+    "embedding",
+    *(f"{layer} {site}" for layer in ("first", "middle", "last") for site in _SITES.values()),
+)
+
+
+def read_rows(
+    model: HookedTransformer, tokens: Int[Tensor, "sequence pos"], *, first: int = 0
+) -> dict[str, Array]:
+    """Means over sequences, of rows from position `first` on.
+
+    * places [place score], blocks [layer score]: scores A, B, C at `PLACES` and after every block.
+    * cosines [place pos pos]: matrices at `PLACES`.
+    * variance [layer pos]: of a row's components, after every block.
+    """
+    n_layers = model.config.n_layers
+    places = _hooks(n_layers)
+    blocks = [hook_name(layer, "resid_post") for layer in range(n_layers)]
+    scores: dict[str, Float[Array, " score"]] = {}
+    matrices: dict[str, Float[Array, "pos pos"]] = {}
+    variances: dict[str, Float[Array, " pos"]] = {}
+
+    def listen(activations: Tensor, name: str) -> None:
+        rows = activations[:, first:]
+        cosines = cosine_similarity(rows).cpu()
+        matrices[name] = cosines.mean(dim=0).numpy()
+        scores[name] = np.array([score(cosines).mean().item() for score in SCORES.values()])
+        variances[name] = row_variance(rows).mean(dim=0).cpu().numpy()
+
+    names = dict.fromkeys([*places, *blocks])
+    listeners = {name: partial(listen, name=name) for name in names}
+    stream(model, tokens, listeners, batch_size=len(tokens))
+    return {
+        "places": np.stack([scores[name] for name in places]),
+        "blocks": np.stack([scores[name] for name in blocks]),
+        "cosines": np.stack([matrices[name] for name in places]),
+        "variance": np.stack([variances[name] for name in blocks]),
+    }
+
+
+def _hooks(n_layers: int) -> list[str]:
+    """The hooks of `PLACES`: layers first, middle and last."""
+    layers = (0, (n_layers - 1) // 2, n_layers - 1)
+    return [hook_name(0, "resid_pre")] + [
+        hook_name(layer, site) for layer in layers for site in _SITES
+    ]
+
+
+def read_through_training(
+    preset: Preset, name: str, changes: Mapping[str, Any], steps: int, device: str, seed: int
+) -> dict[str, Array]:
+    """What is read of a model of the preset's sizes, with `changes`, that is trained on the task of
+    that name, at each of `watched_steps`. Position 0, the begin token's, is left out.
+
+    * accuracy [step]: share of held-out prompts answered, mean over the training lengths.
+    * places [step place score], blocks [step layer score], variance [step layer pos]: as in
+      `read_rows`; and the same of the same weights without the causal mask, as unmasked_places,
+      unmasked_blocks and unmasked_variance.
+    """
+    task, tokens = preset.task(name), preset.read_on(name, seed)
+    states: list[dict[str, Array]] = []
+
+    def watch(step: int, model: HookedTransformer) -> None:
+        accuracy = accuracies(model, task, preset.n_scored, "validation", seed).mean()
+        states.append({"accuracy": np.array(accuracy), **_with_and_without_mask(model, tokens)})
+
+    sizes = replace(preset.sizes, model={**preset.sizes.model, **changes})
+    trained_to_answer(task, sizes, steps=steps, seed=seed, watch=watch, device=device)
+    return {what: np.stack([state[what] for state in states]) for what in states[0]}
+
+
+def _with_and_without_mask(
+    model: HookedTransformer, tokens: Int[Tensor, "sequence pos"]
+) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for prefix, read in (("", model), ("unmasked_", bidirectional_twin(model))):
+        rows = read_rows(read, tokens, first=1)
+        found |= {f"{prefix}{what}": rows[what] for what in ("places", "blocks", "variance")}
+    return found
+
+
+def above_unmasked(cell: Mapping[str, Array]) -> Float[Array, "seed step layer"]:
+    """Adjacency A after each block less that of the same weights without the causal mask, of what
+    `read_through_training` gave for each seed."""
+    return cell["blocks"][..., 0] - cell["unmasked_blocks"][..., 0]
+
+
+def variance_trend(variance: Float[Array, "*rows pos"]) -> Float[Array, "*rows"]:
+    """How the variance of rows falls with position: the slope of its logarithm over that of the
+    number of tokens seen, by least squares.
+
+    The rows are those of positions 1, 2, ..., which see 2, 3, ... tokens. The law of Chi et al.
+    2023, 1/m after m tokens, is -1; variances that know no position are 0.
+    """
+    return slope(np.arange(2, variance.shape[-1] + 2), variance)

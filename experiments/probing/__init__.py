@@ -1,0 +1,1 @@
+"""Every probe at every site of one model variant, in one stream."""

@@ -1,0 +1,79 @@
+"""One held-out sequence, token by token: what the linear probe reads, and who attends to whom."""
+
+from typing import Any
+
+import numpy as np
+from einops import rearrange
+from jaxtyping import Int
+from torch import Tensor
+
+from experiments.probing.measure import FIRST_POSITION, Place, Reading
+from experiments.variants.variants import Subject
+from nope_interp.sites import hook_name
+from nope_interp.streams import Listener, stream
+from probes.regression import LinearProbe
+
+# Attention views of longer sequences are unreadable, and their pages heavy.
+LONGEST = 64
+
+_PREFIX = "example"
+
+
+def example_strings(subject: Subject, tokens: Int[Tensor, " pos"]) -> list[str]:
+    """Each token as text."""
+    return [subject.tokenizer.decode([token]) for token in tokens.tolist()]
+
+
+def example_arrays(
+    subject: Subject, reading: Reading, tokens: Int[Tensor, " pos"]
+) -> dict[str, np.ndarray]:
+    """Predicted positions `[pos]` at each place of the residual stream, patterns of each layer.
+
+    Keys are `example/variant/prediction/place` and `example/variant/pattern/layer`.
+    """
+    found: dict[str, np.ndarray] = {}
+    listeners: dict[str, Listener] = {}
+    for place, probes in reading.probes.items():
+        if place.site.startswith("resid"):
+            key = f"{_PREFIX}/{subject.variant}/prediction/{_label(place)}"
+            linear = next(probe for probe in probes if isinstance(probe, LinearProbe))
+            listeners[hook_name(place.layer, place.site)] = _predictor(linear, found, key)
+    for layer in range(subject.n_layers):
+        key = f"{_PREFIX}/{subject.variant}/pattern/{layer}"
+        listeners[f"blocks.{layer}.attn.hook_pattern"] = _keeper(found, key)
+    stream(subject.model, rearrange(tokens, "pos -> 1 pos"), listeners)
+    return found
+
+
+def example_of(info: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What the report shows of the example: tokens, predictions and patterns by variant."""
+    example: dict[str, Any] = {
+        "tokens": info["example_tokens"],
+        "predictions": {},
+        "patterns": {},
+    }
+    for key, array in arrays.items():
+        if key.startswith(f"{_PREFIX}/"):
+            _, variant, kind, label = key.split("/")
+            # Position 0 was not probed: it has no prediction.
+            values = [None] * FIRST_POSITION + array.tolist() if kind == "prediction" else array
+            example[f"{kind}s"].setdefault(variant, {})[label] = values
+    return example
+
+
+def _label(place: Place) -> str:
+    return "embedding" if place == Place(0, "resid_pre") else f"layer {place.layer} {place.site}"
+
+
+def _predictor(probe: LinearProbe, found: dict[str, np.ndarray], key: str) -> Listener:
+    def listen(activations: Tensor) -> None:
+        found[key] = probe.predict(activations[:, FIRST_POSITION:])[0].astype(np.float32)
+
+    return listen
+
+
+def _keeper(found: dict[str, np.ndarray], key: str) -> Listener:
+    def listen(pattern: Tensor) -> None:
+        found[key] = pattern[0].float().cpu().numpy()
+
+    return listen

@@ -1,0 +1,1 @@
+"""Measurements, and the rules that turn them into words. Knows no torch."""

@@ -1,0 +1,294 @@
+"""What the experiment on a paper brings back: a number for each claim, and the curves behind it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from experiments.results.measurements import read_arrays, write_arrays
+from experiments.runs.processes import side_by_side
+from nope_interp.errors import UserError
+from probes.controls import ArrayFunction, SequenceBootstrap
+
+Kind = Literal["measured", "predicted", "reference", "chance"]
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number with its 95% interval over `n` seeds; NaN where it could not be taken."""
+
+    value: float
+    ci_low: float
+    ci_high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve, `kind` saying how it is drawn; low and high bound its 95% interval over `n` units.
+
+    "predicted" is our formula; a "reference" is what its name says, to hold the others against.
+    Units are seeds, tasks or whatever the figure says; 0 where a line has none.
+    """
+
+    name: str
+    kind: Kind
+    x: Float[Array, " point"]
+    y: Float[Array, " point"]
+    low: Float[Array, " point"] | None = None
+    high: Float[Array, " point"] | None = None
+    n: int = 0
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves on common axes; in a heat map, each one is a row."""
+
+    title: str
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels that show one thing.
+
+    Attributes:
+        id: names it on the page and in the arrays.
+        claims: the claims that it shows.
+        log: which axes are logarithmic: "", "x" or "xy".
+        ticks: names of x = 0, 1, 2, ..., where x is no number.
+        heat_about: draws a heat map, whose colours spread about this value.
+        shaded: marks a range of x.
+    """
+
+    id: str
+    title: str
+    caption: str
+    x: str
+    y: str
+    panels: tuple[Panel, ...]
+    claims: tuple[str, ...] = ()
+    log: str = ""
+    ticks: tuple[str, ...] = ()
+    heat_about: float | None = None
+    shaded: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a run found out. A claim that is missing from `claims` was not testable."""
+
+    claims: dict[str, Measured]
+    figures: tuple[Figure, ...]
+    setting: str
+    notes: tuple[str, ...] = ()
+
+    def and_of(self, other: "Findings") -> "Findings":
+        """What two parts of a run found out."""
+        return Findings(
+            self.claims | other.claims,
+            (*self.figures, *other.figures),
+            f"{self.setting}; {other.setting}",
+            (*self.notes, *other.notes),
+        )
+
+
+class Cells:
+    """The parts of a run, each computed once and kept until the run is finished.
+
+    `at_once` of those that do not depend on each other are computed at a time, in processes.
+    """
+
+    def __init__(self, folder: Path, advance: Callable[[str], object], at_once: int = 1) -> None:
+        self._folder = folder
+        self._advance = advance
+        self._at_once = at_once
+
+    def get(self, title: str, compute: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+        """The arrays of a cell; computed where they are missing or damaged."""
+        self._advance(title)
+        path = self._path(title)
+        try:
+            return read_arrays(path)
+        except UserError:
+            _keep(path, compute)
+            return read_arrays(path)
+
+    def per_seed(
+        self, title: str, seeds: Iterable[int], compute: Callable[[int], dict[str, Array]]
+    ) -> dict[str, Array]:
+        """A cell for each seed; arrays are stacked along a new first axis."""
+        every = {seed: partial(compute, seed) for seed in seeds}
+        return _stacked([self.get(_title(title, seed), get) for seed, get in every.items()])
+
+    def side_by_side(
+        self,
+        computes: Mapping[str, Callable[[int], dict[str, Array]]],
+        seeds: Sequence[int],
+    ) -> dict[str, dict[str, Array]]:
+        """As `per_seed`, for several titles and with all of their cells computed side by side: for
+        what takes long and was given nothing that cannot be sent to another process."""
+        work = {
+            _title(title, seed): partial(compute, seed)
+            for title, compute in computes.items()
+            for seed in seeds
+        }
+        missing = {title: get for title, get in work.items() if not self._has(title)}
+        jobs = [partial(_keep, self._path(title), get) for title, get in missing.items()]
+        for number, _ in side_by_side(jobs, self._at_once):
+            self._advance(list(missing)[number])
+        return {
+            title: _stacked([read_arrays(self._path(_title(title, seed))) for seed in seeds])
+            for title in computes
+        }
+
+    def _has(self, title: str) -> bool:
+        try:
+            read_arrays(self._path(title))
+        except UserError:
+            return False
+        self._advance(title)
+        return True
+
+    def _path(self, title: str) -> Path:
+        return self._folder / f"{title.replace('/', '-')}.safetensors"
+
+
+def _title(title: str, seed: int) -> str:
+    return f"{title}, seed {seed}"
+
+
+def _keep(path: Path, compute: Callable[[], dict[str, Array]]) -> None:
+    write_arrays({name: np.asarray(value) for name, value in compute().items()}, path)
+
+
+def _stacked(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    return {name: np.stack([cell[name] for cell in cells]) for name in cells[0]}
+
+
+def over_seeds(values: Float[Array, "seed *k"], function: ArrayFunction | None = None) -> Measured:
+    """A function of the means over seeds, with its bootstrap interval over them.
+
+    `function` maps rows of means [row k] to [row]; None takes the mean of a single number.
+    """
+    rows = values.reshape(len(values), -1)
+    bootstrap = SequenceBootstrap().update(rows)
+    score = bootstrap.score("", function or (lambda means: means[..., 0]), chance=np.nan)
+    return Measured(score.value, score.ci_low, score.ci_high, score.n)
+
+
+def exactly(values: Iterable[float]) -> Measured:
+    """The largest of numbers that follow from weights exactly: there is nothing to resample."""
+    found = [float(value) for value in values]
+    return Measured(max(found), max(found), max(found), len(found))
+
+
+def curve(name: str, kind: Kind, x: Array, values: Float[Array, "unit point"]) -> Series:
+    """The mean curve over units, such as seeds, with its interval; one alone has none."""
+    x = np.asarray(x, dtype=float)
+    if len(values) == 1:
+        return Series(name, kind, x, np.asarray(values[0], dtype=float), n=1)
+    bootstrap = SequenceBootstrap().update(values)
+    low, high = bootstrap.interval()
+    return Series(name, kind, x, bootstrap.mean(), low, high, bootstrap.n)
+
+
+def line(name: str, kind: Kind, x: Array, y: Array | float) -> Series:
+    """A curve without an interval; a number is drawn as a level."""
+    x = np.asarray(x, dtype=float)
+    return Series(name, kind, x, np.broadcast_to(np.asarray(y, dtype=float), x.shape).copy())
+
+
+def ladder(length: int, points: int = 20) -> np.ndarray:
+    """Whole numbers from 1 to `length`, evenly spread on a logarithmic axis."""
+    return np.unique(np.geomspace(1, length, points).round().astype(int))
+
+
+def chances(n_positions: int) -> tuple[float, float]:
+    """Mean absolute error, in positions, of always the middle and of a uniform guess.
+
+    Near L/4 and L/3, the mean distance from the middle and that of two uniform positions.
+    """
+    at = np.arange(n_positions)
+    return float(np.abs(at - np.median(at)).mean()), float(np.abs(at - at[:, None]).mean())
+
+
+def slope(x: Array, curves: Float[Array, "*rows point"]) -> Float[Array, "*rows"]:
+    """Least-squares slope of log curve over log x."""
+    centred = np.log(x) - np.log(x).mean()
+    return np.log(curves) @ centred / (centred @ centred)
+
+
+def largest_deviation(predicted: Float[Array, " k"]) -> ArrayFunction:
+    """A function of means: the largest of |mean / predicted - 1|."""
+
+    def deviation(means: Array) -> Array:
+        return np.abs(means / predicted - 1).max(axis=-1)
+
+    return deviation
+
+
+_CURVE_ARRAYS = ("x", "y", "low", "high")
+
+
+def pack(figures: Sequence[Figure]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
+    """Figures as JSON-able words and, apart from them, their numbers."""
+    words: list[dict[str, Any]] = []
+    arrays: dict[str, Array] = {}
+    for figure in figures:
+        panels = []
+        for p, panel in enumerate(figure.panels):
+            for s, series in enumerate(panel.series):
+                found = {name: getattr(series, name) for name in _CURVE_ARRAYS}
+                arrays |= {
+                    f"{figure.id}/{p:03}/{s:03}/{name}": np.asarray(array, dtype=np.float64)
+                    for name, array in found.items()
+                    if array is not None
+                }
+            drawn = [{"name": s.name, "kind": s.kind, "n": s.n} for s in panel.series]
+            panels.append({"title": panel.title, "series": drawn})
+        kept = {key: value for key, value in vars(figure).items() if key != "panels"}
+        words.append(kept | {"panels": panels})
+    return words, arrays
+
+
+def unpack(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list[Figure]:
+    """What `pack` made; raises UserError where numbers are missing or words are no figures."""
+    try:
+        return _unpacked(words, arrays)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            "the run's info.json is damaged: delete the run folder and run the command again."
+        ) from error
+
+
+def _unpacked(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list[Figure]:
+    figures = []
+    for figure in words:
+        panels = []
+        for p, panel in enumerate(figure["panels"]):
+            series = []
+            for s, drawn in enumerate(panel["series"]):
+                stem = f"{figure['id']}/{p:03}/{s:03}/"
+                x, y, low, high = (arrays.get(f"{stem}{name}") for name in _CURVE_ARRAYS)
+                if x is None or y is None:
+                    raise UserError(
+                        f"the arrays of the figure {figure['id']!r} are damaged: delete the run "
+                        "folder and run the command again."
+                    )
+                n = drawn.get("n", 0)
+                series.append(Series(drawn["name"], drawn["kind"], x, y, low, high, n))
+            panels.append(Panel(panel["title"], tuple(series)))
+        lists = {key: tuple(figure[key]) for key in ("claims", "ticks")}
+        shaded = figure.get("shaded")
+        figures.append(
+            Figure(
+                **{**figure, **lists, "panels": tuple(panels), "shaded": shaded and tuple(shaded)}
+            )
+        )
+    return figures

@@ -1,0 +1,104 @@
+"""Where a linear probe is at chance in a random NoPE model, and what wakes it: one sentence.
+
+At random initialisation position enters even moments only (variance, cosines), which no linear map
+reads. It becomes linear where a constant that all tokens share survives the averaging of attention
+while everything else shrinks: a begin token (Kazemnejad et al. 2023, Theorem 1), the mean of text
+or of a small vocabulary, the mean that an activation gives to an MLP's output. Our tests take these
+away one by one (`test_linear_probe_at_initialization.py`); the sentence below only tells the
+numbers of the run at hand, and what the tests trace them to.
+"""
+
+import numpy as np
+import pandas as pd
+
+from experiments.results.measurements import intact_readings
+from experiments.results.readability import widened
+
+_MOST_NAMED = 3
+
+
+def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
+    """What the random-init twin's linear probe reads on random tokens; None without such rows.
+
+    Only meant for models without a positional encoding: an encoding is a linear code of its own.
+    """
+    readings = intact_readings(measurements)
+    random_init = readings[
+        (readings["variant"] == "random-init")
+        & (readings["tokens"] == "random")
+        & (readings["metric"] == "mae")
+        & (readings["control"] == "")
+    ]
+    random_init = _widened(random_init)
+    plain = random_init[~random_init["begin_token"]]
+    linear = plain[(plain["probe"] == "linear") & (plain["site"] != "resid_pre")]
+    if linear.empty:
+        return None
+    blind = linear[linear["ci_high"] >= linear["chance"]]
+    said = "In the random-init twin, on uniform random tokens without a begin token, "
+    if blind.empty:
+        said += "the linear probe beats chance at every place after the embedding"
+    else:
+        said += f"the linear probe does not surely beat chance at {_places(blind, len(linear))}"
+        said += _other_probes_there(plain, blind)
+    best = linear.sort_values("value", kind="stable").iloc[0]
+    if best["ci_high"] < best["chance"]:
+        said += (
+            f"; it reads position best at {_place(best)}, {_number(best)}, which this project's "
+            "tests trace to constants that all tokens share (an MLP's mean output, the mean of a "
+            "small vocabulary), as they outlast the averaging of attention"
+        )
+    begun = random_init[random_init["begin_token"] & (random_init["probe"] == "linear")]
+    if not begun.empty:
+        best = begun.sort_values("value", kind="stable").iloc[0]
+        said += (
+            f"; with a begin token, which is a constant by design, its best is {_number(best)} at "
+            f"{_place(best)}"
+        )
+    return f"{said}. Chance is {linear['chance'].iloc[0]:.3g}."
+
+
+def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
+    """What variance alone surely reads where the linear probe reads nothing, if anything."""
+    first = blind.iloc[0]
+    variance = plain[
+        (plain["probe"] == "variance")
+        & (plain["layer"] == first["layer"])
+        & (plain["site"] == first["site"])
+    ]
+    if variance.empty or variance["ci_high"].iloc[0] >= variance["chance"].iloc[0]:
+        return ""
+    return (
+        f", though the variance of a row alone reads it there ({_place(first)}: "
+        f"{_number(variance.iloc[0])}): it is in even moments, which no linear map reads"
+    )
+
+
+def _widened(rows: pd.DataFrame) -> pd.DataFrame:
+    """With intervals that hold for all places of a probe and condition at once, as verdicts do."""
+    n_places = rows.groupby(["probe", "begin_token"], observed=True)["value"].transform("size")
+    numbers = zip(
+        *(rows[name].tolist() for name in ("value", "ci_low", "ci_high", "n")), strict=True
+    )
+    bounds = np.array(
+        [
+            widened(value, low, high, places, n)
+            for (value, low, high, n), places in zip(numbers, n_places.tolist(), strict=True)
+        ]
+    ).reshape(-1, 2)
+    return rows.assign(ci_low=bounds[:, 0], ci_high=bounds[:, 1])
+
+
+def _places(rows: pd.DataFrame, n_all: int) -> str:
+    named = ", ".join(_place(row) for _, row in rows.head(_MOST_NAMED).iterrows())
+    if len(rows) <= _MOST_NAMED:
+        return named
+    return f"{len(rows)} of {n_all} places ({named}, ...)"
+
+
+def _place(row: pd.Series) -> str:
+    return f"layer {row['layer']} {row['site']}"
+
+
+def _number(row: pd.Series) -> str:
+    return f"{row['value']:.3g} positions off [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"

@@ -1,0 +1,172 @@
+"""From numbers to a sentence, by rules stated here and nowhere else.
+
+Each hypothesis has one measure, and a *gain* on it: the share of the chance error removed for
+errors in positions, R\u00b2 for 1/m, the share itself for variance explained. Gains of different
+measures cannot be compared with each other, and are not.
+
+For each hypothesis, variant and condition the best place is named. Because it is the best of many,
+and many are compared, its interval is widened: Bonferroni over all places, variants and conditions
+that the hypothesis was measured at, with Student's tails for the number of sequences. The interval
+speaks of other sequences, not of other draws of the weights. Position is called
+
+- `readable`   where the widened interval's near end is a gain of a tenth or more;
+- `faint`      where the near end is a gain, but not surely a tenth;
+- `unreadable` where the near end is no gain (it may be a loss), and the far end less than a tenth;
+- `undecided`  where the near end is no gain, but the far end a tenth or more;
+- `invalid`    where the shuffled-position control itself gains a tenth, or as much as the near end.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from scipy.stats import t as student
+
+from experiments.results.measurements import intact_readings
+from nope_interp.errors import UserError
+from probes.scores import SHUFFLED
+
+# hypothesis -> (probe, metric, is smaller better)
+HYPOTHESES = {
+    "variance": ("variance", "mae", True),
+    "similarity": ("similarity", "mae", True),
+    "counting": ("counting", "r2", False),
+    "positional vectors": ("positional_vectors", "share", False),
+    "any linear code": ("linear", "mae", True),
+    "two-layer code in the stream": ("two_layer", "mae", True),
+}
+
+# A smaller gain is a trace, not an account of position.
+WORTH_NAMING = 0.1
+
+_UNITS = {
+    "mae": "Error in positions",
+    "r2": "R\u00b2 of 1/m",
+    "share": "Share of held-out variance",
+}
+
+CONDITION = ["variant", "tokens", "begin_token"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one hypothesis comes to: a sentence, and the best place for each variant and condition.
+
+    `rows` have the keys variant, tokens, begin_token, layer, site, metric, value, ci_low, ci_high
+    (widened), chance, gain, n,
+    control_value and verdict.
+    """
+
+    hypothesis: str
+    sentence: str
+    rows: list[dict[str, Any]]
+
+
+def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
+    """One verdict for each hypothesis whose probe read models as they are."""
+    readings = intact_readings(measurements)
+    found = []
+    for hypothesis, (probe, metric, smaller) in HYPOTHESES.items():
+        chosen = readings[(readings["probe"] == probe) & (readings["metric"] == metric)]
+        if chosen.empty:
+            continue
+        n_compared = int((chosen["control"] == "").sum())
+        rows = [
+            _best_place(group, smaller, n_compared)
+            for _, group in chosen.groupby(CONDITION, sort=False, observed=True)
+        ]
+        found.append(Verdict(hypothesis, _sentence(hypothesis, metric, rows), rows))
+    return found
+
+
+def headline(found: list[Verdict]) -> str:
+    """What position can be read from, and where, under the first condition."""
+    rows = [(verdict.hypothesis, row) for verdict in found for row in _first_condition(verdict)]
+    sentences = []
+    for variant in dict.fromkeys(row["variant"] for _, row in rows):
+        own = [(hypothesis, row) for hypothesis, row in rows if row["variant"] == variant]
+        by_word: dict[str, list[str]] = {}
+        for hypothesis, row in own:
+            by_word.setdefault(row["verdict"], []).append(f"{hypothesis} ({_place(row)})")
+        if by_word.keys() == {"unreadable"}:
+            sentences.append(f"In the {variant} model position is unreadable from every signal.")
+            continue
+        said = "; ".join(f"{word} from {', '.join(names)}" for word, names in by_word.items())
+        sentences.append(f"In the {variant} model position is {said}.")
+    return f"On {_condition_words(rows[0][1])}, best place of each signal. {' '.join(sentences)}"
+
+
+def _place(row: dict[str, Any]) -> str:
+    return f"layer {row['layer']} {row['site']}"
+
+
+def _best_place(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str, Any]:
+    rows = [{str(key): cell for key, cell in row.items()} for row in group.to_dict("records")]
+    real = [row for row in rows if row["control"] == ""]
+    pick = min if smaller else max
+    best = pick(real, key=lambda row: row["value"])
+    place = (best["layer"], best["site"])
+    control = [
+        row["value"]
+        for row in rows
+        if row["control"] == SHUFFLED and (row["layer"], row["site"]) == place
+    ]
+    if not control:
+        raise UserError(
+            f"the measurements of {best['probe']} lack their shuffled-position control: run the "
+            "experiment again."
+        )
+    kept = (*CONDITION, "layer", "site", "metric", "value", "chance", "n")
+    low, high = widened(best["value"], best["ci_low"], best["ci_high"], n_compared, best["n"])
+    row = {name: best[name] for name in kept} | {
+        "ci_low": low,
+        "ci_high": high,
+        "gain": gain(best["value"], best["chance"], smaller),
+        "control_value": control[0],
+    }
+    return {**row, "verdict": _word(row, smaller)}
+
+
+def widened(value: float, low: float, high: float, n_compared: int, n: int) -> tuple[float, float]:
+    """A 95% interval, which has Student's tails, stretched to hold for `n_compared` at once."""
+    stretch = float(student.isf(0.025 / n_compared, n - 1) / student.isf(0.025, n - 1))
+    return value - stretch * (value - low), value + stretch * (high - value)
+
+
+def gain(value: float, chance: float, smaller: bool) -> float:
+    """The share of the chance error removed where smaller is better, else what is above chance."""
+    return 1 - value / chance if smaller else value - chance
+
+
+def _word(row: dict[str, Any], smaller: bool) -> str:
+    near, far = sorted(gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
+    control = gain(row["control_value"], row["chance"], smaller)
+    if control >= WORTH_NAMING or 0 < near <= control:
+        return "invalid"
+    if near > 0:
+        return "readable" if near >= WORTH_NAMING else "faint"
+    return "undecided" if far >= WORTH_NAMING else "unreadable"
+
+
+def _first_condition(verdict: Verdict) -> list[dict[str, Any]]:
+    first = (verdict.rows[0]["tokens"], verdict.rows[0]["begin_token"])
+    return [row for row in verdict.rows if (row["tokens"], row["begin_token"]) == first]
+
+
+def _condition_words(row: dict[str, Any]) -> str:
+    kind = "uniform random tokens" if row["tokens"] == "random" else row["tokens"]
+    return f"{kind} {'with' if row['begin_token'] else 'without'} a begin token"
+
+
+def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
+    """Each variant's verdict with its number, interval and place, under the first condition."""
+    first = _first_condition(Verdict(hypothesis, "", rows))
+    parts = [
+        f"{row['verdict']} in {row['variant']} ({row['value']:.3g} "
+        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], {_place(row)})"
+        for row in first
+    ]
+    return (
+        f"Position from {hypothesis}, on {_condition_words(first[0])}: {'; '.join(parts)}. "
+        f"{_UNITS[metric]}, chance {first[0]['chance']:.3g}."
+    )

@@ -1,0 +1,111 @@
+"""A run that is done: its numbers, what they say, and the page that shows them."""
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from experiments.results.measurements import read_arrays, read_table
+from experiments.runs.folder import RunFolder
+from nope_interp.errors import UserError
+from nope_interp.files import write_atomically
+
+Run = TypeVar("Run", bound="FinishedRun")
+
+
+@dataclass(frozen=True)
+class FinishedRun(ABC):
+    """What every experiment returns.
+
+    Attributes:
+        folder: where it was kept.
+        measurements: the tidy table, one number per row.
+        arrays: what figures draw.
+        info: how it was run, JSON-able.
+    """
+
+    experiment: ClassVar[str]
+    needs_info: ClassVar[Set[str]]
+
+    folder: Path
+    measurements: pd.DataFrame
+    arrays: dict[str, np.ndarray]
+    info: dict[str, Any]
+
+    @classmethod
+    def load(cls: type[Run], folder: Path | str) -> Run:
+        """Read a run folder; raises UserError where it is unfinished, damaged, or another's."""
+        run = RunFolder(Path(folder))
+        if not run.finished:
+            raise UserError(
+                f"{str(folder)!r} holds no finished run: run the command that began it."
+            )
+        info = run.read_info()
+        if info["experiment"] != cls.experiment:
+            raise UserError(
+                f"{str(folder)!r} holds a run of {info['experiment']!r}, not of "
+                f"{cls.experiment!r}: draw it with `nope-interp report`."
+            )
+        run.require(info, cls.needs_info)
+        return cls(run.path, read_table(run.measurements), read_arrays(run.arrays), info)
+
+    @classmethod
+    def made_in(cls: type[Run], run: RunFolder, make: Callable[[], None]) -> Run:
+        """The finished run of a folder: made now, gone on with, or read back; its page is drawn.
+
+        The page is drawn every time, so that one that was cut short, or that an older version drew,
+        heals itself.
+        """
+        with run.locked():
+            if run.finished:
+                # One that was killed as soon as it was finished still has them.
+                run.drop_cells()
+            else:
+                try:
+                    make()
+                except UserError:
+                    run.drop_if_empty()
+                    raise
+        found = cls.load(run.path)
+        found.write_report()
+        return found
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """What came out, in a sentence or a few."""
+
+    @abstractmethod
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+
+    def write_report(self, path: Path | str | None = None) -> Path:
+        """Write the report, by default into the run folder; returns its path.
+
+        Raises UserError where it cannot be drawn or written, and by default where a newer version
+        made the run folder.
+        """
+        run = RunFolder(self.folder)
+        if path is None:
+            run.refuse_newer()
+        target = run.report if path is None else Path(path)
+        try:
+            page = self.html()
+        except KeyError as error:
+            raise UserError(
+                f"the files of the run {str(self.folder)!r} do not belong together ({error} is "
+                "missing): delete the run folder and run the command again."
+            ) from error
+        return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook's cell, walled off in a frame of its own."""
+        return (
+            f'<iframe srcdoc="{html.escape(self.html())}" '
+            'style="width:100%;height:900px;border:0" title="nope-interp report"></iframe>'
+        )

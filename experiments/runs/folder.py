@@ -1,0 +1,216 @@
+"""One folder for each run: named for its config, whole or resumable, never computed twice."""
+
+import fcntl
+import hashlib
+import json
+import logging
+import platform
+import shutil
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from experiments.comparison.config import CompareConfig
+from experiments.emergence.config import EmergenceConfig
+from experiments.heads.config import HeadsConfig
+from experiments.papers.config import ReproduceConfig
+from experiments.variants.config import SubjectConfig
+from nope_interp.errors import UserError
+from nope_interp.files import make_folder, read_json, write_json
+
+_LOCK = ".lock"
+_LOG = logging.getLogger(__name__)
+_REPORTED_PACKAGES = ("nope-interp", "torch", "transformer-lens", "transformers", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run keeps its files.
+
+    `config.json` is written first and `info.json` last, so a folder with `info.json` is finished.
+    Cells, the parts of an unfinished run, are kept until then.
+    """
+
+    path: Path
+
+    @classmethod
+    def of(
+        cls,
+        parent: Path,
+        config: CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig,
+    ) -> "RunFolder":
+        """Where under `parent` a config's run is kept, whether it was begun or not.
+
+        A local model or text that has changed on disk is another run.
+        """
+        changing = {"fingerprints": fingerprints(config.model, config.text)}
+        return cls(parent / f"{config.run_name()}-{short_hash(config.to_dict() | changing)}")
+
+    @classmethod
+    def of_training(cls, parent: Path, config: SubjectConfig) -> "RunFolder":
+        """Where under `parent` the model that a config trains is kept; nothing else names it."""
+        known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
+        every = config.to_dict()
+        identity = {name: every[name] for name in known if name in every}
+        identity["fingerprints"] = fingerprints(config.text)
+        name = f"train-{config.transformer.positions}-{config.task}"
+        return cls(parent / f"{name}-{short_hash(identity)}")
+
+    def begin(self, config: SubjectConfig | ReproduceConfig) -> "RunFolder":
+        """Make the folder, or go on in the one begun before.
+
+        `config` is kept in it, so that the run can be made again. Raises UserError where the folder
+        cannot be written to, or was begun by a newer version, whose files are not ours to write.
+        """
+        make_folder(self.path)
+        self.refuse_newer()
+        if not self.config.is_file():
+            kept = {"config": config.to_dict(), "environment": environment()}
+            write_json(self.config, kept)
+        return self
+
+    def refuse_newer(self) -> None:
+        """Raise UserError where a newer version began the run, whose files are not ours to write,
+        and where `config.json` does not say which one did."""
+        if self.config.is_file():
+            refuse_newer(self.config)
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def info(self) -> Path:
+        return self.path / "info.json"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def training_state(self) -> Path:
+        return self.path / "training_state.safetensors"
+
+    def history(self, step: int) -> Path:
+        """Where the model is kept as it was after `step` optimiser steps."""
+        return self.path / "history" / f"step-{step:06}.safetensors"
+
+    @property
+    def measurements(self) -> Path:
+        return self.path / "measurements.parquet"
+
+    @property
+    def arrays(self) -> Path:
+        return self.path / "arrays.safetensors"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def cells(self) -> Path:
+        return self.path / "cells"
+
+    @property
+    def finished(self) -> bool:
+        return self.info.is_file()
+
+    def finish(
+        self, facts: dict[str, Any], config: SubjectConfig | ReproduceConfig, seconds: float
+    ) -> None:
+        """Write `info.json`, with how the run was made, and drop the cells."""
+        how = {
+            "experiment": config.experiment,
+            "config": config.to_dict(),
+            "environment": environment(),
+            "command": config.command(),
+            "seconds": round(seconds, 1),
+        }
+        write_json(self.info, facts | how)
+        self.drop_cells()
+
+    def drop_cells(self) -> None:
+        """Remove the parts of a run that is finished."""
+        shutil.rmtree(self.cells, ignore_errors=True)
+
+    def drop_if_empty(self) -> None:
+        """Remove the folder of a run that was refused before it had computed anything."""
+        files = {path.name for path in self.path.rglob("*") if path.is_file()}
+        if files <= {self.config.name, _LOCK}:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def read_info(self) -> dict[str, Any]:
+        """What was written when the run finished; raises UserError where it is damaged."""
+        try:
+            info = read_json(self.info)
+        except UserError as error:
+            raise UserError(f"{str(error).rstrip('.')}: {self._advice()}") from error
+        self.require(info, {"experiment"})
+        return info
+
+    def require(self, info: Any, keys: Set[str]) -> None:
+        """Raise UserError where a run's info lacks what a report cannot be drawn without."""
+        if not isinstance(info, dict) or not info.keys() >= keys:
+            raise UserError(f"the run's info.json is damaged: {self._advice()}")
+
+    def _advice(self) -> str:
+        return f"delete {str(self.info)!r} and run the command again."
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While it is open, no other process works in this folder; waits for one that does.
+
+        The lock dies with its process, so a killed run leaves none behind.
+        """
+        with (self.path / _LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _LOG.warning("another process makes %s: waiting for it.", self.path)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def short_hash(value: Any) -> str:
+    """Ten hexadecimal digits that stand for a JSON-able value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def environment() -> dict[str, str]:
+    """The versions that a result depends on."""
+    versions = {name: metadata.version(name) for name in _REPORTED_PACKAGES}
+    return {"python": platform.python_version(), "platform": platform.platform(), **versions}
+
+
+def fingerprints(*names: str | None) -> dict[str, str]:
+    """A fingerprint for each of the names that is a local file or folder, by its name."""
+    return {name: fingerprint(Path(name)) for name in names if name and Path(name).exists()}
+
+
+def fingerprint(path: Path) -> str:
+    """Changes when a local model's or text's files do: a hash of their names, sizes and times."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    stats = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
+    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()[:16]
+
+
+def refuse_newer(made: Path) -> None:
+    """Raise UserError where a newer version made the folder of this file, which tells its
+    `environment`, and where it does not say which one did."""
+    try:
+        version = Version(read_json(made)["environment"]["nope-interp"])
+    except (KeyError, TypeError, InvalidVersion) as error:
+        raise UserError(
+            f"{str(made)!r} does not say what made it: delete its folder and run the command again."
+        ) from error
+    own = metadata.version("nope-interp")
+    if version > Version(own):
+        raise UserError(
+            f"{str(made.parent)!r} was made by nope-interp {version}, and this is {own}: install "
+            "that version, or choose another folder to run in."
+        )

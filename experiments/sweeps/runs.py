@@ -1,0 +1,25 @@
+"""Finished runs of any experiment, read back from their folders."""
+
+from pathlib import Path
+
+from experiments.comparison.compare import Comparison
+from experiments.emergence.watch import Emergence
+from experiments.heads.classify import HeadClassification
+from experiments.papers.reproduce import Reproduction
+from experiments.runs.finished import FinishedRun
+from experiments.runs.folder import RunFolder
+from nope_interp.errors import unknown_name
+
+_KINDS: dict[str, type[FinishedRun]] = {
+    kind.experiment: kind for kind in (Comparison, Emergence, HeadClassification, Reproduction)
+}
+
+
+def load_run(folder: Path | str) -> FinishedRun:
+    """The finished run in `folder`; raises UserError where it is unfinished or damaged."""
+    run = RunFolder(Path(folder))
+    # Says so itself where there is none.
+    experiment = run.read_info()["experiment"] if run.finished else Comparison.experiment
+    if experiment not in _KINDS:
+        raise unknown_name("experiment", experiment, _KINDS)
+    return _KINDS[experiment].load(folder)

@@ -1,0 +1,314 @@
+"""Many runs of one experiment, on one machine or on many, that outlive their workers and driver.
+
+A sweep keeps nothing but `sweep.json`, which says what its cells are, and the logs of cells that
+failed. Whether a cell is done is read off its run folder, so a sweep that is started again does
+what is left, whatever ended it: finished cells are not run again, failed ones are.
+"""
+
+import fcntl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
+
+from experiments.results.measurements import COLUMNS, table
+from experiments.runs.folder import RunFolder, environment, refuse_newer, short_hash
+from experiments.sweeps.config import SweepConfig, label
+from experiments.sweeps.registry import Experiment, experiment
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.files import make_folder, read_json, write_json
+
+State = Literal["queued", "running", "done", "failed"]
+
+_CONFIG = "sweep.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep.
+
+    Attributes:
+        number: from 1, in the order of the file.
+        values: what tells it from the others, by dotted key.
+        config: everything it is asked, JSON-able.
+        folder: its run folder.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    config: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        """As messages name it: cell 3 (seed=2, transformer.positions=rotary)."""
+        return label(self.number, self.values)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep on disk, whatever has become of it.
+
+    Attributes:
+        folder: where its `sweep.json` and the logs of failed cells are.
+        experiment: what runs each cell.
+        cells: in the order of the file.
+    """
+
+    folder: Path
+    experiment: Experiment
+    cells: tuple[Cell, ...]
+
+    def log(self, cell: Cell) -> Path:
+        """The file that says why a cell failed."""
+        return self.folder / f"cell-{cell.number:05d}.log"
+
+    def marker(self, cell: Cell) -> Path:
+        """The file that whoever runs a cell holds a lock on."""
+        return self.folder / f"cell-{cell.number:05d}.running"
+
+    def state(self, cell: Cell) -> State:
+        """What has become of a cell, read off its files alone."""
+        if self.experiment.finished(cell.folder):
+            return "done"
+        if _locked(self.marker(cell)):
+            return "running"
+        return "failed" if self.log(cell).is_file() else "queued"
+
+    def states(self) -> dict[int, State]:
+        """The state of every cell, by its number."""
+        return {cell.number: self.state(cell) for cell in self.cells}
+
+    def failed(self) -> list[Cell]:
+        """The cells that have a log to read."""
+        return [cell for cell in self.cells if self.state(cell) == "failed"]
+
+    def summary(self) -> list[dict[str, Any]]:
+        """One entry for each cell, JSON-able: its values, state, run folder, and log or None."""
+        states = self.states()
+        return [
+            {
+                "cell": cell.number,
+                "values": cell.values,
+                "state": states[cell.number],
+                "run": str(cell.folder),
+                "log": str(self.log(cell)) if states[cell.number] == "failed" else None,
+            }
+            for cell in self.cells
+        ]
+
+    def dataset(self) -> ds.Dataset:
+        """The measurements of all finished cells as one table that is read only when it is asked.
+
+        To the columns of every run's table it adds `cell`, the number, and `cell.KEY` for each
+        dotted key of the cells' values; a filter on these leaves the files of other cells unread.
+        Values of mixed kinds are text.
+
+        Raises UserError where the experiment measures nothing, or no cell is finished.
+        """
+        if "info.json" not in self.experiment.last_written:
+            raise UserError(f"{self.experiment.name} measures nothing: sweep compare or probe.")
+        finished = [cell for cell in self.cells if self.state(cell) == "done"]
+        if not finished:
+            raise UserError(f"no cell of {str(self.folder)!r} is finished yet: run the sweep.")
+        measured = pa.Schema.from_pandas(table([]), preserve_index=False).remove_metadata()
+        own = pa.table(_columns(self.cells))
+        schema = pa.schema([*measured, *own.schema])
+        rows = {row["cell"]: row for row in own.to_pylist()}
+        parquet = ds.ParquetFileFormat()
+        fragments = [
+            parquet.make_fragment(
+                str(RunFolder(cell.folder).measurements),
+                filesystem=LocalFileSystem(),
+                partition_expression=_equals(rows[cell.number]),
+            )
+            for cell in finished
+        ]
+        return ds.FileSystemDataset(fragments, schema, parquet)
+
+    def measurements(self, *columns: str, where: pc.Expression | None = None) -> pd.DataFrame:
+        """Some columns, or all, of the rows that `where` picks, over all finished cells.
+
+        Example:
+            >>> sweep.measurements("cell.seed", "layer", "value", where=pc.field("metric") == "mae")
+
+        Raises UserError as `dataset` does, for an unknown column, and for damaged measurements.
+        """
+        dataset = self.dataset()
+        for column in columns:
+            if column not in dataset.schema.names:
+                raise unknown_name("column", column, dataset.schema.names)
+        try:
+            # Of ten thousand files the metadata alone would fill half a gigabyte.
+            found = dataset.to_table(
+                columns=list(columns) or None, filter=where, cache_metadata=False
+            )
+        except (pa.ArrowException, OSError) as error:
+            why = str(error).splitlines()[0]
+            raise UserError(f"cannot read the sweep {str(self.folder)!r} ({why}).") from error
+        kinds = {name: kind for name, kind in COLUMNS.items() if name in found.column_names}
+        return found.to_pandas().astype(kinds)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While it is open, no other process runs this sweep; raises UserError where one does.
+
+        The lock dies with its process, so a killed sweep leaves none behind.
+        """
+        with (self.folder / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"the sweep {str(self.folder)!r} is being run by another process: wait for it, "
+                    "or stop it."
+                ) from None
+            yield
+
+
+def run_sweep(
+    config: SweepConfig | Path | str,
+    *,
+    out: Path | str = "runs",
+    jobs: int | None = None,
+    ray: str | None = None,
+    gpus_per_cell: float = 0,
+    device: str = "cpu",
+    show_progress: bool = True,
+) -> Sweep:
+    """Run what is left of a sweep: everything, or what an earlier start did not finish.
+
+    Bits are those of each cell's run alone, with as many threads.
+
+    Args:
+        config: the sweep, or its YAML file.
+        out: the folder that run folders, and the sweep's own, are made in; on Ray, one that all
+            machines share.
+        jobs: cells at once; None for one on each core, or as many as the Ray cluster holds.
+        ray: HOST:PORT of a running Ray cluster of which this machine is part; None runs here.
+        gpus_per_cell: GPUs that Ray keeps for each cell; fractions share one.
+        device: a torch device for each cell.
+        show_progress: show a table of cells, or lines where there is no terminal.
+
+    Returns the sweep; cells that failed left a log and did not keep others from running.
+
+    Raises UserError, before anything runs, for cells that cannot be run or are the same run, an
+    unwritable `out`, a device or a cluster that cannot be used, and a sweep that another process is
+    running; afterwards where workers die without a cell to blame, and where a log cannot be kept.
+    """
+    from experiments.runs.ray_cluster import check_answers
+    from experiments.sweeps.progress import shown
+
+    if ray is not None:
+        check_answers(ray)
+    # Loads torch, which takes longer.
+    from experiments.sweeps.workers import check_cells, run_all, sweep_pool
+
+    if not isinstance(config, SweepConfig):
+        config = SweepConfig.read(Path(config))
+    check_cells(config, device, here=ray is None)
+    pool = sweep_pool(len(config.cells), jobs, ray, gpus_per_cell, device)
+    sweep = _begin(config, Path(out))
+    with sweep.locked():
+        left = [cell for cell in sweep.cells if sweep.state(cell) != "done"]
+        for cell in left:
+            sweep.log(cell).unlink(missing_ok=True)
+            sweep.marker(cell).unlink(missing_ok=True)  # a killed sweep's are no one's now
+        if left:
+            with shown(sweep) if show_progress else _nothing_shown():
+                run_all(sweep, left, pool, device)
+    return sweep
+
+
+def read_sweep(folder: Path | str) -> Sweep:
+    """The sweep of a folder that `run_sweep` made; raises UserError where there is none."""
+    folder = Path(folder)
+    found = read_json(folder / _CONFIG)
+    try:
+        cells = tuple(
+            Cell(number, cell["values"], cell["config"], folder.parent / cell["folder"])
+            for number, cell in enumerate(found["cells"], start=1)
+        )
+        return Sweep(folder, experiment(found["experiment"]), cells)
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{str(folder / _CONFIG)!r} is damaged: delete it and run the sweep again."
+        ) from error
+
+
+def _begin(config: SweepConfig, out: Path) -> Sweep:
+    """The folder of a sweep, with what its cells are."""
+    kind = config.experiment
+    folders = [kind.folder(out, cell.config) for cell in config.cells]
+    _refuse_twins(config, folders)
+    cells = [
+        {"values": cell.values, "config": cell.config.to_dict(), "folder": run.path.name}
+        for cell, run in zip(config.cells, folders, strict=True)
+    ]
+    asked = {"experiment": kind.name, "cells": cells}
+    folder = make_folder(out / f"sweep-{config.name}-{short_hash(asked)}")
+    if (folder / _CONFIG).is_file():
+        refuse_newer(folder / _CONFIG)
+    else:
+        write_json(folder / _CONFIG, {**asked, "environment": environment()})
+    return read_sweep(folder)
+
+
+def _refuse_twins(config: SweepConfig, folders: list[RunFolder]) -> None:
+    first: dict[Path, str] = {}
+    for cell, run in zip(config.cells, folders, strict=True):
+        if run.path in first:
+            raise UserError(f"{first[run.path]} and {cell.label} are the same run: leave one out.")
+        first[run.path] = cell.label
+
+
+def _locked(path: Path) -> bool:
+    """Whether a living process holds the lock on a file."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+
+
+def _columns(cells: tuple[Cell, ...]) -> dict[str, pa.Array]:
+    """The cells' numbers and values as columns; a key that a cell lacks is null there."""
+    keys = dict.fromkeys(key for cell in cells for key in cell.values)
+    columns = {"cell": pa.array([cell.number for cell in cells], pa.int64())}
+    for key in keys:
+        values = [cell.values.get(key) for cell in cells]
+        columns[f"cell.{key}"] = _column(values)
+    return columns
+
+
+def _column(values: list[Any]) -> pa.Array:
+    kinds = {type(value) for value in values} - {type(None)}
+    if kinds <= {int, float} or (len(kinds) == 1 and kinds <= {bool, str}):
+        # Too large an integer for 64 bits, or for a float without loss, becomes text below.
+        with suppress(pa.ArrowException, OverflowError):
+            return pa.array(values, pa.float64() if float in kinds else None)
+    return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def _equals(row: Mapping[str, Any]) -> pc.Expression:
+    """What is known of every row of a cell, so that its columns need no file."""
+    known = pc.scalar(True)
+    for name, value in row.items():
+        column = pc.field(name)
+        known &= column.is_null() if value is None else column == value
+    return known
+
+
+@contextmanager
+def _nothing_shown() -> Iterator[None]:
+    yield

@@ -1,0 +1,214 @@
+"""Runs the cells of a sweep through joblib, in processes here or on a Ray cluster.
+
+A worker that dies takes its pool with it: joblib gives up all of its cells. They are then given to
+a new pool, and how often each was running when a worker died is counted: after the second time a
+cell runs alone, so that the third is its own doing and it is failed.
+"""
+
+import fcntl
+import os
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from joblib import cpu_count
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.reproduce import check_runs_on
+from experiments.runs.workers import Pool, WorkerDied, pool_of, settle
+from experiments.sweeps.config import SweepConfig
+from experiments.sweeps.registry import Experiment, ExperimentConfig
+from experiments.sweeps.sweep import Cell, Sweep
+from experiments.variants.config import SubjectConfig
+from experiments.variants.train import check_training
+from nope_interp.devices import check_device
+from nope_interp.errors import UserError
+from nope_interp.files import write_atomically
+from nope_interp.tasks.registry import Task, make_task
+from nope_interp.tasks.text import read_text
+from probes.errors import ProbeError
+
+MOST_DEATHS = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell with everything that a process on another machine needs to run it."""
+
+    experiment: Experiment
+    cell: Cell
+    marker: Path
+    log: Path
+    device: str
+    threads: int
+    working_folder: Path
+    parent: int | None
+
+
+def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> None:
+    """Run the cells until each is done or has a log.
+
+    Raises UserError where a log cannot be written, and where workers die before they run anything.
+    """
+    left = [_job(sweep, cell, pool, device) for cell in cells]
+    deaths: Counter[int] = Counter()
+    in_vain = 0
+    while left:
+        together = [job for job in left if deaths[job.cell.number] < MOST_DEATHS - 1]
+        batch, at_once = (together, pool.at_once) if together else (left[:1], 1)
+        try:
+            said = pool.run(run_cell, batch, at_once)
+        except WorkerDied as error:
+            running = [job for job in batch if _abandoned(job)]
+            for job in running:
+                deaths[job.cell.number] += 1
+                if deaths[job.cell.number] >= MOST_DEATHS:
+                    _write_log(
+                        job, f"its worker died {MOST_DEATHS} times while running it; {error}"
+                    )
+            before = len(left)
+            left = [job for job in left if sweep.state(job.cell) not in ("done", "failed")]
+            in_vain = 0 if running or len(left) < before else in_vain + 1
+            if in_vain == MOST_DEATHS:
+                raise UserError(
+                    f"the workers die before they run anything ({error}): give them more memory, "
+                    "or fewer --jobs."
+                ) from error
+        else:
+            ran = {job.cell.number for job in batch}
+            left = [job for job in left if job.cell.number not in ran]
+            for job, why in zip(batch, said, strict=True):
+                if why is not None and not job.log.is_file():
+                    _write_log(job, why)
+
+
+def run_cell(job: Job) -> str | None:
+    """Run a cell in this process; why it failed, which its log says too, or None."""
+    try:
+        settle(job.threads, job.working_folder, job.parent)
+        with _marked(job.marker):
+            config = job.experiment.read(job.cell.config)
+            job.experiment.run(config, job.cell.folder.parent, job.device)
+        if not job.experiment.finished(job.cell.folder):
+            raise UserError(
+                f"{job.cell.folder.name} is not there: the model or the text has changed since the "
+                "sweep began, so begin it again."
+            )
+    except (UserError, ProbeError) as error:
+        return _kept(job, str(error))
+    # A library that leaves the process would take the other cells with it.
+    except (Exception, SystemExit):
+        return _kept(job, traceback.format_exc())
+    return None
+
+
+def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
+    """Raise UserError for a device not `here`, and for a cell whose model cannot be trained, whose
+    model or text is a file that is not there, or whose paper does not run on the device."""
+    if here and device != "auto":
+        check_device(device)
+    # Most cells share one task and one text.
+    made, check_text = cache(make_task), cache(_check_text)
+    for cell in config.cells:
+        try:
+            _check_files(cell.config, check_text)
+            if isinstance(cell.config, ReproduceConfig):
+                check_runs_on(cell.config, device)
+            elif cell.config.model is None:
+                _check_training(cell.config, made)
+        except UserError as error:
+            raise UserError(f"{cell.label}: {error}") from error
+
+
+def sweep_pool(
+    n_cells: int, jobs: int | None, ray: str | None, gpus_per_cell: float, device: str
+) -> Pool:
+    """The pool that these options ask for; no larger than all cells of the sweep need.
+
+    Raises UserError for numbers that make no sense and a cluster that cannot be used.
+    """
+    if jobs is not None and jobs < 1:
+        raise UserError(f"jobs is {jobs}: give at least 1.")
+    if not gpus_per_cell >= 0:
+        raise UserError(f"GPUs per cell are {gpus_per_cell:g}: give 0 or more.")
+    if ray is not None:
+        if gpus_per_cell and not device.startswith("cuda"):
+            raise UserError(f"GPUs are kept for cells on the device {device!r}: add --device cuda.")
+        return pool_of(min(jobs or n_cells, n_cells), ray, gpus_per_cell)
+    if gpus_per_cell:
+        raise UserError("GPUs per cell are for Ray: add --ray HOST:PORT, or leave them out.")
+    # A number of threads can change last digits: the same for what is left as for the whole.
+    return pool_of(min(jobs or cpu_count(), n_cells), None)
+
+
+def _check_files(config: ExperimentConfig, check_text: Callable[[str], None]) -> None:
+    model = config.model
+    if model is not None and _is_path(model) and not Path(model).exists():
+        raise UserError(f"there is no model {model!r}: check the path.")
+    if config.text is not None:
+        check_text(config.text)
+
+
+def _is_path(model: str) -> bool:
+    """Whether it can be no name of a hub."""
+    ours = model.endswith((".safetensors", ".gguf"))
+    return ours or model.startswith((".", "/")) or model.count("/") > 1
+
+
+def _check_text(text: str) -> None:
+    read_text(Path(text))
+
+
+def _check_training(config: SubjectConfig, made: Callable[..., Task]) -> None:
+    task = made(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
+    check_training(config, task)
+
+
+def _job(sweep: Sweep, cell: Cell, pool: Pool, device: str) -> Job:
+    here = Path.cwd()
+    placed = Cell(cell.number, cell.values, cell.config, here / cell.folder)
+    marker, log = here / sweep.marker(cell), here / sweep.log(cell)
+    return Job(sweep.experiment, placed, marker, log, device, pool.threads, here, pool.parent)
+
+
+@contextmanager
+def _marked(path: Path) -> Iterator[None]:
+    """While it is open, a locked file says that this process runs a cell.
+
+    The lock dies with the process: a file without one is what a killed worker leaves.
+    """
+    with path.open("w") as marker:
+        fcntl.flock(marker, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            # A worker that outlives its sweep leaves the file of whoever runs the cell next; on a
+            # shared disk its own may be gone altogether.
+            with suppress(OSError):
+                if os.path.samestat(path.stat(), os.fstat(marker.fileno())):
+                    path.unlink()
+
+
+def _abandoned(job: Job) -> bool:
+    """Whether a worker died while it ran the job; forgets it."""
+    try:
+        job.marker.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _kept(job: Job, why: str) -> str:
+    # On a full disk the log has no room either: whoever asked for the cell says so.
+    with suppress(UserError):
+        _write_log(job, why)
+    return why
+
+
+def _write_log(job: Job, why: str) -> None:
+    text = f"{job.cell.label}:\n{why.rstrip()}\n"
+    write_atomically(job.log, lambda part: part.write_text(text, encoding="utf-8"))

@@ -1,0 +1,1 @@
+"""Which model variants an experiment reads, and on which tokens."""

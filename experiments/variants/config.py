@@ -1,0 +1,182 @@
+"""Which model an experiment reads, and on which tokens. Imports nothing heavy."""
+
+import dataclasses
+import json
+import re
+import shlex
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, no_type_check
+
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.fields import check_seed, check_types, from_mapping
+from nope_interp.models.config import TransformerConfig
+from nope_interp.tasks.names import TASK_NAMES
+from nope_interp.training.config import TrainingConfig
+
+_DTYPES = ("float32", "bfloat16", "float16")
+_OF_EXAMPLES = ("lengths", "scratchpad")
+
+Config = TypeVar("Config", bound="SubjectConfig")
+
+
+def default_transformer() -> TransformerConfig:
+    """The embedded model: small enough to train in two minutes on two cores.
+
+    257 tokens are the bytes and a begin token. NoPE, pre-norm, GPT-2's initialisation.
+    """
+    return TransformerConfig(n_layers=4, d_model=128, n_heads=4, d_vocab=257, n_ctx=128)
+
+
+@no_type_check  # it checks itself, in sentences
+@dataclass(frozen=True)
+class SubjectConfig:
+    """What every experiment on one model is asked: which model, which tokens, which seed.
+
+    Attributes:
+        model: a hub name, a Hugging Face folder, a GGUF file, or a model.safetensors of ours; None
+            trains `transformer` on `task`.
+        revision: branch, tag or commit of a hub name.
+        dtype: of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
+        task: a name of tasks/names.py; what the model is trained on and read on.
+        text: a UTF-8 file to read instead of Python's own documentation.
+        lengths: the shortest and the longest examples of a task with answers; None for the paper's.
+        scratchpad: the parts of a task's steps that are written down, in any order: see
+            tasks/scratchpad.py; None for the answer alone.
+        transformer: the model to train where `model` is None.
+        training: how it is trained.
+        seq_len: tokens in a sequence, begin token included.
+        batch_size: sequences in one forward pass.
+        seed: of tokens, controls, bootstrap, and the random-init twin of a pretrained model.
+    """
+
+    experiment: ClassVar[str]
+    model_option: ClassVar[str] = "--model"
+    least: ClassVar[dict[str, int]] = {"seq_len": 8, "batch_size": 1}
+
+    model: str | None = None
+    revision: str | None = None
+    dtype: str = "float32"
+    task: str = "text"
+    text: str | None = None
+    lengths: tuple[int, int] | None = None
+    scratchpad: tuple[str, ...] | None = None
+    transformer: TransformerConfig = field(default_factory=default_transformer)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    seq_len: int = 128
+    batch_size: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        # JSON and TOML know lists only.
+        for f in dataclasses.fields(self):
+            if isinstance(getattr(self, f.name), list):
+                object.__setattr__(self, f.name, tuple(getattr(self, f.name)))
+        check_types(self, self.experiment)
+        check_seed(self.seed, self.experiment)
+        if self.task not in TASK_NAMES:
+            raise unknown_name("task", self.task, TASK_NAMES)
+        if self.dtype not in _DTYPES:
+            raise unknown_name("dtype", self.dtype, _DTYPES)
+        own = self.model is None or self.model.endswith(".safetensors")
+        if own and (self.revision is not None or self.dtype != "float32"):
+            raise UserError("revision and dtype are for pretrained models: leave them out.")
+        if self.text is not None and self.task != "text":
+            raise UserError(f"the task {self.task!r} reads no text: leave the text out.")
+        self._check_examples()
+        for name, smallest in self.least.items():
+            if getattr(self, name) < smallest:
+                raise UserError(f"{name} is {getattr(self, name)}: use at least {smallest}.")
+        if self.model is None and self.seq_len > self.transformer.n_ctx:
+            raise UserError(
+                f"sequences of {self.seq_len} tokens are longer than the model's context of "
+                f"{self.transformer.n_ctx}: shorten them or raise n_ctx."
+            )
+
+    def _check_examples(self) -> None:
+        for name in _OF_EXAMPLES:
+            if self.task == "text" and getattr(self, name) is not None:
+                raise UserError(
+                    f"the task 'text' has no {name}: name another task, or leave the {name} out."
+                )
+        if self.scratchpad is not None:
+            object.__setattr__(self, "scratchpad", tuple(sorted(set(self.scratchpad))))
+        if self.lengths is not None and (
+            len(self.lengths) != 2 or not 1 <= self.lengths[0] <= self.lengths[1]
+        ):
+            raise UserError(
+                f"lengths are {list(self.lengths)}: give the shortest and the longest, from 1."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; `from_dict` reads it back."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        # Run folders are named for these values: those from before they existed keep their names.
+        for name in _OF_EXAMPLES:
+            if own[name] is None:
+                del own[name]
+        lists = {name: list(value) for name, value in own.items() if isinstance(value, tuple)}
+        nested = {
+            "transformer": self.transformer.to_dict(),
+            "training": self.training.to_dict(),
+        }
+        return own | lists | nested
+
+    @classmethod
+    def from_dict(cls: type[Config], values: Any) -> Config:
+        """Raises UserError for unknown keys, wrong types and values that make no sense."""
+        if not isinstance(values, dict):
+            raise UserError(f"the config is {type(values).__name__}: expected named values.")
+        values = dict(values)
+        if "transformer" in values:
+            sizes = values["transformer"]
+            base = default_transformer().to_dict()
+            merged = {**base, **sizes} if isinstance(sizes, dict) else sizes
+            values["transformer"] = TransformerConfig.from_dict(merged)
+        if "training" in values:
+            values["training"] = from_mapping(TrainingConfig, values["training"], "training")
+        return from_mapping(cls, values, "the config")
+
+    @classmethod
+    def read(cls: type[Config], path: Path) -> Config:
+        """Read a TOML or JSON file, or the config.json of a run folder."""
+        try:
+            text = path.read_text(encoding="utf-8")
+            values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        except OSError as error:
+            raise UserError(
+                f"cannot read the config {str(path)!r} ({error.strerror}): give a TOML or JSON one."
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"the config {str(path)!r} is neither valid TOML nor JSON ({error}): mend it there."
+            ) from error
+        if isinstance(values, dict) and {"config", "environment"} == values.keys():
+            values = values["config"]
+        return cls.from_dict(values)
+
+    def model_name(self) -> str:
+        """The model in a form that a file name can hold."""
+        if self.model is None:
+            return self.transformer.positions
+        path = Path(self.model)
+        # Every model of ours is a model.safetensors: its run folder tells it from the others.
+        name = path.absolute().parent.name if path.name == "model.safetensors" else path.name
+        stem = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
+        return stem[:60] or "model"
+
+    @property
+    def command_name(self) -> str:
+        """The command of `nope-interp` that runs this."""
+        return self.experiment
+
+    def command(self) -> str:
+        """The command line that runs this again, given in the run folder."""
+        options: list[str] = []
+        for option, value in ((self.model_option, self.model), ("--text", self.text)):
+            if value is not None:
+                is_local = Path(value).exists()
+                options += [option, str(Path(value).resolve()) if is_local else value]
+        words = ["nope-interp", self.command_name, *options, "--config", "config.json"]
+        return shlex.join(word for word in words if word)

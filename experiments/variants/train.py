@@ -1,0 +1,111 @@
+"""Train a model and keep it in a run folder of its own."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from experiments.runs.folder import RunFolder
+from experiments.variants.config import SubjectConfig
+from nope_interp.devices import check_device
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import load_model, load_tensors, save_model
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.registry import Task, make_task
+from nope_interp.training.train import check_trainable, watched_steps
+from nope_interp.training.train import train as train_model
+
+
+def train(
+    config: SubjectConfig,
+    *,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    show_progress: bool = True,
+) -> Path:
+    """The path of the trained `model.safetensors`; a finished training is not run again.
+
+    Only what the config says of its task, `transformer` and `training` matter here. Raises
+    UserError for a config that cannot be trained and an unwritable `out`.
+    """
+    check_device(device)
+    run = RunFolder.of_training(Path(out), config).begin(config)
+    with run.locked():
+        trained_model(config, run, device, show_progress)
+    return run.model
+
+
+def trained_model(
+    config: SubjectConfig,
+    run: RunFolder,
+    device: str,
+    show_progress: bool,
+    *,
+    keep_history: bool = False,
+) -> HookedTransformer:
+    """The model that a run folder keeps, trained first where it is not there yet.
+
+    With `keep_history` the folder also keeps it as it was after each of `watched_steps`; where one
+    of these is missing, it is trained again.
+    """
+    steps = watched_steps(config.training.steps)
+    if run.model.is_file() and not (keep_history and _missing(run, steps)):
+        model, _ = load_model(run.model)
+        return model.to(device)
+    if keep_history:
+        _drop_unwatched(run, steps)
+    task = task_of(config)
+    check_training(config, task)
+    model = train_model(
+        config.transformer,
+        config.training,
+        task,
+        state_path=run.training_state,
+        watch=partial(_keep, config, run) if keep_history else None,
+        device=device,
+        show_progress=show_progress,
+    )
+    _save(config, run.model, model)
+    run.training_state.unlink(missing_ok=True)
+    return model
+
+
+def _drop_unwatched(run: RunFolder, steps: Sequence[int]) -> None:
+    """Remove the state of a training that was begun without keeping its history: to go on from it
+    would leave gaps."""
+    if run.training_state.is_file():
+        _, header = load_tensors(run.training_state)
+        if _missing(run, [step for step in steps if step <= header["step"]]):
+            run.training_state.unlink()
+
+
+def _missing(run: RunFolder, steps: Sequence[int]) -> bool:
+    return not all(run.history(step).is_file() for step in steps)
+
+
+def _keep(config: SubjectConfig, run: RunFolder, step: int, model: HookedTransformer) -> None:
+    _save(config, run.history(step), model)
+
+
+def _save(config: SubjectConfig, path: Path, model: HookedTransformer) -> None:
+    save_model(model, path, task=config.task, lengths=config.lengths, scratchpad=config.scratchpad)
+
+
+def task_of(config: SubjectConfig) -> Task:
+    """The task that a config names; raises UserError where there is none such."""
+    return make_task(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
+
+
+def check_training(config: SubjectConfig, task: Task) -> None:
+    """Raise UserError for a config that cannot be trained on its task as it asks."""
+    check_trainable(config.transformer, config.training, task)
+    # Of lengths by default, those that fit are trained on.
+    if config.lengths is None or not isinstance(task, AnswerTask):
+        return
+    longest = config.lengths[1]
+    needed, room = task.n_tokens(longest), config.training.seq_len
+    if needed > room:
+        raise UserError(
+            f"examples of {task.name} of length {longest} need {needed} tokens, but training "
+            f"sequences have {room}: make the sequences longer, or the lengths shorter."
+        )

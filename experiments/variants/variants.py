@@ -1,0 +1,256 @@
+"""The models that an experiment reads: the one in question, its twins, and their tokens."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.comparison.config import CompareConfig
+from experiments.runs.folder import RunFolder
+from experiments.variants.config import SubjectConfig
+from experiments.variants.train import task_of, trained_model
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import TrainedOn, bidirectional_twin, load_model
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.pretrained.load import Pretrained, load_pretrained, random_twin
+from nope_interp.pretrained.spec import Recipe, untrained
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.registry import Task
+from nope_interp.tasks.sources import Split, TokenSource
+from nope_interp.tasks.text import python_documentation, read_text
+
+_BIDIRECTIONAL_NOTE = (
+    "The bidirectional twin has the trained weights without the causal mask. With no encoding it "
+    "is permutation-equivariant, so on random tokens no probe can find position in it. On text, "
+    "whose neighbouring tokens are alike, adjacency and seriation sit slightly above chance in it."
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One variant of a model, ready to be streamed, and the tokens that it is read on.
+
+    The first source is the one that the model was made for; examples are drawn from it. `positions`
+    names the encoding, or says "its own" for a pretrained model's. `recipe` makes the same model in
+    another process.
+    """
+
+    name: str
+    variant: str
+    model: Any
+    tokenizer: Any
+    sources: tuple[TokenSource, ...]
+    positions: str
+    recipe: Recipe
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_layers(self) -> int:
+        return self.model.cfg.n_layers
+
+    def encode(self, text: str) -> list[int]:
+        """The model's own tokens of a text, without special ones."""
+        if isinstance(self.model, HookedTransformer):
+            return self.tokenizer.encode(text)
+        return self.tokenizer(text, add_special_tokens=False).input_ids
+
+
+def subjects(
+    config: CompareConfig, run: RunFolder, device: str, show_progress: bool
+) -> Iterator[Subject]:
+    """The model in question, then its random-init twin, then, where it can have one, its
+    bidirectional twin; each is made when it is its turn."""
+    subject = subject_of(
+        config,
+        run,
+        device,
+        show_progress,
+        needed={"fit": config.n_fit, "held_out": config.n_held_out},
+        keep_history=config.history,
+    )
+    yield subject
+    if not config.twins:
+        return
+    yield random_init(subject, config.seed)
+    if isinstance(subject.model, HookedTransformer) and subject.model.config.causal:
+        notes = (_BIDIRECTIONAL_NOTE,) if subject.positions == "none" else ()
+        twin = bidirectional_twin(subject.model)
+        recipe = replace(subject.recipe, twin="bidirectional")
+        yield replace(subject, variant="bidirectional", model=twin, notes=notes, recipe=recipe)
+
+
+def subject_of(
+    config: SubjectConfig,
+    run: RunFolder,
+    device: str,
+    show_progress: bool,
+    *,
+    needed: Mapping[Split, int],
+    keep_history: bool = False,
+) -> Subject:
+    """The model that `config` names, loaded, or trained into `run` first, with its history there
+    if that is asked for.
+
+    Raises UserError, before anything is trained, where its text has fewer than the `needed`
+    sequences.
+    """
+    if config.model is not None:
+        return loaded_subject(config, device, needed=needed)
+    task = _own_task(config, device, needed)
+    trained = trained_model(config, run, device, show_progress, keep_history=keep_history)
+    recipe = Recipe(str(run.model), device)
+    return _own_subject(task, trained, _own_name(config), recipe)
+
+
+def loaded_subject(config: SubjectConfig, device: str, *, needed: Mapping[Split, int]) -> Subject:
+    """The model that `config.model` names, loaded.
+
+    Raises UserError where it cannot be loaded, where it does not fit the task, and where the text
+    has fewer than the `needed` sequences.
+    """
+    assert config.model is not None
+    if config.model.endswith(".safetensors"):
+        return _checkpoint_subject(config, config.model, device, needed)
+    return _pretrained_subject(config, config.model, device, needed)
+
+
+def random_init(subject: Subject, seed: int, *, draw: int = 0) -> Subject:
+    """The same architecture with untrained weights; each `draw` gives others.
+
+    Draw 0 of a model of ours has the very weights that its training began with; a pretrained
+    model's are drawn by its own initialisation from `seed`.
+    """
+    if isinstance(subject.model, HookedTransformer):
+        twin: Any = untrained(subject.model, draw)
+    else:
+        loaded = Pretrained(subject.model, subject.tokenizer, subject.name)
+        twin = random_twin(loaded, seed + draw).model
+    recipe = replace(subject.recipe, twin="random-init", seed=seed, draw=draw)
+    return replace(subject, variant="random-init", model=twin, notes=(), recipe=recipe)
+
+
+def _checkpoint_subject(
+    config: SubjectConfig, path: str, device: str, needed: Mapping[Split, int]
+) -> Subject:
+    task = _own_task(config, device, needed)
+    model, trained_on = load_model(Path(path))
+    _check_options(config, path, trained_on, model.config.n_ctx)
+    _check_lengths(config, task)
+    return _own_subject(task, model, config.model_name(), Recipe(path, device))
+
+
+def _check_options(config: SubjectConfig, path: str, trained_on: TrainedOn, n_ctx: int) -> None:
+    """Raise UserError, with all that is to be added, where a config asks for other tokens than the
+    model knows, or more of them, and where lengths that it was not trained on would be read
+    unasked."""
+    if trained_on.scratchpad is None and config.scratchpad is not None:
+        raise UserError(f"{path!r} was trained without a scratchpad: leave it out.")
+    known = trained_on.task
+    missing = [] if known == config.task else [f"--task {known}"]
+    if trained_on.scratchpad is not None and trained_on.scratchpad != config.scratchpad:
+        missing.append(f"--scratchpad {','.join(trained_on.scratchpad)}")
+    if trained_on.lengths is not None:
+        shortest, longest = trained_on.lengths
+        known += f" of lengths {shortest} to {longest}"
+        missing += [f"--lengths {shortest}-{longest}"] if config.lengths is None else []
+    if config.seq_len > n_ctx:
+        missing.append(f"--seq-len {n_ctx}")
+    if missing:
+        raise UserError(
+            f"{path!r} was trained on {known}, with a context of {n_ctx} tokens: add "
+            f"{' '.join(missing)}."
+        )
+
+
+def _check_lengths(config: SubjectConfig, task: Task) -> None:
+    """Raise UserError where no example of a task with answers fits the sequences."""
+    if isinstance(task, AnswerTask) and not task.fitting_lengths(config.seq_len):
+        shortest = min(task.training_lengths)
+        raise UserError(
+            f"no example of {task.name} from length {shortest} on fits {config.seq_len} tokens: "
+            f"give shorter --lengths, or --seq-len {task.n_tokens(shortest)}, which the model's "
+            "context has to hold."
+        )
+
+
+def _own_task(config: SubjectConfig, device: str, needed: Mapping[Split, int]) -> Task:
+    if device == "auto":
+        raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
+    task = task_of(config)
+    _check_source(task.source(), config, needed)
+    return task
+
+
+def _own_subject(task: Task, model: HookedTransformer, name: str, recipe: Recipe) -> Subject:
+    return Subject(
+        name=name,
+        variant="trained",
+        model=model.to(recipe.device),
+        tokenizer=task.tokenizer,
+        sources=(task.source(), task.uniform_source()),
+        positions=model.config.positions,
+        recipe=recipe,
+    )
+
+
+def _pretrained_subject(
+    config: SubjectConfig, name: str, device: str, needed: Mapping[Split, int]
+) -> Subject:
+    if config.task != "text":
+        raise UserError(f"a pretrained model reads text, not {config.task!r}: leave the task out.")
+    text = python_documentation() if config.text is None else read_text(Path(config.text))
+    spread = device == "auto"
+    loaded = load_pretrained(
+        name,
+        revision=config.revision,
+        dtype=config.dtype,
+        device="cpu" if spread else device,
+        device_map="auto" if spread else None,
+    )
+    text_source = loaded.text_source(text)
+    _check_source(text_source, config, needed)
+    return Subject(
+        name=Path(name).name if Path(name).exists() else name,
+        variant="pretrained",
+        model=loaded.model,
+        tokenizer=loaded.tokenizer,
+        sources=(text_source, loaded.uniform_source()),
+        positions="its own",
+        recipe=Recipe(name, device, config.revision, config.dtype),
+        notes=_notes_on_pretrained(loaded.model, config),
+    )
+
+
+def _check_source(source: TokenSource, config: SubjectConfig, needed: Mapping[Split, int]) -> None:
+    """Raise UserError for too short a text before anything is trained or measured on it."""
+    for split, n in needed.items():
+        source.sequences(n, config.seq_len, begin_token=False, split=split, seed=config.seed)
+
+
+def _own_name(config: SubjectConfig) -> str:
+    encoding = config.transformer.positions
+    positions = "no positional encoding" if encoding == "none" else f"{encoding} positions"
+    return f"a {config.transformer.n_layers}-layer transformer with {positions}"
+
+
+def _notes_on_pretrained(model: Any, config: SubjectConfig) -> tuple[str, ...]:
+    notes = [
+        "A pretrained model has no bidirectional twin: its attention mask is not ours to lift. Of "
+        "the controls only the shuffled positions should show nothing; the random-init twin shows "
+        "what the architecture gives without training.",
+        "This model's own positional encoding is at work: what is read here is the encoding and "
+        "the causal mask together.",
+    ]
+    window = getattr(model.original_model.config, "sliding_window", None)
+    if window is not None and config.seq_len > window:
+        notes.append(
+            f"Sequences of {config.seq_len} tokens are longer than the model's attention window of "
+            f"{window}: the window's edge shows position too."
+        )
+    limit = getattr(model.original_model.config, "max_position_embeddings", None)
+    if limit is not None and config.seq_len > limit:
+        raise UserError(
+            f"sequences of {config.seq_len} tokens are longer than the model's context of {limit}: "
+            "shorten them."
+        )
+    return tuple(notes)

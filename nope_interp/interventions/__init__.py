@@ -1,0 +1,1 @@
+"""Changing the activations of a running model at named sites."""

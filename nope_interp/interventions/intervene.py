@@ -1,0 +1,254 @@
+"""Activations changed while a model runs, and the model as it was afterwards.
+
+    with intervene(model, {"blocks.2.hook_resid_post": change}, slice(1, None)) as intervention:
+        losses = sequence_losses(model, tokens)
+        intervention.verify()
+
+Works on our HookedTransformer and on bridges, around anything that runs them: `stream` and its
+listeners see the changed activations. The changes sit on torch modules and not in TransformerLens's
+lists of hooks, so that contexts of hooks inside, and `reset_hooks`, leave them alone.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.streams import run_trunk, stream
+
+Function = Callable[[Tensor], Tensor]
+# Positions of sequences: all from one on, say, or a list of them.
+Where = slice | Int[Tensor, " chosen"]
+
+
+class Intervention:
+    """What is changed at present, and whether it was reached; made by `intervene`."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._fired = dict.fromkeys(names, 0)
+
+    def verify(self) -> None:
+        """Raise UserError where one of the hook points never fired: this model did not run, or not
+        through it."""
+        silent = [name for name, count in self._fired.items() if count == 0]
+        if silent:
+            raise UserError(
+                f"the intervention never reached {silent[0]}"
+                f"{f' and {len(silent) - 1} more places' if len(silent) > 1 else ''}: "
+                "the model ran unchanged there, so do not report these numbers."
+            )
+
+    def _count_call(self, name: str) -> None:
+        self._fired[name] += 1
+
+
+@contextmanager
+def intervene(
+    model: Any,
+    functions: Mapping[str, Function],
+    positions: Where = slice(None),
+) -> Iterator[Intervention]:
+    """A context in which activations pass through functions on their way.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge.
+        functions: one for each hook name. It gets the hook point's activations at `positions`, at
+            residual sites `[batch pos d_model]`, and gives tensors of the same shape back; it must
+            not write into what it gets. They return in the activations' precision and on their
+            device.
+        positions: all other rows stay as they are, bit for bit. For hook points whose second axis
+            is no position, such as `attn.hook_pattern`, leave it at all.
+
+    Raises UserError for an unknown hook name; and, when the model runs, with the name of the hook
+    point: for a function that gives another shape, NaN or infinite values, for any ValueError of a
+    function, and for activations that lack the positions, as when tokens are decoded one by one.
+    """
+    for name in functions:
+        if name not in model.hook_dict:
+            raise unknown_name("hook point", name, model.hook_dict)
+    intervention = Intervention(list(functions))
+    with ExitStack() as stack:
+        for name, function in functions.items():
+
+            def on_output(
+                module: nn.Module, args: object, x: Tensor, name: str = name, f: Function = function
+            ) -> Tensor:
+                intervention._count_call(name)
+                return _changed(x, f, name, positions)
+
+            stack.callback(model.hook_dict[name].register_forward_hook(on_output).remove)
+        yield intervention
+
+
+def _changed(x: Tensor, function: Function, name: str, positions: Where) -> Tensor:
+    try:
+        given = x[:, positions]
+    except IndexError:
+        given = x[:, :0]
+    if not given.shape[1]:
+        raise UserError(
+            f"the activations at {name} have {x.shape[1]} positions and lack some of those to "
+            "change: give longer sequences, all tokens at once."
+        )
+    try:
+        changed = function(given)
+    except ValueError as error:
+        raise UserError(f"the function at {name}: {error}") from error
+    if not isinstance(changed, Tensor) or changed.shape != given.shape:
+        got = f"shape {tuple(changed.shape)}" if isinstance(changed, Tensor) else repr(changed)
+        raise UserError(
+            f"the function at {name} gave {got} for activations of shape {tuple(given.shape)}: "
+            "give back the same shape."
+        )
+    # The sum is one cheap pass: it is finite exactly when every element is, short of overflow.
+    if not torch.isfinite(changed.sum(dtype=torch.float32)):
+        raise UserError(f"the function at {name} gave NaN or infinite values.")
+    if isinstance(positions, slice) and positions == slice(None):
+        return changed.to(x)
+    every = x.clone()
+    every[:, positions] = changed.to(x)
+    return every
+
+
+def mean_first_attention(
+    model: Any, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
+) -> Float[Tensor, "layer head query"]:
+    """Each head's attention to the first token from each position, mean over sequences, 0 to 1.
+
+    A sequence whose query gives the first token no weight at all does not count, since a window
+    hides it; where all are such, the mean is 0.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge, in evaluation mode.
+        tokens: sequences of equal length, at least two tokens.
+        batch_size: sequences in a forward pass.
+
+    Raises UserError for sequences too short, and as `stream`.
+    """
+    length = tokens.shape[1]
+    if length < 2:
+        raise UserError(
+            f"tokens have shape {tuple(tokens.shape)}: a share of attention needs sequences of at "
+            "least two tokens."
+        )
+    # [weight or count, layer, head, query]
+    sums = torch.zeros(2, model.cfg.n_layers, model.cfg.n_heads, length, dtype=torch.float64)
+
+    def add(pattern: Float[Tensor, "batch head query key"], layer: int) -> None:
+        first = pattern[..., 0].double().cpu()
+        sums[0, layer] += first.sum(dim=0)
+        sums[1, layer] += (first > 0).sum(dim=0)
+
+    listeners = {name: partial(add, layer=layer) for layer, name in enumerate(_patterns(model))}
+    stream(model, tokens, listeners, batch_size=batch_size)
+    return (sums[0] / sums[1].clamp(min=1)).float()
+
+
+def without_position(
+    shares: Float[Tensor, "layer head query"],
+) -> Float[Tensor, "layer head query"]:
+    """Shares of attention to the first token, each head's brought to their mean over positions.
+
+    Zeros stay, and the first query's share, which is all it has; neither counts in the mean.
+    """
+    counted = shares > 0
+    counted[..., 0] = False
+    means = (shares * counted).sum(dim=-1, keepdim=True) / counted.sum(-1, keepdim=True).clamp(1)
+    return torch.where(counted, means, shares)
+
+
+@contextmanager
+def freeze_first_attention(
+    model: Any, shares: Float[Tensor, "layer head query"]
+) -> Iterator[Intervention]:
+    """A context in which queries give the first token shares of their attention that are fixed.
+
+    The token's weight becomes the share, whatever the content, and a query's other weights are
+    scaled so that the row still sums to one. With the shares of `mean_first_attention` a head keeps
+    what they tell of position and loses what they tell of content; with those `without_position` it
+    loses both. A begin token tells m, the number of tokens seen, by the 1/m that uniform attention
+    gives it (Kazemnejad et al. 2023, Theorem 1).
+
+    Rows that cannot be so scaled stay: those that give the first token all or none of their weight,
+    such as the first query's. On a bridge, enter this before other interventions: it runs four
+    tokens to see whether patterns act.
+
+    Args:
+        model: a HookedTransformer, or a TransformerBridge whose patterns act on what follows.
+        shares: of each layer, head and position, from 0 to 1; sequences are to be as long.
+
+    Raises UserError for shares of another shape or out of range, and for a bridge that shows its
+    patterns without using them.
+    """
+    expected = (model.cfg.n_layers, model.cfg.n_heads)
+    if shares.ndim != 3 or tuple(shares.shape[:2]) != expected:
+        raise UserError(
+            f"shares have shape {tuple(shares.shape)}: give one for each layer and head, "
+            f"{expected}, and position."
+        )
+    if not ((shares >= 0) & (shares <= 1)).all():
+        raise UserError("shares of attention lie from 0 to 1: measure them on this model.")
+    if (layer := layer_with_idle_patterns(model)) is not None:
+        raise UserError(
+            f"this {type(model.original_model).__name__} computes attention past its pattern hooks "
+            f"(layer {layer}): its attention cannot be frozen here."
+        )
+    functions = {
+        name: partial(_frozen, shares=of_heads)
+        for name, of_heads in zip(_patterns(model), shares, strict=True)
+    }
+    with intervene(model, functions) as intervention:
+        yield intervention
+
+
+def _frozen(
+    pattern: Float[Tensor, "batch head query key"], shares: Float[Tensor, "head pos"]
+) -> Float[Tensor, "batch head query key"]:
+    if shares.shape[1] != pattern.shape[2]:
+        raise ValueError(
+            f"shares are of {shares.shape[1]} positions, sequences of {pattern.shape[2]} tokens: "
+            "measure them on sequences as long."
+        )
+    share = rearrange(shares.to(pattern), "head query -> 1 head query 1")
+    first, others = pattern[..., :1], pattern[..., 1:]
+    total = others.sum(dim=-1, keepdim=True)
+    # Divided first: 1 / total may overflow.
+    changed = torch.cat((share.expand_as(first), others / total * (1 - share)), dim=-1)
+    return torch.where((first > 0) & (total > 0), changed, pattern)
+
+
+def _patterns(model: Any) -> list[str]:
+    return [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+
+
+def layer_with_idle_patterns(model: Any) -> int | None:
+    """The first layer whose attention goes on without what its pattern hook gives back, if any.
+
+    Without any attention weights all rows of what attention writes are its bias, hence equal.
+    """
+    if isinstance(model, HookedTransformer):
+        return None
+    ignored: list[int] = []
+
+    def note(written: Float[Tensor, "1 pos d_model"], layer: int) -> Tensor:
+        if not torch.equal(written, written[:, :1].expand_as(written)):
+            ignored.append(layer)
+        return written
+
+    functions: dict[str, Function] = dict.fromkeys(_patterns(model), torch.zeros_like)
+    for layer in range(model.cfg.n_layers):
+        functions[f"blocks.{layer}.hook_attn_out"] = partial(note, layer=layer)
+    device = next(model.parameters()).device
+    with torch.no_grad(), intervene(model, functions) as probe, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is asked here, whether edits are discarded
+        run_trunk(model, torch.arange(min(4, model.cfg.d_vocab), device=device)[None])
+        probe.verify()
+    return min(ignored, default=None)

@@ -1,0 +1,1 @@
+"""Our models: a hooked transformer with a choice of positional encodings, and the Clockwork RNN."""

@@ -1,0 +1,259 @@
+"""Multi-head attention with a hook on every intermediate, fast where nobody reads the scores."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformer_lens.config import TransformerLensConfig
+from transformer_lens.hook_points import HookPoint
+
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.encodings import PositionalEncoding, RotaryPositions, ScoreBias, rotate
+from nope_interp.models.initialization import Initializer
+
+
+def linear(d_in: int, d_out: int) -> nn.Linear:
+    """A linear layer with unset weights: torch's own would draw from the global generator."""
+    return nn.utils.skip_init(nn.Linear, d_in, d_out)
+
+
+def listening(*modules: nn.Module) -> bool:
+    """Whether any of these modules has a hook, TransformerLens's or torch's own."""
+    return any(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        for module in modules
+    )
+
+
+def _hooked(point: HookPoint, shared: Tensor) -> Tensor:
+    """What all layers share, as this hook point leaves it; a listener may write into its copy."""
+    return point(shared.clone()) if listening(point) else shared
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where queries and keys stand in one forward pass, worked out once for all layers.
+
+    The tokens of the pass are the last of the keys, which memory may hold more of; the queries are
+    the last of the tokens.
+    """
+
+    encoding: PositionalEncoding
+    causal: bool
+    tokens: Int[Tensor, " pos"]
+    queries: Int[Tensor, " query"]
+    keys: Int[Tensor, " key"]
+
+    def since(self, first: int) -> "Places":
+        """The same pass with the queries from place `first` on; all keys stay."""
+        return replace(self, queries=self.queries[first:]) if first else self
+
+    @cached_property
+    def rotation(self) -> tuple[Tensor, Tensor] | None:
+        """Cosines and sines for the tokens of this pass, each `[1 pos half]`."""
+        if not isinstance(self.encoding, RotaryPositions):
+            return None
+        cos, sin = self.encoding(self.tokens)
+        return cos.transpose(0, 1), sin.transpose(0, 1)
+
+    @cached_property
+    def visible(self) -> Bool[Tensor, "query key"] | None:
+        """Which keys a query sees; None where it sees them all."""
+        sees_all = not self.causal or len(self.queries) == 1
+        return None if sees_all else self.keys <= self.queries[:, None]
+
+    @cached_property
+    def bias(self) -> Float[Tensor, "1 head query key"] | None:
+        """What is added to the scores: minus infinity where a key is hidden. None where nothing."""
+        if not isinstance(self.encoding, ScoreBias):
+            return None
+        # With a batch axis scaled_dot_product_attention stays on its fast path, 3 times faster.
+        bias = self.encoding(self.queries, self.keys).unsqueeze(0)
+        return bias if self.visible is None else bias.masked_fill(~self.visible, -math.inf)
+
+    @property
+    def plainly_causal(self) -> bool:
+        """Whether `is_causal=True` says all there is to say, so that no mask need be built."""
+        return (
+            self.causal
+            and not isinstance(self.encoding, ScoreBias)
+            and len(self.queries) == len(self.keys)
+        )
+
+
+class LayerMemory:
+    """Keys (rotated) and values of the tokens one layer has seen, for decoding one by one."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def __len__(self) -> int:
+        return 0 if self.keys is None else self.keys.shape[1]
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Remembers new keys and values, `[batch pos head d_head]`; returns all of them."""
+        if self.keys is not None and self.values is not None:
+            keys = torch.cat((self.keys, keys), dim=1)
+            values = torch.cat((self.values, values), dim=1)
+        self.keys, self.values = keys, values
+        return keys, values
+
+
+class Attention(nn.Module):
+    """Softmax attention; `W_Q`, `W_K`, `W_V`, `W_O` are views of the fused weights.
+
+    `hook_q|k|v|z` are `[batch pos head d_head]`, `hook_attn_scores|pattern` `[batch head query
+    key]` with minus infinity on the scores of hidden keys, `hook_result` `[batch pos head
+    d_model]`, computed only while `cfg.use_attn_result` is set. `hook_cos|sin`, `[1 pos half]`, and
+    `hook_rot_q|k` exist for rotary positions alone, `hook_score_bias`, `[1 head query key]` with
+    minus infinity where a key is hidden, for ALiBi and T5 alone.
+    """
+
+    def __init__(self, config: TransformerConfig, cfg: TransformerLensConfig) -> None:
+        super().__init__()
+        self.n_heads = config.n_heads
+        self.scale = config.attention_scale
+        self.cfg = cfg
+        self.qkv = linear(config.d_model, 3 * config.d_model)
+        self.out = linear(config.d_model, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
+        if config.positions == "rotary":
+            self.hook_cos, self.hook_sin = HookPoint(), HookPoint()
+            self.hook_rot_q, self.hook_rot_k = HookPoint(), HookPoint()
+        if config.positions in ("alibi", "t5"):
+            self.hook_score_bias = HookPoint()
+        self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()
+        self.hook_z, self.hook_result = HookPoint(), HookPoint()
+
+    def initialize(self, draw: Initializer, shrink_output: float) -> None:
+        """Draws queries', keys', values' and output weights in turn; biases start at zero."""
+        for weight in self.qkv.weight.chunk(3):
+            draw(weight)
+        draw(self.out.weight, shrink=shrink_output)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch pos d_model"],
+        places: Places,
+        memory: LayerMemory | None = None,
+    ) -> Float[Tensor, "batch query d_model"]:
+        qkv = rearrange(
+            self.qkv(x), "batch pos (qkv head d) -> batch pos qkv head d", qkv=3, head=self.n_heads
+        )
+        # Taken by index, each would have a gradient as large as all three, to be added up.
+        q, k, v = qkv.unbind(dim=2)
+        q, k, v = self.hook_q(q), self.hook_k(k), self.hook_v(v)
+        if places.rotation is not None:
+            cos = _hooked(self.hook_cos, places.rotation[0]).transpose(0, 1)
+            sin = _hooked(self.hook_sin, places.rotation[1]).transpose(0, 1)
+            q = self.hook_rot_q(rotate(q, cos, sin))
+            k = self.hook_rot_k(rotate(k, cos, sin))
+        bias = None if places.bias is None else _hooked(self.hook_score_bias, places.bias)
+        if memory is not None:
+            k, v = memory.extend(k, v)
+        attend = (
+            self._attend_explicitly
+            if listening(self.hook_attn_scores, self.hook_pattern)
+            else self._attend
+        )
+        q = q[:, -len(places.queries) :]
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        z = self.hook_z(attend(q, k, v, places, bias))
+        if self.cfg.use_attn_result:
+            result = self.hook_result(
+                einsum(z, self.W_O, "batch pos head d, head d d_model -> batch pos head d_model")
+            )
+            return self.dropout(result.sum(dim=2) + self.out.bias)
+        return self.dropout(self.out(z.flatten(2)))
+
+    def _attend(
+        self,
+        q: Float[Tensor, "batch head query d"],
+        k: Float[Tensor, "batch head key d"],
+        v: Float[Tensor, "batch head key d"],
+        places: Places,
+        bias: Float[Tensor, "1 head query key"] | None,
+    ) -> Float[Tensor, "batch query head d"]:
+        mask = None
+        if not places.plainly_causal:
+            mask = places.visible if bias is None else bias
+        dropout = self.dropout.p if self.training else 0.0
+        z = F.scaled_dot_product_attention(
+            q, k, v, mask, dropout, is_causal=places.plainly_causal, scale=self.scale
+        )
+        return z.transpose(1, 2)
+
+    def _attend_explicitly(
+        self,
+        q: Float[Tensor, "batch head query d"],
+        k: Float[Tensor, "batch head key d"],
+        v: Float[Tensor, "batch head key d"],
+        places: Places,
+        bias: Float[Tensor, "1 head query key"] | None,
+    ) -> Float[Tensor, "batch query head d"]:
+        scores = (q * self.scale) @ k.transpose(-1, -2)
+        if bias is not None:
+            scores = scores + bias
+        elif places.visible is not None:
+            scores = scores.masked_fill(~places.visible, -math.inf)
+        pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(dim=-1))
+        return (self.dropout(pattern) @ v).transpose(1, 2)
+
+    def _projection(self, index: int) -> Float[Tensor, "head d_model d_head"]:
+        return rearrange(
+            self.qkv.weight,
+            "(qkv head d_head) d_model -> qkv head d_model d_head",
+            qkv=3,
+            head=self.n_heads,
+        )[index]
+
+    def _bias(self, index: int) -> Float[Tensor, "head d_head"]:
+        return rearrange(
+            self.qkv.bias, "(qkv head d_head) -> qkv head d_head", qkv=3, head=self.n_heads
+        )[index]
+
+    @property
+    def W_Q(self) -> Float[Tensor, "head d_model d_head"]:
+        return self._projection(0)
+
+    @property
+    def W_K(self) -> Float[Tensor, "head d_model d_head"]:
+        return self._projection(1)
+
+    @property
+    def W_V(self) -> Float[Tensor, "head d_model d_head"]:
+        return self._projection(2)
+
+    @property
+    def W_O(self) -> Float[Tensor, "head d_head d_model"]:
+        return rearrange(
+            self.out.weight, "d_model (head d_head) -> head d_head d_model", head=self.n_heads
+        )
+
+    @property
+    def b_Q(self) -> Float[Tensor, "head d_head"]:
+        return self._bias(0)
+
+    @property
+    def b_K(self) -> Float[Tensor, "head d_head"]:
+        return self._bias(1)
+
+    @property
+    def b_V(self) -> Float[Tensor, "head d_head"]:
+        return self._bias(2)
+
+    @property
+    def b_O(self) -> Float[Tensor, " d_model"]:
+        return self.out.bias

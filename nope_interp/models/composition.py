@@ -1,0 +1,95 @@
+"""How much the keys of a later head read what an earlier head writes: K-composition.
+
+Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*, section on composition:
+with x W_OV what the earlier head writes and W_QK the bilinear form of the later head's scores,
+score = |W_OV W_QK^T| / (|W_OV| |W_QK|), norms of Frobenius. The gains of norms between the two are
+folded into the weights, and so is the centring of layer norms, which hides what is written to all
+components alike; their data-dependent scales cancel in the ratio.
+"""
+
+from typing import Any
+
+import torch
+from einops import einsum, repeat
+from jaxtyping import Float
+from torch import Tensor
+
+from nope_interp.errors import UserError
+from nope_interp.models.transformer import HookedTransformer
+
+
+@torch.no_grad()
+def k_composition(model: Any, layer: int, later: int) -> Float[Tensor, "head later_head"]:
+    """K-composition of every head of `layer` with every head of `later`, each from 0 to 1.
+
+    Positional encodings play no part in it: rotary models have the score of offset zero. Raises
+    UserError where `later` does not come after `layer`, and for post-norm models, whose stream is
+    no sum of what heads write.
+    """
+    if isinstance(model, HookedTransformer) and model.config.norm_placement == "post":
+        raise UserError(
+            "heads of a post-norm model do not compose linearly: choose a pre-norm one."
+        )
+    if not 0 <= layer < later < model.cfg.n_layers:
+        raise UserError(
+            f"layer {later} does not read layer {layer}: give an earlier and a later layer of "
+            f"0 to {model.cfg.n_layers - 1}."
+        )
+    writes, reads = model.blocks[layer], model.blocks[later]
+    heads = model.cfg.n_heads
+    value = _per_head(writes.attn.W_V, heads)
+    out = _per_head(writes.attn.W_O, heads) * _gain(getattr(writes, "ln1_post", None), value)
+    gain = _gain(reads.ln1, value)[:, None]
+    query, key = (_per_head(w, heads) * gain for w in (reads.attn.W_Q, reads.attn.W_K))
+    if _centres(reads.ln1, value):
+        out = out - out.mean(dim=2, keepdim=True)
+        query, key = (w - w.mean(dim=1, keepdim=True) for w in (query, key))
+
+    # Norms of products of thin matrices, from the small Gram matrices between their factors.
+    through = einsum(out, key, "head a d_model, later d_model b -> head later a b")
+    value_gram, query_gram = _gram(value), _gram(query)
+    squared = einsum(
+        value_gram, through, query_gram, through, "h a c, h l c e, l e b, h l a b -> h l"
+    )
+    written = _pair_norm(value_gram, _gram(out.mT))
+    read = _pair_norm(query_gram, _gram(key))
+    return (squared.clamp(min=0).sqrt() / (written[:, None] * read)).float().cpu()
+
+
+def _per_head(weight: Tensor, heads: int) -> Float[Tensor, "head in out"]:
+    """Float64 weights of every query head; grouped heads share keys and values."""
+    weight = weight.detach().double()
+    return repeat(weight, "group ... -> (group shared) ...", shared=heads // len(weight))
+
+
+def _gain(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, " d_model"]:
+    """What a norm multiplies each component by, whatever its kind: it maps a row of mean 0 and mean
+    square 1 to itself times the gain, plus a bias."""
+    if norm is None:
+        return like.new_ones(like.shape[1])
+    row = _alternating(norm, like)
+    return ((norm(row) - norm(-row)) / (2 * row))[0, 0].double()
+
+
+def _centres(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> bool:
+    """Whether a norm subtracts the mean: a row and the same plus a constant then come out alike."""
+    row = _alternating(norm, like)
+    return torch.allclose(norm(row + 1), norm(row), atol=1e-2)
+
+
+def _alternating(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> Tensor:
+    """A row of mean 0 and mean square 1, as the norm takes it: `[1 1 d_model]`."""
+    row = like.new_ones(like.shape[1])
+    row[1::2] = -1
+    return row.to(next(iter(norm.parameters()), row).dtype)[None, None]
+
+
+def _gram(weight: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_head d_head"]:
+    return weight.mT @ weight
+
+
+def _pair_norm(
+    first: Float[Tensor, "head d d"], second: Float[Tensor, "head d d"]
+) -> Float[Tensor, " head"]:
+    """|A B^T| from the Gram matrices of A and B."""
+    return einsum(first, second, "head a b, head a b -> head").sqrt()

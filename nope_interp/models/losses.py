@@ -1,0 +1,157 @@
+"""How well a model predicts each sequence, in memory that does not grow with the vocabulary."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from nope_interp.errors import UserError
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.streams import check_tokens
+
+# Logits and their logarithms of probability, in single precision, held at one time.
+_BYTES = 2**28
+
+Unembedding = Callable[[Tensor], Tensor]
+
+
+@torch.no_grad()
+def sequence_losses(
+    model: Any, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
+) -> Float[Tensor, " sequence"]:
+    """Mean cross-entropy of the next token, in nats, of each sequence.
+
+    Hooks on the unembedding see pieces of the sequences; all others see what they always see.
+
+    Args:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        tokens: sequences of equal length, at least two tokens, never padded.
+        batch_size: sequences in a forward pass.
+
+    Raises UserError for tokens out of vocabulary, sequences too short, losses that are not finite,
+    and an architecture whose logits are not its unembedding of the last layer's output.
+    """
+    check_tokens(model, tokens, batch_size)
+    if len(tokens) == 0 or tokens.shape[1] < 2:
+        raise UserError(
+            f"tokens have shape {tuple(tokens.shape)}: a loss needs at least one sequence of at "
+            "least two tokens."
+        )
+    device = next(model.parameters()).device
+    losses = [_losses(model, batch.to(device)).cpu() for batch in tokens.split(batch_size)]
+    every = torch.cat(losses)
+    if not every.isfinite().all():
+        raise UserError("the model's losses hold NaN or infinite values: is it damaged?")
+    return every
+
+
+@torch.no_grad()
+def answer_losses(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "sequence pos"],
+    answer: Bool[Tensor, "sequence pos"],
+    *,
+    batch_size: int = 32,
+) -> Float[Tensor, " sequence"]:
+    """Mean cross-entropy, in nats, of the tokens of each sequence that are marked as its answer.
+
+    The first token cannot be predicted and does not count. Raises UserError for tokens out of
+    vocabulary, and for a sequence without an answer.
+    """
+    check_tokens(model, tokens, batch_size)
+    asked = F.pad(answer[:, 1:], (0, 1))  # the position before each token of the answer
+    if not asked.any(dim=1).all():
+        raise UserError(
+            "a sequence has no answer to score: mark at least one token after the first."
+        )
+    device = next(model.parameters()).device
+    found = []
+    for some, wanted in zip(tokens.split(batch_size), asked.split(batch_size), strict=True):
+        targets = some.roll(-1, dims=1)[wanted].long()
+        logits = logits_at(model, some.to(device), wanted.to(device)).float().cpu()
+        losses = torch.zeros(wanted.shape)
+        losses[wanted] = F.cross_entropy(logits, targets, reduction="none")
+        found.append(losses.sum(dim=1) / wanted.sum(dim=1))
+    return torch.cat(found)
+
+
+def logits_at(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    wanted: Bool[Tensor, "batch pos"],
+) -> Float[Tensor, "wanted d_vocab"]:
+    """Logits at the positions marked as wanted, in reading order; no others are computed."""
+    first = int(wanted.any(dim=0).int().argmax())
+    return model.unembed(model.read_from(tokens, first)[wanted[:, first:]])
+
+
+def unigram_losses(
+    fit: Int[Tensor, "sequence pos"], tokens: Int[Tensor, "other other_pos"], d_vocab: int
+) -> Float[Tensor, " other"]:
+    """The loss of a guesser who knows how often each token occurs and sees no context.
+
+    In nats, of each sequence's tokens but the first. Frequencies are those of `fit`, with the
+    smoothing of Witten and Bell 1991: n tokens of k kinds leave k / (n + k) to the kinds unseen.
+    """
+    counts = torch.bincount(fit[:, 1:].flatten(), minlength=d_vocab).double()
+    n, seen = counts.sum(), counts > 0
+    k = seen.sum()
+    unseen = k / ((n + k) * (~seen).sum().clamp(min=1))
+    probability = torch.where(seen, counts / (n + k), unseen)
+    return -probability.log()[tokens[:, 1:]].mean(dim=1).float()
+
+
+def _losses(model: Any, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, " batch"]:
+    read = _own if isinstance(model, HookedTransformer) else _bridged
+    final, unembed = read(model, tokens)
+    rows = rearrange(final[:, :-1], "batch pos d -> (batch pos) d")
+    targets = rearrange(tokens[:, 1:], "batch pos -> (batch pos)").long().to(rows.device)
+    size = max(1, _BYTES // (2 * 4 * model.cfg.d_vocab))
+    pieces = [
+        F.cross_entropy(unembed(some).float(), wanted, reduction="none")
+        for some, wanted in zip(rows.split(size), targets.split(size), strict=True)
+    ]
+    return rearrange(torch.cat(pieces), "(batch pos) -> batch pos", batch=len(tokens)).mean(dim=1)
+
+
+def _own(
+    model: HookedTransformer, tokens: Int[Tensor, "batch pos"]
+) -> tuple[Float[Tensor, "batch pos d_model"], Unembedding]:
+    stream = model(tokens, stop_at_layer=model.config.n_layers)
+    return model.ln_final(stream), model.unembed
+
+
+def _bridged(
+    model: Any, tokens: Int[Tensor, "batch pos"]
+) -> tuple[Float[Tensor, "batch pos d_model"], Unembedding]:
+    """What the unembedding reads, and the unembedding; the model itself computes one position."""
+    kept: list[Tensor] = []
+
+    def keep(module: object, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+        kept.append(args[0])
+        return (args[0][:, -1:],)
+
+    handle = model.unembed.register_forward_pre_hook(keep)
+    try:
+        expected = model.original_model(tokens, use_cache=False).logits
+    finally:
+        handle.remove()
+    cap = getattr(model.original_model.config, "final_logit_softcapping", None)
+
+    def unembed(final: Tensor) -> Tensor:
+        logits = model.unembed(rearrange(final, "row d -> 1 row d"))[0]
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    found = unembed(kept[0][:, -1])
+    # The same products, perhaps added up in another order: a few roundings apart, of any precision.
+    error = (found - expected[:, -1]).abs().max() / expected.abs().max()
+    if error > 16 * torch.finfo(found.dtype).eps:
+        raise UserError(
+            f"a {type(model.original_model).__name__}'s logits are not just its unembedding of the "
+            "last layer's output: its losses cannot be computed here."
+        )
+    return kept[0], unembed

@@ -1,0 +1,1 @@
+"""Which positions a model has, layer by layer, and taking them away."""

@@ -1,0 +1,289 @@
+"""The same model with its positions taken away, and given back bit for bit.
+
+    with ablate_positions(model, "rotary:none") as ablation:
+        stream(model, tokens, listeners)
+        ablation.verify()
+
+Works on our HookedTransformer and on bridges of the families in `layer_positions.FAMILIES`. What
+each condition does stands in `position_conditions`. Whatever the encoding, the causal mask stays:
+that is the condition of a model without positional encodings, but a model trained with them was
+never trained for it, so measure its loss beside.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from itertools import chain
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from nope_interp.errors import UserError
+from nope_interp.positions.conditions import Condition, parse_condition, turning_frequencies
+from nope_interp.positions.hooks import (
+    Change,
+    bias_changes,
+    embedding_changes,
+    rotary_changes,
+    window_changes,
+)
+from nope_interp.positions.layers import LayerPositions, layer_positions, layer_ranges
+
+_ADDED = ("learned", "sinusoidal")
+
+# What is ablated at present, of each model: encodings, and "window" where windows are lifted.
+_taken: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+
+
+def ablate_positions(
+    model: Any,
+    how: str = "all",
+    *,
+    layers: Iterable[int] | None = None,
+    heads: Iterable[int] | None = None,
+    lift_window: bool = False,
+    seed: int = 0,
+) -> "PositionAblation":
+    """Take positions away from `model`, from now until `restore()` or the end of a `with` block.
+
+    Args:
+        model: a HookedTransformer or a bridge from `load_pretrained`.
+        how: `"<encoding>:<condition>"` as in `position_conditions`, `none` where the condition is
+            left out; "all" takes away every encoding that the model has.
+        layers: only these; all of them where None. Not for encodings added to the embedding.
+        heads: only these heads of the chosen layers. Where heads share keys (grouped-query
+            attention) a rotation is ablated for whole groups only.
+        lift_window: sliding-window layers, among the chosen ones, see all earlier tokens.
+        seed: of the permutation of `shuffled`.
+
+    Raises UserError for a malformed `how`, an encoding or window that the model (or a chosen layer)
+    does not have, layers or heads out of range or not separable, a family whose positions are not
+    known, and an encoding of this model that is ablated already.
+    """
+    if not isinstance(how, str):
+        raise UserError(f"positions to ablate are {how!r}: name them, such as 'rotary:none'.")
+    if not hasattr(model, "hook_dict"):
+        raise UserError(
+            f"a {type(model).__name__} has no hook points: give a HookedTransformer or the model "
+            "of load_pretrained."
+        )
+    layers, heads = _whole_numbers("layers", layers), _whole_numbers("heads", heads)
+    condition = parse_condition(how)
+    found = layer_positions(model)
+    chosen = _chosen_layers(found, layers)
+    targets = _targets(condition, found, chosen, restricted=layers is not None)
+    some_heads = None if heads is None else _chosen_heads(model, targets, heads)
+    if any(target.encoding in _ADDED for target in targets) and not (layers is heads is None):
+        raise UserError(
+            f"{targets[0].encoding} positions are added to the embedding, for all layers and heads "
+            "at once: leave layers and heads out."
+        )
+    windowed = [layer for layer in chosen if layer.window is not None] if lift_window else []
+    if lift_window:
+        _check_windows(windowed, some_heads)
+    encodings = {target.encoding for target in targets} | ({"window"} if lift_window else set())
+    _check_free(model, encodings)
+    changes = chain(
+        _encoding_changes(model, condition, targets, some_heads, seed),
+        *(window_changes(model, layer) for layer in windowed),
+    )
+    left = [layer for layer in found if layer.window is not None and layer not in windowed]
+    return PositionAblation(str(condition), model, encodings, changes, left)
+
+
+class PositionAblation(AbstractContextManager["PositionAblation", None]):
+    """Positions that are taken away at present; made by `ablate_positions`.
+
+    Attributes:
+        name: encoding and condition in canonical form, such as "rotary:none".
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        encodings: set[str],
+        changes: Iterable[Change],
+        windowed: list[LayerPositions],
+    ) -> None:
+        self.name = name
+        self._model, self._encodings, self._windowed = model, encodings, windowed
+        self._active, self._passes = True, 0
+        self._fired: dict[str, int] = {}
+        self._undo: list[Any] = []
+        _taken.setdefault(model, set()).update(encodings)
+        try:
+            self._undo.append(model.blocks[0].register_forward_pre_hook(self._count_pass).remove)
+            for change in changes:
+                self._attach(change)
+        except BaseException:
+            self.restore()
+            raise
+
+    def __enter__(self) -> "PositionAblation":
+        if not self._active:
+            raise UserError(f"the ablation {self.name!r} is over: call ablate_positions again.")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Give the model its positions back; nothing happens the second time."""
+        if not self._active:
+            return
+        self._active = False
+        for undo in reversed(self._undo):
+            undo()
+        _taken[self._model] -= self._encodings
+
+    def verify(self) -> None:
+        """Raise UserError where the model ran and a part of this ablation was never reached."""
+        silent = [name for name, count in self._fired.items() if count == 0]
+        if self._passes and silent:
+            raise UserError(
+                f"the ablation {self.name!r} never reached {silent[0]}"
+                f"{f' and {len(silent) - 1} more places' if len(silent) > 1 else ''}: "
+                "positions are not gone, so do not report these numbers."
+            )
+
+    def caveats(self, seq_len: int) -> tuple[str, ...]:
+        """What still shows position in sequences of this length, in sentences."""
+        by_window: dict[int, list[int]] = {}
+        for layer in self._windowed:
+            if layer.window is not None and layer.window < seq_len:
+                by_window.setdefault(layer.window, []).append(layer.layer)
+        return tuple(
+            f"Sequences of {seq_len} tokens are longer than the attention window of {window} "
+            f"tokens in {layer_ranges(layers)}, whose edge still shows position: lift_window=True "
+            "gives these layers a plain causal mask."
+            for window, layers in by_window.items()
+        )
+
+    def _count_pass(self, module: nn.Module, args: object) -> None:
+        self._passes += 1
+
+    def _attach(self, change: Change) -> None:
+        self._fired[change.name] = 0
+        if change.undo is not None:
+            self._undo.append(change.undo)
+
+        def on_output(module: nn.Module, args: object, output: Any) -> Any:
+            changed = change.apply(output)
+            self._fired[change.name] += 1
+            return changed
+
+        def on_arguments(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            changed = change.apply(args, kwargs)
+            self._fired[change.name] += 1
+            return changed
+
+        if change.what == "output":
+            handle = change.module.register_forward_hook(on_output)
+        else:
+            handle = change.module.register_forward_pre_hook(on_arguments, with_kwargs=True)
+        self._undo.append(handle.remove)
+
+
+def _encoding_changes(
+    model: Any,
+    condition: Condition,
+    targets: list[LayerPositions],
+    heads: list[int] | None,
+    seed: int,
+) -> Iterator[Change]:
+    if targets[0].encoding in _ADDED:
+        yield from embedding_changes(model, condition, seed)
+        return
+    for layer in targets:
+        if layer.encoding == "rotary":
+            # A band that does not fit is refused now, not in the first forward pass.
+            turning_frequencies(condition, (layer.rotary_dims or 0) // 2)
+            yield from rotary_changes(model, layer, condition, heads, seed)
+        else:
+            yield from bias_changes(model, layer, condition, heads)
+
+
+def _whole_numbers(what: str, given: Any) -> list[int] | None:
+    """A list of what was given, or None; raises UserError for anything but whole numbers."""
+    if given is None:
+        return None
+    numbers: list[Any] = list(given) if isinstance(given, Iterable) else [None]
+    if not all(type(number) is int for number in numbers):
+        raise UserError(f"{what} are {given!r}: give whole numbers such as [0, 2, 5].")
+    return numbers
+
+
+def _chosen_layers(
+    found: tuple[LayerPositions, ...], layers: Iterable[int] | None
+) -> list[LayerPositions]:
+    if layers is None:
+        return list(found)
+    chosen = sorted(set(layers))
+    if not chosen:
+        raise UserError("no layers are chosen: give at least one, or leave layers out.")
+    for layer in chosen:
+        if layer not in range(len(found)):
+            raise UserError(
+                f"the model has no layer {layer}: choose from layers 0 to {len(found) - 1}."
+            )
+    return [found[layer] for layer in chosen]
+
+
+def _targets(
+    condition: Condition,
+    found: tuple[LayerPositions, ...],
+    chosen: list[LayerPositions],
+    restricted: bool,
+) -> list[LayerPositions]:
+    """The chosen layers that carry the encoding in question."""
+    has = sorted({layer.encoding for layer in found} - {"none"})
+    if not has:
+        raise UserError("the model has no positional encoding: there is nothing to take away.")
+    if condition.encoding not in (*has, "all"):
+        raise UserError(
+            f"the model has no {condition.encoding} positions: it has {' and '.join(has)} ones."
+        )
+    wanted = has if condition.encoding == "all" else [condition.encoding]
+    targets = [layer for layer in chosen if layer.encoding in wanted]
+    without = [layer.layer for layer in chosen if layer not in targets]
+    if restricted and without:
+        raise UserError(
+            f"{layer_ranges(without)} of the model has no {' or '.join(wanted)} positions: "
+            "leave it out."
+        )
+    return targets
+
+
+def _chosen_heads(model: Any, targets: list[LayerPositions], heads: Iterable[int]) -> list[int]:
+    chosen, n_heads = sorted(set(heads)), model.cfg.n_heads
+    if not chosen:
+        raise UserError("no heads are chosen: give at least one, or leave heads out.")
+    for head in chosen:
+        if head not in range(n_heads):
+            raise UserError(f"the model has no head {head}: choose from heads 0 to {n_heads - 1}.")
+    size = n_heads // (getattr(model.cfg, "n_key_value_heads", None) or n_heads)
+    if any(target.encoding == "rotary" for target in targets):
+        for head in chosen:
+            group = range(head // size * size, head // size * size + size)
+            if not set(group) <= set(chosen):
+                raise UserError(
+                    f"head {head} shares its keys with heads {group[0]} to {group[-1]}: "
+                    "ablate all of them, or none."
+                )
+    return chosen
+
+
+def _check_windows(windowed: list[LayerPositions], heads: list[int] | None) -> None:
+    if not windowed:
+        raise UserError("no chosen layer has a sliding window: leave lift_window out.")
+    if heads is not None:
+        raise UserError("heads share one mask: lift the window without choosing heads.")
+
+
+def _check_free(model: Any, encodings: set[str]) -> None:
+    both = _taken.get(model, set()) & encodings
+    if both:
+        raise UserError(
+            f"an ablation of this model's {sorted(both)[0]} is active already: restore it first."
+        )

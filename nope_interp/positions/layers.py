@@ -1,0 +1,184 @@
+"""Where a model's layers get positions from: their encoding, its base, and attention windows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from nope_interp.errors import UserError
+from nope_interp.models.transformer import HookedTransformer
+
+# Families, by Hugging Face `model_type`, whose every source of position is known. Any other may
+# carry positions where nothing here looks, so it is refused.
+FAMILIES = {
+    "gpt2": "learned",
+    "gpt_neo": "learned",
+    "opt": "learned",
+    "gpt_neox": "rotary",
+    "llama": "rotary",
+    "mistral": "rotary",
+    "gemma": "rotary",
+    "gemma2": "rotary",
+    "gemma3_text": "rotary",
+    "qwen2": "rotary",
+    "qwen3": "rotary",
+    "phi": "rotary",
+    "smollm3": "rotary",
+    "falcon": "rotary",
+    "bloom": "alibi",
+    "mpt": "alibi",
+    "t5": "t5",
+}
+
+_NAMES = {"rotary": "rotary positions", "alibi": "ALiBi", "t5": "T5's relative bias"}
+
+
+@dataclass(frozen=True)
+class LayerPositions:
+    """What tells one layer where its tokens are, apart from the causal mask.
+
+    Attributes:
+        layer: which block, from 0.
+        encoding: "none", "learned", "sinusoidal" (these two are added to the embedding and so
+            reach every layer), "rotary", "alibi" or "t5".
+        rotary_base: radians per token of frequency k are base ** (-2k / rotary_dims), before any
+            scaling for long contexts; None without rotation.
+        rotary_dims: how many dimensions of a head rotate, in pairs; None without rotation.
+        window: a query sees this many tokens, itself included; None where it sees all before it.
+    """
+
+    layer: int
+    encoding: str
+    rotary_base: float | None = None
+    rotary_dims: int | None = None
+    window: int | None = None
+
+
+def layer_positions(model: Any) -> tuple[LayerPositions, ...]:
+    """Each layer's source of position, for a HookedTransformer or a bridge.
+
+    Raises UserError for a pretrained model of a family that is not in `FAMILIES`.
+    """
+    if isinstance(model, HookedTransformer):
+        return _own(model)
+    config = model.original_model.config
+    if config.model_type not in FAMILIES:
+        raise UserError(
+            f"where a {config.model_type!r} model keeps its positions is not known here: choose a "
+            f"model of a known family ({', '.join(sorted(FAMILIES))})."
+        )
+    return tuple(_pretrained_layer(model, config, layer) for layer in range(model.cfg.n_layers))
+
+
+def rotary_frequencies(model: Any, layer: int) -> Float[Tensor, " frequency"] | None:
+    """Radians per token of a layer's rotary frequencies, highest first; None without rotation.
+
+    Scaling for long contexts is part of them. Raises UserError as `layer_positions`.
+    """
+    if layer_positions(model)[layer].encoding != "rotary":
+        return None
+    if isinstance(model, HookedTransformer):
+        return model.get_buffer("positions.frequencies")
+    return _inverse_frequencies(model, layer)
+
+
+def describe_positions(model: Any) -> str:
+    """One sentence about `layer_positions`, equal layers collapsed to ranges.
+
+    Example:
+        >>> from nope_interp.models.config import TransformerConfig
+        >>> describe_positions(HookedTransformer(TransformerConfig(2, 32, 4, 50, 16)))
+        'No positional encoding in layers 0-1.'
+    """
+    kinds: dict[LayerPositions, list[int]] = {}
+    for found in layer_positions(model):
+        kinds.setdefault(replace(found, layer=0), []).append(found.layer)
+    described = [f"{_describe(kind)} in {layer_ranges(layers)}" for kind, layers in kinds.items()]
+    sentence = "; ".join(described)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def layer_ranges(layers: Iterable[int]) -> str:
+    """Layers in words.
+
+    Example:
+        >>> layer_ranges([0, 1, 2, 5])
+        'layers 0-2, 5'
+    """
+    ranges: list[list[int]] = []
+    for layer in sorted(layers):
+        if ranges and layer == ranges[-1][1] + 1:
+            ranges[-1][1] = layer
+        else:
+            ranges.append([layer, layer])
+    shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)
+    return f"layer {shown}" if shown.isdigit() else f"layers {shown}"
+
+
+def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
+    config = model.config
+    rotary = config.positions == "rotary"
+    return tuple(
+        LayerPositions(
+            layer,
+            config.positions,
+            config.rotary_base if rotary else None,
+            config.rotary_dims if rotary else None,
+        )
+        for layer in range(config.n_layers)
+    )
+
+
+def _pretrained_layer(model: Any, config: Any, layer: int) -> LayerPositions:
+    encoding = _encoding(config, layer)
+    window = _window(config, layer)
+    if encoding != "rotary":
+        return LayerPositions(layer, encoding, window=window)
+    rope = config.rope_parameters
+    # Gemma 3 has one base for its local layers and one for its global ones.
+    base = rope.get(_layer_type(config, layer), rope)["rope_theta"]
+    rotated = 2 * len(_inverse_frequencies(model, layer))
+    return LayerPositions(layer, encoding, float(base), rotated, window)
+
+
+def _inverse_frequencies(model: Any, layer: int) -> Float[Tensor, " frequency"]:
+    rotary = model.rotary_emb.original_component
+    own = f"{_layer_type(model.original_model.config, layer)}_inv_freq"
+    return getattr(rotary, own if hasattr(rotary, own) else "inv_freq")
+
+
+def _encoding(config: Any, layer: int) -> str:
+    if config.model_type == "falcon" and config.alibi:
+        return "alibi"
+    if config.model_type == "smollm3" and not config.no_rope_layers[layer]:
+        return "none"
+    return FAMILIES[config.model_type]
+
+
+def _layer_type(config: Any, layer: int) -> str | None:
+    types = getattr(config, "layer_types", None)
+    return None if types is None else types[layer]
+
+
+def _window(config: Any, layer: int) -> int | None:
+    if config.model_type == "gpt_neo":
+        return config.window_size if config.attention_layers[layer] == "local" else None
+    windowed = _layer_type(config, layer) in (None, "sliding_attention")
+    return getattr(config, "sliding_window", None) if windowed else None
+
+
+def _describe(kind: LayerPositions) -> str:
+    if kind.encoding == "none":
+        words = "no positional encoding"
+    elif kind.encoding in ("learned", "sinusoidal"):
+        words = f"{kind.encoding} positions added to the embedding and read"
+    else:
+        words = _NAMES[kind.encoding]
+    details = []
+    if kind.rotary_base is not None:
+        details.append(f"base {kind.rotary_base:,.10g}, {kind.rotary_dims} dimensions of a head")
+    if kind.window is not None:
+        details.append(f"window of {kind.window} tokens")
+    return f"{words} ({', '.join(details)})" if details else words

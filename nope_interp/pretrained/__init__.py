@@ -1,0 +1,1 @@
+"""A hub name, a folder or a GGUF file becomes a hooked model."""

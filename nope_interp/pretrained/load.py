@@ -1,0 +1,372 @@
+"""Pretrained models by hub name, Hugging Face folder or GGUF file, as TransformerBridges.
+
+Every model is checked when it is loaded: its logits equal the unwrapped model's, its attention
+rows sum to one, and no query sees the future. Of encoder-decoders T5's decoder can be loaded, see
+`t5_decoder`.
+"""
+
+import difflib
+import hashlib
+import importlib.util
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.files import make_folder, write_json
+from nope_interp.pretrained.bridges import give_tokenizer, wrap
+from nope_interp.pretrained.t5_decoder import T5DecoderLM
+from nope_interp.tasks.sources import TextSource, UniformSource
+
+# Largest difference of logits, relative to their largest size, between bridge and plain model,
+# which sum in another order. Rounding over a few dozen layers: bfloat16 keeps 2 to 3 digits,
+# float16 is eight times finer, float32 keeps seven digits. (An 18-layer Gemma differs by 0.03,
+# 0.006 and 2e-6.) A missing or misplaced part of the architecture shows as tenths in any of them.
+_PARITY = {"float32": 1e-4, "float16": 0.0125, "bfloat16": 0.1}
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece.model", "sentencepiece*", "*.tiktoken")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A bridge, its tokenizer (None where the model comes without one), and where it came from."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+
+    @property
+    def begin_id(self) -> int | None:
+        """The token that begins a sequence: for T5 what its decoder starts from; None without."""
+        if isinstance(self.model.original_model, T5DecoderLM):
+            return self.model.original_model.config.decoder_start_token_id
+        return None if self.tokenizer is None else self.tokenizer.bos_token_id
+
+    def text_source(self, text: str) -> TextSource:
+        """`text` in this model's tokens, without special ones; UserError without a tokenizer."""
+        tokenizer = self._tokenizer("text cannot be turned into tokens")
+        ids = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+        return TextSource(torch.tensor(ids), self.begin_id)
+
+    def uniform_source(self) -> UniformSource:
+        """Every token of the vocabulary but the special ones; UserError without a tokenizer."""
+        tokenizer = self._tokenizer("nothing says which of its tokens are special")
+        special = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
+        ids = torch.arange(min(len(tokenizer), self.model.cfg.d_vocab))
+        return UniformSource(ids[~torch.isin(ids, special)], self.begin_id)
+
+    def _tokenizer(self, so: str) -> Any:
+        if self.tokenizer is None:
+            raise UserError(
+                f"the model {self.name!r} has no tokenizer, so {so}: add its tokenizer's files."
+            )
+        return self.tokenizer
+
+
+def load_pretrained(
+    name_or_path: str,
+    *,
+    revision: str | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    device_map: str | dict[str, Any] | None = None,
+) -> Pretrained:
+    """Load a causal language model, or T5's decoder.
+
+    Args:
+        name_or_path: a hub name (`openai-community/gpt2`), a Hugging Face folder with
+            safetensors weights, or a `.gguf` file (dequantised once and cached).
+        revision: branch, tag or commit of a hub name.
+        dtype: "float32", "bfloat16" or "float16".
+        device: a torch device.
+        device_map: spreads the model over several devices, "auto" or as transformers takes it;
+            needs the package accelerate, and `device` left alone.
+
+    Raises UserError where there is no such model, its files are damaged or pickled, TransformerLens
+    does not know its architecture, or the wrapped model fails its checks.
+    """
+    if dtype not in _PARITY:
+        raise unknown_name("dtype", dtype, _PARITY)
+    _check_device_map(device, device_map)
+    source = _resolve(name_or_path)
+    if revision is not None and Path(source).exists():
+        raise UserError(f"{name_or_path!r} is a local file: a revision belongs to a hub name.")
+    where = {"pretrained_model_name_or_path": source, "revision": revision or "main"}
+    with _quiet(), _one_sentence(name_or_path):
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(**where, trust_remote_code=False)
+        if config.model_type == "t5" and dtype == "float16":
+            raise UserError("T5 keeps some weights in float32 beside float16: give bfloat16.")
+        tokenizer = _load_tokenizer(where)
+        model, loading = _auto_class(config, name_or_path).from_pretrained(
+            **where,
+            dtype=getattr(torch, dtype),
+            device_map=device_map,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    # transformers would draw them at random and go on.
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise UserError(
+            f"the model {name_or_path!r} lacks {len(missing)} of its weights, such as "
+            f"{missing[0]}: give a complete checkpoint."
+        )
+    if device_map is None:
+        model = model.to(device)
+    return Pretrained(_bridge(model, tokenizer, name_or_path), tokenizer, name_or_path)
+
+
+def random_twin(pretrained: Pretrained, seed: int) -> Pretrained:
+    """The same architecture with its weights drawn anew by its own initialisation.
+
+    Same precision and same devices.
+    """
+    original = pretrained.model.original_model
+    if isinstance(original, T5DecoderLM):
+        original = original.base_model.t5
+    weight = next(original.parameters())
+    with _quiet(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        auto = _auto_class(original.config, pretrained.name)
+        twin = auto.from_config(original.config, dtype=weight.dtype)
+    device_map = getattr(original, "hf_device_map", None)
+    if device_map is not None and len(device_map) > 1:
+        from accelerate import dispatch_model
+
+        twin = dispatch_model(twin, device_map)
+    else:
+        twin = twin.to(weight.device)
+    tokenizer, name = pretrained.tokenizer, pretrained.name
+    return Pretrained(_bridge(twin, tokenizer, name), tokenizer, name)
+
+
+def _check_device_map(device: str, device_map: object) -> None:
+    if device_map is None:
+        return
+    if device != "cpu":
+        raise UserError("a device and a device_map contradict each other: give one of them.")
+    if importlib.util.find_spec("accelerate") is None:
+        raise UserError("device_map needs the package accelerate: install it, or leave it out.")
+
+
+def _auto_class(config: Any, name: str) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    if config.model_type == "t5":
+        return AutoModelForSeq2SeqLM
+    if config.is_encoder_decoder:
+        raise UserError(
+            f"{name!r} is an encoder-decoder of type {config.model_type!r}: of these only T5's "
+            "decoder is supported, choose a T5 or a decoder-only model."
+        )
+    return AutoModelForCausalLM
+
+
+def _load_tokenizer(where: dict[str, str]) -> Any:
+    """The tokenizer, or None where there are no files of one; a damaged one is an error."""
+    from transformers import AutoTokenizer
+
+    folder = Path(where["pretrained_model_name_or_path"])
+    local = folder.is_dir()
+    if local and not any(found for name in _TOKENIZER_FILES for found in folder.glob(name)):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(**where, trust_remote_code=False)
+    # What the hub lacks and what cannot be read there look alike in transformers' exceptions.
+    except (OSError, ValueError):
+        if local:
+            raise
+        return None
+
+
+def _bridge(model: Any, tokenizer: Any, name: str) -> Any:
+    model.eval()
+    architecture = type(model).__name__
+    if hasattr(model, "encoder"):
+        model = T5DecoderLM(model)
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    device = next(model.parameters()).device
+    probe = torch.randint(vocabulary, (2, 8), generator=generator).to(device)
+    with torch.no_grad():
+        expected = model(probe, use_cache=False).logits
+    if not expected.isfinite().all():
+        raise UserError(
+            f"the logits of {name!r} hold NaN or infinite values: its weights are damaged, or need "
+            "another dtype."
+        )
+    try:
+        with _quiet():
+            bridge = wrap(model)
+        _check_bridge(bridge, probe, expected, name)
+    except UserError:
+        raise
+    # What an adapter meets in an architecture, or a precision, that it does not fit.
+    except (KeyError, ValueError, AttributeError, NotImplementedError, RuntimeError) as error:
+        raise UserError(
+            f"TransformerLens cannot wrap {name!r}, a {architecture} in {_dtype(expected)} "
+            f"({_first_line(error)}): choose a model it supports."
+        ) from error
+    if tokenizer is not None:
+        give_tokenizer(bridge, tokenizer)
+    return bridge
+
+
+def _check_bridge(
+    bridge: Any, tokens: Int[Tensor, "batch pos"], expected: Tensor, name: str
+) -> None:
+    patterns: list[Tensor] = []
+
+    def keep(pattern: Tensor, hook: object) -> None:
+        patterns.append(pattern)
+
+    names = [n for n in bridge.hook_dict if n.endswith("attn.hook_pattern")]
+    with torch.no_grad(), bridge.hooks(fwd_hooks=[(n, keep) for n in names]):
+        logits = bridge.original_model(tokens, use_cache=False).logits
+    difference = (logits - expected).abs().max() / expected.abs().max()
+    # Written so that a NaN fails too.
+    if not difference <= _PARITY[_dtype(expected)]:
+        raise UserError(
+            f"the hooked {name!r} differs from the plain model by {float(difference):.1e} of its "
+            "largest logit: its architecture is not wrapped faithfully, so it is refused."
+        )
+    if not patterns:
+        raise UserError(
+            f"{name!r}, a {type(bridge.original_model).__name__}, shows no attention patterns: "
+            "choose a transformer."
+        )
+    # Each weight is rounded to the model's precision, half a unit in the last place.
+    tolerance = max(1e-4, torch.finfo(expected.dtype).eps)
+    for layer, pattern in enumerate(patterns):
+        rows = pattern.float().sum(-1)
+        if not torch.allclose(rows, torch.ones_like(rows), atol=tolerance):
+            raise UserError(f"attention rows of {name!r} do not sum to one in layer {layer}.")
+        if pattern.triu(1).abs().max() > 0:
+            raise UserError(f"{name!r} attends to the future in layer {layer}: it is not causal.")
+
+
+def _dtype(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def _resolve(name_or_path: str) -> str:
+    """A hub name as it is; a folder or a converted GGUF file as a path."""
+    path = Path(name_or_path).expanduser()
+    # A training leaves no info.json, and Hugging Face never a state or a lock.
+    marks = ("info.json", "training_state.safetensors", ".lock")
+    if path.is_dir() and any((path / mark).is_file() for mark in marks):
+        raise UserError(
+            f"{name_or_path!r} is a run folder of ours: give its model.safetensors instead."
+        )
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise UserError(
+                f"the folder {name_or_path!r} has no config.json: give a Hugging Face folder."
+            )
+        return str(path)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UserError(f"there is no GGUF file {name_or_path!r}.")
+        return str(converted_gguf(path))
+    if path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
+        raise UserError(
+            f"{name_or_path!r} is neither a hub name, a Hugging Face folder, a GGUF file nor a "
+            "model.safetensors of ours: check the path."
+        )
+    return name_or_path
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: $NOPE_INTERP_CACHE, else the user's cache folder."""
+    chosen = os.environ.get("NOPE_INTERP_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(chosen) if chosen else Path(base) / "nope-interp"
+
+
+def converted_gguf(path: Path) -> Path:
+    """The folder with `path` dequantised to float32 safetensors; made on first use."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    folder = cache_folder() / "gguf" / digest.hexdigest()[:16]
+    if (folder / "complete.json").is_file():
+        return folder
+    make_folder(folder)
+    with _quiet(), _one_sentence(str(path)):
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+        model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        # The weights are plain floats from here on; transformers refuses to save them while the
+        # config says that they are quantised.
+        model.hf_quantizer = None
+        del model.config.quantization_config
+        model.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
+    # Written last: a conversion that was killed half-way is made again.
+    write_json(folder / "complete.json", {"sha256": digest.hexdigest(), "from": path.name})
+    return folder
+
+
+@contextmanager
+def _one_sentence(name: str) -> Iterator[None]:
+    """Turn whatever goes wrong while a model is loaded into one sentence that names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    # Loading crosses five libraries, each with its own exceptions for a damaged file.
+    except Exception as error:
+        raise UserError(
+            f"cannot load the model {name!r} ({_first_line(error)}){_nearest_hub_name(name)}"
+        ) from error
+
+
+def _nearest_hub_name(name: str) -> str:
+    if Path(name).exists():
+        return ": its files are damaged or not those of a model that transformers knows."
+    from transformer_lens.supported_models import OFFICIAL_MODEL_NAMES
+
+    near = difflib.get_close_matches(name, OFFICIAL_MODEL_NAMES, n=1)
+    if near and near[0] != name:
+        return f"; did you mean {near[0]!r}?"
+    return ": check the name and the network, or give a local folder or GGUF file."
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".:")[:200]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back the progress bars and advice of the libraries underneath."""
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    disable_progress_bars()
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+        enable_progress_bars()
+        transformers_logging.enable_progress_bar()
+        transformers_logging.set_verbosity(level)

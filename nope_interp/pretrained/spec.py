@@ -1,0 +1,50 @@
+"""How any process makes a model again, to the same weights."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from nope_interp.models.checkpoints import bidirectional_twin, load_model
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.pretrained.load import load_pretrained, random_twin
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model that is on disk or a hub, or a twin of one; equal recipes make equal models.
+
+    Attributes:
+        source: a model.safetensors of ours, or a name that `load_pretrained` takes.
+        device: a torch device.
+        revision, dtype: as `load_pretrained` takes them.
+        twin: which twin of the model it is; None for the model itself.
+        seed, draw: of the random-init twin's weights, as `subjects.random_init` takes them.
+    """
+
+    source: str
+    device: str
+    revision: str | None = None
+    dtype: str = "float32"
+    twin: Literal["random-init", "bidirectional"] | None = None
+    seed: int = 0
+    draw: int = 0
+
+    def make(self) -> Any:
+        """The model; raises UserError where it cannot be loaded."""
+        if self.source.endswith(".safetensors"):
+            own = load_model(Path(self.source))[0].to(self.device)
+            if self.twin == "bidirectional":
+                return bidirectional_twin(own)
+            return own if self.twin is None else untrained(own, self.draw)
+        loaded = load_pretrained(
+            self.source, revision=self.revision, dtype=self.dtype, device=self.device
+        )
+        return (
+            loaded.model if self.twin is None else random_twin(loaded, self.seed + self.draw).model
+        )
+
+
+def untrained(model: HookedTransformer, draw: int) -> HookedTransformer:
+    """The same architecture with untrained weights: those its training began with, for draw 0."""
+    config = replace(model.config, seed=model.config.seed + draw)
+    return HookedTransformer(config).to(model.cfg.device)

@@ -1,0 +1,1 @@
+"""Laws of models at random initialisation."""

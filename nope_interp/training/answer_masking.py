@@ -1,0 +1,87 @@
+"""Answers filled in all at once: a format in which a model without a causal mask can be trained.
+
+A bidirectional model that is asked for the next token sees it. Here it sees the prompt and blanks,
+which are one repeated token, in place of the answer, and gives at each blank the token that belongs
+there. Without positions and mask all blanks are alike by symmetry, and so are the tokens given.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from nope_interp.models.losses import logits_at
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.answers import AnswerTask, Examples
+
+
+@dataclass(frozen=True)
+class Blanks:
+    """How a task's answers are hidden.
+
+    Attributes:
+        fill: the token that is the blank.
+        end: the token that ends an answer, which is not asked for; None where there is none.
+    """
+
+    fill: int
+    end: int | None
+
+    @classmethod
+    def of(cls, task: AnswerTask) -> "Blanks":
+        """Those of a task: its begin token, which it has no other use for after the first place."""
+        assert task.tokenizer.begin_id is not None
+        return cls(task.tokenizer.begin_id, task.tokenizer.end_id)
+
+    def hidden(
+        self, tokens: Int[Tensor, "batch pos"], answer: Bool[Tensor, "batch pos"]
+    ) -> Int[Tensor, "batch pos"]:
+        """`tokens` with blanks from the first token of the answer on.
+
+        The end and the padding are blanks too, so that a row does not tell how long its answer is.
+        """
+        return tokens.masked_fill(answer.cummax(dim=1).values, self.fill)
+
+    def asked(
+        self, tokens: Int[Tensor, "batch pos"], answer: Bool[Tensor, "batch pos"]
+    ) -> Bool[Tensor, "batch pos"]:
+        """The answer without its end: what is given at the blanks."""
+        return answer if self.end is None else answer & (tokens != self.end)
+
+    def loss(
+        self,
+        model: HookedTransformer,
+        tokens: Int[Tensor, "batch pos"],
+        answer: Bool[Tensor, "batch pos"],
+    ) -> Float[Tensor, ""]:
+        """Mean cross-entropy, in nats per token, of the answers' tokens at their own places."""
+        asked = self.asked(tokens, answer)
+        logits = logits_at(model, self.hidden(tokens, answer), asked)
+        return F.cross_entropy(logits.float(), tokens[asked].long())
+
+    @torch.no_grad()
+    def exact_matches(
+        self, model: HookedTransformer, examples: Examples, *, batch_size: int = 256
+    ) -> Bool[Tensor, " example"]:
+        """Whether the most likely token is the right one at every blank of the answer.
+
+        Args:
+            model: in evaluation mode.
+            examples: of any lengths.
+            batch_size: examples in one forward pass.
+        """
+        device = model.W_E.device
+        found = []
+        parts = zip(
+            examples.tokens.split(batch_size), examples.answer.split(batch_size), strict=True
+        )
+        for tokens, answer in parts:
+            asked = self.asked(tokens, answer)
+            hidden = self.hidden(tokens, answer).to(device)
+            likeliest = logits_at(model, hidden, asked.to(device)).argmax(dim=-1).cpu()
+            right = torch.ones_like(asked)
+            right[asked] = likeliest == tokens[asked]
+            found.append(right.all(dim=1))
+        return torch.cat(found)

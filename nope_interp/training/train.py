@@ -1,0 +1,241 @@
+"""Train a config on a task. A killed run, started again, ends in the same bits.
+
+Every step draws its batch, and its dropout, from a generator seeded by (seed, step), so the only
+state to keep is the weights and the optimiser's moments.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from tqdm import tqdm
+
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import load_tensors, load_weights, save_tensors
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.losses import logits_at
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.registry import Task
+from nope_interp.training.answer_masking import Blanks
+from nope_interp.training.config import TrainingConfig
+
+# Given the model, in evaluation mode, after as many optimiser steps.
+Watch = Callable[[int, HookedTransformer], None]
+# Of a model on tokens, of which those marked are the answers.
+Loss = Callable[[HookedTransformer, Tensor, Tensor], Tensor]
+
+
+def watched_steps(steps: int) -> list[int]:
+    """The optimiser steps after which a training of `steps` is watched: 0, 1, 2, 4, 8, ... and the
+    last."""
+    return [0, *(2**power for power in range((steps - 1).bit_length())), steps]
+
+
+def learning_rate(step: int, config: TrainingConfig) -> float:
+    """Linear warm-up; then a cosine from the peak to a tenth of it, or a line from it to zero."""
+    if step < config.warmup:
+        return config.learning_rate * (step + 1) / config.warmup
+    progress = (step - config.warmup) / max(1, config.steps - config.warmup)
+    if config.schedule == "linear":
+        return config.learning_rate * (1 - progress)
+    return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
+
+
+def masked_loss(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    predicted: Bool[Tensor, "batch pos"],
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy, in nats per token, of the tokens marked as predicted.
+
+    Only for these are logits computed. The first token of a sequence cannot be predicted.
+    """
+    logits = logits_at(model, tokens[:, :-1], predicted[:, 1:])
+    return F.cross_entropy(logits.float(), tokens[:, 1:][predicted[:, 1:]].long())
+
+
+def train(
+    config: TransformerConfig,
+    training: TrainingConfig,
+    task: Task,
+    *,
+    state_path: Path | None = None,
+    watch: Watch | None = None,
+    blanks: Blanks | None = None,
+    device: str = "cpu",
+    show_progress: bool = True,
+) -> HookedTransformer:
+    """A trained model, in evaluation mode.
+
+    Args:
+        config: the model to train, from its own seed.
+        training: length, speed and seed of the training.
+        task: where batches come from.
+        state_path: file that keeps the training state, so that a killed run goes on from there;
+            None keeps nothing.
+        watch: called with the model at each of `watched_steps`, before the state of that step is
+            kept; a training that goes on from a state calls it for later steps only. It changes no
+            bit of the training as long as it leaves the weights alone.
+        blanks: hides the answers, which the model then fills in all at once; None predicts one
+            token after the other.
+        device: a torch device.
+        show_progress: draw a bar with the loss on standard error.
+
+    Raises UserError where the sizes of config, training and task do not fit, where the saved state
+    is damaged or of another training, where it should be compiled and cannot be, and where the loss
+    stops being finite.
+    """
+    check_trainable(config, training, task, blanks)
+    if training.compile:
+        _check_compiler(device)
+    model = HookedTransformer(config).to(device)
+    optimizer = _optimizer(model, training)
+    header = {"config": config.to_dict(), "training": training.to_dict(), "task": task.name}
+    if blanks is not None:
+        header["blanks"] = asdict(blanks)
+    loss_of = masked_loss if blanks is None else blanks.loss
+    start = _restore(state_path, header, model, optimizer)
+    watched = watched_steps(training.steps)
+    if watch is not None and start == 0:
+        watch(0, model.eval())
+    model.train()
+    steps = _steps(model, optimizer, training, task, loss_of, start, device, show_progress)
+    for step, loss in steps:
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss} at step {step}: lower the learning rate or the init scale."
+            )
+        done = step + 1
+        if watch is not None and done in watched:
+            watch(done, model.eval())
+            model.train()
+        if state_path is not None and done % training.checkpoint_every == 0:
+            save_tensors(state_path, _state(model, optimizer), {**header, "step": done})
+    return model.eval()
+
+
+def _steps(
+    model: HookedTransformer,
+    optimizer: torch.optim.Optimizer,
+    training: TrainingConfig,
+    task: Task,
+    loss_of: Loss,
+    start: int,
+    device: str,
+    show_progress: bool,
+) -> Iterator[tuple[int, float]]:
+    bar = tqdm(
+        range(start, training.steps),
+        initial=start,
+        total=training.steps,
+        desc=f"training on {task.name}",
+        unit="step",
+        disable=not show_progress,
+    )
+    in_bfloat16 = training.precision == "bfloat16"
+    if training.compile:
+        loss_of = torch.compile(loss_of)
+    for step in bar:
+        generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
+        tokens, predicted = task.batch(training.batch_size, training.seq_len, generator)
+        tokens, predicted = tokens.to(device), predicted.to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, training)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(training.seed * 1_000_003 + step)  # dropout's
+            with torch.autocast(tokens.device.type, torch.bfloat16, enabled=in_bfloat16):
+                loss = loss_of(model, tokens, predicted)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+        optimizer.step()
+        value = loss.item()
+        bar.set_postfix(loss=f"{value:.3f}", refresh=False)
+        yield step, value
+
+
+def check_trainable(
+    config: TransformerConfig, training: TrainingConfig, task: Task, blanks: Blanks | None = None
+) -> None:
+    """Raise UserError where the sizes of config, training and task do not fit."""
+    if training.seq_len > config.n_ctx:
+        raise UserError(
+            f"training sequences of {training.seq_len} tokens are longer than the context of "
+            f"{config.n_ctx}: raise n_ctx or shorten them."
+        )
+    if config.d_vocab < task.d_vocab:
+        raise UserError(
+            f"the task {task.name!r} has {task.d_vocab} tokens but d_vocab is {config.d_vocab}: "
+            "raise d_vocab."
+        )
+    # A task that cannot fill a batch says so now, before a progress bar is drawn.
+    task.batch(1, training.seq_len, torch.Generator().manual_seed(0))
+    if not config.causal and blanks is None:
+        raise UserError(
+            "a bidirectional model sees the token it should predict: train causal ones."
+        )
+
+
+def _check_compiler(device: str) -> None:
+    """Raise UserError where torch.compile does not work."""
+    # What other trainings of this process had compiled counts towards a limit, beyond which
+    # nothing more is compiled.
+    torch.compiler.reset()
+    try:
+        torch.compile(torch.sin)(torch.zeros(1, device=device))
+    except RuntimeError as error:
+        why = str(error).splitlines()[0].rstrip(".")
+        raise UserError(
+            f"the training cannot be compiled here ({why}): install a C++ compiler, or leave "
+            "compile out."
+        ) from error
+
+
+def _optimizer(model: HookedTransformer, training: TrainingConfig) -> torch.optim.AdamW:
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": training.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=training.learning_rate, betas=(0.9, 0.99), fused=True)
+
+
+def _state(model: HookedTransformer, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights and moments as one flat dictionary; moments are keyed by the optimiser's index."""
+    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    for index, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer/{index}/{name}": tensor for name, tensor in moments.items()}
+    return tensors
+
+
+def _restore(
+    path: Path | None,
+    header: dict[str, Any],
+    model: HookedTransformer,
+    optimizer: torch.optim.Optimizer,
+) -> int:
+    """Load a saved training state, if there is one; the step to go on from."""
+    if path is None or not path.exists():
+        return 0
+    tensors, saved = load_tensors(path)
+    step = saved.pop("step", None)
+    if saved != header:
+        raise UserError(
+            f"{str(path)!r} is the state of another training: delete it or choose another folder."
+        )
+    weights = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
+    load_weights(model, weights, path)
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if key.startswith("optimizer/"):
+            _, index, name = key.split("/")
+            moments.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+    return int(step)

@@ -1,0 +1,1 @@
+"""Position codes in activations: fitting them, taking them away, and controls of the same size."""

@@ -1,0 +1,166 @@
+"""What an intervention does besides: matched controls of the same size, and side effects.
+
+An intervention that hurts a model may do so because it took a position code away, or because it
+moved the rows at all. Each control here moves them as far in a way that aims at no code.
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from probes._streaming import raised
+from probes.codes.directions import Leace, MovedVectors, ScaledDirections
+from probes.codes.filter import KeptCodes, require_fitted_shape, with_rest_scaled
+from probes.codes.statistics import CodeStatistics, Intervention
+from probes.controls import shuffled_positions
+from probes.similarity import cosine_similarity
+
+
+def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> Float[Tensor, " pos"]:
+    """How far an intervention moves rows, as a share of their rests' lengths: the mean at each
+    position over the examples that the statistics keep.
+
+    Raises what the intervention raises, and ProbeError before 2 sequences.
+    """
+    rests = statistics.example_rests()
+    rows = statistics.examples()
+    moved = torch.linalg.vector_norm(intervention(rows) - rows, dim=-1)
+    lengths = torch.linalg.vector_norm(rests, dim=-1).clamp(min=torch.finfo(rows.dtype).tiny)
+    # A row without a rest cannot be turned, however far it moves.
+    return (moved / lengths).clamp(max=2.0).mean(dim=0)
+
+
+class OtherContent:
+    """Rows turned towards another sequence's, by as much as some intervention moves them.
+
+    Of a row's rest r, cos(a) is kept and sin(a) |r| of another sequence's rest at the same position
+    is mixed in, its direction taken at a right angle to r, with the angle a such that the row moves
+    by size |r|, and by |r| sqrt(2) at most, where nothing of its own is left. That disturbs what
+    the row is about, as much as the intervention does, and none of the four codes: the mean at
+    every position stays, so does the length of the rest, and rests that are mixed alike have the
+    correlation between positions that they had.
+
+    Sizes are those of `sizes_of`, one for each position. The others are the first sequences that
+    the statistics were fitted on, in turn, from the second on: called on these themselves, it gives
+    none its own rest. Every other round takes their rests with the opposite sign, so that few of
+    them have no mean of their own to add. Turns go on from call to call.
+    """
+
+    def __init__(self, sizes: Float[Tensor, " pos"], statistics: CodeStatistics) -> None:
+        # The chord of an angle a on a circle of radius 1 is 2 sin(a / 2).
+        self._angle = 2 * (sizes / 2).clamp(max=0.5**0.5).asin()[:, None]
+        self._means = statistics.positional_vectors().float()
+        self._others = statistics.example_rests()
+        self._next = 1
+
+    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """The rows so turned; raises ProbeError for another number of positions or width."""
+        require_fitted_shape(x, self._means)
+        work = raised(x)
+        rest = work - self._means.to(work)
+        tiny = torch.finfo(work.dtype).tiny
+        length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
+        own = rest / length.clamp(min=tiny)
+        other = self._next_others(len(x)).to(work)
+        other = other - (other * own).sum(dim=-1, keepdim=True) * own
+        other = other / torch.linalg.vector_norm(other, dim=-1, keepdim=True).clamp(min=tiny)
+        angle = self._angle.to(work)
+        return (work + (angle.cos() - 1) * rest + angle.sin() * length * other).to(x.dtype)
+
+    def _next_others(self, n: int) -> Float[Tensor, "batch pos d_model"]:
+        turns = torch.arange(self._next, self._next + n)
+        self._next += n
+        rounds, which = turns // len(self._others), turns % len(self._others)
+        sign = rearrange(1 - 2 * (rounds % 2), "batch -> batch 1 1")
+        return sign.to(self._others) * self._others[which]
+
+
+def moved_elsewhere(vectors: Float[Tensor, "pos d_model"], seed: int = 0) -> MovedVectors:
+    """Rows with fixed vectors subtracted, one for each position, that are no code of theirs.
+
+    They are those that an intervention subtracts, all turned by one random rotation (Haar): at
+    every position as long, and to one another as they were, but along directions that aim at
+    nothing. Rests stay as they are, and rows vary by the variance of the vectors more.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    d_model = vectors.shape[1]
+    q, r = torch.linalg.qr(torch.randn((d_model, d_model), generator=generator))
+    # The signs that QR fixes make it no rotation at random (Mezzadri 2007, math-ph/0609050).
+    rotation = q * r.diagonal().sign()
+    return MovedVectors(-vectors @ rotation.to(vectors))
+
+
+def displaced(
+    removal: KeptCodes, sizes: Float[Tensor, " pos"], statistics: CodeStatistics, seed: int = 0
+) -> MovedVectors | OtherContent:
+    """Rows displaced as far as by taking a code away, with none of the four taken away.
+
+    Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere`. The
+    others are taken away by changing rests: the control is `OtherContent` of these sizes.
+    """
+    if removal.removed.any():
+        return moved_elsewhere(removal.removed, seed)
+    return OtherContent(sizes, statistics)
+
+
+def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> ScaledDirections:
+    """As many random orthonormal directions scaled alike, or projected out, about the same centre.
+
+    The subspace is uniform (Haar): the same rank, and unless rows vary alike in all directions not
+    the same size. `OtherContent` matches the size.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = (projection.rank, len(projection.centre))
+    basis = torch.linalg.qr(torch.randn(shape, generator=generator).mT).Q.mT
+    factor = projection.factor if isinstance(projection, ScaledDirections) else 0.0
+    return ScaledDirections(basis.to(projection.centre), projection.centre, factor)
+
+
+class RescalingDealt:
+    """Rows with nothing taken away but their rests rescaled as an intervention on codes rescales
+    them, with the factors dealt to other rows.
+
+    Every sequence gets the factors of the next one in the batch, in a random order: rests are
+    scaled as much as by the intervention, but not as their position asks. A batch of one has only
+    its own factors, and then an earlier row may get the factor of a later one. Draws go on from
+    call to call: the same bits come from a new control with the same seed, called on the same
+    batches.
+    """
+
+    def __init__(self, kept: KeptCodes, seed: int = 0) -> None:
+        self.kept = kept
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """The rows so scaled; raises what the intervention raises."""
+        _, _, factor = self.kept.parts(x)
+        batch, pos = factor.shape
+        order = shuffled_positions(batch, torch.arange(pos), self._generator).to(factor.device)
+        dealt = factor.roll(1, dims=0).gather(1, order)
+        work = raised(x)
+        return with_rest_scaled(work, work - self.kept.means.to(work), dealt).to(x.dtype)
+
+
+# What an intervention may move besides what it aims at.
+SIDE_EFFECTS = ("norm", "cosine")
+
+
+def side_effects(
+    x: Float[Tensor, "batch pos d_model"], changed: Float[Tensor, "batch pos d_model"]
+) -> dict[str, Float[Tensor, " batch"]]:
+    """How much an intervention changes besides what it aims at, per sequence.
+
+    * norm: mean over rows of |x'| / |x| - 1, in size.
+    * cosine: mean over pairs of different rows of |cos(x'_i, x'_j) - cos(x_i, x_j)|, 0 to 2.
+    """
+    x, changed = raised(x), raised(changed)
+    before, after = (torch.linalg.vector_norm(rows, dim=-1) for rows in (x, changed))
+    tiny = torch.finfo(x.dtype).tiny
+    pos = x.shape[1]
+    # The diagonal adds nothing: a row's cosine with itself stays 1.
+    moved = (cosine_similarity(changed) - cosine_similarity(x)).abs().sum(dim=(1, 2))
+    return {
+        "norm": (after / before.clamp(min=tiny) - 1).abs().mean(dim=-1),
+        "cosine": moved / (pos * (pos - 1)),
+    }

@@ -1,0 +1,206 @@
+"""Position codes taken away or changed along directions: LEACE, projection, a channel, a swap.
+
+Beside `probes.codes.statistics`, which takes a row apart by its codes, these are the interventions
+of the literature: they know directions only, and leave variance and similarity to change as they
+will.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from concept_erasure import LeaceEraser, LeaceFitter
+from jaxtyping import Float
+from torch import Tensor
+
+from probes._streaming import raised
+from probes.codes.filter import require_fitted_shape
+from probes.codes.statistics import CodeStatistics
+from probes.errors import ProbeError
+from probes.regression import LinearProbe
+
+
+@dataclass(frozen=True, eq=False)
+class Leace:
+    """Affine map after which no linear map reads t or 1/m; it need not know the position.
+
+    x' = x - (x - centre) right^T left^T, of rank `rank`; statistics are float32 and follow the
+    activations.
+    """
+
+    left: Float[Tensor, "d_model k"]
+    right: Float[Tensor, "k d_model"]
+    centre: Float[Tensor, " d_model"]
+
+    @property
+    def rank(self) -> int:
+        """How many directions are taken away, 0 to 2."""
+        return int((torch.linalg.vector_norm(self.right, dim=-1) > 0).sum())
+
+    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """The rows without what a linear map can read; raises ProbeError for another width."""
+        require_width(x, self.centre)
+        parts = (self.left, self.right, self.centre)
+        eraser = LeaceEraser(*(part.to(raised(x)) for part in parts))
+        return eraser(raised(x)).to(x.dtype)
+
+
+def leace(probe: LinearProbe) -> Leace:
+    """LEACE of (t, 1/m), from what a LinearProbe was given with `update` (Belrose et al. 2023).
+
+    Of all affine maps that leave t and 1/m uncorrelated with every direction, LEACE moves rows the
+    least, in mean square. t and 1/m are brought to standard deviation 1, since directions with a
+    correlation below 0.01 are left in (the package's svd_tol). Sums are float64. Raises ProbeError
+    for a probe that was fitted on fewer than 2 sequences, or on fewer rows than determine the
+    correlation of all directions.
+    """
+    if probe.n_fitted < 2:
+        raise ProbeError(
+            f"LEACE needs a LinearProbe fitted on 2 sequences at least; got {probe.n_fitted}"
+        )
+    moments = probe._moments
+    least = len(moments._gram) + 2
+    if moments.n < least:
+        raise ProbeError(
+            f"{probe.n_fitted} sequences are {moments.n} rows, too few for LEACE in "
+            f"{len(moments._gram)} dimensions, which needs {least} at least, better ten times "
+            "that: give more sequences to update()"
+        )
+    t = probe._positions.double()
+    deviations = torch.stack([t, 1 / (t + 1)]).std(dim=-1, correction=0).to(moments._cross)
+    # The other columns of the probe's targets are its control's.
+    cross = moments._cross[:, [0, 2]] / deviations
+    d_model, k = cross.shape
+    # The package's bound on the trace never binds for LEACE but by rounding, and would then leave
+    # the concept in.
+    fitter = LeaceFitter(
+        d_model, k, constrain_cov_trace=False, device=cross.device, dtype=cross.dtype
+    )
+    upper = moments._gram.triu()
+    fitter.sigma_xx_ = upper + upper.triu(1).mT
+    fitter.sigma_xz_ = cross
+    fitter.mean_x = moments._mean
+    fitter.n = torch.tensor(moments.n, device=cross.device)
+    eraser = fitter.eraser
+    return Leace(eraser.proj_left.float(), eraser.proj_right.float(), moments._mean.float())
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledDirections:
+    """Rows with their components along some orthonormal directions scaled, about a centre.
+
+    x' = x + (factor - 1) V^T V (x - centre), V the directions; factor 0 projects them out.
+    """
+
+    directions: Float[Tensor, "k d_model"]
+    centre: Float[Tensor, " d_model"]
+    factor: float = 0.0
+
+    @property
+    def rank(self) -> int:
+        """How many directions are scaled."""
+        return len(self.directions)
+
+    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """The rows so scaled; raises ProbeError for another width."""
+        require_width(x, self.centre)
+        work = raised(x)
+        directions = self.directions.to(work)
+        along = (work - self.centre.to(work)) @ directions.mT
+        return torch.add(work, along @ directions, alpha=self.factor - 1).to(x.dtype)
+
+
+def principal_directions(statistics: CodeStatistics) -> Float[Tensor, "k d_model"]:
+    """Directions of p(t) - p_bar, orthonormal, by falling share of its variance (float64).
+
+    k is at most one less than there are positions. Raises ProbeError before 2 sequences.
+    """
+    vectors = statistics.positional_vectors()
+    directions = torch.linalg.svd(vectors - vectors.mean(dim=0), full_matrices=False).Vh
+    return directions[: len(vectors) - 1]
+
+
+def positional_rank(statistics: CodeStatistics, share: float) -> int:
+    """How many principal directions hold this share of what the positional vectors vary by.
+
+    That variation is what p(t) vary by less what means of so many rests vary by without any code
+    (`CodeStatistics.noise`); at least one direction, though there be nothing. Raises ProbeError
+    before 2 sequences.
+    """
+    vectors = statistics.positional_vectors()
+    held = torch.linalg.svdvals(vectors - vectors.mean(dim=0)).square().cumsum(dim=0)
+    wanted = share * (held[-1] - statistics.noise())
+    return int((held < wanted).sum()) + 1
+
+
+def project_out(statistics: CodeStatistics, rank: int) -> ScaledDirections:
+    """The leading `rank` principal directions of the positional vectors, projected out of the rows.
+
+    Rows keep p_bar along them; with the positional vectors goes whatever else lies along the
+    directions. Raises ProbeError for a rank that there are no directions for.
+    """
+    directions = principal_directions(statistics)
+    if not 1 <= rank <= len(directions):
+        raise ProbeError(
+            f"rank is {rank}, but the positional vectors span {len(directions)} directions: give a "
+            f"rank of 1 to {len(directions)}"
+        )
+    return ScaledDirections(directions[:rank].float(), _centre(statistics))
+
+
+def scale_channel(statistics: CodeStatistics, index: int, factor: float) -> ScaledDirections:
+    """One principal direction of the positional vectors scaled by a factor, about p_bar.
+
+    After the positional channel of Yu et al. 2024 (arXiv 2406.02536), one component of the
+    residual; here it is a principal direction, since components mean nothing after a rotation.
+    Raises ProbeError where there is no direction of that index (0 has the largest variance).
+    """
+    directions = principal_directions(statistics)
+    if not 0 <= index < len(directions):
+        raise ProbeError(
+            f"no principal direction {index} of the positional vectors: give an index of 0 to "
+            f"{len(directions) - 1}"
+        )
+    return ScaledDirections(directions[index : index + 1].float(), _centre(statistics), factor)
+
+
+@dataclass(frozen=True, eq=False)
+class MovedVectors:
+    """Rows with a fixed vector added at each position."""
+
+    added: Float[Tensor, "pos d_model"]
+
+    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """The rows so moved; raises ProbeError for another number of positions or width."""
+        require_fitted_shape(x, self.added)
+        return (raised(x) + self.added.to(raised(x))).to(x.dtype)
+
+
+def swap_vectors(statistics: CodeStatistics, offset: int) -> MovedVectors:
+    """p(t) replaced by p(t + offset), in steps of the positions fitted on.
+
+    Beyond the ends stands the vector of the first or last position, so that every vector is one
+    that the model makes: the |offset| outermost rows share one, and effects are best read on the
+    others. Raises ProbeError for an offset that would leave a single vector.
+    """
+    vectors = statistics.positional_vectors()
+    last = len(vectors) - 1
+    if not abs(offset) < last:
+        raise ProbeError(
+            f"offset is {offset}, but there are {last + 1} positions: give an offset between "
+            f"{1 - last} and {last - 1}"
+        )
+    source = (torch.arange(last + 1) + offset).clamp(0, last).to(vectors.device)
+    return MovedVectors((vectors[source] - vectors).float())
+
+
+def require_width(x: Float[Tensor, "*shape"], fitted: Float[Tensor, " d_model"]) -> None:
+    """Raises ProbeError unless the rows of x are as wide as `fitted`."""
+    if x.shape[-1] != len(fitted):
+        raise ProbeError(
+            f"activations have width {x.shape[-1]}, but the intervention was fitted on width "
+            f"{len(fitted)}: give it the place that it was fitted on"
+        )
+
+
+def _centre(statistics: CodeStatistics) -> Float[Tensor, " d_model"]:
+    return statistics.positional_vectors().mean(dim=0).float()

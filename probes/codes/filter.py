@@ -1,0 +1,128 @@
+"""Rows rebuilt from some of their position codes: what `probes.codes.statistics` fits."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probes._streaming import raised
+from probes.errors import ProbeError
+from probes.variance import row_variance
+
+# A rest that would have to grow more, to make up for a mean code many times its size, is hardly
+# there: its rounding would be made content.
+_LARGEST_FACTOR = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class KeptCodes:
+    """Rows rebuilt from some of their position codes; made by `CodeStatistics.kept`.
+
+    With y the mean part that is kept and b the rest (whitened where similarity is not kept, each
+    row at the norm it had), a row becomes
+
+        x' = y + g b,   g >= 0 such that row_variance(x') = v*
+
+    where v* is the row's own variance, or, where variance is not kept, that variance mapped to the
+    law that all positions share. Where two factors g would do it is the one nearer to 1, where none
+    up to 10 does the one that comes nearest to v*. All four codes kept give the rows back as they
+    came.
+
+    g depends on its row, so that g b need not have mean 0: where one direction holds much of the
+    rest's variance, about that share of a mean code along it comes back. LEACE leaves none.
+
+    Earlier rows know nothing of later ones: the whitening is lower-triangular. Statistics are
+    float32 and follow the activations' device and precision.
+    """
+
+    means: Float[Tensor, "pos d_model"]
+    removed: Float[Tensor, "pos d_model"]  # the mean codes that are not kept
+    whitening: Float[Tensor, "pos pos"] | None
+    variance_map: Float[Tensor, "slope_intercept pos"] | None
+
+    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """The same rows, rebuilt; positions are those fitted on, all of them.
+
+        Raises ProbeError for another number of positions or another width.
+        """
+        unscaled, rest, factor = self.parts(x)
+        return with_rest_scaled(unscaled, rest, factor).to(x.dtype)
+
+    def parts(
+        self, x: Float[Tensor, "batch pos d_model"]
+    ) -> tuple[
+        Float[Tensor, "batch pos d_model"],
+        Float[Tensor, "batch pos d_model"],
+        Float[Tensor, "batch pos"],
+    ]:
+        """y + b, b and g of the rows; half precision is raised to float32."""
+        require_fitted_shape(x, self.means)
+        x = raised(x)
+        rest = x - self.means.to(x)
+        unscaled = x - self.removed.to(x)
+        if self.whitening is not None:
+            whitened = _same_norms(self.whitening.to(x) @ rest, rest)
+            unscaled, rest = unscaled - rest + whitened, whitened
+        variance = row_variance(x)
+        if self.variance_map is not None:
+            slope, intercept = self.variance_map.to(variance)
+            variance = (intercept + slope * log_variance(x)).exp()
+        return unscaled, rest, _factor(unscaled, rest, variance)
+
+
+def log_variance(x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos"]:
+    """`row_variance` in nats; a constant row, which has none, counts as the smallest number."""
+    return row_variance(x).clamp(min=torch.finfo(torch.float64).tiny).log()
+
+
+def with_rest_scaled(
+    unscaled: Float[Tensor, "batch pos d_model"],
+    rest: Float[Tensor, "batch pos d_model"],
+    factor: Float[Tensor, "batch pos"],
+) -> Float[Tensor, "batch pos d_model"]:
+    """y + g b from y + b, b and g; exactly y + b where g is 1."""
+    return torch.addcmul(unscaled, rest, (factor - 1).to(rest)[..., None])
+
+
+def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: Float[Tensor, "pos d_model"]) -> None:
+    """Raises ProbeError unless every sequence of x has the shape of `fitted`."""
+    if x.shape[1:] != fitted.shape:
+        raise ProbeError(
+            f"activations have shape {tuple(x.shape)}, but the intervention was fitted on "
+            f"(batch, {fitted.shape[0]}, {fitted.shape[1]}): give it the positions and the place "
+            "that it was fitted on"
+        )
+
+
+def _same_norms(
+    x: Float[Tensor, "batch pos d_model"], model: Float[Tensor, "batch pos d_model"]
+) -> Float[Tensor, "batch pos d_model"]:
+    """x with each row at the norm of the model's row; rows of zeros stay."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    wanted = torch.linalg.vector_norm(model, dim=-1, keepdim=True)
+    return x * (wanted / norm.clamp(min=torch.finfo(x.dtype).tiny))
+
+
+def _factor(
+    unscaled: Float[Tensor, "batch pos d_model"],
+    rest: Float[Tensor, "batch pos d_model"],
+    variance: Float[Tensor, "batch pos"],
+) -> Float[Tensor, "batch pos"]:
+    """g with row_variance(y + g b) = variance, from y + b and b (float64).
+
+    Solved for h = g - 1: a h^2 + 2 c h + excess = 0, with a the variance of b, c its covariance
+    with y + b, and the excess of y + b's variance over the one wanted. Rows that need no scaling
+    have an excess near 0 and get h near 0 without losing digits.
+    """
+    centred = rest - rest.mean(dim=-1, keepdim=True)
+    a = torch.linalg.vector_norm(centred, dim=-1).double().square() / rest.shape[-1]
+    c = torch.linalg.vecdot(unscaled, centred).double() / rest.shape[-1]
+    excess = row_variance(unscaled) - variance
+    discriminant = c.square() - a * excess
+    steep = c + torch.copysign(discriminant.clamp(min=0).sqrt(), c)
+    near, far = -excess / steep, -steep / a
+    # Without a real root `far` is the parabola's vertex, which comes nearest; g stays above 0.
+    h = torch.where((discriminant >= 0) & (near >= -1), near, far).clamp(-1, _LARGEST_FACTOR - 1)
+    # A rest without variance cannot change the row's.
+    return 1 + torch.where((a > 0) & (steep != 0), h, 0.0)

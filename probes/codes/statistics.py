@@ -1,0 +1,228 @@
+"""Taking position codes away from the rows at one place, each by itself, with the others kept.
+
+With statistics over the sequences fitted on, a row at position t is
+
+    x = p_bar + c(t) + m(t) + r
+
+* p(t): mean over sequences; p_bar: its mean over positions;
+* c(t): the least-squares fit of p(t) - p_bar by t and 1/m, m = t + 1, the code "counting"
+  (Kazemnejad et al. 2023, Theorem 1);
+* m(t): what is left of p(t) - p_bar, the code "positional vectors" (Dong et al. 2024);
+* r: the rest, of mean 0 at every position. The variance of the row that it is part of is the code
+  "variance" (Chi et al. 2023), its correlation between positions "similarity" (Zuo et al. 2025).
+
+The decomposition and the formulas of the interventions are our own.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes._streaming import Stream, raised, require_finite
+from probes.codes.filter import KeptCodes, log_variance
+from probes.errors import ProbeError
+
+CODES = ("variance", "similarity", "counting", "positional vectors")
+
+# What every intervention is: [batch pos d_model] to the same.
+Intervention = Callable[[Tensor], Tensor]
+
+# Weight of the identity in the correlation between positions before it is inverted. Running means
+# over m tokens, the most correlated rows that theory gives, have eigenvalues down to 1/(4m): a
+# hundredth of that at m = 2048. It amplifies no direction more than 300-fold, which float32 bears.
+_RIDGE = 1e-5
+# Sequences whose rests are kept, for controls that mix them in.
+_EXAMPLES = 8
+# The steepest line by which the spread of log variance at a position is brought to the common one.
+_STEEPEST = 10.0
+# A deviation smaller than this share of a number is the rounding of float32.
+_ROUNDING = 1e-6
+
+
+class CodeStatistics(Stream):
+    """All that taking codes away needs to know of the rows at one place, in constant memory.
+
+    By position the mean row [pos d_model] and the first two moments of log variance; between
+    positions the centred products of rows [pos pos]. Sums are float64 and merge by the pairwise
+    formula of Chan, Golub and LeVeque (1983); a batch's own products are taken about its own mean
+    in the precision it comes in (half precision is raised to float32).
+
+    p(t) errs by the mean of n rests, and rows without mean codes hold that error at each position:
+    new positional vectors of 1/n of the rest's variance. Fit on so many sequences that this is
+    nothing beside the codes taken away.
+
+    Fed with `update` as every probe; `merge` adds what another machine saw. There is nothing to
+    evaluate: score what `kept` gives with the probes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._means = torch.zeros(0)  # [pos d]
+        self._products = torch.zeros(0)  # [pos pos], centred
+        self._log_variance = torch.zeros(0)  # [2 pos], sums of log variance and of its square
+        self._examples = torch.zeros(0)  # [example pos d], rows of the first sequences
+
+    def _fit(self, activations: Tensor) -> None:
+        activations = raised(activations)
+        means = activations.mean(dim=0)
+        require_finite(means)
+        centred = activations - means
+        products = (centred @ centred.mT).sum(dim=0, dtype=torch.float64)
+        logs = log_variance(activations)
+        moments = torch.stack([logs.sum(dim=0), logs.square().sum(dim=0)])
+        if not self.n_fitted:
+            self._examples = activations[:_EXAMPLES].clone()
+        self._add(len(activations), means.double(), products, moments)
+
+    def _merge_fit(self, other: "CodeStatistics") -> None:
+        if not self.n_fitted:
+            self._examples = other._examples
+        self._add(other.n_fitted, other._means, other._products, other._log_variance)
+
+    def _add(self, n: int, means: Tensor, products: Tensor, log_variance: Tensor) -> None:
+        if not self.n_fitted:
+            self._means, self._products = torch.zeros_like(means), torch.zeros_like(products)
+            self._log_variance = torch.zeros_like(log_variance)
+        step = means.to(self._means) - self._means
+        share = n / (self.n_fitted + n)
+        between = self.n_fitted * share * (step @ step.mT)
+        self._products = self._products + products.to(step) + between
+        self._means = self._means + step * share
+        self._log_variance = self._log_variance + log_variance.to(step)
+
+    def positional_vectors(self) -> Float[Tensor, "pos d_model"]:
+        """p(t), the mean row at each position (float64); raises ProbeError before 2 sequences."""
+        if self.n_fitted < 2:
+            raise ProbeError(
+                f"position codes were fitted on {self.n_fitted} sequences, and one sequence cannot "
+                "tell position from content: give at least 2 to update(), better some hundreds"
+            )
+        return self._means
+
+    def noise(self) -> float:
+        """What p(t) - p_bar would vary by, summed over positions, if no row knew its position.
+
+        The squared error of the means of n rests at each position, less that of p_bar.
+        """
+        of_rests = self._products.trace() - self._products.sum() / len(self._products)
+        return float(of_rests) / (self.n_fitted - 1) / self.n_fitted
+
+    def examples(self) -> Float[Tensor, "example pos d_model"]:
+        """The first few sequences fitted on (float32)."""
+        return self._examples
+
+    def example_rests(self) -> Float[Tensor, "example pos d_model"]:
+        """r of the first few sequences fitted on (float32); raises ProbeError before 2 of them."""
+        return self._examples - self.positional_vectors().to(self._examples)
+
+    def mean_codes(self) -> dict[str, Float[Tensor, "pos d_model"]]:
+        """c(t) and m(t) by name: p(t) - p_bar split by the regression on (t, 1/m) (float64)."""
+        vectors = self.positional_vectors()
+        vectors = vectors - vectors.mean(dim=0)
+        t = self._positions.to(vectors)
+        terms = torch.stack([t, 1 / (t + 1)], dim=-1)
+        terms = terms - terms.mean(dim=0)
+        counting = terms @ (torch.linalg.pinv(terms) @ vectors)
+        return {"counting": counting, "positional vectors": vectors - counting}
+
+    def kept(self, codes: Collection[str], dealt: Int[Tensor, " pos"] | None = None) -> KeptCodes:
+        """The intervention that keeps these of `CODES` and takes the others away.
+
+        With `dealt`, an order of the positions, the kept codes are dealt out anew: position t gets
+        the mean code of position dealt[t], its law of variance, and its correlations with the
+        others. They are as large as they were, and tell the wrong position.
+
+        Raises ProbeError for unknown codes, for `dealt` that is no order of the positions, before 2
+        sequences, and where correlations change but the sequences do not determine them.
+        """
+        for code in codes:
+            if code not in CODES:
+                raise ProbeError(f"no position code {code!r}: the codes are {', '.join(CODES)}")
+        removed = torch.zeros_like(self.positional_vectors())
+        order = torch.arange(len(removed)) if dealt is None else dealt
+        _require_order(order, len(removed))
+        for name, vectors in self.mean_codes().items():
+            removed += vectors - vectors[order] if name in codes else vectors
+
+        def changed(name: str, change: Callable[[Tensor | None], Tensor]) -> Tensor | None:
+            if name not in codes:
+                return change(None).float()
+            return None if dealt is None else change(dealt).float()
+
+        return KeptCodes(
+            means=self._means.float(),
+            removed=removed.float(),
+            whitening=changed("similarity", self._whitening),
+            variance_map=changed("variance", self._variance_map),
+        )
+
+    def _whitening(self, order: Int[Tensor, " pos"] | None) -> Float[Tensor, "pos pos"]:
+        """The lower-triangular map that gives the rests of all positions the same correlation, or
+        each position those of another.
+
+        R, the correlation between positions with the identity mixed in, has Cholesky factor L; R',
+        R in that order or, without one, with its mean off the diagonal everywhere, has L'. L' L^-1
+        takes rests divided by their root mean square at each position from R to R'. Both have
+        eigenvalues of at least the identity's weight: R' is R, or R averaged over all orders.
+        """
+        pos = len(self._products)
+        rank = (self.n_fitted - 1) * self._d_model
+        if rank < pos:
+            raise ProbeError(
+                f"{self.n_fitted} sequences of width {self._d_model} do not determine the "
+                f"correlation between {pos} positions: (sequences - 1) * d_model must be {pos} at "
+                "least, better ten times that; give more sequences to update()"
+            )
+        scale = self._products.diagonal().sqrt()
+        rounding = _ROUNDING * self.n_fitted**0.5 * torch.linalg.vector_norm(self._means, dim=-1)
+        # Where all sequences have the same row, there is no rest to take anything from.
+        bare = scale <= rounding
+        scale = scale.masked_fill(bare, torch.inf)
+        identity = torch.eye(pos).to(scale)
+        correlation = self._products / scale / scale[:, None] + bare.to(scale).diag()
+        correlation = (1 - _RIDGE) * correlation + _RIDGE * identity
+        if order is None:
+            level = (correlation.sum() - correlation.trace()) / (pos * (pos - 1))
+            wanted = level + (1 - level) * identity
+        else:
+            wanted = correlation[order][:, order]
+        factor, wanted_factor = torch.linalg.cholesky(correlation), torch.linalg.cholesky(wanted)
+        return torch.linalg.solve_triangular(factor, wanted_factor, upper=False, left=False) / scale
+
+    def _variance_map(
+        self, order: Int[Tensor, " pos"] | None
+    ) -> Float[Tensor, "slope_intercept pos"]:
+        """The line in log variance that takes each position's normal law to a common one, or to
+        that of another position.
+
+        With mean mu_t and deviation sigma_t at position t: mu + sigma/sigma_t (log v - mu_t), mu
+        the mean of mu_t and sigma the root mean square of sigma_t; sigma/sigma_t is 10 at most. It
+        is the optimal transport between normal laws. To another's law it goes by the common one,
+        and back along the other's line.
+        """
+        mean, square = self._log_variance / self.n_fitted
+        deviation = (square - mean.square()).clamp(min=_ROUNDING**2).sqrt()
+        common = deviation.square().mean().sqrt()
+        # Where rows hardly differ in variance, held-out rows that do are no outliers of that law.
+        slope = common / deviation.clamp(min=common / _STEEPEST)
+        intercept = mean.mean() - slope * mean
+        if order is not None:
+            slope, intercept = slope / slope[order], (intercept - intercept[order]) / slope[order]
+        return torch.stack([slope, intercept])
+
+    def _judges_nothing(self, *_: Any, **__: Any) -> Any:
+        raise ProbeError(
+            "CodeStatistics has nothing to evaluate: score what kept() gives with a probe"
+        )
+
+    _solve = _score = _fitted = _merge_scores = _result = _judges_nothing
+
+
+def _require_order(order: Int[Tensor, " pos"], n: int) -> None:
+    if not torch.equal(order.sort().values, torch.arange(n)):
+        raise ProbeError(
+            f"dealt is {order.tolist()}, no order of {n} positions: give each of 0 to {n - 1} once"
+        )

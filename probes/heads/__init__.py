@@ -1,0 +1,1 @@
+"""What attention heads look at: detectors, labels, rotary frequencies."""

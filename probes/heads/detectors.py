@@ -1,0 +1,329 @@
+"""What attention heads look at: detectors fed with attention maps, one probe for each layer.
+
+The detectors follow Elhage et al. 2021 and Olsson et al. 2022 (arXiv 2209.11895; previous-token,
+duplicate-token and induction heads), Barbero et al. 2024 (arXiv 2410.06205; diagonal and
+previous-token heads as what positional encodings are used for, and repeated tokens as what a head
+without positions cannot tell apart) and Wang et al. 2024 (arXiv 2404.12224; entropy against log m).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes.errors import ProbeError
+from probes.heads._attention import (
+    FIRST_QUERY,
+    checked_maps,
+    checked_patterns,
+    distance_from_uniform,
+    n_visible,
+    offset_sums,
+)
+from probes.heads._feed import HeadFeed
+from probes.heads._score_shares import ScoreShares
+
+# What each kind of tokens is read for.
+FEEDS = {
+    "text": ("diagonal", "previous_token", "first_token", "local", "uniform", "entropy"),
+    "repeated": ("induction", "duplicate_token"),
+    "scores": ("positional_share", "token_share"),
+    "copies": ("repeated_token",),
+}
+METRICS = tuple(metric for metrics in FEEDS.values() for metric in metrics)
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """The numbers of every head of one layer; NaN, and n 0, where nothing was fed to know them.
+
+    ci_low and ci_high bound 95% bootstrap intervals over sequences; chance is what attention
+    without preference gives (NaN where that is no question); stderr is the standard error over the
+    n sequences; replicates are the values in every bootstrap resample, NaN in one that drew no
+    sequence. offset_profile is the mean attention at each offset back, over the queries of natural
+    text that reach so far.
+    """
+
+    metrics: tuple[str, ...]
+    value: Float[np.ndarray, "head metric"]
+    ci_low: Float[np.ndarray, "head metric"]
+    ci_high: Float[np.ndarray, "head metric"]
+    chance: Float[np.ndarray, "head metric"]
+    stderr: Float[np.ndarray, "head metric"]
+    n: Int[np.ndarray, "head metric"]
+    replicates: Float[np.ndarray, "resample head metric"]
+    offset_profile: Float[np.ndarray, "head offset"]
+
+    @property
+    def n_heads(self) -> int:
+        return len(self.value)
+
+    def column(self, metric: str) -> int:
+        """The column of a metric; raises ProbeError, with the known names, where there is none."""
+        if metric not in self.metrics:
+            raise ProbeError(f"no metric {metric!r}: there are {', '.join(self.metrics)}")
+        return self.metrics.index(metric)
+
+
+class HeadProbe:
+    """Scores every head of one layer, from attention maps that are given batch by batch.
+
+    Nothing of a batch is kept but sums. m is the number of keys a query sees. All are means over
+    queries, then over sequences:
+
+    * natural text (`read_text`), from query `FIRST_QUERY` on, since a query that sees few keys
+      makes all heads look alike: `diagonal` and `previous_token`, the weight at offset 0 and 1;
+      `first_token`, on key 0; `local`, on offsets 0 to local_window - 1; `uniform`, 1 - the total
+      variation distance of the row from 1/m; `entropy` / log m.
+    * random tokens and the same again (`read_repeated`), from the queries of the second time:
+      `induction`, the weight on the token after the earlier copy; `duplicate_token`, on that copy.
+    * random tokens from a small alphabet (`read_scores`): `positional_share` and `token_share`, the
+      held-out R² of the scores, centred in each row, by offset alone and by key token alone,
+      fitted on other sequences. At most 1, below 0 where the fit is worse than none. Tokens drawn
+      evenly keep the two apart.
+    * one token repeated (`read_copies`): `repeated_token`, the total variation distance from
+      uniform of a row among the copies, from the query that sees `FIRST_QUERY` earlier copies on.
+      A head of the first layer that knows no positions scores 0, as all copies are the same to it.
+
+    Chance is what equal weights on all visible keys give: the mean of 1/m over the queries for one
+    key, of as many times that as there are keys for `local`; 0 for the shares and `repeated_token`;
+    none for `uniform` and `entropy`.
+
+    Args:
+        seed: of the bootstrap. Two probes with one seed, given the same sequences in the same
+            batches, have paired replicates; shards that are merged need seeds of their own.
+        n_resamples: of the bootstrap over sequences.
+        local_window: how many offsets count as local.
+        window: how many keys back a query of this layer sees, itself included, if it has a sliding
+            window.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        n_resamples: int = 1000,
+        local_window: int = 8,
+        window: int | None = None,
+    ) -> None:
+        if local_window < 1:
+            raise ProbeError(f"local_window is {local_window}; give at least 1 offset")
+        if window is not None and window < 2:
+            raise ProbeError(
+                f"window is {window}; a query must see at least one key besides its own"
+            )
+        self.n_resamples = n_resamples
+        self.local_window = local_window
+        self.window = window
+        self._n_heads = 0
+        self._offset_sums: Float[np.ndarray, "head offset"] | None = None
+        self._shares = ScoreShares(window)
+        # Other sequences, other draws: one seed would couple feeds that share nothing.
+        self._feeds = {
+            name: HeadFeed(metrics, n_resamples, len(FEEDS) * seed + i)
+            for i, (name, metrics) in enumerate(FEEDS.items())
+        }
+
+    # Shapes are checked in words, rather than by the annotations.
+    def read_text(self, pattern: Tensor) -> None:
+        """Adds attention after the softmax, [batch head query key], on natural text.
+
+        Raises ProbeError for other shapes, rows that are no probabilities over earlier keys, fewer
+        than `FIRST_QUERY` + 1 tokens, and where heads or lengths change between batches.
+        """
+        length = self._length(pattern, "patterns", at_least=FIRST_QUERY + 1)
+        m = n_visible(length, self.window)[FIRST_QUERY:]
+        rows, by_offset = zip(
+            *(self._text_metrics(part, m) for part in checked_patterns(pattern, self.window)),
+            strict=True,
+        )
+        one_key = (1 / m).mean()
+        first_key = np.where(np.arange(FIRST_QUERY, length) < (self.window or length), 1 / m, 0)
+        local = np.minimum(self.local_window, m) / m
+        chance = [one_key, one_key, first_key.mean(), local.mean(), np.nan, np.nan]
+        self._feeds["text"].add(torch.cat(rows), np.array(chance), (length,))
+        self._add_offset_sums(torch.cat(by_offset).double().sum(dim=0).cpu().numpy())
+
+    def read_repeated(self, pattern: Tensor, period: int, start: int) -> None:
+        """Adds attention on `start` tokens, `period` random ones, and these again.
+
+        Raises ProbeError as `read_text`, and where the length is not start + 2 period.
+        """
+        length = self._length(pattern, "patterns", at_least=1)
+        if period < 2 or start < 0 or length != start + 2 * period:
+            raise ProbeError(
+                f"{length} tokens are not {start} and twice {period}: give the period of the "
+                "repetition, at least 2, and the number of tokens before it"
+            )
+        rows = []
+        for part in checked_patterns(pattern, self.window):
+            induction = part.diagonal(1 - period, dim1=-2, dim2=-1)[..., start + 1 :]
+            duplicate = part.diagonal(-period, dim1=-2, dim2=-1)[..., start:]
+            rows.append(torch.stack([induction.mean(dim=-1), duplicate.mean(dim=-1)], dim=-1))
+        m = n_visible(length, self.window)[start + period :]
+        chance = np.array([((offset < m) / m).mean() for offset in (period - 1, period)])
+        self._feeds["repeated"].add(torch.cat(rows), chance, (length, period, start))
+
+    def read_copies(self, pattern: Tensor, start: int) -> None:
+        """Adds attention on `start` tokens and then one token repeated to the end.
+
+        Raises ProbeError as `read_text`, and where fewer than `FIRST_QUERY` + 1 copies are there.
+        """
+        if start < 0:
+            raise ProbeError(f"start is {start}; give the number of tokens before the copies")
+        first = start + FIRST_QUERY
+        length = self._length(pattern, "patterns", at_least=first + 1)
+        n_copies = torch.from_numpy(n_visible(length - start, self.window)[FIRST_QUERY:])
+        rows = []
+        for part in checked_patterns(pattern, self.window):
+            copies = part[..., first:, start:]
+            # In double precision the mean of equal weights is that weight, to the last bit.
+            weight = copies.sum(dim=-1, dtype=torch.float64)
+            level = (weight / n_copies.to(weight.device)).to(copies)
+            # A row that leaves nothing for the copies prefers none of them.
+            share = distance_from_uniform(copies, level) / torch.where(weight > 0, weight, 1.0)
+            rows.append(share.mean(dim=-1, keepdim=True))
+        self._feeds["copies"].add(torch.cat(rows), np.zeros(1), (length, start))
+
+    def read_scores(
+        self, scores: Tensor, tokens: Tensor, held_out: bool = False, start: int = 0
+    ) -> None:
+        """Adds attention scores before the softmax, on random tokens from a small alphabet.
+
+        First sequences to fit the shares on, then, with `held_out`, others to judge them by; tokens
+        are [batch key]. Later keys and those beyond the window do not count, whatever stands there,
+        nor do the first `start` tokens: a begin token always stands in one place, and what heads
+        make of it would be called both position and token.
+
+        Raises ProbeError for other shapes, masks that are not the window's, NaN or infinity, more
+        than 512 different tokens, and for held-out sequences before or others after the fit.
+        """
+        if start < 0:
+            raise ProbeError(f"start is {start}; give the number of tokens before the random ones")
+        length = self._length(scores, "scores", at_least=start + FIRST_QUERY + 1)
+        if not isinstance(tokens, Tensor) or tokens.is_floating_point():
+            raise ProbeError("tokens must be a tensor of whole numbers: give the model's input")
+        if tokens.shape != (len(scores), length):
+            raise ProbeError(
+                f"tokens have shape {tuple(tokens.shape)}; expected {(len(scores), length)}, as "
+                "many as the scores have keys"
+            )
+        feed = self._feeds["scores"]
+        scores = scores[..., start:, start:].detach()
+        tokens = tokens[:, start:].to(scores.device).contiguous()
+        if held_out:
+            feed.add(self._shares.shares(scores, tokens), np.zeros(2), (length, start))
+        else:
+            feed.adopt((length, start))
+            self._shares.fit(scores, tokens)
+
+    def merge(self, other: "HeadProbe") -> None:
+        """Adds what `other` was given: the same layer, other sequences.
+
+        Raises ProbeError where the two have other settings, heads or lengths, drew the same
+        bootstrap weights, or judged held-out scores by different fits.
+        """
+        ours, theirs = (
+            (probe.local_window, probe.window, probe.n_resamples) for probe in (self, other)
+        )
+        if ours != theirs:
+            raise ProbeError(
+                f"cannot merge probes with (local_window, window, n_resamples) {ours} and "
+                f"{theirs}: give all shards the same"
+            )
+        if not other._n_heads:
+            return
+        self._adopt_heads(other._n_heads)
+        for name, feed in self._feeds.items():
+            feed.merge(other._feeds[name])
+        self._shares.merge(other._shares)
+        if other._offset_sums is not None:
+            self._add_offset_sums(other._offset_sums)
+
+    def for_shard(self, seed: int) -> "HeadProbe":
+        """An empty probe with the same fit of the shares, for held-out scores on another machine.
+
+        Give every shard another seed. The fit is thereby finished; raises ProbeError before 2
+        sequences were fitted.
+        """
+        shard = HeadProbe(seed, self.n_resamples, self.local_window, self.window)
+        self._shares.finish()
+        shard._shares.merge(self._shares)
+        shard._n_heads = self._n_heads
+        shard._feeds["scores"].adopt(self._feeds["scores"].layout)
+        return shard
+
+    def result(self) -> HeadScores:
+        """What came out; raises ProbeError before any sequence, or after only one of a kind."""
+        if self._shares.n_fitted and not self._feeds["scores"].n:
+            raise ProbeError(
+                "the shares were fitted and never judged: give other sequences to read_scores with "
+                "held_out=True"
+            )
+        if not any(feed.n for feed in self._feeds.values()):
+            raise ProbeError("the head probe has been given nothing: feed it attention first")
+        feeds = [feed.numbers(self._n_heads) for feed in self._feeds.values()]
+        columns = {name: np.concatenate([f[name] for f in feeds], axis=-1) for name in feeds[0]}
+        return HeadScores(metrics=METRICS, **columns, offset_profile=self._offset_profile())
+
+    def _text_metrics(
+        self, pattern: Float[Tensor, "batch head query key"], m: Int[np.ndarray, " late_query"]
+    ) -> tuple[Float[Tensor, "batch head metric"], Float[Tensor, "batch head offset"]]:
+        """The six metrics of each sequence, and its sums over queries at each offset."""
+        by_offset = offset_sums(pattern, FIRST_QUERY)
+        rows, n_keys = pattern[..., FIRST_QUERY:, :], torch.from_numpy(m).to(pattern)
+        columns = [
+            by_offset[..., 0] / len(m),
+            by_offset[..., 1] / len(m),
+            rows[..., 0].mean(dim=-1),
+            by_offset[..., : self.local_window].sum(dim=-1) / len(m),
+            1 - distance_from_uniform(rows, 1 / n_keys).mean(dim=-1),
+            (_entropy(rows) / n_keys.log()).mean(dim=-1),
+        ]
+        return torch.stack(columns, dim=-1), by_offset
+
+    def _add_offset_sums(self, sums: Float[np.ndarray, "head offset"]) -> None:
+        self._offset_sums = sums if self._offset_sums is None else self._offset_sums + sums
+
+    def _offset_profile(self) -> Float[np.ndarray, "head offset"]:
+        if self._offset_sums is None:
+            return np.zeros((self._n_heads, 0))
+        length = self._offset_sums.shape[1]
+        n_queries = length - np.maximum(np.arange(length), FIRST_QUERY)
+        return self._offset_sums / (n_queries * self._feeds["text"].n)
+
+    def _length(self, maps: Tensor, name: str, at_least: int) -> int:
+        """The number of tokens, once the maps are found to be this layer's."""
+        checked_maps(maps, name)
+        length = maps.shape[-1]
+        if length < at_least:
+            raise ProbeError(
+                f"{name} of {length} tokens are too short: give sequences of at least {at_least}"
+            )
+        self._adopt_heads(maps.shape[1])
+        return length
+
+    def _adopt_heads(self, n_heads: int) -> None:
+        if self._n_heads and n_heads != self._n_heads:
+            raise ProbeError(
+                f"the number of heads changed from {self._n_heads} to {n_heads}: use one probe for "
+                "each layer"
+            )
+        self._n_heads = n_heads
+
+
+def offset_chance(length: int, window: int | None = None) -> Float[np.ndarray, " offset"]:
+    """What `offset_profile` is where every query spreads evenly over the keys it sees."""
+    m = n_visible(length, window)
+    seen = [
+        np.where(offset < m, 1 / m, 0)[max(offset, FIRST_QUERY) :].mean()
+        for offset in range(length)
+    ]
+    return np.array(seen)
+
+
+def _entropy(rows: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query"]:
+    """In nats; a weight of zero adds nothing."""
+    tiny = torch.finfo(rows.dtype).tiny
+    return -torch.linalg.vecdot(rows, rows.clamp_min(tiny).log_())

@@ -1,0 +1,359 @@
+"""What to call a head: one table of rules, p-values against two nulls, and false discoveries held.
+
+A label says that the score is above its rule's threshold, and beyond its nulls, in the long run and
+not just in these sequences: all heads of the model and all rules are tested together (Benjamini and
+Hochberg 1995). The thresholds are our choices and no paper's: they say how strong a habit must be
+to be worth a name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.stats import t as student
+
+from probes.controls import benjamini_hochberg
+from probes.errors import ProbeError
+from probes.heads.detectors import HeadScores
+
+# The share of false labels, among the labels given, that is put up with.
+FALSE_DISCOVERY_RATE = 0.05
+
+NONE = "none"
+
+SHUFFLED_OFFSETS = "shuffled offsets"
+SHUFFLED_TOKENS = "shuffled key tokens"
+RANDOM_INIT = "random init"
+
+# What single precision leaves of a score: a smaller standard error is one of rounding.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A label is given where `metric` is above `threshold` and beats all the `nulls`.
+
+    The threshold is tested too, by a one-sided t-test over sequences.
+
+    * shuffled offsets: each query's weights dealt anew to the keys it sees. The expected score is
+      then the chance level exactly, so no shuffling is done: a one-sided t-test over sequences.
+    * shuffled key tokens: the same, for tokens dealt anew to the keys; the expected share is 0.
+    * random init: the same architecture untrained. The score is compared with those of all heads of
+      the random twin, by a one-sided t-test for one more draw from their distribution.
+
+    A rule without nulls is tested against its threshold alone.
+    """
+
+    label: str
+    metric: str
+    threshold: float
+    nulls: tuple[str, ...]
+    says: str
+
+    @property
+    def condition(self) -> str:
+        return f"{self.metric} > {self.threshold}"
+
+
+_OFFSETS = (SHUFFLED_OFFSETS, RANDOM_INIT)
+
+# The first rule that holds gives the label: the specific stand before the general. A head that
+# matches equal tokens attends to itself too, and one that looks one back is local, too.
+RULES = (
+    Rule(
+        "induction",
+        "induction",
+        0.4,
+        _OFFSETS,
+        "on repeated random tokens it attends to the token after the earlier copy of its own",
+    ),
+    Rule(
+        "duplicate-token",
+        "duplicate_token",
+        0.3,
+        _OFFSETS,
+        "on repeated random tokens it attends to the earlier copy of its own; half is the most for "
+        "a head that matches tokens, since it matches itself as well",
+    ),
+    Rule("previous-token", "previous_token", 0.4, _OFFSETS, "it attends to the token before"),
+    Rule("diagonal", "diagonal", 0.4, _OFFSETS, "it attends to its own token"),
+    Rule(
+        "local",
+        "local",
+        0.6,
+        _OFFSETS,
+        "it attends to the last few tokens, its own included, without one favourite",
+    ),
+    Rule(
+        "first-token",
+        "first_token",
+        0.5,
+        _OFFSETS,
+        "half its attention or more rests on the first token",
+    ),
+    Rule(
+        "uniform",
+        "uniform",
+        0.8,
+        (),
+        "it spreads over all tokens alike: at most a fifth of its weight would have to move. This "
+        "claims the absence of a preference, which neither null can refute (shuffling keeps it, "
+        "and untrained heads are like it), so the test is against the bound itself",
+    ),
+    Rule(
+        "content",
+        "token_share",
+        0.25,
+        (SHUFFLED_TOKENS, RANDOM_INIT),
+        "a quarter or more of what distinguishes its scores is which token the key is, wherever "
+        "that stands",
+    ),
+)
+LABELS = (*(rule.label for rule in RULES), NONE)
+
+
+@dataclass(frozen=True)
+class HeadLabel:
+    """What one head is called, and how sure that is.
+
+    runner_up is the next rule in the table's order that holds too (runner_up_holds), or else the
+    one whose score comes nearest to its threshold (by score / threshold) without holding; "" where
+    nothing was measured. confidence is the share of bootstrap resamples of the sequences in which
+    the thresholds alone give the same label. The p-values against the nulls and q are those of
+    the label's rule, NaN where a null does not apply or was not given; "none" has the smallest q of
+    all rules, which is above the false-discovery rate, and no p-values.
+    """
+
+    layer: int
+    head: int
+    label: str
+    runner_up: str
+    runner_up_holds: bool
+    confidence: float
+    p_shuffled: float
+    p_random_init: float
+    q_value: float
+
+
+def classify(
+    scores: Sequence[HeadScores], null: Sequence[HeadScores] | None = None
+) -> list[HeadLabel]:
+    """A label for every head of a model, by the first of `RULES` that holds.
+
+    scores: one for each layer, from the same feeds. null: the layers of one or more random twins,
+    scored alike; without them a label has only its shuffled null to beat.
+
+    The p-value of a rule is the largest of those against its threshold and its nulls, as it must
+    beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured.
+
+    Raises ProbeError where there are no layers, or where the twins lack a metric that the model
+    has, or have less than two heads.
+    """
+    if not scores:
+        raise ProbeError("there are no layers to classify: give the HeadScores of at least one")
+    value, chance, stderr, n = (
+        _of_rules(scores, name) for name in ("value", "chance", "stderr", "n")
+    )
+    shuffled = _p_above(value, chance, stderr, n)
+    random_init = np.full_like(value, np.nan)
+    if null is not None:
+        random_init = _p_random_init(value, stderr, _of_rules(null, "value"))
+    above = _p_above(value, _thresholds(), stderr, n)
+    shuffled[:, [not rule.nulls for rule in RULES]] = np.nan
+    # NaN, a null that is not there, beats no number.
+    q_values = benjamini_hochberg(np.fmax(above, np.fmax(shuffled, random_init)))
+    holds = q_values <= FALSE_DISCOVERY_RATE
+    confidence = np.concatenate([_confidence(layer) for layer in scores])
+    places = [(layer, head) for layer, of in enumerate(scores) for head in range(of.n_heads)]
+    labels = []
+    for i, (layer, head) in enumerate(places):
+        chosen = int(np.argmax(holds[i])) if holds[i].any() else len(RULES)
+        against = [p[i, chosen] if chosen < len(RULES) else np.nan for p in (shuffled, random_init)]
+        q_value = q_values[i, chosen] if chosen < len(RULES) else _smallest(q_values[i])
+        runner_up, second_holds = _runner_up(chosen, holds[i], value[i])
+        labels.append(
+            HeadLabel(
+                layer,
+                head,
+                LABELS[chosen],
+                runner_up,
+                second_holds,
+                float(confidence[i, chosen]),
+                float(against[0]),
+                float(against[1]),
+                float(q_value),
+            )
+        )
+    return labels
+
+
+def _of_rules(layers: Sequence[HeadScores], name: str) -> Float[np.ndarray, "head rule"]:
+    """One array of HeadScores, all layers' heads together, in the columns of the rules."""
+    return np.concatenate(
+        [getattr(layer, name)[:, [layer.column(rule.metric) for rule in RULES]] for layer in layers]
+    ).astype(np.float64)
+
+
+def _thresholds() -> Float[np.ndarray, " rule"]:
+    return np.array([rule.threshold for rule in RULES])
+
+
+def _p_above(
+    value: Float[np.ndarray, "head rule"],
+    level: Float[np.ndarray, "... rule"],
+    stderr: Float[np.ndarray, "head rule"],
+    n: Float[np.ndarray, "head rule"],
+) -> Float[np.ndarray, "head rule"]:
+    """One-sided t-tests over sequences; NaN where there are none."""
+    return student.sf((value - level) / np.maximum(stderr, _ROUNDING), np.maximum(n - 1, 1))
+
+
+def _p_random_init(
+    value: Float[np.ndarray, "head rule"],
+    stderr: Float[np.ndarray, "head rule"],
+    twins: Float[np.ndarray, "twin rule"],
+) -> Float[np.ndarray, "head rule"]:
+    """One-sided t-tests of each score as one more draw from the twins' normal distribution.
+
+    The spread of a new draw about the mean of k draws is sd sqrt(1 + 1/k); the score's own standard
+    error comes on top, and the degrees of freedom are k - 1.
+    """
+    k = len(twins)
+    if k < 2:
+        raise ProbeError(f"the random twin has {k} heads; a spread needs at least 2")
+    missing = ~np.isnan(value).any(axis=0) & np.isnan(twins).any(axis=0)
+    if missing.any():
+        rule = RULES[int(np.argmax(missing))]
+        raise ProbeError(
+            f"the random twin lacks {rule.metric!r}, which the model has: feed both alike"
+        )
+    variance = twins.var(axis=0, ddof=1) * (1 + 1 / k) + stderr**2
+    spread = np.sqrt(np.maximum(variance, _ROUNDING**2))
+    p_values = student.sf((value - twins.mean(axis=0)) / spread, k - 1)
+    p_values[:, [RANDOM_INIT not in rule.nulls for rule in RULES]] = np.nan
+    return p_values
+
+
+def _confidence(layer: HeadScores) -> Float[np.ndarray, "head label"]:
+    """The share of resamples in which the thresholds alone give each label."""
+    columns = [layer.column(rule.metric) for rule in RULES]
+    replicates = layer.replicates[:, :, columns]
+    drawn = ~np.isnan(replicates[:, :, layer.n[0, columns] > 0]).any(axis=(1, 2))
+    reached = replicates[drawn] >= _thresholds()
+    first = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(RULES))
+    return np.stack([(first == label).mean(axis=0) for label in range(len(LABELS))], axis=-1)
+
+
+def _smallest(q_values: Float[np.ndarray, " rule"]) -> float:
+    """NaN where nothing was measured."""
+    return float(np.fmin.reduce(q_values))
+
+
+def _runner_up(
+    chosen: int, holds: Bool[np.ndarray, " rule"], value: Float[np.ndarray, " rule"]
+) -> tuple[str, bool]:
+    """The next label that holds, or the one nearest to its threshold; and which of the two."""
+    others = np.arange(len(RULES)) != chosen
+    if (holds & others).any():
+        return LABELS[int(np.argmax(holds & others))], True
+    nearness = np.where(others & ~np.isnan(value), value / _thresholds(), -np.inf)
+    return (LABELS[int(np.argmax(nearness))] if np.isfinite(nearness).any() else ""), False
+
+
+@dataclass(frozen=True)
+class DependenceRule:
+    """A kind of head is one whose whole interval of retention lies from `low` to `high`."""
+
+    kind: str
+    low: float
+    high: float
+    says: str
+
+
+# Bounds of our choosing, as the thresholds are.
+DEPENDENCE_RULES = (
+    DependenceRule(
+        "positional", -np.inf, 1 / 3, "most of the habit goes with the layer's positional encoding"
+    ),
+    DependenceRule("content", 2 / 3, np.inf, "most of the habit stays without it"),
+    DependenceRule("mixed", -np.inf, np.inf, "part of it stays, or the data cannot tell"),
+)
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """How much of a head's habit is left when positions are taken away.
+
+    retention is (ablated - chance) / (intact - chance) of the label's metric: 0 is chance, 1 as
+    strong as before. ci_low and ci_high bound its 95% paired bootstrap interval over sequences.
+    kind is the first of `DEPENDENCE_RULES` that holds, "" (and NaN) where there is no place that is
+    attended to, and so nothing to lose: for the labels none and uniform, and for content, which is
+    a share of what varies and rises by itself where positions no longer make scores vary.
+    """
+
+    kind: str
+    retention: float
+    ci_low: float
+    ci_high: float
+
+
+def dependence(label: str, intact: HeadScores, ablated: HeadScores, head: int) -> Dependence:
+    """Whether a head's habit depends on the positional encoding that `ablated` is without.
+
+    intact and ablated: of the head's layer, by probes with the same seed that were given the same
+    sequences in the same batches, so that their resamples are paired.
+
+    Raises ProbeError for an unknown label, for scores of different sequences, and where the intact
+    head scores no more than chance.
+    """
+    if label not in LABELS:
+        raise ProbeError(f"no label {label!r}: there are {', '.join(LABELS)}")
+    rule = next((rule for rule in RULES if rule.label == label), None)
+    if rule is None or SHUFFLED_OFFSETS not in rule.nulls:
+        return Dependence("", np.nan, np.nan, np.nan)
+    at = (head, intact.column(rule.metric))
+    if not intact.n[at] == ablated.n[at] > 0 or len(intact.replicates) != len(ablated.replicates):
+        raise ProbeError(
+            f"{rule.metric} was taken on {intact.n[at]} sequences with positions intact and on "
+            f"{ablated.n[at]} ablated: give both the same sequences, and the probes one seed and "
+            "one n_resamples"
+        )
+    habit = intact.value[at] - intact.chance[at]
+    if habit <= 0:
+        raise ProbeError(
+            f"head {head} scores {intact.value[at]:.3g} on {rule.metric}, no more than chance: "
+            "there is nothing that it could lose"
+        )
+    left = ablated.value[at] - ablated.chance[at]
+    resampled = (ablated.replicates[:, *at] - ablated.chance[at]) / (
+        intact.replicates[:, *at] - intact.chance[at]
+    )
+    low, high = np.nanquantile(resampled, [0.025, 0.975])
+    kind = next(rule.kind for rule in DEPENDENCE_RULES if rule.low <= low and high <= rule.high)
+    return Dependence(kind, float(left / habit), float(low), float(high))
+
+
+def rules_markdown() -> str:
+    """All rules as Markdown, in the order in which they are tried."""
+    lines = [
+        "| label | given where | and it beats | meaning |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {rule.label} | {rule.condition} | {' and '.join(rule.nulls) or 'the bound'} "
+            f"| {rule.says} |"
+            for rule in RULES
+        ),
+        f"| {NONE} | no rule holds | | |",
+        "",
+        "| dependence | 95% interval of retention | meaning |",
+        "| --- | --- | --- |",
+        *(f"| {rule.kind} | {_range(rule)} | {rule.says} |" for rule in DEPENDENCE_RULES),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _range(rule: DependenceRule) -> str:
+    if np.isfinite(rule.high):
+        return f"below {rule.high:.2f}"
+    return f"above {rule.low:.2f}" if np.isfinite(rule.low) else "anything else"

@@ -1,0 +1,374 @@
+"""Codes taken away from models of which we know what they use."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.metrics.pairwise import cosine_similarity
+
+from experiments.codes.ablation import (
+    EVERYWHERE,
+    SIDE_EFFECT,
+    STREAM,
+    fitted_in_depth,
+    place_by_place,
+    statistics_at,
+    stream_places,
+    through_the_stream,
+)
+from experiments.codes.conditions import NONE_KEPT, of_codes, only, without
+from experiments.codes.first_token import (
+    ANY_TOKEN,
+    AT_EACH_POSITION,
+    FROZEN,
+    ONE_TOKEN,
+    first_token_arms,
+)
+from experiments.codes.shift import shift_rows
+from experiments.codes.task import Contest
+from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Place, Split
+from experiments.results.measurements import table
+from experiments.results.usage import Use, use_verdicts, uses_at
+from nope_interp.constructions.planted import Planted, decoy, plant
+from nope_interp.interventions.intervene import intervene
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.losses import sequence_losses
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.streams import stream
+from probes.codes.statistics import CODES
+from probes.scores import SHUFFLED
+
+CONTEXT = {
+    "experiment": "compare",
+    "model": "planted",
+    "variant": "trained",
+    "tokens": "random",
+    "begin_token": False,
+    "seed": 0,
+}
+PLACE = Place(0, "resid_post")
+NAME = "blocks.0.hook_resid_post"
+
+
+def contest_on(planted: Planted, seed: int = 0) -> Contest:
+    split = Split(planted.sequences(400, 2 * seed), planted.sequences(160, 2 * seed + 1))
+    return Contest(planted.model, split, planted.losses, planted.chance, seed)
+
+
+def at_place(contest: Contest) -> list[dict[str, Any]]:
+    return place_by_place(contest, statistics_at(contest, [PLACE]), context=CONTEXT)
+
+
+def words_at_place(planted: Planted, seed: int) -> dict[str, str]:
+    assert planted.places == (NAME,)
+    rows = at_place(contest_on(planted, seed))
+    uses = uses_at(table(rows), PLACE.layer, PLACE.site)
+    return {use.code: use.word for use in uses}
+
+
+# ---------------------------------------------------------------- planted truth
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("code", CODES)
+def test_the_planted_code_is_named_and_the_others_are_cleared(code: str, seed: int) -> None:
+    words = words_at_place(plant(code, seed), seed)
+    assert words == {other: "used" if other == code else "unused" for other in CODES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_a_variance_that_is_readable_and_unused_is_cleared(seed: int) -> None:
+    words = words_at_place(decoy(seed), seed)
+    assert words == {code: "used" if code == "counting" else "unused" for code in CODES}
+
+
+@pytest.fixture(scope="module")
+def counting() -> pd.DataFrame:
+    contest = contest_on(plant("counting"))
+    rows = through_the_stream(contest, context=CONTEXT)
+    return table([*rows, *at_place(contest)])
+
+
+def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.DataFrame) -> None:
+    (verdict,) = use_verdicts(counting)
+    assert {use.code: use.word for use in verdict.of_stream} == {
+        code: "used" if code == "counting" else "unused" for code in CODES
+    }
+    assert "used: counting (100%" in verdict.sentence
+    assert verdict.sentence.endswith("at one place only, used: counting (layer 0 resid_post).")
+    assert {(use.layer, use.site) for use in verdict.uses} == {
+        (EVERYWHERE, STREAM),
+        (PLACE.layer, PLACE.site),
+    }
+
+
+def test_losses_without_the_code_are_at_chance_or_worse(counting: pd.DataFrame) -> None:
+    stream_rows = counting[(counting["probe"] == "loss") & (counting["layer"] == EVERYWHERE)]
+    nats = stream_rows[stream_rows["metric"] == "nats"].set_index(["positions", "control"])
+    chance = nats["chance"].iloc[0]
+    assert nats.loc[("intact", ""), "value"] < 0.5 * chance
+    for arm in (without("counting"), NONE_KEPT, only("variance"), "without counting, by LEACE"):
+        assert nats.loc[(arm, ""), "value"] > chance - 0.1
+    for arm in (without("variance"), only("counting")):
+        assert nats.loc[(arm, ""), "value"] < 0.5 * chance
+    # As large, but of other positions.
+    assert nats.loc[(only("counting"), SHUFFLED), "value"] > chance - 0.1
+
+
+def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
+    counting: pd.DataFrame,
+) -> None:
+    readable = counting[
+        (counting["probe"] == "counting")
+        & (counting["metric"] == "r2")
+        & (counting["control"] == "")
+    ].set_index("positions")["value"]
+    assert readable[without("counting")] < 0.2 < 0.5 < readable[without("variance")]
+
+
+def test_who_counts_by_the_begin_token_needs_it_and_what_heads_give_it() -> None:
+    contest = replace(contest_on(plant("counting")), begin_token=True)
+    intact = contest.losses(contest.model, contest.split.held_out).mean()
+    arms = {(name, control): losses.mean() for name, control, losses in first_token_arms(contest)}
+    names = {(FROZEN, ""), (FROZEN, AT_EACH_POSITION), (ANY_TOKEN, ""), (ONE_TOKEN, "")}
+    assert arms.keys() == names
+    # Its head weighs the begin token, which it knows, by 1/m, whatever the content.
+    for gone in ((FROZEN, ""), (ANY_TOKEN, ""), (ONE_TOKEN, "")):
+        assert arms[gone] > contest.chance - 0.1
+    assert float(arms[FROZEN, AT_EACH_POSITION]) == pytest.approx(float(intact), abs=1e-3)
+
+
+def test_who_does_not_count_needs_no_share_of_the_first_token() -> None:
+    contest = contest_on(plant("positional vectors"))
+    intact = contest.losses(contest.model, contest.split.held_out).mean()
+    arms = {(name, control): losses for name, control, losses in first_token_arms(contest)}
+    assert arms.keys() == {(FROZEN, ""), (FROZEN, AT_EACH_POSITION)}
+    assert abs(arms[FROZEN, ""].mean() - intact) < 0.1 * (contest.chance - intact)
+
+
+def test_side_effects_are_those_of_each_intervention(untrained: Contest) -> None:
+    """Of one place: the sequences' rows before and after, put together by hand."""
+    statistics = statistics_at(untrained, [PLACE])
+    found = table(place_by_place(untrained, statistics, context=CONTEXT))
+    seen: list[torch.Tensor] = []
+    stream(untrained.model, untrained.split.held_out, {NAME: seen.append}, batch_size=20)
+    before = torch.cat(seen)[:, FIRST_POSITION:]
+    kept = [code for code in CODES if code != "similarity"]
+    after = statistics[PLACE].kept(kept)(before)
+    apart = ~np.eye(before.shape[1], dtype=bool)
+    cosines = [
+        np.stack([cosine_similarity(x)[apart] for x in rows.numpy()]) for rows in (before, after)
+    ]
+    norms = after.norm(dim=-1) / before.norm(dim=-1)
+    of_arm = found[
+        (found["probe"] == SIDE_EFFECT)
+        & (found["positions"] == without("similarity"))
+        & (found["control"] == "")
+    ].set_index("metric")["value"]
+    assert of_arm["cosine"] == pytest.approx(np.abs(cosines[1] - cosines[0]).mean(), rel=1e-3)
+    assert of_arm["norm"] == pytest.approx(float((norms - 1).abs().mean()), rel=1e-3)
+    assert of_arm["cosine"] > 0.01
+
+
+def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
+    """The first layer writes m along a direction, from which everything later takes it: before
+    that there is nothing to move, after it the position read at the end follows by all of it."""
+    contest = contest_on(plant("counting"))
+    statistics = statistics_at(contest, [Place(0, "resid_pre"), PLACE])
+    rows = shift_rows(contest, statistics, context=CONTEXT)
+    followed = {(row["site"], row["control"]): row["value"] for row in rows}
+    assert followed["resid_post", ""] == pytest.approx(1, abs=0.01)
+    for nothing in (("resid_pre", ""), ("resid_pre", "mixed"), ("resid_post", "mixed")):
+        assert followed[nothing] == pytest.approx(0, abs=0.01)
+
+
+def test_a_position_that_vectors_do_not_tell_stays_where_it_is() -> None:
+    """Position comes from sizes alone, whose vectors are noise."""
+    contest = contest_on(plant("variance"))
+    rows = shift_rows(contest, statistics_at(contest, [Place(0, "resid_pre")]), context=CONTEXT)
+    assert [row["value"] for row in rows] == pytest.approx([0, 0], abs=0.1)
+
+
+def test_vectors_that_no_layer_reads_are_followed_by_none() -> None:
+    """They stay in the stream up to its end, where any probe reads them as moved."""
+    contest = contest_on(plant("positional vectors"))  # the unembedding alone reads them
+    place = Place(0, "resid_pre")
+    assert shift_rows(contest, statistics_at(contest, [place]), context=CONTEXT) == []
+
+
+def test_sequences_too_short_for_a_shift_have_no_rows(untrained: Contest) -> None:
+    statistics = statistics_at(untrained, [Place(0, "resid_pre")])
+    assert shift_rows(untrained, statistics, context=CONTEXT) == []
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def test_shares_are_those_of_the_losses(counting: pd.DataFrame) -> None:
+    rows = counting[(counting["probe"] == "loss") & (counting["layer"] == PLACE.layer)]
+    value = rows.set_index(["positions", "control", "metric"])["value"]
+    intact, none = value["intact", "", "nats"], value[NONE_KEPT, "", "nats"]
+    for code in CODES:
+        lost = value[without(code), "", "nats"] - intact
+        assert value[without(code), "", "increase"] == pytest.approx(lost, abs=1e-9)
+        assert value[without(code), "", "needed"] == pytest.approx(lost / (none - intact))
+        regained = (none - value[only(code), "", "nats"]) / (none - intact)
+        assert value[only(code), "", "enough"] == pytest.approx(regained, abs=1e-9)
+        displaced = value[without(code), "displaced", "nats"]
+        assert value[without(code), "", "over_displaced"] == pytest.approx(
+            value[without(code), "", "nats"] - displaced, abs=1e-9
+        )
+
+
+@pytest.fixture(scope="module")
+def untrained() -> Contest:
+    config = TransformerConfig(n_layers=3, d_model=32, n_heads=2, d_vocab=50, n_ctx=12)
+    tokens = torch.randint(50, (60, 12), generator=torch.Generator().manual_seed(0))
+    split = Split(tokens[:40], tokens[40:])
+    return Contest(HookedTransformer(config).eval(), split, sequence_losses, math.log(50))
+
+
+def test_where_nothing_is_lost_nothing_is_shared_out(untrained: Contest) -> None:
+    """An untrained model's losses do not depend on position: what differs is chance."""
+    still = Contest(
+        untrained.model,
+        untrained.split,
+        lambda model, tokens: sequence_losses(untrained.model, tokens) * 0 + 1,
+        2.0,
+    )
+    rows = table(through_the_stream(still, context=CONTEXT))
+    assert not rows["metric"].isin(["needed", "enough"]).any()
+    (verdict,) = use_verdicts(rows)
+    assert {use.word for use in verdict.of_stream} == {"undecided"}
+    assert all(use.needed is None for use in verdict.of_stream)
+    assert verdict.sentence.endswith("no code has a share in it.")
+
+
+def test_the_same_seed_gives_the_same_rows(untrained: Contest) -> None:
+    once, again = (table(through_the_stream(untrained, context=CONTEXT)) for _ in range(2))
+    pd.testing.assert_frame_equal(once, again)
+
+
+def test_interventions_in_depth_are_fitted_behind_each_other(untrained: Contest) -> None:
+    """Below, means over the fit sequences are gone: what is left of them is what a layer adds."""
+    (arm,) = (arm for arm in of_codes(0) if arm.name == NONE_KEPT)
+    made = fitted_in_depth(untrained, arm, stream_places(untrained))
+    assert list(made) == [
+        "blocks.0.hook_resid_pre",
+        "blocks.0.hook_resid_mid",
+        "blocks.0.hook_resid_post",
+        "blocks.1.hook_resid_mid",
+        "blocks.1.hook_resid_post",
+        "blocks.2.hook_resid_mid",
+    ]
+    means: dict[str, np.ndarray] = {}
+    for name, change in made.items():
+        seen: list[torch.Tensor] = []
+        with intervene(untrained.model, made, ALL_BUT_FIRST):
+            stream(
+                untrained.model,
+                untrained.split.fit,
+                {name: lambda x, seen=seen: seen.append(x[:, FIRST_POSITION:])},
+                batch_size=40,
+            )
+        assert change is not None
+        means[name] = torch.cat(seen).mean(dim=0).numpy()
+    for mean in means.values():
+        np.testing.assert_allclose(mean, np.broadcast_to(mean.mean(axis=0), mean.shape), atol=2e-3)
+
+
+# ---------------------------------------------------------------- words
+
+
+Numbers = tuple[float, float, float]
+NOTHING: Numbers = (0.0, -0.01, 0.01)
+MUCH: Numbers = (0.9, 0.8, 1.0)
+
+
+def rows_of_uses(
+    numbers: dict[str, tuple[Numbers, Numbers, Numbers]],
+    chance: float = 3.0,
+    reached: float = 1.0,
+) -> pd.DataFrame:
+    """The rows of a tournament in which codes have these shares needed and enough, and these
+    increases over their controls. As it is the model loses 2 nats."""
+    rows = []
+    common = {**CONTEXT, "layer": EVERYWHERE, "site": STREAM, "probe": "loss", "control": ""}
+
+    def add(arm: str, metric: str, found: Numbers, control: str = "") -> None:
+        value, low, high = found
+        own = {"positions": arm, "metric": metric, "control": control, "value": value}
+        rows.append({**common, **own, "ci_low": low, "ci_high": high, "chance": 0.0, "n": 500})
+
+    add("intact", "nats", (2.0, 1.9, 2.1))
+    rows[-1]["chance"] = chance
+    add("intact", "reached", (reached, reached, reached))
+    for code, (needed, enough, over) in numbers.items():
+        for metric, found in (("increase", needed), ("needed", needed)):
+            add(without(code), metric, found)
+        for metric in ("over_displaced", "over_rescaled"):
+            add(without(code), metric, over)
+        for control in ("displaced", "random rescaling"):
+            add(without(code), "increase", NOTHING, control)
+        add(only(code), "enough", enough)
+        add(only(code), "enough", NOTHING, SHUFFLED)
+    add(NONE_KEPT, "increase", (1.0, 0.9, 1.1))
+    return table(rows)
+
+
+def use_of(needed: Numbers, enough: Numbers, over: Numbers) -> Use:
+    """The use that these numbers come to, beside a code that is surely used."""
+    others = dict.fromkeys(CODES[1:], (MUCH, MUCH, MUCH))
+    return uses_at(rows_of_uses({CODES[0]: (needed, enough, over), **others}), EVERYWHERE, STREAM)[
+        0
+    ]
+
+
+def test_codes_that_stand_in_for_each_other_are_not_called_unused() -> None:
+    """Without all four much is lost, without any one nothing."""
+    rows = rows_of_uses(dict.fromkeys(CODES, (NOTHING, NOTHING, NOTHING)))
+    assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {"undecided"}
+
+
+@pytest.mark.parametrize(("reached", "word"), [(0.5, "unused"), (0.4, "undecided")])
+def test_what_is_predicted_from_rows_left_alone_clears_no_code(reached: float, word: str) -> None:
+    numbers = dict.fromkeys(CODES[1:], (NOTHING, NOTHING, NOTHING))
+    rows = rows_of_uses({CODES[0]: (MUCH, MUCH, MUCH), **numbers}, reached=reached)
+    used, *others = (use.word for use in uses_at(rows, EVERYWHERE, STREAM))
+    assert used == "used"
+    assert set(others) == {word}
+
+
+@pytest.mark.parametrize(
+    ("chance", "word"), [(2.2, "used"), (2.12, "undecided"), (1.5, "undecided")]
+)
+def test_a_model_that_does_no_better_than_chance_uses_nothing(chance: float, word: str) -> None:
+    rows = rows_of_uses(dict.fromkeys(CODES, (MUCH, MUCH, MUCH)), chance)
+    assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {word}
+    (verdict,) = use_verdicts(rows)
+    assert ("does not surely do better than chance" in verdict.sentence) == (word == "undecided")
+
+
+@pytest.mark.parametrize(
+    ("needed", "enough", "over", "word"),
+    [
+        ((0.5, 0.4, 0.6), (0.5, 0.4, 0.6), (0.1, 0.05, 0.15), "used"),
+        # No more than as much other content costs.
+        ((0.5, 0.4, 0.6), (0.5, 0.4, 0.6), (-0.1, -0.2, 0.0), "undecided"),
+        # Another code stands in for it.
+        ((0.0, -0.01, 0.01), (0.5, 0.4, 0.6), (0.0, -0.01, 0.01), "undecided"),
+        ((0.0, -0.01, 0.01), (0.0, -0.01, 0.01), (0.0, -0.01, 0.01), "unused"),
+        # Too wide to tell.
+        ((0.1, -0.2, 0.4), (0.0, -0.01, 0.01), (0.1, -0.2, 0.4), "undecided"),
+    ],
+)
+def test_words_follow_their_rules(
+    needed: Numbers, enough: Numbers, over: Numbers, word: str
+) -> None:
+    assert use_of(needed, enough, over).word == word

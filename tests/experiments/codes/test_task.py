@@ -1,0 +1,117 @@
+"""Which tokens a tournament is held on."""
+
+from collections import Counter
+from math import log
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.codes.task import Contest, _best_guess, contest_of
+from experiments.comparison.config import CompareConfig
+from experiments.variants.variants import Subject, loaded_subject
+from nope_interp.errors import UserError
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.losses import sequence_losses
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.pretrained.spec import Recipe
+from nope_interp.tasks.answers import ExampleSource
+from nope_interp.tasks.registry import make_answer_task
+from tests.huggingface import save_folder, tiny_gpt2, words
+
+SIZES = {"fit": 120, "held_out": 40}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(words(3000))
+    return save_folder(tiny_gpt2(), tmp_path / "gpt2")
+
+
+def test_pretrained_models_are_held_to_text_behind_their_begin_token(folder: Path) -> None:
+    config = CompareConfig(
+        model=str(folder),
+        text=str(folder.parent / "text.txt"),
+        seq_len=16,
+        n_fit=120,
+        n_held_out=40,
+    )
+    subject = loaded_subject(config, "cpu", needed=SIZES)
+    contest = contest_of(config, subject)
+    assert contest.begin_token
+    begin = subject.sources[0].begin_id
+    for tokens in (contest.split.fit, contest.split.held_out):
+        assert set(tokens[:, 0].tolist()) == {begin}
+        assert begin not in tokens[:, 1:]
+    losses = contest.losses(contest.model, contest.split.held_out)
+    torch.testing.assert_close(losses, sequence_losses(subject.model, contest.split.held_out))
+    # Chance is about the words alone, of which there are 56, equally frequent.
+    assert contest.chance == pytest.approx(torch.tensor(56.0).log().item(), abs=0.25)
+
+
+def contest_on(name: str, longest: int, d_model: int = 16) -> Contest:
+    task = make_answer_task(
+        name,
+        training_lengths=range(2, longest + 1),
+        test_lengths=range(longest + 1, 2 * longest + 1),
+    )
+    model = HookedTransformer(TransformerConfig(1, d_model, 2, d_vocab=task.d_vocab, n_ctx=64))
+    source = ExampleSource(task)
+    subject = Subject(name, "trained", model, None, (source,), "none", Recipe("nowhere", "cpu"))
+    return contest_of(CompareConfig(task=name, seq_len=64, n_fit=200, n_held_out=80), subject)
+
+
+@pytest.mark.parametrize("name", ["lego", "reversal", "indexing", "addition"])
+def test_codes_are_taken_away_where_examples_of_a_task_differ(name: str) -> None:
+    contest = contest_on(name, 4)
+    columns = contest.split.fit.T.tolist()
+    differ = [i for i, column in enumerate(columns) if i and len(set(column)) > 1]
+    assert contest.numbers().tolist() == differ
+    # Some of each is the task's frame.
+    assert len(differ) < len(columns) - 1
+
+
+def test_only_what_is_no_frame_is_scored_and_chance_knows_the_frame() -> None:
+    """An answer of LEGO is a sentence of seven words, of which the sign alone is one of two."""
+    contest = contest_on("lego", 4)
+    asked = contest.losses.keywords["answer"]  # type: ignore[attr-defined]
+    assert asked.sum(dim=1).eq(1).all()
+    assert contest.chance == pytest.approx(log(2), abs=0.05)
+
+
+def test_chance_is_what_the_best_guesser_loses() -> None:
+    """Letters of a reversal are alike everywhere; frequencies are learned from few examples."""
+    assert contest_on("reversal", 4).chance == pytest.approx(log(26))
+
+    # At the first position nine of ten are 5, at the second nine of ten are 6.
+    draw = np.random.default_rng(0).random((600, 2)) < 0.9
+    tokens = torch.tensor(np.where(draw, [5, 6], [7, 7]))
+    fit, held_out = tokens[:400], tokens[400:]
+    every = torch.ones_like(fit, dtype=torch.bool)
+    expected = []
+    for i in range(2):
+        counts = Counter(fit[:, i].tolist())
+        n, k = counts.total(), len(counts)
+        expected += [-log(counts[token] / (n + k)) for token in held_out[:, i].tolist()]
+    found = _best_guess(fit, every, held_out, every[:200], d_vocab=10)
+    assert found == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+def test_a_position_at_which_no_example_answers_is_guessed_as_any_other() -> None:
+    tokens = torch.tensor([[1, 5, 6], [1, 6, 5], [2, 5, 5], [2, 6, 6]])
+    answers = torch.tensor([[False, True, False]]).expand(4, 3)
+    asked = torch.tensor([[False, True, True]]).expand(4, 3)
+    assert _best_guess(tokens, answers, tokens, asked, d_vocab=8) == pytest.approx(log(2))
+
+
+@pytest.mark.parametrize(("name", "share"), [("reversal", 3 / 4), ("lego", 0), ("indexing", 0)])
+def test_how_much_is_predicted_where_codes_are_taken_away(name: str, share: float) -> None:
+    """The first letter of an answer is predicted from the sign before it, the others from letters;
+    the only letter that indexing asks for, and LEGO's sign, from words of the frame."""
+    assert contest_on(name, 4).reached == pytest.approx(share)
+
+
+def test_examples_that_hardly_differ_are_refused() -> None:
+    with pytest.raises(UserError, match=r"parity with length 2 differ at 3 positions, too few"):
+        contest_on("parity", 2)

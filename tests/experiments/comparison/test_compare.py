@@ -1,0 +1,389 @@
+"""The main job end to end, on models small enough to train here."""
+
+import dataclasses
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from experiments import Comparison, compare
+from experiments.codes.ablation import statistics_at
+from experiments.codes.task import Contest
+from experiments.comparison import compare as hypotheses
+from experiments.comparison.config import CompareConfig
+from experiments.probing.measure import Place
+from experiments.results.measurements import COLUMNS, intact_readings
+from experiments.runs.folder import RunFolder, fingerprint
+from experiments.variants.train import train as train_one
+from nope_interp.errors import UserError
+from nope_interp.models.config import TransformerConfig
+from nope_interp.training.config import TrainingConfig
+from probes.codes.statistics import CodeStatistics
+from tests.huggingface import save_folder, tiny_gpt2, words
+
+CONFIG = CompareConfig(
+    transformer=TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
+    training=TrainingConfig(steps=6, batch_size=4, seq_len=24, warmup=2, checkpoint_every=3),
+    seq_len=24,
+    n_fit=64,
+    n_held_out=48,
+)
+N_PLACES = 1 + 2 * 2  # the embedding, and two sites in each of two layers
+# What names a number.
+KEYS = [name for name in COLUMNS if name not in ("value", "ci_low", "ci_high", "chance", "n")]
+
+
+def run(out: Path, **changes: Any) -> Comparison:
+    return compare(dataclasses.replace(CONFIG, **changes), out=out, show_progress=False)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return run(tmp_path_factory.mktemp("runs"))
+
+
+def test_every_twin_is_read_under_every_condition(comparison: Comparison) -> None:
+    measurements = intact_readings(comparison.measurements)
+    conditions = measurements.groupby(["variant", "tokens", "begin_token"]).size()
+    assert len(conditions) == 3 * 2 * 2
+    assert conditions.nunique() == 1  # the same rows for each
+    assert measurements.groupby(["layer", "site"]).ngroups == N_PLACES
+    assert set(measurements["n"]) <= {48, 32}  # similarity scores at most 32 sequences
+    assert (measurements["ci_low"] <= measurements["value"]).all()
+    assert (measurements["value"] <= measurements["ci_high"]).all()
+    keys = [name for name in measurements.columns if name not in ("value", "ci_low", "ci_high")]
+    assert not measurements.duplicated(keys).any()
+
+
+def test_every_score_has_its_control(comparison: Comparison) -> None:
+    scored = intact_readings(comparison.measurements)
+    counts = scored.groupby(["probe", "metric"])["control"].value_counts().unstack()
+    assert set(counts.columns) == {"", "shuffled positions"}
+    assert (counts[""] == counts["shuffled positions"]).all()
+
+
+def test_the_causal_mask_is_what_makes_position_readable(comparison: Comparison) -> None:
+    """The attention output of a random causal layer is nearly ordered by cosine; without mask: not.
+
+    Read on random tokens, whose contents cannot tell positions (papers: Zuo et al. 2025).
+    """
+    chosen = comparison.measurements.query(
+        "positions == 'intact' and probe == 'similarity' and metric == 'adjacency_a' and "
+        "control == '' and "
+        "site == 'attn_out' and layer == 0 and tokens == 'random' and not begin_token"
+    ).set_index("variant")
+    assert chosen.loc["random-init", "ci_low"] > 0.8
+    twin = chosen.loc["bidirectional"]
+    assert twin["ci_low"] < 0.5 < twin["ci_high"]
+
+
+def test_embedding_of_random_tokens_is_at_chance(comparison: Comparison) -> None:
+    chosen = comparison.measurements.query(
+        "metric == 'mae' and control == '' and site == 'resid_pre' and tokens == 'random'"
+    )
+    assert set(chosen["probe"]) >= {"linear", "variance", "similarity", "two_layer"}
+    # Within 5% of chance: 48 held-out sequences of 23 positions scatter by about 2%.
+    assert (chosen["value"] > 0.95 * chosen["chance"]).all()
+
+
+def test_codes_are_taken_away_from_the_model_in_question(comparison: Comparison) -> None:
+    losses = comparison.measurements.query("probe == 'loss'")
+    assert set(losses["variant"]) == {"trained"}
+    (verdict,) = comparison.uses
+    places = {(use.layer, use.site) for use in verdict.uses}
+    assert len(places) == N_PLACES + 1  # and the whole stream
+    assert verdict.sentence in comparison.headline
+    # Six steps of training leave the model a guesser by frequencies, or worse.
+    assert verdict.intact[0] > 0.9 * verdict.chance
+
+
+@pytest.mark.parametrize("uses", ["no", "stream"])
+def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -> None:
+    found = run(tmp_path, uses=uses, twins=True, n_fit=16, n_held_out=8, layers=(0,))
+    losses = found.measurements.query("probe == 'loss'")
+    assert set(losses["layer"]) == ({-1} if uses == "stream" else set())
+    assert len(found.uses) == (uses == "stream")
+
+
+@pytest.mark.parametrize("whose", ["ours", "pretrained"])
+def test_interventions_are_fitted_in_the_stream_of_the_probes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """On the contest's own fit sequences: with a begin token where the model has one."""
+    changes: dict[str, Any] = {"uses": "places", "twins": True, "layers": (1,)}
+    changes |= {"n_fit": 40, "n_held_out": 16}
+    if whose == "pretrained":
+        (tmp_path / "text.txt").write_text(words(3000))
+        folder = save_folder(tiny_gpt2(), tmp_path / "gpt2")
+        changes |= {"model": str(folder), "text": str(tmp_path / "text.txt")}
+    given: list[tuple[Contest, dict[Place, CodeStatistics]]] = []
+    real = hypotheses.place_by_place
+
+    def recorded(contest: Contest, statistics: Any, **options: Any) -> Any:
+        given.append((contest, statistics))
+        return real(contest, statistics, **options)
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a stream of their own")
+
+    monkeypatch.setattr(hypotheses, "place_by_place", recorded)
+    monkeypatch.setattr(hypotheses, "statistics_at", refuse)
+    run(tmp_path, **changes)
+    ((contest, statistics),) = given
+    assert contest.begin_token == (whose == "pretrained")
+    for place, alone in statistics_at(contest, [*statistics]).items():
+        torch.testing.assert_close(
+            statistics[place].positional_vectors(), alone.positional_vectors()
+        )
+
+
+def test_without_twins_nothing_is_taken_away() -> None:
+    assert dataclasses.replace(CONFIG, twins=False).tournament == "no"
+    assert dataclasses.replace(CONFIG, model="gpt2").tournament == "stream"
+    with pytest.raises(UserError, match=r"unknown choice of uses 'place'.*'places'"):
+        dataclasses.replace(CONFIG, uses="place")
+
+
+def test_positions_are_taken_away_before_anything_is_read(tmp_path: Path) -> None:
+    """What is left of a rotary model is one without positions: its twin without a mask reads
+    nothing on random tokens."""
+    rotary = dataclasses.replace(CONFIG.transformer, positions="rotary", rotary_base=100.0)
+    small = {"transformer": rotary, "uses": "no", "n_held_out": 32}
+    found = {how: run(tmp_path, ablate=how, **small) for how in (None, "rotary")}
+    assert found[None].info["positions"] == "rotary"
+    assert found["rotary"].info["positions"] == "rotary:none"
+    assert "rotary:none" in found["rotary"].info["model"]
+    adjacency = {
+        how: comparison.measurements.query(
+            "variant == 'bidirectional' and tokens == 'random' and not begin_token and "
+            "metric == 'adjacency_c' and control == '' and site == 'attn_out' and layer == 1"
+        )["value"].item()
+        for how, comparison in found.items()
+    }
+    assert adjacency["rotary"] == pytest.approx(0.5, abs=0.03)
+    assert adjacency[None] != adjacency["rotary"]
+
+
+@pytest.mark.parametrize(
+    ("ablate", "said"),
+    [("rotary", "no positional encoding"), ("rotery", "'rotary'")],
+)
+def test_what_cannot_be_ablated_is_refused_before_it_is_trained(
+    tmp_path: Path, ablate: str, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        run(tmp_path, ablate=ablate)
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_few_sequences_for_taking_codes_away_are_refused_before_training(
+    tmp_path: Path,
+) -> None:
+    narrow = dataclasses.replace(CONFIG.transformer, d_model=2, n_heads=1)
+    with pytest.raises(UserError, match="from 23 positions of width 2: give 13 at least"):
+        run(tmp_path, transformer=narrow, n_fit=12)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_ablation_cannot_be_read_in_shards(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leave the shards or the ablation out"):
+        compare(dataclasses.replace(CONFIG, ablate="all"), out=tmp_path, shards=2)
+
+
+def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:
+    curve = comparison.arrays["trained/text/nobegin/1/resid_post/variance/curve"]
+    cosine = comparison.arrays["trained/text/nobegin/1/resid_post/similarity/cosine"]
+    assert curve.shape == (23,)
+    assert cosine.shape == (23, 23)
+    np.testing.assert_allclose(np.diagonal(cosine), 1, atol=1e-6)
+    pattern = comparison.arrays["example/random-init/pattern/1"]
+    assert pattern.shape == (2, 24, 24)
+    np.testing.assert_allclose(pattern.sum(-1), 1, atol=1e-5)
+    assert len(comparison.info["example_tokens"]) == 24
+    assert comparison.arrays["example/bidirectional/prediction/embedding"].shape == (23,)
+
+
+def test_info_says_how_it_was_run(comparison: Comparison) -> None:
+    info = json.loads((comparison.folder / "info.json").read_text())
+    assert CompareConfig.from_dict(info["config"]) == CONFIG
+    assert info["environment"]["torch"]
+    assert info["seconds"] > 0
+
+
+def test_same_seed_same_numbers(comparison: Comparison, tmp_path: Path) -> None:
+    again = run(tmp_path)
+    pd.testing.assert_frame_equal(again.measurements, comparison.measurements, check_exact=True)
+    for name, array in comparison.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+
+
+def test_killed_run_goes_on_and_ends_in_the_same_numbers(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = hypotheses.measure
+    calls = 0
+
+    def killed(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(hypotheses, "measure", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    (folder,) = tmp_path.iterdir()
+    # Five cells, and what the trained model uses.
+    assert len(list((folder / "cells").glob("*.parquet"))) == 6
+    assert not RunFolder(folder).finished
+    with pytest.raises(UserError, match="no finished run"):
+        Comparison.load(folder)
+    # What the model uses is measured again, without the stream of probes that fitted it.
+    (folder / "cells" / "uses.parquet").unlink()
+    resumed = run(tmp_path)
+    assert calls == 6 + 7  # five of the twelve cells were not measured again
+    # What was measured last stands last.
+    tables = (
+        found.measurements.sort_values(KEYS, ignore_index=True) for found in (resumed, comparison)
+    )
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    assert not (folder / "cells").exists()
+    calls = 100
+    run(tmp_path)
+    assert calls == 100  # finished: nothing is measured at all
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "safetensors"])
+def test_damaged_cell_is_measured_again(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    real, calls = hypotheses.measure, []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(hypotheses, "measure", counted)
+    model = str(comparison.folder / "model.safetensors")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, model=model, twins=False)
+    (cell, *_) = sorted(tmp_path.rglob(f"cells/*.{suffix}"))
+    cell.write_bytes(cell.read_bytes()[:50])
+    run(tmp_path, model=model, twins=False)
+    assert len(calls) == 3 + 3  # of four cells one was whole
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"positions": 1}'])
+def test_damaged_info_says_what_to_delete(
+    comparison: Comparison, tmp_path: Path, content: str
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(comparison.folder, folder)
+    (folder / "info.json").write_text(content)
+    with pytest.raises(UserError, match=r"delete .*info\.json' and run the command again"):
+        Comparison.load(folder)
+
+
+def test_cut_short_report_is_drawn_again(comparison: Comparison, tmp_path: Path) -> None:
+    copy = tmp_path / "runs" / comparison.folder.name
+    shutil.copytree(comparison.folder, copy)
+    whole = (copy / "report.html").read_text()
+    (copy / "report.html").write_text(whole[:1000])
+    compare(CONFIG, out=tmp_path / "runs", show_progress=False)
+    assert (copy / "report.html").read_text() == whole
+
+
+def test_changed_text_is_a_new_run(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    folders = set()
+    for repeated in ("one two three ", "four five six "):
+        text.write_text(repeated * 1000)
+        path = train_one(
+            dataclasses.replace(CONFIG, text=str(text)), out=tmp_path / "runs", show_progress=False
+        )
+        folders.add(path.parent)
+    assert len(folders) == 2
+
+
+def test_a_run_folder_is_worked_in_by_one_process_at_a_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = RunFolder.of(tmp_path, CONFIG).begin(CONFIG)
+    entered = threading.Event()
+
+    def enter() -> None:
+        with folder.locked():
+            entered.set()
+
+    with folder.locked():
+        assert not caplog.messages
+        thread = threading.Thread(target=enter)
+        thread.start()
+        assert not entered.wait(0.3)
+    assert entered.wait(5)
+    assert caplog.messages == [f"another process makes {folder.path}: waiting for it."]
+    thread.join()
+
+
+def test_wrong_arguments_of_the_api_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give a CompareConfig"):
+        compare({"seed": 1}, out=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="device 'zzz' cannot be used"):
+        compare(CONFIG, out=tmp_path, device="zzz")
+    assert dataclasses.replace(CONFIG, layers=[0]).layers == (0,)  # type: ignore[arg-type]
+
+
+def test_other_configs_have_other_folders(tmp_path: Path) -> None:
+    folders = {
+        RunFolder.of(tmp_path, config).path
+        for config in (CONFIG, CONFIG, dataclasses.replace(CONFIG, seed=1))
+    }
+    assert len(folders) == 2
+    path = tmp_path / "weights"
+    path.write_text("a")
+    before = fingerprint(path)
+    path.write_text("ab")
+    assert fingerprint(path) != before
+
+
+def test_one_model_alone_at_chosen_layers(comparison: Comparison, tmp_path: Path) -> None:
+    model = str(comparison.folder / "model.safetensors")
+    alone = run(tmp_path, model=model, twins=False, layers=(1,)).measurements
+    assert set(alone["variant"]) == {"trained"}
+    assert set(alone["layer"]) == {0, 1}
+    assert set(alone.query("layer == 0")["site"]) == {"resid_pre"}
+    with pytest.raises(UserError, match="no layer 2: choose from layers 0 to 1"):
+        run(tmp_path, model=model, layers=(2,))
+
+
+def test_reversal_is_read_too(tmp_path: Path) -> None:
+    comparison = run(tmp_path, task="reversal")
+    assert set(comparison.measurements["tokens"]) == {"reversal", "random"}
+
+
+def test_our_own_checkpoint_is_read(comparison: Comparison, tmp_path: Path) -> None:
+    path = str(comparison.folder / "model.safetensors")
+    again = run(tmp_path, model=path)
+    numbers = ["layer", "site", "probe", "metric", "control", "value"]
+    pd.testing.assert_frame_equal(
+        again.measurements[numbers], comparison.measurements[numbers], check_exact=True
+    )
+    with pytest.raises(UserError, match="add --task text"):
+        run(tmp_path, model=path, task="reversal")
+
+
+def test_notebook_shows_the_report_in_a_frame(comparison: Comparison) -> None:
+    html = comparison._repr_html_()
+    assert html.startswith("<iframe srcdoc=")
+    assert "<script" not in html  # escaped: nothing leaks out of the frame
+    page = comparison.write_report().read_text()
+    assert comparison.headline.split(".")[0] in page

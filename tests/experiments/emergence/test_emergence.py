@@ -1,0 +1,244 @@
+"""The order in which codes appear: from planted onsets, and from trainings small enough to run."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.comparison.config import CompareConfig
+from experiments.emergence import watch as module
+from experiments.emergence.config import EmergenceConfig
+from experiments.emergence.watch import Emergence, emergence
+from experiments.results.measurements import table
+from experiments.runs.folder import RunFolder
+from experiments.sweeps.registry import experiment
+from experiments.sweeps.runs import load_run
+from experiments.variants.variants import Subject
+from nope_interp.errors import UserError
+from nope_interp.models.config import TransformerConfig
+from nope_interp.training.config import TrainingConfig
+from probes.scores import SHUFFLED
+from tests.experiments.report.parsed_page import Page
+from tests.paths import ROOT
+
+STEPS = [0, 1, 2, 4, 8, 16]
+INFO = {"setting": "planted", "notes": []}
+
+
+def planted(onsets: dict[str, list[int | None]]) -> Emergence:
+    """Probes that gain a half from their onset on and nothing before; the loss falls at step 4."""
+    common = {"experiment": "emergence", "model": "m", "variant": "trained", "positions": "intact"}
+    common |= {"tokens": "text", "begin_token": False, "n": 64, "site": "resid_post", "layer": 0}
+    rows = []
+    for probe, steps in onsets.items():
+        for seed, onset in enumerate(steps):
+            for step in STEPS:
+                gain = 0.5 if onset is not None and step >= onset else 0.0
+                for control, value in (("", 10 * (1 - gain)), (SHUFFLED, 10.0)):
+                    found = {"value": value, "ci_low": value - 0.1, "ci_high": value + 0.1}
+                    at = {"seed": seed, "step": step, "probe": probe, "control": control}
+                    rows.append(common | at | found | {"metric": "mae", "chance": 10.0})
+                loss = 2.0 if step >= 4 else 5.0
+                found = {"value": loss, "ci_low": loss, "ci_high": loss, "chance": 4.0}
+                at = {"seed": seed, "step": step, "probe": "loss", "control": ""}
+                rows.append(common | at | found | {"metric": "nats"})
+    return Emergence(Path(), table(rows), {}, INFO)
+
+
+def test_the_order_of_planted_onsets_and_its_interval() -> None:
+    """Of the same differences in every seed the interval has no width; else it is Student's."""
+    found = planted(
+        {
+            "variance": [1, 2, 1, 1, 1],
+            "similarity": [4, 8, 4, 4, 4],
+            "linear": [2, 8, 16, 2, 8],
+        }
+    )
+    assert found.onsets["variance"].to_list() == [1, 2, 1, 1, 1]
+    assert found.onsets["loss"].to_list() == [4] * 5
+    after = found.claims["doublings, similarity after variance"]
+    assert (after.value, after.ci_low, after.ci_high, after.n) == (2, 2, 2, 5)
+    after = found.claims["doublings, any linear code after variance"]
+    assert after.value == pytest.approx((1 + 2 + 4 + 1 + 3) / 5)
+    assert after.ci_low < after.value - 1 < after.value + 1 < after.ci_high
+    assert found.claims["doublings, variance after loss"].value == pytest.approx(-9 / 5)
+    change = found.claims["change of gain, variance"]
+    assert (change.value, change.ci_low, change.ci_high) == pytest.approx((0.5, 0.5, 0.5))
+    assert found.claims[f"largest gain, {SHUFFLED}"].value == 0
+    assert found.headline.startswith("variance is readable first in the mean, at step 1 ")
+    assert "similarity is readable surely 2 [2, 2] later" in found.headline
+    # Beyond its interval, but not beyond that of one of three codes.
+    assert after.ci_low > 0
+    assert "any linear code is readable perhaps 2.2 [" in found.headline
+    assert "Gains that training surely changes: variance 0.5 [0.5, 0.5]," in found.headline
+    assert "Never" not in found.headline
+
+
+def test_few_seeds_are_sure_of_nothing() -> None:
+    found = planted({"variance": [1, 2, 1], "similarity": [4, 8, 4]})
+    assert "similarity is readable perhaps 2 [2, 2] later" in found.headline
+    assert "Gains that training surely changes: none." in found.headline
+
+
+def test_step_zero_and_never_are_one_doubling_beyond_the_ends() -> None:
+    found = planted({"variance": [0, 0], "similarity": [None, None], "linear": [16, None]})
+    np.testing.assert_array_equal(found.doublings["variance"], [-1, -1])
+    np.testing.assert_array_equal(found.doublings["similarity"], [5, 5])
+    np.testing.assert_array_equal(found.doublings["any linear code"], [4, 5])
+    assert found.markdown().splitlines()[-2:] == [
+        "| 0 | 0 | never | 16 | 4 |",
+        "| 1 | 0 | never | never | 4 |",
+    ]
+    assert "Never surely readable: similarity." in found.headline
+    assert "similarity is readable" not in found.headline
+
+
+def test_codes_that_come_together_or_in_one_seed_of_three_are_told_as_such() -> None:
+    together = planted({"variance": [0, 0, 0], "similarity": [0, 0, 0]})
+    assert "similarity is readable at the same step." in together.headline
+    rare = planted({"variance": [None, 2, None], "similarity": [None, None, None]})
+    assert "variance is readable first in the mean, and never in the median" in rare.headline
+
+
+def test_nothing_readable_is_said_so() -> None:
+    found = planted({"variance": [None, None], "similarity": [None, None]})
+    assert found.headline == "No code is surely readable at any step."
+
+
+# ---------------------------------------------------------------- trained
+
+CONFIG = EmergenceConfig(
+    transformer=TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=257, n_ctx=24),
+    training=TrainingConfig(steps=2, batch_size=4, seq_len=24, warmup=1),
+    seq_len=24,
+    n_seeds=2,
+)
+
+
+def run(out: Path) -> Emergence:
+    return emergence(CONFIG, out=out, show_progress=False)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Emergence:
+    return run(tmp_path_factory.mktemp("runs"))
+
+
+def test_every_seed_is_a_training_of_its_own(found: Emergence) -> None:
+    rows = found.measurements
+    per_cell = rows[rows["probe"] != "label"].groupby(["seed", "step"]).size()
+    assert per_cell.index.to_list() == [(seed, step) for seed in (0, 1) for step in (0, 1, 2)]
+    assert per_cell.nunique() == 1
+    losses = rows[rows["probe"] == "loss"].pivot(index="step", columns="seed", values="value")
+    assert (losses[0] != losses[1]).all()
+    codes = {"variance", "similarity", "counting", "positional vectors", "any linear code"}
+    assert set(found.onsets) == {*codes, "loss"}
+    assert set(found.gains["code"]) == codes
+    assert {figure.id for figure in found.figures} == {"loss", "gains", "adjacency", "heads"}
+    for figure in found.figures:
+        assert figure.ticks == ("0", "1", "2")
+
+
+def test_curves_are_means_over_seeds(found: Emergence) -> None:
+    figures = {figure.id: figure for figure in found.figures}
+    rows = found.measurements
+    loss = figures["loss"].panels[0].series[0]
+    expected = rows[rows["probe"] == "loss"].groupby("step")["value"].mean()
+    np.testing.assert_allclose(loss.y, expected)
+    (panel,) = (p for p in figures["heads"].panels if p.title == "first-token")
+    scores = rows[(rows["probe"] == "heads") & (rows["metric"] == "first_token")]
+    strongest = scores.groupby(["step", "seed"])["value"].max().groupby("step").mean()
+    np.testing.assert_allclose(panel.series[0].y, strongest)
+
+
+def test_a_finished_run_is_read_back(found: Emergence) -> None:
+    assert not RunFolder(found.folder).cells.exists()
+    before = (found.folder / "info.json").read_bytes()
+    again = run(found.folder.parent)
+    assert (found.folder / "info.json").read_bytes() == before
+    loaded = load_run(found.folder)
+    assert isinstance(loaded, Emergence)
+    assert loaded.headline == again.headline == found.headline
+    pd.testing.assert_frame_equal(loaded.onsets, found.onsets)
+
+
+def test_an_interrupted_run_keeps_its_finished_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, steps=1))
+    real, trained = module.subject_of, []
+
+    def second_is_killed(config: CompareConfig, *args: Any, **kwargs: Any) -> Subject:
+        trained.append(config.seed)
+        if trained == [0, 1]:
+            raise KeyboardInterrupt
+        return real(config, *args, **kwargs)
+
+    monkeypatch.setattr(module, "subject_of", second_is_killed)
+    monkeypatch.setattr(module.torch, "get_num_threads", lambda: 1)
+    with pytest.raises(KeyboardInterrupt):
+        emergence(short, out=tmp_path, show_progress=False)
+    again = emergence(short, out=tmp_path, show_progress=False)
+    assert trained == [0, 1, 1]
+    assert set(again.measurements["seed"]) == {0, 1}
+
+
+def test_the_page_holds_the_numbers(found: Emergence) -> None:
+    page = Page((found.folder / "report.html").read_text(encoding="utf-8"))
+    page.assert_asks_nothing_of_the_network()
+    page.assert_lets_only_its_own_scripts_run()
+    words = " ".join(page.words)
+    assert found.headline in words
+    for name in found.claims:
+        assert name in words
+    drawn = {figure["id"]: figure for figure in page.data["figures"]}
+    for figure in found.figures:
+        series = drawn[figure.id]["panels"][0]["series"][0]
+        np.testing.assert_allclose(series["y"], figure.panels[0].series[0].y, rtol=1e-3)
+
+
+def test_nonsense_is_one_sentence() -> None:
+    for changes, match in (
+        ({"model": "gpt2"}, "watches a training, but 'gpt2'"),
+        ({"n_seeds": 1}, "n_seeds is 1: use at least 2"),
+        ({"seq_len": 16}, "seq_len is 16: use at least 24"),
+    ):
+        with pytest.raises(UserError, match=match):
+            dataclasses.replace(CONFIG, **changes)
+
+
+@pytest.mark.slow
+def test_emergence_on_the_command_line(found: Emergence) -> None:
+    config = str(found.folder / "config.json")
+    arguments = ["emergence", "--config", config, "--out", ".", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.cli", *arguments],
+        cwd=found.folder.parent,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["headline"] == found.headline
+    assert result["onsets"].keys() == {"0", "1"}
+    assert Path(result["report"]).parent.name == found.folder.name
+
+
+def test_a_sweep_can_run_it(tmp_path: Path) -> None:
+    kind = experiment("emergence")
+    config = kind.read({**CONFIG.to_dict(), "seed": 3})
+    assert isinstance(config, EmergenceConfig)
+    assert list(config.seeds) == [3, 4]
+    kind.run(config, tmp_path, "cpu")
+    assert kind.finished(kind.folder(tmp_path, config).path)
+    with pytest.raises(UserError, match="emergence runs on the CPU: leave the device 'cuda' out"):
+        kind.run(config, tmp_path, "cuda")

@@ -1,0 +1,276 @@
+"""A training's history is kept whole, read step by step, and timed by planted numbers."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+from experiments.comparison.config import CompareConfig
+from experiments.emergence.history import code_gains, history_rows, onsets
+from experiments.probing.measure import Place, code_probes, feed, reading_of
+from experiments.results.measurements import table
+from experiments.runs.folder import RunFolder
+from experiments.variants.train import trained_model
+from experiments.variants.variants import Subject, subject_of
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import load_model
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.text import TextTask
+from nope_interp.training import train as training_module
+from nope_interp.training.config import TrainingConfig
+from probes.heads.detectors import METRICS
+from probes.heads.labels import LABELS
+from probes.scores import SHUFFLED
+from tests.paths import ROOT
+
+CONFIG = CompareConfig(
+    transformer=TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
+    training=TrainingConfig(steps=6, batch_size=4, seq_len=24, warmup=2, checkpoint_every=3),
+    seq_len=24,
+    n_fit=48,
+    n_held_out=32,
+    uses="no",
+    history=True,
+)
+STEPS = [0, 1, 2, 4, 6]
+
+
+def keep(run: RunFolder, keep_history: bool = True) -> HookedTransformer:
+    return trained_model(CONFIG, run, "cpu", False, keep_history=keep_history)
+
+
+def kept(run: RunFolder) -> list[Path]:
+    return sorted((run.path / "history").glob("*"))
+
+
+def assert_same_bits(a: HookedTransformer, b: HookedTransformer) -> None:
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        assert torch.equal(x, y), name
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def test_every_watched_step_is_a_model(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    model = keep(run)
+    assert kept(run) == [run.history(step) for step in STEPS]
+    first, asked = load_model(run.history(0))
+    assert asked.task == "text"
+    assert_same_bits(first, HookedTransformer(CONFIG.transformer))
+    assert_same_bits(load_model(run.history(6))[0], model)
+    assert not run.training_state.exists()
+
+
+def test_no_history_unless_it_is_asked_for(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    plain = keep(run, keep_history=False)
+    assert not kept(run)
+    # A model that was trained without its history is trained again, to the same bits.
+    assert_same_bits(keep(run), plain)
+    assert len(kept(run)) == len(STEPS)
+    before = [path.stat().st_mtime_ns for path in (run.model, *kept(run))]
+    keep(run)
+    assert [path.stat().st_mtime_ns for path in (run.model, *kept(run))] == before
+
+
+@pytest.mark.parametrize("watched_before", [True, False])
+def test_a_killed_training_leaves_no_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched_before: bool
+) -> None:
+    run, whole = RunFolder(tmp_path / "killed"), RunFolder(tmp_path / "whole")
+    real = training_module.masked_loss
+    calls = 0
+
+    def killed(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(training_module, "masked_loss", killed)
+    with pytest.raises(KeyboardInterrupt):
+        keep(run, keep_history=watched_before)
+    assert run.training_state.is_file()
+    keep(run)
+    # From the state of step 3 where all steps up to it were kept, else from the start.
+    assert calls == 6 + (3 if watched_before else 6)
+    keep(whole)
+    for step in STEPS:
+        assert_same_bits(load_model(run.history(step))[0], load_model(whole.history(step))[0])
+
+
+# ---------------------------------------------------------------- what is read
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Subject, pd.DataFrame]:
+    run = RunFolder(tmp_path_factory.mktemp("read"))
+    subject = subject_of(CONFIG, run, "cpu", False, needed={}, keep_history=True)
+    return run, subject, table(history_rows(CONFIG, run, subject))
+
+
+def test_all_is_read_at_every_step(read: tuple[RunFolder, Subject, pd.DataFrame]) -> None:
+    _, _, rows = read
+    assert sorted(rows["step"].unique()) == STEPS
+    per_step = rows[rows["probe"] != "label"].groupby("step").size()
+    assert per_step.nunique() == 1
+    codes = rows[rows["probe"].isin(["linear", "counting", "variance", "similarity"])]
+    assert set(zip(codes["layer"], codes["site"], strict=True)) == {
+        (layer, site) for layer in (0, 1) for site in ("resid_post", "attn_out")
+    }
+    assert set(codes["control"]) == {"", SHUFFLED}
+    assert set(rows["metric"]) >= {"adjacency_a", "adjacency_b", "adjacency_c", "share"}
+    heads = rows[rows["probe"] == "heads"]
+    assert set(heads["metric"]) == set(METRICS)
+    assert (heads.groupby(["step", "metric"]).size() == 4).all()
+    labels = rows[rows["probe"] == "label"]
+    assert set(labels["metric"]) <= set(LABELS)
+    assert (labels.groupby("step").size() == 4).all()
+    assert (rows["variant"] == "trained").all()
+    assert (rows["positions"] == "intact").all()
+
+
+def test_the_loss_is_cross_entropy_on_held_out_text(
+    read: tuple[RunFolder, Subject, pd.DataFrame],
+) -> None:
+    run, _, rows = read
+    draw = {"seq_len": 24, "begin_token": False, "seed": 0}
+    tokens = TextTask().source().sequences(32, split="held_out", **draw)
+    losses = rows[rows["probe"] == "loss"].set_index("step")
+    for step in STEPS:
+        model, _ = load_model(run.history(step))
+        with torch.no_grad():
+            logits = model(tokens)
+        expected = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten().long())
+        assert losses.loc[step, "value"] == pytest.approx(expected.item(), rel=1e-5)
+    assert (losses["ci_low"] < losses["value"]).all()
+    assert losses["chance"].nunique() == 1
+    assert losses.loc[6, "value"] < losses.loc[0, "value"]
+
+
+@pytest.mark.parametrize("step", [0, 6])
+def test_each_step_is_its_own_model(
+    read: tuple[RunFolder, Subject, pd.DataFrame], step: int
+) -> None:
+    _, subject, rows = read
+    model = HookedTransformer(CONFIG.transformer).eval() if step == 0 else subject.model
+    draw = {"seq_len": 24, "begin_token": False, "seed": 0}
+    place = Place(1, "resid_post")
+    probes = {place: code_probes(0)}
+    for stage, split, n in (("update", "fit", 48), ("evaluate", "held_out", 32)):
+        tokens = TextTask().source().sequences(n, split=split, **draw)  # type: ignore[arg-type]
+        feed(model, tokens, probes, stage, batch_size=32)  # type: ignore[arg-type]
+    expected = pd.DataFrame(reading_of(probes, {}).rows)
+    found = rows[(rows["step"] == step) & (rows["layer"] == 1) & (rows["site"] == "resid_post")]
+    found = found[found["probe"].isin(expected["probe"])]
+    assert len(found) == len(expected) > 0
+    np.testing.assert_array_equal(found["value"], expected["value"])
+
+
+# ---------------------------------------------------------------- when it comes
+
+
+def planted(
+    gains: dict[int, float], losses: dict[int, float], *, half: float = 0.2, control: float = 0.0
+) -> pd.DataFrame:
+    """A table in which the probe of variance has these gains, and the loss these values."""
+    chance, common = 10.0, {"experiment": "compare", "model": "m", "variant": "trained"}
+    common |= {"positions": "intact", "tokens": "text", "begin_token": False, "seed": 0, "n": 64}
+    rows = []
+    for step, gain in gains.items():
+        for layer, name, value in (
+            (0, "", chance),
+            (0, SHUFFLED, chance),
+            (1, "", chance * (1 - gain)),
+            (1, SHUFFLED, chance * (1 - control)),
+        ):
+            rows.append(
+                common
+                | {"step": step, "layer": layer, "site": "resid_post", "probe": "variance"}
+                | {"control": name, "metric": "mae", "chance": chance}
+                | {"value": value, "ci_low": value - half, "ci_high": value + half}
+            )
+    for step, loss in losses.items():
+        rows.append(
+            common
+            | {"step": step, "layer": -1, "site": "resid_post", "probe": "loss", "control": ""}
+            | {"metric": "nats", "value": loss, "ci_low": loss, "ci_high": loss, "chance": 4.0}
+        )
+    return table(rows)
+
+
+LOSSES = {0: 5.0, 1: 4.9, 2: 4.1, 4: 4.0, 8: 3.0}
+
+
+@pytest.mark.parametrize(
+    ("gains", "half", "control", "onset"),
+    [
+        ({0: 0.0, 1: 0.02, 2: 0.5, 4: 0.6, 8: 0.6}, 0.2, 0.0, 2.0),
+        ({0: 0.4, 1: 0.0, 2: 0.0, 4: 0.0, 8: 0.5}, 0.2, 0.0, 0.0),  # the first, if it does not last
+        ({0: 0.0, 1: 0.11, 2: 0.12, 4: 0.5, 8: 0.5}, 0.2, 0.0, 4.0),  # a tenth, but not surely
+        ({0: 0.0, 1: 0.09, 2: 0.09, 4: 0.09, 8: 0.09}, 0.01, 0.0, math.nan),
+        ({0: 0.5, 1: 0.5, 2: 0.5, 4: 0.5, 8: 0.5}, 0.2, 0.2, math.nan),  # so does its control
+    ],
+)
+def test_onset_of_planted_gains(
+    gains: dict[int, float], half: float, control: float, onset: float
+) -> None:
+    measurements = planted(gains, LOSSES, half=half, control=control)
+    found = onsets(measurements)
+    assert set(found) == {"variance", "loss"}
+    assert found["variance"] == pytest.approx(onset, nan_ok=True)
+    assert found["loss"] == 4
+    by_step = code_gains(measurements).set_index("step")
+    assert by_step["gain"].to_dict() == pytest.approx(gains, abs=1e-9)
+    assert (by_step["layer"][by_step["gain"] > 0] == 1).all()
+    where = by_step["gain"] > 0
+    np.testing.assert_allclose(by_step["control"][where], control, atol=1e-9)
+
+
+def test_rows_without_a_step_do_not_count() -> None:
+    gains = {0: 0.0, 1: 0.0, 8: 0.5}
+    later = planted(gains, LOSSES)
+    finished = planted({0: 0.9}, {0: 0.1}).assign(step=pd.NA).astype(later.dtypes.to_dict())
+    both = pd.concat([finished, later], ignore_index=True)
+    assert onsets(both) == onsets(later) == {"variance": 8.0, "loss": 4.0}
+
+
+# ---------------------------------------------------------------- how it is asked for
+
+
+def test_history_is_of_a_training() -> None:
+    with pytest.raises(UserError, match=r"history is of a training, but 'gpt2'.*leave one out"):
+        dataclasses.replace(CONFIG, model="gpt2")
+
+
+@pytest.mark.slow
+def test_history_on_the_command_line(tmp_path: Path) -> None:
+    values = dataclasses.replace(CONFIG, history=False).to_dict()
+    values["transformer"] |= {"n_layers": 1, "d_model": 16}
+    (tmp_path / "tiny.json").write_text(json.dumps({**values, "twins": False}))
+    arguments = ["compare", "--config", "tiny.json", "--history", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.cli", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    run = RunFolder(tmp_path / Path(json.loads(done.stdout)["report"]).parent)
+    assert kept(run) == [run.history(step) for step in STEPS]
+    assert run.read_info()["config"]["history"] is True

@@ -1,0 +1,342 @@
+"""The classification of heads end to end, on models small enough to train here and on Gemma."""
+
+import dataclasses
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from experiments import HeadClassification, HeadsConfig, classify_heads
+from experiments.heads import classify as heads
+from experiments.heads import reading as head_cells
+from experiments.heads.classify import TWIN
+from experiments.heads.tokens import HeadTokens
+from experiments.results.measurements import write_arrays
+from experiments.sweeps.runs import load_run
+from nope_interp.errors import UserError
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.ablation import ablate_positions
+from nope_interp.positions.layers import layer_positions
+from nope_interp.streams import run_trunk
+from nope_interp.tasks.repeats import CopiesSource, RepeatedSource
+from nope_interp.tasks.sources import UniformSource
+from nope_interp.training.config import TrainingConfig
+from tests.huggingface import FAMILIES, bridged_model, save_folder, tiny_gemma3, words
+
+CONFIG = HeadsConfig(
+    transformer=TransformerConfig(2, 32, 4, d_vocab=257, n_ctx=40, positions="rotary"),
+    training=TrainingConfig(steps=4, batch_size=4, seq_len=40, warmup=2, checkpoint_every=2),
+    ablate="rotary",
+    seq_len=40,
+    n_sequences=16,
+    batch_size=8,
+)
+N_HEADS = 2 * 4
+
+
+def run(out: Path, **changes: Any) -> HeadClassification:
+    return classify_heads(dataclasses.replace(CONFIG, **changes), out=out, show_progress=False)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> HeadClassification:
+    return run(tmp_path_factory.mktemp("runs"))
+
+
+def test_every_head_has_every_score_in_every_cell(found: HeadClassification) -> None:
+    scores = found.measurements[found.measurements["probe"] == "heads"]
+    cells = scores.groupby(["variant", "positions"])
+    assert set(cells.groups) == {
+        ("trained", "intact"),
+        ("trained", "rotary:none"),
+        (TWIN, "intact"),
+        (TWIN, "rotary:none"),
+    }
+    assert cells.size().unique().tolist() == [N_HEADS * 11]
+    assert scores["value"].notna().all()
+    assert (scores["ci_low"] <= scores["value"] + 1e-12).all()
+    assert (scores["value"] <= scores["ci_high"] + 1e-12).all()
+    chances = scores.groupby("metric")["chance"].apply(lambda column: column.notna().all())
+    assert not chances[["uniform", "entropy"]].any()
+    assert chances.drop(["uniform", "entropy"]).all()
+
+
+def test_the_table_of_heads_comes_from_the_measurements(found: HeadClassification) -> None:
+    table, rows = found.heads, found.measurements
+    assert len(table) == N_HEADS
+    assert not table.duplicated(["layer", "head"]).any()
+    for _, head in table.iterrows():
+        here = rows[
+            (rows["layer"] == head["layer"])
+            & (rows["head"] == head["head"])
+            & (rows["variant"] == "trained")
+        ]
+        for positions, suffix in (("intact", ""), ("rotary:none", "_ablated")):
+            value = here[(here["positions"] == positions) & (here["metric"] == "previous_token")]
+            assert (
+                value[value["probe"] == "heads"]["value"].item() == head[f"previous_token{suffix}"]
+            )
+        label = here[(here["positions"] == "intact") & (here["probe"] == "label")]
+        assert label["metric"].item() == head["label"]
+        assert label["value"].item() == head["confidence"]
+    assert table["q_value"].between(0, 1).all()
+
+
+def test_losses_stand_beside_every_condition(found: HeadClassification) -> None:
+    losses = found.measurements[found.measurements["probe"] == "loss"]
+    assert losses["positions"].tolist() == ["intact", "rotary:none"] * 2
+    # The model is hardly trained: worse than knowing how often each byte occurs.
+    assert losses["chance"].nunique() == 1
+    assert losses["chance"].between(3, 4).all()
+    assert losses["value"].between(4, 6).all()
+    assert "nats per token" in found.headline
+
+
+def test_the_subject_is_the_same_model_again_after_the_ablation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[Any] = []
+    real = heads.read_cell
+
+    def keep(model: Any, **kwargs: Any) -> Any:
+        before = model(tokens)
+        cell = real(model, **kwargs)
+        models.append((model, before))
+        return cell
+
+    tokens = torch.randint(256, (2, 20))
+    monkeypatch.setattr(heads, "read_cell", keep)
+    run(tmp_path)
+    (intact, before), _, (ablated, under), _ = models
+    assert intact is ablated
+    assert not torch.equal(before, under)
+    assert torch.equal(intact(tokens), before)
+
+
+def test_same_seed_same_numbers(found: HeadClassification, tmp_path: Path) -> None:
+    again = run(tmp_path)
+    pd.testing.assert_frame_equal(again.measurements, found.measurements)
+    for name, array in found.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+
+
+def test_killed_run_goes_on_and_ends_in_the_same_numbers(
+    found: HeadClassification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = heads.read_cell, []
+
+    def dying(model: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs["description"])
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(model, **kwargs)
+
+    monkeypatch.setattr(heads, "read_cell", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    resumed = run(tmp_path)
+    assert len(calls) == 2 + 3  # the first of four cells was kept
+    pd.testing.assert_frame_equal(resumed.measurements, found.measurements)
+    assert not (resumed.folder / "cells").exists()
+
+
+def test_damaged_cells_are_read_again(found: HeadClassification, tmp_path: Path) -> None:
+    path = tmp_path / "cell.safetensors"
+    path.write_bytes(b"not tensors")
+    assert head_cells.load_cell(path) is None
+    assert head_cells.load_cell(tmp_path / "absent.safetensors") is None
+    write_arrays({"scores/value": np.zeros((2, 2))}, path)  # as of another version
+    assert head_cells.load_cell(path) is None
+
+
+def test_what_cannot_be_ablated_is_known_before_anything_is_written(tmp_path: Path) -> None:
+    for changes in ({"ablate": "rotery"}, {"ablate": "alibi"}, {"ablate_layers": (7,)}):
+        with pytest.raises(UserError):
+            run(tmp_path, **changes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_of_another_run_are_one_sentence(found: HeadClassification, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(found.folder, tmp_path / "copy"))
+    write_arrays({"other": np.zeros(3)}, copy / "arrays.safetensors")
+    with pytest.raises(UserError, match="do not belong together"):
+        load_run(copy).write_report()
+
+
+def test_finished_runs_are_read_back(found: HeadClassification, tmp_path: Path) -> None:
+    again = load_run(found.folder)
+    assert isinstance(again, HeadClassification)
+    assert again.headline == found.headline
+    pd.testing.assert_frame_equal(again.heads, found.heads)
+    with pytest.raises(UserError, match="holds no finished run"):
+        load_run(tmp_path)
+    copy = Path(shutil.copytree(found.folder, tmp_path / "copy"))
+    info = json.loads((copy / "info.json").read_text())
+    (copy / "info.json").write_text(json.dumps(info | {"experiment": "haeds"}))
+    with pytest.raises(UserError, match="did you mean 'heads'"):
+        load_run(copy)
+
+
+def test_the_page_and_the_plain_table(found: HeadClassification) -> None:
+    page = found.write_report().read_text()
+    assert "The attention heads of" in page
+    assert found._repr_html_().startswith("<iframe")
+    lines = found.markdown().splitlines()
+    assert len(lines) == 2 + N_HEADS
+    assert lines[0].startswith("| layer | head | label |")
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "alibi", "t5"])
+def test_every_encoding_of_ours_is_classified_and_ablated(positions: str, tmp_path: Path) -> None:
+    transformer = dataclasses.replace(CONFIG.transformer, positions=positions)
+    found = run(tmp_path, transformer=transformer, ablate="all", prompts=("one two", "three"))
+    assert found.info["ablation"] == "all:none"
+    assert found.heads["ablated_label"].notna().all()
+    assert found.arrays["pattern/intact/0"].shape == (2, 4, 8, 8)  # a begin token and 7 bytes
+    assert "frequency/query_norm" not in found.arrays
+
+
+def test_a_model_without_positions_is_classified_as_it_is(tmp_path: Path) -> None:
+    transformer = dataclasses.replace(CONFIG.transformer, positions="none")
+    plain = run(tmp_path, transformer=transformer, ablate=None, random_init=True)
+    assert plain.info["ablation"] is None
+    scores = plain.measurements[plain.measurements["probe"] == "heads"]
+    assert set(scores["variant"]) == {"random-init", TWIN}
+    # Two draws of untrained weights: the twin is another one.
+    by_variant = scores.pivot_table("value", ["layer", "head", "metric"], "variant")
+    assert (by_variant["random-init"] != by_variant[TWIN]).mean() > 0.8
+    copies = by_variant.xs("repeated_token", level="metric")
+    # Copies of one token look alike to a first layer without positions.
+    assert (copies.loc[0] < 1e-6).all().all()
+    with pytest.raises(UserError, match="no positional encoding: there is nothing to take away"):
+        run(tmp_path, transformer=transformer, ablate="all")
+
+
+def test_a_pretrained_model(tmp_path: Path) -> None:
+    folder = save_folder(tiny_gemma3(), tmp_path / "gemma")
+    text = tmp_path / "text.txt"
+    text.write_text(words(3000))
+    found = run(tmp_path, model=str(folder), text=str(text), ablate="rotary", lift_window=True)
+    assert "base" in found.info["positions"]
+    assert len(found.heads) == 3 * 4
+    radians = found.arrays["frequency/radians_per_token"]
+    assert radians.shape == (3, 4)
+    assert (np.diff(radians, axis=1) < 0).all()  # highest first
+    high = found.measurements[found.measurements["metric"] == "high_frequency_share"]
+    assert len(high) == 12 * 4
+    with pytest.raises(UserError, match="has no learned positions: it has rotary ones"):
+        run(tmp_path, model=str(folder), text=str(text), ablate="learned")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ablate": "rotery"}, "did you mean 'rotary'"),
+        ({"ablate_layers": (5,)}, "no layer 5"),
+        ({"ablate_heads": (9,)}, "no head 9"),
+        ({"prompts": ("x" * 50,)}, "has 51 tokens: give 2 to 40"),
+        ({"prompts": ("",)}, "none of them empty"),
+        ({"prompts": ("\udcff bad",)}, "not valid Unicode"),
+        ({"dtype": "float16"}, "for pretrained models"),
+        ({"dtype": "flaot32"}, "did you mean 'float32'"),
+        ({"ablate": None, "lift_window": True}, "without ablate"),
+        ({"n_sequences": 8}, "use at least 16"),
+        ({"seq_len": 12}, "use at least 24"),
+        ({"seq_len": 400}, "with a context of 40 tokens: add --seq-len 40"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    found: HeadClassification, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run(tmp_path, **{"model": str(found.folder / "model.safetensors"), **changes})
+
+
+def random_tokens(vocabulary: int) -> HeadTokens:
+    """Every kind of tokens, for a model that has no tokenizer."""
+    ids = torch.arange(vocabulary)
+    uniform, repeated, copies = (
+        kind(ids, None) for kind in (UniformSource, RepeatedSource, CopiesSource)
+    )
+
+    def draw(source: UniformSource, n: int, seed: int) -> torch.Tensor:
+        return source.sequences(n, 24, begin_token=False, split="fit", seed=seed)
+
+    return HeadTokens(
+        text=draw(uniform, 4, 0),
+        text_before=draw(uniform, 4, 5),
+        repeated=draw(repeated, 4, 1),
+        copies=draw(copies, 4, 2),
+        alphabet_fit=draw(uniform, 4, 3),
+        alphabet_held_out=draw(uniform, 4, 4),
+        start=0,
+        period=12,
+    )
+
+
+def test_a_layer_is_judged_with_it_alone_ablated() -> None:
+    model = HookedTransformer(dataclasses.replace(CONFIG.transformer, init_scale=0.3))
+    positions, tokens = layer_positions(model), random_tokens(257)
+    how = {"seed": 0, "batch_size": 4}
+    with ablate_positions(model, "rotary"):
+        whole = head_cells.read_cell(model, tokens, positions, [], description=None, **how).scores
+    alone = []
+    for layer in positions:
+        with ablate_positions(model, "rotary", layers=[layer.layer]):
+            alone.append(head_cells.read_layer(model, layer, tokens, **how))
+    text = [alone[0].column(metric) for metric in ("diagonal", "previous_token", "induction")]
+    # Nothing comes before the first layer: there it is the same as ablating the whole model.
+    np.testing.assert_allclose(alone[0].value[:, text], whole[0].value[:, text], atol=1e-6)
+    assert np.abs(alone[1].value[:, text] - whole[1].value[:, text]).max() > 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_scores_that_are_read_make_the_pattern(family: str) -> None:
+    model = bridged_model(family)
+    tokens = torch.randint(4, model.cfg.d_vocab, (2, 12))
+    site = head_cells._scores_site(model, tokens)
+    assert (site == "hook_pattern") == (family in ("opt", "gpt_neo"))
+    seen: dict[str, torch.Tensor] = {}
+
+    def keep(activations: torch.Tensor, hook: Any, name: str) -> None:
+        seen[name] = activations
+
+    names = (f"blocks.0.attn.{site}", "blocks.0.attn.hook_pattern")
+    with torch.no_grad(), model.hooks([(name, partial(keep, name=name)) for name in names]):
+        run_trunk(model, tokens)
+    scores, pattern = (seen[name] for name in names)
+    # Some bridges show the scores before the mask.
+    visible = torch.ones(12, 12).tril().bool()
+    made = scores if site == "hook_pattern" else scores.where(visible, -torch.inf).softmax(dim=-1)
+    torch.testing.assert_close(made, pattern, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_of_every_family_can_be_read(family: str) -> None:
+    model = bridged_model(family)
+    positions = layer_positions(model)
+    cell = head_cells.read_cell(
+        model,
+        random_tokens(model.cfg.d_vocab),
+        positions,
+        [],
+        seed=0,
+        batch_size=4,
+        description=None,
+    )
+    for layer in cell.scores:
+        assert np.isfinite(layer.value).all()
+        assert layer.n.min() == 4
+    rotary = [layer.layer for layer in positions if layer.encoding == "rotary"]
+    assert bool(cell.frequencies) == bool(rotary)
+    if rotary:
+        norms = cell.frequencies["query_norm"]
+        assert np.isfinite(norms[rotary]).all()
+        assert sorted({int(layer) for layer in np.argwhere(np.isfinite(norms))[:, 0]}) == rotary

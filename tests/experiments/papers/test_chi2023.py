@@ -1,0 +1,232 @@
+"""Chi et al. 2023 after training and on a given model, against the plain models; and its probes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from experiments.comparison.config import CompareConfig
+from experiments.papers.chi2023 import probes as chi2023_probes
+from experiments.papers.chi2023.trained import _trained, given_model, least_shrinkage
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.registry import paper
+from experiments.papers.reproduce import reproduce
+from experiments.results.findings import Cells, Findings, ladder
+from experiments.variants.train import train
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import load_model, save_model
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.pretrained.load import load_pretrained
+from nope_interp.tasks.registry import make_task
+from nope_interp.training.config import TrainingConfig
+from tests.gemma import gemma_gguf
+from tests.huggingface import plain_model, save_folder, words
+
+BYTES: dict[str, Any] = {"n_heads": 2, "d_vocab": 257, "n_ctx": 64}
+
+
+def quietly(title: str) -> None:
+    """Stands for a progress bar."""
+
+
+def read(model: Path, folder: Path, **options: Any) -> Findings:
+    config = ReproduceConfig("chi2023", model=str(model), **options)
+    return given_model(config, Cells(folder, quietly), "cpu")
+
+
+def saved(folder: Path, **sizes: Any) -> Path:
+    model = HookedTransformer(TransformerConfig(2, **{"d_model": 32, **BYTES, **sizes}))
+    return save_model(model, folder / "model.safetensors", task="text")
+
+
+def curve_of(found: Findings, figure: str, panel: str, name: str) -> np.ndarray:
+    [panels] = [f.panels for f in found.figures if f.id == figure]
+    [series] = [p.series for p in panels if p.title == panel]
+    [y] = [s.y for s in series if s.name == name]
+    return y
+
+
+# ---------------------------------------------------------------- a given model
+
+
+@pytest.mark.slow
+def test_a_trained_checkpoint_is_read_by_layer(tmp_path: Path) -> None:
+    config = CompareConfig(
+        seq_len=64,
+        transformer=TransformerConfig(2, 32, **BYTES),
+        training=TrainingConfig(steps=20, seq_len=64, warmup=5),
+    )
+    path = train(config, out=tmp_path, show_progress=False)
+    found = read(path, tmp_path / "cells", length=0.5)
+    model, _ = load_model(path)
+    task, seen = make_task("text"), ladder(64)[1:]
+    assert seen[0] == 2
+    ratios, shares = [], []
+    for source, tokens in (
+        (task.source(), "text"),
+        (task.uniform_source(), "uniform random tokens"),
+    ):
+        drawn = source.sequences(64, 64, begin_token=True, split="held_out", seed=0)
+        _, cache = model.run_with_cache(drawn)
+        for layer in range(2):
+            for site, figure in (
+                ("resid_post", "given-resid_post"),
+                ("attn_out", "given-attn_out"),
+            ):
+                rows = cache[f"blocks.{layer}.hook_{site}"].double().numpy()
+                panel = f"layer {layer + 1}, {tokens}"
+                variance = rows.var(axis=-1).mean(axis=0)
+                relative = variance[seen - 1] / variance[1]
+                measured = curve_of(found, figure, panel, "given")
+                np.testing.assert_allclose(measured, relative, rtol=1e-5)
+                if site == "resid_post":
+                    of_means = np.square(rows.mean(axis=-1)).mean(axis=0)
+                    shares.append((of_means / np.square(rows).mean(axis=(0, 2)))[seen - 1].max())
+                    if tokens == "text":
+                        ratios.append(variance[63] / variance[1])
+    assert f"is at most {max(shares):.1%} of its mean square" in found.figures[0].caption
+    claim = found.claims["pretrained"]
+    assert claim.value == pytest.approx(max(ratios), rel=1e-5)
+    assert claim.n == 64
+    assert claim.ci_low < claim.value < claim.ci_high
+    assert found.notes == ("model.safetensors has no positional encoding.",)
+
+
+@pytest.mark.slow
+def test_a_random_wide_model_shrinks_and_one_without_attention_does_not(tmp_path: Path) -> None:
+    """The claim's test says yes and no where the answer is known."""
+    test = paper("chi2023").claim("pretrained")
+    path = saved(tmp_path, d_model=256)
+    falls = read(path, tmp_path / "falls", length=0.5).claims["pretrained"]
+    assert test.verdict(falls.value, falls.ci_low, falls.ci_high) == "reproduced"
+    model, _ = load_model(path)
+    for block in model.blocks:
+        with torch.no_grad():
+            block.attn.W_O.zero_()
+    silent = save_model(model, tmp_path / "silent.safetensors", task="text")
+    flat = read(silent, tmp_path / "flat", length=0.5).claims["pretrained"]
+    assert test.verdict(flat.value, flat.ci_low, flat.ci_high) == "not reproduced"
+    assert flat.value == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.slow
+def test_a_pretrained_model_is_the_plain_one(tmp_path: Path) -> None:
+    folder = save_folder(plain_model("llama"), tmp_path / "llama")
+    text = tmp_path / "words.txt"
+    text.write_text(words(14_000))
+    found = read(folder, tmp_path / "cells", text=str(text))
+    # Its context of 64 is shorter than the 128 tokens that are read by default.
+    assert found.setting == "llama on 64 sequences of 64 tokens"
+    assert "may have a positional encoding of its own" in found.notes[0]
+    source = load_pretrained(str(folder)).text_source(text.read_text())
+    tokens = source.sequences(64, 64, begin_token=True, split="held_out", seed=0)
+    inner: list[torch.Tensor] = []
+    plain = plain_model("llama")
+    # The last of `hidden_states` has been through the final norm: blocks are listened to instead.
+    for layer in plain.model.layers:
+        layer.register_forward_hook(lambda module, args, output: inner.append(output))
+    with torch.no_grad():
+        plain(tokens, use_cache=False)
+    for layer, output in enumerate(inner):
+        rows = (output[0] if isinstance(output, tuple) else output).double()
+        variance = rows.var(dim=-1, correction=0).mean(dim=0).numpy()
+        measured = curve_of(found, "given-resid_post", f"layer {layer + 1}, text", "given")
+        relative = variance[ladder(64)[1:] - 1] / variance[1]
+        np.testing.assert_allclose(measured, relative, rtol=1e-4)
+
+
+def test_an_encoding_is_said_to_be_at_work(tmp_path: Path) -> None:
+    found = read(saved(tmp_path, positions="rotary"), tmp_path / "cells", length=0.25)
+    assert "may have a positional encoding" in found.notes[0]
+    assert set(found.claims) == {"pretrained"}
+
+
+def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no checkpoint"):
+        read(tmp_path / "absent.safetensors", tmp_path / "cells")
+    short = tmp_path / "short.txt"
+    short.write_text("too short " * 60)
+    with pytest.raises(UserError, match="the text is too short"):
+        read(saved(tmp_path), tmp_path / "cells", text=str(short))
+
+
+@pytest.mark.slow
+def test_a_run_with_a_model_tests_one_more_claim(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"width": 0.07, "length": 0.125, "depth": 0.34, "training": 0.01}
+    path = saved(tmp_path)
+    found = reproduce(ReproduceConfig("chi2023", 2, model=str(path), **sizes), out=tmp_path)
+    row = found.claims.set_index("claim").loc["pretrained"]
+    assert row["status"] in ("reproduced", "not reproduced")
+    assert "model.safetensors on 64 sequences of 16 tokens" in found.info["setting"]
+    assert "model.safetensors has no positional encoding." in found.info["notes"]
+    assert {"given-resid_post", "given-attn_out"} <= {figure.id for figure in found.figures}
+
+
+@pytest.mark.gemma
+@pytest.mark.slow
+def test_gemma_is_read_with_its_encoding_at_work(tmp_path: Path) -> None:
+    found = read(gemma_gguf(), tmp_path, length=0.25)
+    assert len(found.figures[0].panels) == 2 * 18
+    assert np.isfinite(found.claims["pretrained"].value)
+    assert "may have a positional encoding" in found.notes[0]
+
+
+# ---------------------------------------------------------------- trained models
+
+
+@pytest.mark.slow
+def test_before_training_the_recursion_predicts_and_the_unmasked_twin_is_flat() -> None:
+    base = TransformerConfig(2, 128, 4, d_vocab=257, n_ctx=64)
+    seen = ladder(64)[1:]
+    cells = [_trained(base, 1, seen, "cpu", seed) for seed in range(4)]
+    for site in ("resid_post", "attn_out"):
+        measured, predicted = (
+            np.mean([cell[f"random/{name}/{site}"] for cell in cells], axis=0)
+            for name in ("random-init", "predicted")
+        )
+        np.testing.assert_allclose(measured, predicted, rtol=0.15)
+    flat = np.mean([cell["text/bidirectional twin/resid_post"] for cell in cells], axis=0)
+    np.testing.assert_allclose(flat / flat[:, :1], 1, atol=0.05)
+    falling = np.mean([cell["random/random-init/resid_post"] for cell in cells], axis=0)
+    assert (falling[:, -1] / falling[:, 0] < 0.9).all()
+    again = _trained(base, 1, seen, "cpu", 0)
+    assert all(np.array_equal(again[name], cells[0][name]) for name in again)
+
+
+@given(arrays(np.float64, (3, 4), elements=st.floats(0.01, 100)))
+def test_least_shrinkage_is_the_largest_ratio(means: np.ndarray) -> None:
+    expected = [max(row[1] / row[0], row[3] / row[2]) for row in means]
+    np.testing.assert_allclose(least_shrinkage(means), expected)
+
+
+# ---------------------------------------------------------------- probes
+
+
+@pytest.mark.slow
+def test_scoring_on_the_way_changes_nothing() -> None:
+    base = TransformerConfig(2, 48, 4, d_vocab=1000, n_ctx=16)
+    many = chi2023_probes._errors(base, [32, 64, 96], "cpu", 0)
+    once = chi2023_probes._errors(base, [96], "cpu", 0)
+    for kind, errors in many.items():
+        assert errors.shape == (3, 3)
+        np.testing.assert_array_equal(errors[-1], once[kind][0])
+
+
+@pytest.mark.slow
+def test_probes_read_position_from_attention_and_not_without_the_mask() -> None:
+    base = TransformerConfig(1, 256, 4, d_vocab=1000, n_ctx=32)
+    chance = 31 / 4
+    causal = chi2023_probes._errors(base, [512], "cpu", 0)
+    assert causal["variance"][0, 0] < 0.4 * chance
+    assert causal["variance"][0, 1] > 1.5 * causal["variance"][0, 0], "the MLP buries it"
+    assert causal["two_layer"][0, 0] < 0.85 * chance
+    unmasked = TransformerConfig.from_dict({**base.to_dict(), "causal": False})
+    blind = chi2023_probes._errors(unmasked, [512], "cpu", 0)
+    for errors in blind.values():
+        np.testing.assert_allclose(errors, chance, rtol=0.1)

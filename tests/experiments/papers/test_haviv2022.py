@@ -1,0 +1,254 @@
+"""Haviv et al. 2022: shuffled prefixes, probes on planted positions, and what each claim counts."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.haviv2022 import experiment as haviv2022
+from experiments.papers.haviv2022.experiment import (
+    ENCODINGS,
+    kept_in_order,
+    last_token_loss,
+    probe_errors,
+    shuffled_before,
+    unseen_text,
+)
+from experiments.papers.reproduce import reproduce
+from experiments.results.findings import chances
+from nope_interp.errors import UserError
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.losses import sequence_losses
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.text import TextTask
+
+LENGTH = 16
+# Large weights: attention is far from uniform, as it is after training.
+ONE_LAYER = TransformerConfig(1, 32, 4, d_vocab=50, n_ctx=LENGTH, init_scale=0.4)
+
+
+def random_tokens(count: int, length: int = LENGTH, d_vocab: int = 50) -> torch.Tensor:
+    return torch.randint(d_vocab, (count, length), generator=torch.Generator().manual_seed(0))
+
+
+def model_with(**changes: Any) -> HookedTransformer:
+    return HookedTransformer(dataclasses.replace(ONE_LAYER, **changes)).eval()
+
+
+# ---------------------------------------------------------------- order
+
+
+@given(st.integers(2, 40), st.integers(0, 10), st.data())
+def test_shuffling_keeps_the_tokens_and_the_end(
+    length: int, seed: int, data: st.DataObject
+) -> None:
+    kept = data.draw(st.integers(0, length - 1))
+    tokens = torch.arange(3 * length).view(3, length)
+    found = shuffled_before(tokens, kept, seed)
+    assert torch.equal(found.sort(dim=1).values, tokens)
+    assert torch.equal(found[:, length - 1 - kept :], tokens[:, length - 1 - kept :])
+    assert torch.equal(found, shuffled_before(tokens, kept, seed))
+
+
+def test_the_shuffled_part_is_in_any_order_alike() -> None:
+    tokens = torch.arange(8).expand(4000, 8)
+    shuffled = shuffled_before(tokens, 2, 0)[:, :5]
+    # Each of 5 places holds each of 5 tokens equally often: 800 times, give or take 5 deviations.
+    counts = torch.nn.functional.one_hot(shuffled).sum(dim=0)
+    assert (counts - 800).abs().max() < 5 * (4000 * 0.2 * 0.8) ** 0.5
+
+
+@pytest.mark.parametrize(("length", "rungs"), [(2, [1]), (5, [1, 2, 4]), (10, [1, 2, 4, 8, 9])])
+def test_rungs_double_and_end_with_the_intact_sequence(length: int, rungs: list[int]) -> None:
+    assert kept_in_order(length) == rungs
+
+
+def test_the_last_loss_is_the_last_of_the_losses() -> None:
+    model, tokens = model_with(n_layers=2), random_tokens(40)
+    every = sequence_losses(model, tokens) * (LENGTH - 1)
+    but_last = sequence_losses(model, tokens[:, :-1]) * (LENGTH - 2)
+    torch.testing.assert_close(
+        last_token_loss(model, tokens).float(), every - but_last, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_one_layer_without_positions_is_blind_to_order_and_two_are_not() -> None:
+    """Attention of the last token is a function of the set of tokens before it."""
+    tokens = random_tokens(40)
+    shuffled = shuffled_before(tokens, 1, 0)
+
+    def changed(**changes: Any) -> float:
+        model = model_with(**changes)
+        difference = last_token_loss(model, tokens) - last_token_loss(model, shuffled)
+        return float(difference.abs().max())
+
+    assert changed() < 1e-5
+    for sees_order in ({"n_layers": 2}, {"positions": "alibi"}, {"positions": "learned"}):
+        assert changed(**sees_order) > 1e-2
+
+
+# ---------------------------------------------------------------- probes
+
+
+def test_probes_find_planted_positions_and_nothing_where_there_is_none() -> None:
+    tokens = random_tokens(600)
+    middle, uniform = chances(LENGTH - 1)
+    planted = model_with(positions="sinusoidal", causal=False)
+    errors = probe_errors(planted, tokens[:400], tokens[400:], seed=0)
+    assert errors["error"].shape == errors["shuffled"].shape == (2,)
+    assert errors["by_position"].shape == (2, LENGTH - 1)
+    np.testing.assert_allclose(errors["by_position"].mean(axis=1), errors["error"])
+    assert errors["error"][0] < 0.05 * middle
+    assert (errors["shuffled"] > 0.9 * middle).all()
+    assert (errors["shuffled"] < uniform).all()
+    # A causal mask and a begin token, which attention averages away as 1/m.
+    tokens[:, 0] = 0
+    causal = probe_errors(model_with(init_scale=0.1), tokens[:400], tokens[400:], seed=0)
+    assert causal["error"][0] > 0.95 * middle
+    assert causal["error"][1] < 0.9 * middle
+    unmasked = model_with(init_scale=0.1, causal=False)
+    absent = probe_errors(unmasked, tokens[:400], tokens[400:], seed=0)
+    assert (absent["error"] > 0.95 * middle).all()
+
+
+def test_chances_are_a_quarter_and_a_third() -> None:
+    draws = np.random.default_rng(0).integers(63, size=(2, 400_000))
+    assert chances(63)[0] == pytest.approx(np.abs(draws[0] - 31).mean(), rel=0.01)
+    assert chances(63)[1] == pytest.approx(np.abs(draws[0] - draws[1]).mean(), rel=0.01)
+    assert chances(1024) == pytest.approx((1024 / 4, 1024 / 3), rel=1e-3)
+
+
+def test_probes_are_fitted_and_scored_on_different_parts_of_the_unseen_text() -> None:
+    fit, held_out = unseen_text(64, 900, seed=0)
+    assert (len(fit), len(held_out)) == (900, 500)
+    unseen = bytes(TextTask().source().tokens.tolist())
+    fitted, scored = ({bytes(row.tolist()) for row in part} for part in (fit, held_out))
+    assert not fitted & scored
+    assert all(row in unseen for row in fitted | scored)
+    with pytest.raises(UserError, match="the text is too short"):
+        unseen_text(64, 10_000, seed=0)
+
+
+# ---------------------------------------------------------------- claims
+
+
+def planted_arrays() -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Two seeds, 4 layers, 9 probed positions, whose L/4 is 20/9; both seeds alike."""
+
+    def twice(values: Any) -> np.ndarray:
+        return np.stack([np.asarray(values, dtype=float)] * 2)
+
+    errors = {
+        "NoPE": [2.2, 1.0, 0.6, 0.7, 0.8],
+        "learned": [0.0, 0.1, 0.2, 0.3, 0.3],
+        "sinusoidal": [0.0, 0.1, 0.3, 0.4, 0.7],
+        "ALiBi": [2.2, 0.6, 0.4, 0.4, 0.9],
+    }
+    losses = {"NoPE": 2.1, "learned": 2.05, "sinusoidal": 1.95, "ALiBi": 2.0}
+    trained = {
+        name: {
+            "loss": twice(losses[name]),
+            "error": twice(errors[name]),
+            "by_position": twice(np.zeros((5, 9))),
+            "last_loss": twice([3.0, 2.5, 2.0]),
+        }
+        for name in errors
+    }
+    trained["NoPE"]["unmasked"] = twice([2.2, 2.3, 2.0, 2.2, 2.2])
+    return trained, {"error": twice([2.2, 1.2, 1.5, 1.6, 1.7])}
+
+
+def test_claims_are_the_numbers_that_they_say() -> None:
+    found = {id: claim.value for id, claim in haviv2022._claims(*planted_arrays()).items()}
+    quarter = 20 / 9
+    assert found == pytest.approx(
+        {
+            "competitive": 2.1 / 2.0,
+            "trails": 2.1 / 2.05,
+            "order": 1.0,
+            "decodable": 0.6 / quarter,
+            "input": 2.2 / quarter,
+            "falls": 1.0,
+            "near-explicit": 0.3 / quarter,
+            "rises": 0.1,
+            "training": 0.6 / 1.2,
+            "mask": 2.0 / quarter,
+        }
+    )
+
+
+def test_an_error_that_goes_on_falling_does_not_rise() -> None:
+    trained, untrained = planted_arrays()
+    trained["ALiBi"]["error"][:, -1] = 0.3
+    found = haviv2022._claims(trained, untrained)["rises"]
+    assert found.ci_high < 0
+
+
+def test_how_fast_the_error_falls_is_not_testable_where_it_does_not() -> None:
+    trained, untrained = planted_arrays()
+    trained["NoPE"]["error"][:, 1:] = 2.3
+    assert "falls" not in haviv2022._claims(trained, untrained)
+
+
+# ---------------------------------------------------------------- the run
+
+
+def test_every_encoding_sees_the_same_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def stopped(config: TransformerConfig, training: Any, *rest: Any, **options: Any) -> None:
+        asked.append((config, training))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(haviv2022, "train", stopped)
+    base = TransformerConfig(2, 16, 4, d_vocab=257, n_ctx=8)
+    for positions in ENCODINGS.values():
+        with pytest.raises(KeyboardInterrupt):
+            haviv2022._trained(
+                dataclasses.replace(base, positions=positions),
+                haviv2022.TrainingConfig(steps=1),
+                2,
+                "cpu",
+                7,
+            )
+    configs, trainings = zip(*asked, strict=True)
+    assert {training.seed for training in trainings} == {config.seed for config in configs} == {7}
+    assert len(set(trainings)) == 1
+    assert {dataclasses.replace(config, positions="none") for config in configs} == {
+        dataclasses.replace(base, seed=7)
+    }
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_with_the_next_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ReproduceConfig(
+        "haviv2022", n_seeds=2, width=0.25, length=0.125, depth=0.5, training=0.004
+    )
+    trained = haviv2022._trained
+    begun: list[tuple[str, int]] = []
+
+    def counted(base: TransformerConfig, *rest: Any) -> dict[str, np.ndarray]:
+        begun.append((base.positions, rest[-1]))
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return trained(base, *rest)
+
+    monkeypatch.setattr(haviv2022, "_trained", counted)
+    monkeypatch.setattr(haviv2022, "_HELD_OUT", 512)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(config, out=tmp_path, show_progress=False)
+    resumed = reproduce(config, out=tmp_path, show_progress=False)
+    assert begun[:3] == [("none", 0), ("none", 1), ("learned", 0)]
+    assert begun[3:] == [(p, seed) for p in list(ENCODINGS.values())[1:] for seed in (0, 1)]
+    whole = reproduce(config, out=tmp_path / "other", show_progress=False)
+    assert resumed.measurements.equals(whole.measurements)

@@ -1,0 +1,51 @@
+"""Which encodings let one attention layer learn to name the token before."""
+
+import pytest
+import torch
+
+from experiments.papers.barbero2024.previous_token import (
+    order_blind_accuracy,
+    previous_token_learning,
+)
+from nope_interp.errors import UserError
+
+
+def test_order_blind_accuracy_by_hand() -> None:
+    """Earlier tokens 7, then {7, 7}, then {7, 7, 8}: right in 1, 1 and 2/3 of the cases."""
+    assert order_blind_accuracy(torch.tensor([[7, 7, 8, 9]])) == pytest.approx((1 + 1 + 2 / 3) / 3)
+
+
+@pytest.mark.slow
+def test_encodings_separate() -> None:
+    found = previous_token_learning(seeds=[0], show_progress=False)
+    assert list(found.columns) == ["encoding", "tokens", "seed", "accuracy", "order_blind"]
+    accuracy = found.set_index(["encoding", "tokens"]).accuracy
+    blind = found.set_index(["encoding", "tokens"]).order_blind
+    for tokens in ("random", "repeated"):
+        for encoding in ("RoPE", "p-RoPE 0.5", "T5"):
+            assert accuracy[encoding, tokens] > 0.95
+        # 512 sequences of 23 guesses: chance adds at most 4 standard errors.
+        error = (0.25 / (512 * 23)) ** 0.5
+        assert accuracy["NoPE", tokens] < blind["NoPE", tokens] + 4 * error
+        assert accuracy["NoPE", tokens] < accuracy["ALiBi", tokens]
+    # ALiBi's slopes are fixed and gentle: many copies of a token outweigh the nearest one.
+    assert accuracy["ALiBi", "repeated"] < accuracy["ALiBi", "random"] < accuracy["RoPE", "random"]
+
+
+def test_same_seed_same_numbers() -> None:
+    runs = [
+        previous_token_learning(["RoPE"], ["repeated"], [4], steps=5, show_progress=False)
+        for _ in range(2)
+    ]
+    assert runs[0].equals(runs[1])
+
+
+def test_nonsense_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="did you mean 'RoPE'"):
+        previous_token_learning(["Rope"], show_progress=False)
+    with pytest.raises(UserError, match="did you mean 'repeated'"):
+        previous_token_learning(["RoPE"], ["repeats"], show_progress=False)
+    with pytest.raises(UserError, match="nothing to train"):
+        previous_token_learning(seeds=[], show_progress=False)
+    with pytest.raises(UserError, match="nothing to train"):
+        previous_token_learning(steps=0, show_progress=False)

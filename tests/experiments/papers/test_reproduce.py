@@ -1,0 +1,510 @@
+"""Papers held against measurements: the deciding tests, run folders, the listing, the page."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.papers import reproduce as run_module
+from experiments.papers.chi2023 import experiment as chi2023
+from experiments.papers.chi2023 import probes as chi2023_probes
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.koutnik2014 import experiment as koutnik2014
+from experiments.papers.koutnik2014.clocks import SCALES
+from experiments.papers.koutnik2014.waveforms import make_network, matched_sizes
+from experiments.papers.markdown import papers_markdown
+from experiments.papers.registry import PAPERS, paper
+from experiments.papers.reproduce import NOT_RUN, Outcome, Reproduction, listing, reproduce
+from experiments.results.claims import UNDECIDED, Claim
+from experiments.results.findings import (
+    Cells,
+    Figure,
+    Measured,
+    Panel,
+    Series,
+    curve,
+    ladder,
+    largest_deviation,
+    line,
+    over_seeds,
+    pack,
+    slope,
+    unpack,
+)
+from experiments.runs.folder import RunFolder
+from experiments.sweeps.runs import load_run
+from nope_interp.errors import UserError
+from nope_interp.models.clockwork_config import POWERS_OF_TWO
+from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
+from tests.paths import ROOT
+
+TINY: dict[str, dict[str, Any]] = {
+    "chi2023": {"width": 0.07, "length": 0.07, "depth": 0.34, "training": 0.1},
+    "haviv2022": {"width": 0.25, "depth": 0.5, "training": 0.01},
+    "zuo2025": {"width": 0.25, "length": 0.25, "depth": 0.34},
+    "kazemnejad2023": {"length": 0.25},
+    "barbero2024": {"training": 0.01},
+    "koutnik2014": {"width": 0.5, "training": 0.005},
+}
+
+
+def tiny(name: str) -> ReproduceConfig:
+    return ReproduceConfig(name, n_seeds=2, **TINY[name])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    return reproduce(tiny("kazemnejad2023"), out=tmp_path_factory.mktemp("runs"))
+
+
+# ---------------------------------------------------------------- claims and their tests
+
+
+def test_papers_and_claims_have_names_of_their_own() -> None:
+    for name, found in PAPERS.items():
+        assert found.name == name
+        assert len({claim.id for claim in found.claims}) == len(found.claims)
+        for claim in found.claims:
+            assert claim.low < claim.high
+            assert math.isfinite(claim.low) or math.isfinite(claim.high), "a claim needs a test"
+            assert claim.says
+            assert claim.source
+            assert claim.status
+
+
+bounds = st.floats(-1e6, 1e6)
+
+
+@given(bounds, bounds, bounds, bounds)
+def test_a_claim_is_reproduced_where_the_whole_interval_is_within(
+    a: float, b: float, c: float, d: float
+) -> None:
+    (low, high), (ci_low, ci_high) = sorted((a, b)), sorted((c, d))
+    claim = Claim("x", "x", "x", "x", "x", low=low, high=high)
+    inside = all(low < x < high for x in np.linspace(ci_low, ci_high, 7))
+    assert (claim.verdict(ci_low, ci_low, ci_high) == "reproduced") == inside
+    assert claim.verdict(math.nan, math.nan, math.nan) == "not testable here"
+    optional = dataclasses.replace(claim, needs="--model")
+    assert optional.verdict(math.nan, math.nan, math.nan) == "not measured"
+
+
+def test_contradicted_is_told_from_uncertain() -> None:
+    claim = Claim("x", "x", "x", "x", "x", high=1)
+    outside, across = (
+        Outcome(claim, Measured(3.0, 2.0, 4.0, 5)),
+        Outcome(claim, Measured(1.0, 0.0, 2.0, 5)),
+    )
+    assert outside.verdict == across.verdict == "not reproduced"
+    assert outside.said == "not reproduced, contradicted"
+    assert across.said == "not reproduced, uncertain"
+    assert Outcome(claim, Measured(0.0, -1.0, 0.9, 5)).said == "reproduced"
+
+
+def test_the_test_is_said_in_words() -> None:
+    claim = Claim("x", "x", "x", "x", "x", low=0.5)
+    assert claim.test == "the 95% interval lies above 0.5"
+    assert dataclasses.replace(claim, high=1).test == "the 95% interval lies from 0.5 to 1"
+    assert dataclasses.replace(claim, low=-math.inf, high=1).test == "the 95% interval lies below 1"
+
+
+def test_docs_are_written_from_the_registry() -> None:
+    """`python -m experiments.papers.markdown > docs/papers.md` writes them again."""
+    path = ROOT / "docs" / "papers.md"
+    assert path.read_text(encoding="utf-8") == papers_markdown()
+
+
+# ---------------------------------------------------------------- configs
+
+
+def test_a_config_comes_back_from_its_dictionary() -> None:
+    config = ReproduceConfig("chi2023", width=2, seed=3)
+    again = ReproduceConfig.from_dict(config.to_dict())
+    assert again.to_dict() == config.to_dict()
+    assert list(config.seeds) == list(range(3, 23))
+    assert config.command() == "nope-interp reproduce chi2023 --seeds 20 --width 2 --seed 3"
+    assert config.scaled("width", 100, multiple_of=12) == 204
+    assert config.scaled("length", 3, least=16) == 16
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"name": "chi2032"}, "unknown paper 'chi2032': did you mean 'chi2023'"),
+        ({"name": "chi2023", "n_seeds": 1}, "n_seeds is 1: give 2 to"),
+        ({"name": "chi2023", "width": 0}, "width is 0: give a factor"),
+        ({"name": "chi2023", "width": math.nan}, "width is nan"),
+        ({"name": "koutnik2014", "depth": 2.0}, "koutnik2014 has no depth to multiply"),
+        ({"name": "chi2023", "seed": -1}, "seed is -1"),
+        ({"name": "chi2023", "widht": 2}, "did you mean 'width'"),
+    ],
+)
+def test_nonsense_is_one_sentence(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        ReproduceConfig.from_dict(values)
+
+
+def test_not_every_paper_goes_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="koutnik2014 runs on the CPU"):
+        reproduce(tiny("koutnik2014"), out=tmp_path, device="cuda")
+
+
+# ---------------------------------------------------------------- numbers over seeds
+
+
+def test_over_seeds_is_the_mean_and_its_interval() -> None:
+    values = np.random.default_rng(0).normal(3, 1, size=400)
+    found = over_seeds(values)
+    assert found.value == pytest.approx(values.mean())
+    standard_error = values.std(ddof=1) / 20
+    assert found.ci_high - found.ci_low == pytest.approx(2 * 1.96 * standard_error, rel=0.15)
+    assert found.n == 400
+
+
+def test_slope_and_deviation_of_a_power_law() -> None:
+    m = ladder(512)
+    assert m[0] == 1
+    assert m[-1] == 512
+    curves = np.stack([3 / m, 3 / m])
+    np.testing.assert_allclose(slope(m, curves), -1)
+    off = curves.copy()
+    off[1, 4] *= 1.25
+    np.testing.assert_allclose(largest_deviation(3 / m)(off), [0, 0.25], atol=1e-12)
+
+
+def test_clocks_that_tell_any_scale_alike_are_at_chance() -> None:
+    periods, scales = np.array(POWERS_OF_TWO), np.array(SCALES)
+    r2 = np.random.default_rng(0).random((2, 400, len(periods), len(scales)))
+    alike = np.zeros_like(r2[0])
+    alike[..., -1] = 1  # all tell the longest scale best: an order of 0
+    above = koutnik2014._order_above_controls(periods, r2[0], alike)
+    assert above.mean() == pytest.approx(0, abs=0.05)  # some two standard errors
+    # Against random modules in place of untrained ones it is below: the larger control counts.
+    both = koutnik2014._order_above_controls(periods, r2[0], r2[1])
+    assert (both <= above + 1e-12).all()
+    ordered = np.where(scales == 2 * periods[:, None], 1.0, 0.0)[None]
+    assert koutnik2014._order_above_controls(periods, ordered, alike[:1])[0] > 0.2
+    # What training did not bring about does not count.
+    assert koutnik2014._order_above_controls(periods, ordered, ordered)[0] == 0
+
+
+def test_the_order_of_rates_is_spearmans_by_ranks() -> None:
+    """Without ties, 1 - 6 sum of squared differences of ranks / (n³ - n)."""
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        told = rng.permutation(6)
+        r2 = np.zeros((1, 6, len(SCALES)))
+        r2[0, np.arange(6), told] = 1
+        expected = 1 - 6 * ((told - np.arange(6)) ** 2).sum() / (6**3 - 6)
+        found = koutnik2014._order(np.geomspace(1, 90, 6), r2)
+        assert found[0] == pytest.approx(expected)
+
+
+def test_a_clockwork_rnn_saves_what_its_closed_forms_say() -> None:
+    weights, work = koutnik2014._costs(32)
+    np.testing.assert_allclose(weights, [1, 3 / 4, 5 / 8, 9 / 16])
+    # Module i of g has 1/g of the rows, reads (g - i)/g and is active ceil(320 / 2^i) times.
+    by_hand = [
+        sum((g - i) / g**2 * math.ceil(320 / 2**i) / 320 for i in range(g)) for g in (1, 2, 4, 8)
+    ]
+    np.testing.assert_allclose(work, by_hand)
+    for id, counted in (("parameters", weights[-1]), ("work", work[-1])):
+        claim = paper("koutnik2014").claim(id)
+        assert claim.verdict(counted, counted, counted) == "reproduced"
+        assert claim.verdict(1.0, 1.0, 1.0) == "not reproduced"  # a full RNN
+
+
+def test_sizes_in_the_registry_are_those_that_run() -> None:
+    found = paper("koutnik2014")
+    for width in (1, *map(float, re.findall(r"--width ([\d.]+)", found.paper_sizes))):
+        config = ReproduceConfig("koutnik2014", width=width)
+        size = matched_sizes(config.scaled("width", 64, multiple_of=8, least=16))["clockwork"]
+        count = sum(p.numel() for p in make_network("clockwork", size, seed=0).parameters())
+        where = found.default if width == 1 else found.paper_sizes
+        said = f"({count} parameters)" if width == 1 else f"`--width {width:g}` gives {count}"
+        assert said in where
+
+
+def test_figures_survive_the_run_folder() -> None:
+    values = np.random.default_rng(1).normal(size=(5, 3))
+    panel = Panel(
+        "p",
+        (curve("c", "measured", np.arange(3), values), line("l", "chance", np.array([0, 2]), 1.0)),
+    )
+    figure = Figure(
+        "f", "t", "c", "x", "y", (panel,), claims=("a",), log="x", ticks=("i", "j", "k")
+    )
+    words, arrays = pack([figure])
+    [again] = unpack(words, arrays)
+    assert (again.id, again.claims, again.ticks) == ("f", ("a",), ("i", "j", "k"))
+    [measured, level] = again.panels[0].series
+    np.testing.assert_allclose(measured.y, values.mean(axis=0))
+    assert level.low is None
+    assert (measured.n, level.n) == (5, 0)
+    assert (measured.low <= measured.y).all()
+    with pytest.raises(UserError, match="figure 'f' are damaged"):
+        unpack(words, {})
+
+
+def test_cells_are_computed_once(tmp_path: Path) -> None:
+    computed = []
+
+    def compute(seed: int) -> dict[str, np.ndarray]:
+        computed.append(seed)
+        return {"x": np.array([seed, 2 * seed]), "single": np.array(seed)}
+
+    titles: list[str] = []
+    for _ in range(2):
+        found = Cells(tmp_path, titles.append).per_seed("a / b", range(3), compute)
+        np.testing.assert_array_equal(found["x"], [[0, 0], [1, 2], [2, 4]])
+    assert computed == [0, 1, 2]
+    assert len(titles) == 6
+    next(tmp_path.glob("*seed 1*")).write_bytes(b"damaged")
+    found = Cells(tmp_path, titles.append).per_seed("a / b", range(3), compute)
+    np.testing.assert_array_equal(found["single"], [0, 1, 2])
+    assert computed == [0, 1, 2, 1]
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> None:
+    status = finished.claims.set_index("claim")["status"]
+    assert status.to_dict() == {
+        "theorem-1-inverse": "reproduced",
+        "theorem-1": "reproduced",
+        "theorem-2": "reproduced",
+        "length-generalisation": "not measured",
+        "explicit-fail": "not measured",
+        "like-t5": "not measured",
+        "position-extrapolates": "not measured",
+        "position-remains": "not measured",
+        "dispersed": "not measured",
+        "uniform-scale": "not measured",
+        "head-scale": "not measured",
+        "scratchpads": "not measured",
+        "scratchpad-format": "not measured",
+    }
+    assert finished.headline.startswith("3 of 13 claims are reproduced")
+    assert "; not measured, needs --preset tiny, small or paper: length-generalisation" in (
+        finished.headline
+    )
+
+
+def test_a_finished_run_is_read_and_not_computed_again(
+    finished: Reproduction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "import_module", None)
+    again = reproduce(tiny("kazemnejad2023"), out=finished.folder.parent)
+    assert again.folder == finished.folder
+    assert isinstance(load_run(finished.folder), Reproduction)
+    files = {path.name for path in finished.folder.iterdir()}
+    assert files == {
+        "config.json",
+        "info.json",
+        "measurements.parquet",
+        "arrays.safetensors",
+        "report.html",
+        ".lock",
+    }
+
+
+def test_every_number_drawn_stands_in_the_table(finished: Reproduction) -> None:
+    drawn = sum(len(s.x) for f in finished.figures for p in f.panels for s in p.series)
+    claimed = (~finished.claims["status"].isin(UNDECIDED)).sum()
+    assert len(finished.measurements) == drawn + claimed
+    # Over two draws of content, eight sequences each; nothing stands behind the theorem's line.
+    counting = finished.measurements[finished.measurements["site"] == "counting"]
+    assert set(counting.groupby("probe")["n"].unique().explode().items()) == {
+        ("measured", 16),
+        ("the theorem", 0),
+    }
+
+
+def test_one_unit_alone_has_no_interval() -> None:
+    alone = curve("c", "measured", np.arange(3), np.array([[1.0, 2.0, 4.0]]))
+    assert (alone.n, alone.low, alone.high) == (1, None, None)
+    assert list(alone.y) == [1, 2, 4]
+
+
+def test_the_listing_names_every_claim_and_the_newest_run(
+    finished: Reproduction, tmp_path: Path
+) -> None:
+    table = listing(finished.folder.parent)
+    assert list(zip(table["paper"], table["claim"], strict=True)) == [
+        (found.name, claim.id) for found in PAPERS.values() for claim in found.claims
+    ]
+    run = table[table["paper"] == "kazemnejad2023"]
+    assert set(run["run"]) == {str(finished.folder)}
+    assert list(run["status"]) == list(finished.claims["status"])
+    assert set(table[table["paper"] != "kazemnejad2023"]["status"]) == {NOT_RUN}
+    assert set(listing(tmp_path / "absent")["status"]) == {NOT_RUN}
+
+
+def test_a_reduced_run_never_hides_a_whole_one(tmp_path: Path) -> None:
+    whole = reproduce(ReproduceConfig("kazemnejad2023", length=0.5), out=tmp_path)
+    assert not ReproduceConfig("kazemnejad2023").reduced
+    assert whole.config.reduced
+    os.utime(RunFolder(whole.folder).info, (0, 0))
+    later = reproduce(tiny("kazemnejad2023"), out=tmp_path)
+    shown = listing(tmp_path).set_index(["paper", "claim"]).loc["kazemnejad2023"]
+    assert set(shown["run"]) == {str(later.folder)}
+    # As if its config were what runs by default.
+    info = json.loads(RunFolder(whole.folder).info.read_text())
+    info["config"]["length"] = 1.0
+    RunFolder(whole.folder).info.write_text(json.dumps(info))
+    os.utime(RunFolder(whole.folder).info, (0, 0))
+    shown = listing(tmp_path).set_index(["paper", "claim"]).loc["kazemnejad2023"]
+    assert set(shown["run"]) == {str(whole.folder)}
+    assert set(shown["size"]) == {"--seeds 3"}
+
+
+def test_words_that_are_no_figures_are_damage(tmp_path: Path) -> None:
+    found = reproduce(tiny("kazemnejad2023"), out=tmp_path)
+    info = json.loads(RunFolder(found.folder).info.read_text())
+    info["figures"][0]["panels"] = 3
+    RunFolder(found.folder).info.write_text(json.dumps(info))
+    with pytest.raises(UserError, match=r"info\.json is damaged"):
+        Reproduction.load(found.folder).html()
+
+
+def test_a_damaged_run_is_listed_as_none(tmp_path: Path) -> None:
+    found = reproduce(tiny("kazemnejad2023"), out=tmp_path)
+    RunFolder(found.folder).measurements.write_bytes(b"damaged")
+    assert set(listing(tmp_path)["status"]) == {NOT_RUN}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(PAPERS) - {"kazemnejad2023"}))
+def test_every_paper_runs_and_shows_its_claims(name: str, tmp_path: Path) -> None:
+    found = reproduce(tiny(name), out=tmp_path)
+    assert set(found.claims["claim"]) == {claim.id for claim in paper(name).claims}
+    shown = {id for figure in found.figures for id in figure.claims}
+    measured = found.claims[~found.claims["status"].isin(UNDECIDED)]
+    assert set(measured["claim"]) <= shown
+    assert np.isfinite(measured[["value", "ci_low", "ci_high"]].to_numpy()).all()
+    for figure in found.figures:
+        for panel in figure.panels:
+            for series in panel.series:
+                assert len(series.x) == len(series.y) > 0
+    Page((found.folder / "report.html").read_text()).assert_lets_only_its_own_scripts_run()
+
+
+@pytest.mark.slow
+def test_what_holds_at_any_size_is_reproduced_at_tiny_ones(tmp_path: Path) -> None:
+    """Exact statements, and controls that symmetry decides."""
+    expected = {
+        "barbero2024": ("diagonal", "previous-token", "top-frequency", "impossible"),
+        "chi2023": ("bidirectional", "post-norm"),
+        "zuo2025": ("first-layer",),
+        "koutnik2014": ("parameters", "work", "rotary"),
+    }
+    for name, ids in expected.items():
+        status = reproduce(tiny(name), out=tmp_path).claims.set_index("claim")["status"]
+        assert set(status[list(ids)]) == {"reproduced"}, name
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chi2023_probes, "_errors", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            reproduce(tiny("chi2023"), out=tmp_path)
+    assert set(listing(tmp_path)["status"]) == {NOT_RUN}
+    with monkeypatch.context() as patch:
+        patch.setattr(chi2023, "_variances", stopped)
+        resumed = reproduce(tiny("chi2023"), out=tmp_path)
+    whole = reproduce(tiny("chi2023"), out=tmp_path / "other")
+    pd.testing.assert_frame_equal(resumed.measurements, whole.measurements)
+    assert not RunFolder(resumed.folder).cells.exists()
+
+
+# ---------------------------------------------------------------- the page
+
+
+def test_the_page_holds_claims_and_curves(finished: Reproduction) -> None:
+    text = finished.html()
+    page = Page(text)
+    page.assert_asks_nothing_of_the_network()
+    page.assert_lets_only_its_own_scripts_run()
+    assert text.count("* plotly.js v") == 1
+    words = " ".join(" ".join(page.words).split())
+    for claim in finished.paper.claims:
+        assert claim.says in words
+        assert claim.test in words
+    assert [figure["id"] for figure in page.data["figures"]] == [f.id for f in finished.figures]
+    series = page.data["figures"][0]["panels"][0]["series"][0]
+    np.testing.assert_allclose(series["y"], 1 / np.arange(1, 17), rtol=1e-4)
+
+
+def test_hostile_strings_are_text(finished: Reproduction) -> None:
+    info = finished.info | {"setting": HOSTILE, "notes": [IMAGE]}
+    page = Page(dataclasses.replace(finished, info=info).html())
+    assert not [tag for tag, _ in page.elements if tag == "img"]
+    assert HOSTILE in " ".join(page.words)
+    page.assert_lets_only_its_own_scripts_run()
+
+
+def test_a_level_alone_has_a_scale(finished: Reproduction) -> None:
+    """Where value, interval and bounds are one number, or none is finite, nothing divides by 0."""
+    numbers = finished.measurements.copy()
+    numbers.loc[numbers["probe"] == "claim", ["value", "ci_low", "ci_high"]] = 0.0
+    assert "reproduced" in dataclasses.replace(finished, measurements=numbers).html()
+
+
+# ---------------------------------------------------------------- the command
+
+
+def nope_interp(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    root = str(ROOT)
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.cli", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": root, "PATH": "", "HOME": str(cwd), "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+def test_the_command_reproduces_and_lists(tmp_path: Path) -> None:
+    sizes = ("kazemnejad2023", "--seeds", "2", "--length", "0.25")
+    run = nope_interp("reproduce", *sizes, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "| theorem-2 | reproduced |" in run.stdout
+    assert "report.html" in run.stdout
+    listed = nope_interp("reproduce", "--list", cwd=tmp_path)
+    assert "| kazemnejad2023 | theorem-2 | reproduced |" in listed.stdout
+    assert f"| chi2023 | steps | {NOT_RUN} |" in listed.stdout
+    for wrong, sentence in (
+        (("reproduce",), "takes one paper's name, or --list"),
+        (("reproduce", "kazemnejat"), "did you mean 'kazemnejad2023'"),
+        (("reproduce", "chi2023", "--seeds", "1"), "n_seeds is 1"),
+    ):
+        refused = nope_interp(*wrong, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert sentence in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+def test_series_are_drawn_in_their_kind() -> None:
+    """The page's script knows every kind."""
+    script = Path(run_module.__file__).parents[1] / "report" / "templates" / "reproduce.js"
+    for kind in Series.__annotations__["kind"].__args__:
+        assert f'"{kind}"' in script.read_text() or f"{kind}:" in script.read_text()

@@ -1,0 +1,339 @@
+"""The heads page as text: nothing escapes, nothing is asked of the network, nothing is invented."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.report._encode import packed_patterns
+from experiments.report.heads_data import HeadsReportData
+from experiments.report.heads_page import MOST_TOKENS, render_heads
+from nope_interp.errors import UserError
+from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
+from tests.experiments.report.synthetic_heads import METRICS, synthetic_heads
+
+
+@pytest.fixture(scope="module")
+def report() -> HeadsReportData:
+    return synthetic_heads()
+
+
+@pytest.fixture(scope="module")
+def text(report: HeadsReportData) -> str:
+    return render_heads(report)
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def changed(report: HeadsReportData, **fields: Any) -> HeadsReportData:
+    return HeadsReportData(**(vars(report) | fields))
+
+
+def columns(page: Page) -> dict[str, list[Any]]:
+    return {column["name"]: column["values"] for column in page.data["heads"]["columns"]}
+
+
+def unpacked(text: str, n: int) -> np.ndarray:
+    """What the page's script does: the lower triangle, row by row."""
+    pattern = np.zeros((n, n))
+    pattern[np.tril_indices(n)] = np.frombuffer(base64.b64decode(text), np.uint8) / 255
+    return pattern
+
+
+# ---------------------------------------------------------------- one safe file
+
+
+def test_each_library_stands_in_the_page_once(text: str, page: Page) -> None:
+    assert text.count("* plotly.js v") == 1
+    assert text.count("var CircuitsVis=") == 1
+    assert len(page.scripts) == 4  # data, Plotly, CircuitsVis, ours
+
+
+def test_nothing_is_asked_of_the_network(page: Page) -> None:
+    page.assert_asks_nothing_of_the_network()
+
+
+def test_the_policy_lets_only_these_scripts_run(page: Page) -> None:
+    page.assert_lets_only_its_own_scripts_run()
+
+
+def test_hostile_strings_are_text_everywhere(report: HeadsReportData) -> None:
+    heads = report.heads.assign(label=HOSTILE, runner_up=IMAGE, ablated_label=IMAGE)
+    heads["dependence"] = IMAGE
+    patterns = {"intact": report.patterns["intact"], HOSTILE: report.patterns["rotary:none"]}
+    text = render_heads(
+        changed(
+            report,
+            title=HOSTILE,
+            headline=IMAGE,
+            heads=heads,
+            conditions=("intact", HOSTILE),
+            patterns=patterns,
+            offset_profiles={},
+            losses=[dict(report.losses[0], positions=IMAGE, tokens=HOSTILE)],
+            rules=[{"label": HOSTILE, "rule": IMAGE, "nulls": IMAGE}],
+            prompts=[[IMAGE] * len(prompt) for prompt in report.prompts],
+            info={"model": HOSTILE, "notes": [IMAGE], "command": IMAGE},
+        )
+    )
+    page = Page(text)
+    assert IMAGE not in text
+    assert HOSTILE not in text
+    assert not [tag for tag, _ in page.elements if tag == "img"]
+    assert len(page.scripts) == 4
+    # The words of the page's data are the data's own words.
+    assert set(columns(page)["label"]) == {HOSTILE}
+    assert page.data["prompts"][0][0] == IMAGE
+
+
+def test_the_largest_run_stays_small() -> None:
+    # The size does not depend on the weights, so one pattern serves for all.
+    n = 128
+    uniform = np.tril(np.ones((n, n)) / np.arange(1, n + 1)[:, None]).astype(np.float32)
+    patterns = [np.broadcast_to(uniform, (26, 8, n, n))] * 4
+    small = synthetic_heads(n_layers=26, n_heads=8, n_tokens=n, n_prompts=1)
+    data = changed(
+        small,
+        prompts=[small.prompts[0]] * 4,
+        patterns={"intact": patterns, "rotary:none": patterns},
+    )
+    # 26 x 8 heads x 4 prompts x 2 conditions, 8 bits for each visible cell, 4/3 in base64.
+    cells = 26 * 8 * 4 * 2 * n * (n + 1) // 2
+    size = len(render_heads(data).encode())
+    assert cells * 4 / 3 < size < 40_000_000
+
+
+# ---------------------------------------------------------------- the numbers are the run's
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_packed_patterns_unpack_to_half_a_step(
+    n_layers: int, n_heads: int, n: int, seed: int
+) -> None:
+    pattern = np.tril(np.random.default_rng(seed).uniform(0, 1, (n_layers, n_heads, n, n)))
+    packed = packed_patterns(pattern)
+    back = np.array([[unpacked(head, n) for head in layer] for layer in packed])
+    assert back.shape == pattern.shape
+    # Rounding to whole steps of 1/255 errs by at most half of one.
+    assert np.abs(back - pattern).max() <= 0.5 / 255 + 1e-12
+
+
+def test_half_precision_that_passes_one_is_kept_at_one() -> None:
+    pattern = np.full((1, 1, 1, 1), 1.002, dtype=np.float16)
+    assert unpacked(packed_patterns(pattern)[0][0], 1) == 1
+
+
+def test_the_page_holds_every_pattern(report: HeadsReportData, page: Page) -> None:
+    for condition in report.conditions:
+        for prompt, pattern in enumerate(report.patterns[condition]):
+            packed = page.data["patterns"][condition][prompt]
+            n = pattern.shape[-1]
+            back = np.array([[unpacked(head, n) for head in layer] for layer in packed])
+            assert np.allclose(back, pattern, atol=0.5 / 255 + 1e-12)
+
+
+def test_long_prompts_are_cropped_and_the_page_says_so() -> None:
+    data = synthetic_heads(n_layers=1, n_heads=1, n_tokens=MOST_TOKENS + 9, n_prompts=1)
+    page = Page(render_heads(data))
+    assert len(page.data["prompts"][0]) == MOST_TOKENS
+    packed = page.data["patterns"]["intact"][0][0][0]
+    wanted = data.patterns["intact"][0][0, 0, :MOST_TOKENS, :MOST_TOKENS]
+    assert np.allclose(unpacked(packed, MOST_TOKENS), wanted, atol=0.5 / 255 + 1e-12)
+    assert f"the first {MOST_TOKENS} tokens" in "".join(page.words)
+
+
+def test_the_table_of_heads_holds_the_runs_numbers(report: HeadsReportData) -> None:
+    shuffled = report.heads.sample(frac=1, random_state=0)
+    found = columns(Page(render_heads(changed(report, heads=shuffled))))
+    wanted = report.heads.sort_values(["layer", "head"])
+    assert found["name"] == [f"L{row.layer}H{row.head}" for row in wanted.itertuples()]
+    assert found["label"] == wanted["label"].tolist()
+    for name in ("confidence", "retention_low", *METRICS, "induction_ablated"):
+        # Six significant digits are kept, and what is missing stays missing.
+        ours = np.array(found[name], dtype=float)
+        assert np.allclose(ours, wanted[name], rtol=1e-5, equal_nan=True), name
+
+
+def test_labels_stand_in_the_order_of_the_rules(report: HeadsReportData) -> None:
+    labels = Page(render_heads(report)).data["labels"]
+    assert labels == [*(rule["label"] for rule in report.rules), "none"]
+
+
+def test_frequencies_stand_from_the_highest_to_the_lowest(report: HeadsReportData) -> None:
+    assert report.frequencies is not None
+    order = np.random.default_rng(1).permutation(16)
+    mixed = {name: np.asarray(array)[..., order] for name, array in report.frequencies.items()}
+    found = Page(render_heads(changed(report, frequencies=mixed))).data["frequencies"]
+    for ours, name in (
+        ("radians", "radians_per_token"),
+        ("query_norm", "query_norm"),
+        ("key_norm", "key_norm"),
+    ):
+        # The synthetic frequencies fall; four digits are kept.
+        wanted = np.asarray(report.frequencies[name])[:-1]
+        assert np.allclose(np.array(found[ours][:-1], dtype=float), wanted, rtol=1e-3)
+    assert found["radians"][-1] == [None] * 16  # the layer that does not rotate
+
+
+def test_profiles_and_edges_are_the_runs(report: HeadsReportData, page: Page) -> None:
+    for condition in report.conditions:
+        ours = np.array(page.data["profiles"][condition])
+        assert np.allclose(ours, report.offset_profiles[condition], rtol=1e-3, atol=1e-9)
+    assert np.allclose(page.data["chance"], report.offset_profiles["chance"], rtol=1e-3)
+    first, edge = page.data["edges"][0], report.edges[0]
+    assert first["from"] == f"L{edge['from_layer']}H{edge['from_head']}"
+    assert first["to"] == f"L{edge['to_layer']}H{edge['to_head']}"
+    assert first["score"] == pytest.approx(edge["score"], rel=1e-4)
+
+
+def test_losses_of_both_conditions_stand_side_by_side(page: Page) -> None:
+    words = " ".join(" ".join(page.words).split())
+    assert "text intact 3.1 2.95 to 3.25 10.8 32 rotary:none 4.6 4.45 to 4.75 10.8 32" in words
+
+
+def test_the_whole_table_is_in_the_page(report: HeadsReportData, page: Page) -> None:
+    table = page.data["table"]
+    values = {column["name"]: column["values"] for column in table["columns"]}
+    assert table["length"] == len(report.measurements)
+    assert values["positions"] == report.measurements["positions"].tolist()
+    wanted = report.measurements["value"]
+    assert np.allclose(np.array(values["value"], dtype=float), wanted, rtol=1e-5)
+
+
+# ---------------------------------------------------------------- what a run may lack
+
+
+def test_what_a_run_lacks_is_said_in_words() -> None:
+    data = synthetic_heads(
+        ablation=None, frequencies=None, edges=[], prompts=[], patterns={}, losses=[], rules=[]
+    )
+    page = Page(render_heads(data))
+    words = " ".join(page.words)
+    for sentence in (
+        "No loss was measured",
+        "No positions were taken away",
+        "No prompt was kept",
+        "no rotary positions",
+        "no circuit to draw",
+        "No rules came",
+    ):
+        assert sentence in words, sentence
+    assert not any("CircuitsVis=" in script for script in page.scripts)
+    shown = [column["name"] for column in page.data["heads"]["columns"] if column["shown"]]
+    assert not {"dependence", "retention", "ablated_label"} & set(shown)
+
+
+def test_a_full_run_says_none_of_this(page: Page) -> None:
+    words = " ".join(page.words)
+    assert "No loss was measured" not in words
+    assert "No positions were taken away" not in words
+    assert "no circuit to draw" not in words
+
+
+def test_a_run_without_heads_or_measurements_still_makes_a_page(report: HeadsReportData) -> None:
+    empty = changed(
+        report, heads=report.heads.iloc[:0], measurements=report.measurements.iloc[:0], edges=[]
+    )
+    assert Page(render_heads(empty)).data["heads"]["length"] == 0
+
+
+def test_missing_numbers_and_words_become_gaps(report: HeadsReportData) -> None:
+    heads = report.heads.copy()
+    heads.loc[0, ["induction", "confidence", "q_value"]] = np.nan
+    heads.loc[0, ["label", "runner_up"]] = None
+    found = columns(Page(render_heads(changed(report, heads=heads))))
+    for name in ("induction", "confidence", "q_value", "label", "runner_up"):
+        assert found[name][0] is None, name
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def _pattern(report: HeadsReportData, change: Any) -> dict[str, Any]:
+    first, *others = report.patterns["intact"]
+    return {"patterns": {"intact": [change(first.copy()), *others]}}
+
+
+def _with_future(pattern: np.ndarray) -> np.ndarray:
+    pattern[0, 0, 0, 1] = 0.5
+    return pattern
+
+
+def _without(rows: Any, key: str) -> list[dict[str, Any]]:
+    return [{k: v for k, v in rows[0].items() if k != key}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (lambda r: {"conditions": ("rotary:none",)}, "must begin with 'intact'"),
+        (lambda r: {"conditions": ("intact", "a", "b")}, "one ablation .* not 2"),
+        (
+            lambda r: {"measurements": r.measurements.drop(columns="chance")},
+            "'chance' is missing from the measurements",
+        ),
+        (
+            lambda r: {"heads": r.heads.drop(columns="q_value")},
+            "'q_value' is missing from the table of heads",
+        ),
+        (
+            lambda r: {"metrics": (*r.metrics, "sharpness")},
+            "'sharpness' is missing from the table of heads",
+        ),
+        (
+            lambda r: {"heads": r.heads.assign(layer=0, head=0)},
+            "head 0 of layer 0 stands twice",
+        ),
+        (lambda r: {"losses": _without(r.losses, "n")}, "'n' is missing from a loss"),
+        (lambda r: {"edges": _without(r.edges, "score")}, "'score' is missing from an edge"),
+        (lambda r: {"rules": _without(r.rules, "nulls")}, "'nulls' is missing from a rule"),
+        (
+            lambda r: {"edges": [dict(r.edges[0], to_layer=99)]},
+            "an edge names head . of layer 99",
+        ),
+        (
+            lambda r: {"offset_profiles": {"alibi:none": r.offset_profiles["intact"]}},
+            "offset profiles of 'alibi:none', which is none of the conditions",
+        ),
+        (
+            lambda r: {"offset_profiles": {"intact": r.offset_profiles["intact"][0]}},
+            r"must be \[layer head offset\]",
+        ),
+        (
+            lambda r: {"offset_profiles": {"intact": r.offset_profiles["intact"][:2]}},
+            "the table of heads goes up to layer 3",
+        ),
+        (
+            lambda r: {"frequencies": {"query_norm": [], "key_norm": []}},
+            "'radians_per_token' is missing from the frequencies",
+        ),
+        (
+            lambda r: {"frequencies": dict(r.frequencies, radians_per_token=np.ones((4, 3)))},
+            "give a number for each layer, head and frequency",
+        ),
+        (
+            lambda r: {"patterns": {"intact": r.patterns["intact"][:1]}},
+            "1 patterns of 'intact' for 2 prompts",
+        ),
+        (lambda r: _pattern(r, lambda p: p[..., :-1]), r"for 32 tokens"),
+        (lambda r: _pattern(r, lambda p: p * 40), "outside 0 to 1"),
+        (lambda r: _pattern(r, lambda p: p * np.nan), "outside 0 to 1"),
+        (lambda r: _pattern(r, _with_future), "attends to later tokens"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(
+    report: HeadsReportData, changes: Any, sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        changed(report, **changes(report))
+
+
+def test_invalid_unicode_in_a_token_does_not_stop_the_page(report: HeadsReportData) -> None:
+    prompts = [["a\ud800"] * len(prompt) for prompt in report.prompts]
+    render_heads(changed(report, prompts=prompts)).encode("utf-8")

@@ -1,0 +1,469 @@
+"""The heads page in a real browser, network off: it selects, filters, toggles and saves."""
+
+import html
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from experiments.report.heads_data import HeadsReportData
+from experiments.report.heads_page import render_heads
+from tests.experiments.report.browser import Browser
+from tests.experiments.report.parsed_page import HOSTILE
+from tests.experiments.report.synthetic_heads import METRICS, synthetic_heads
+
+pytestmark = pytest.mark.browser
+
+ABLATED = "rotary:none"
+
+
+@pytest.fixture(scope="module")
+def report() -> HeadsReportData:
+    return synthetic_heads(n_layers=4, n_heads=4, n_tokens=24, n_prompts=2)
+
+
+@pytest.fixture(scope="module")
+def page_file(report: HeadsReportData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "heads.html"
+    path.write_text(render_heads(report), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Iterator[Browser]:
+    driver.get("about:blank")  # an address that differs in its hash alone would load nothing
+    browser = Browser(driver, page_file.as_uri(), downloads)
+    yield browser
+    assert driver.get_log("browser") == []
+
+
+def head_of(report: HeadsReportData, label: str) -> tuple[int, int]:
+    """The first head with that label."""
+    row = report.heads[report.heads["label"] == label].iloc[0]
+    return int(row["layer"]), int(row["head"])
+
+
+def title(browser: Browser) -> str:
+    return browser.find("#head-title").text
+
+
+def cell(layer: int, head: int, condition: int = 0, heads: int = 4) -> str:
+    return f".map:nth-child({condition + 1}) [data-head='{layer * heads + head}']"
+
+
+def shown_weights(browser: Browser) -> dict[str, np.ndarray]:
+    """The patterns of the head that is open, as its CSV holds them."""
+    header, *rows = browser.download("#attention .csv")
+    assert header == ["positions", "query", "key", "weight"]
+    n = 1 + max(int(row[1]) for row in rows)
+    patterns = {condition: np.zeros((n, n)) for condition in {row[0] for row in rows}}
+    for condition, query, key, weight in rows:
+        patterns[condition][int(query), int(key)] = float(weight)
+    return patterns
+
+
+def canvases(browser: Browser) -> list[Any]:
+    found = browser.all("#attention .circuits canvas")
+    return [canvas for canvas in found if canvas.is_displayed()]
+
+
+# ---------------------------------------------------------------- opening
+
+
+def test_the_page_draws_everything_and_asks_for_nothing(browser: Browser) -> None:
+    browser.wait(lambda: len(canvases(browser)) == 2)
+    assert len(browser.all(".map")) == 2
+    assert len(browser.all("[role=gridcell]")) == 2 * 16
+    for plot in ("#profile .plot", "#frequencies .plot"):
+        assert browser.all(f"{plot} .main-svg"), plot
+    assert browser.all("#frequencies .heatmaplayer image")
+    assert browser.all(".graph path.edge")
+    asked = browser.run("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert [name for name in asked if not name.startswith("data:")] == []
+
+
+def test_hostile_tokens_show_as_text(browser: Browser, report: HeadsReportData) -> None:
+    assert browser.driver.title == report.title
+    assert browser.find(".prompt span").text == HOSTILE
+    option = browser.find("select[name=prompt] option")
+    assert option.text.startswith("1: </script><script>")
+    assert len(browser.all("script")) == 4
+    assert browser.all("script script, .prompt script, option script") == []
+
+
+def test_the_surest_labelled_head_is_open_first(browser: Browser, report: HeadsReportData) -> None:
+    surest = report.heads.loc[report.heads.query("label != 'none'")["confidence"].idxmax()]
+    assert title(browser) == f"L{surest['layer']}H{surest['head']} {surest['label']}"
+
+
+# ---------------------------------------------------------------- selecting a head
+
+
+def test_a_click_on_the_map_opens_the_head(browser: Browser, report: HeadsReportData) -> None:
+    layer, head = head_of(report, "diagonal")
+    browser.click(cell(layer, head))
+    assert title(browser) == f"L{layer}H{head} diagonal"
+    assert browser.driver.current_url.endswith(f"#L{layer}H{head}")
+    marked = browser.all("[role=gridcell][data-selected]")
+    assert {item.get_attribute("data-head") for item in marked} == {str(layer * 4 + head)}
+    assert len(marked) == 2  # in both maps
+    # The page scrolled to it.
+    browser.wait(lambda: browser.run("return scrollY") > 0)
+
+
+def test_a_click_on_the_ablated_map_opens_the_same_head(browser: Browser) -> None:
+    browser.click(cell(2, 3, condition=1))
+    assert title(browser).startswith("L2H3 ")
+
+
+def test_a_link_opens_its_head(driver: webdriver.Chrome, page_file: Path, browser: Browser) -> None:
+    driver.get("about:blank")
+    driver.get(f"{page_file.as_uri()}#L2H1")
+    assert title(browser).startswith("L2H1 ")
+    browser.run("location.hash = 'L1H3'")
+    browser.wait(lambda: title(browser).startswith("L1H3 "))
+    browser.run("location.hash = 'map'")  # a section, no head
+    assert title(browser).startswith("L1H3 ")
+    driver.back()
+    driver.back()
+    browser.wait(lambda: title(browser).startswith("L2H1 "))
+
+
+def test_the_keyboard_walks_the_map(browser: Browser) -> None:
+    first = browser.find(".map [data-head='0']")
+    first.send_keys(Keys.ARROW_DOWN)
+    browser.driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    here = browser.driver.switch_to.active_element
+    assert here.get_attribute("data-head") == "5"
+    assert "L1H1" in str(here.get_attribute("aria-label"))
+    here.send_keys(Keys.ENTER)
+    assert title(browser).startswith("L1H1 ")
+    # The grid is one stop of the tab key.
+    assert len(browser.all(".map:first-child [role=gridcell][tabindex='0']")) == 1
+
+
+def test_pointing_at_a_head_shows_its_numbers(browser: Browser, report: HeadsReportData) -> None:
+    layer, head = head_of(report, "previous-token")
+    row = report.heads.query(f"layer == {layer} and head == {head}").iloc[0]
+    browser.run("arguments[0].scrollIntoView({block: 'center'})", browser.find(cell(layer, head)))
+    ActionChains(browser.driver).move_to_element(browser.find(cell(layer, head))).perform()
+    tip = browser.wait(lambda: browser.find("#tip").text)
+    assert f"L{layer}H{head}: previous-token" in tip
+    assert f"confidence {row['confidence']:.3g}" in tip
+    assert "ablated: uniform" in tip
+    ActionChains(browser.driver).move_to_element(browser.find("h1")).perform()
+    browser.wait(lambda: not browser.find("#tip").is_displayed())
+
+
+def test_the_map_is_coloured_by_label_or_by_a_metric(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    layer, head = head_of(report, "diagonal")
+    row = report.heads.query(f"layer == {layer} and head == {head}").iloc[0]
+    assert browser.find(cell(layer, head)).text == "D"
+    assert browser.find(cell(layer, head, condition=1)).text == "U"
+    counts = report.heads["label"].value_counts()
+    after = report.heads["ablated_label"].value_counts()
+    legend = " ".join(browser.find("#map .legend").text.split())
+    assert f"diagonal {counts['diagonal']} → {after.get('diagonal', 0)}" in legend
+    colours = browser.find(cell(layer, head)).value_of_css_property("background-color")
+    browser.choose("select[name=shade]", "diagonal")
+    shown = [float("0" + browser.find(cell(layer, head, c)).text) for c in (0, 1)]
+    assert shown == pytest.approx([row["diagonal"], row["diagonal_ablated"]], abs=0.0051)
+    assert browser.find(cell(layer, head)).value_of_css_property("background-color") != colours
+
+
+# ---------------------------------------------------------------- the head's panel
+
+
+def test_attention_of_the_chosen_head_and_prompt(browser: Browser, report: HeadsReportData) -> None:
+    for layer, head, prompt in ((0, 0, 0), (3, 2, 0), (3, 2, 1)):
+        browser.choose("select[name=head]", f"L{layer}H{head}")
+        browser.choose("select[name=prompt]", str(prompt))
+        weights = shown_weights(browser)
+        for condition in report.conditions:
+            wanted = report.patterns[condition][prompt][layer, head]
+            # Steps of 1/255, then three digits.
+            assert np.allclose(weights[condition], wanted, atol=0.5 / 255 + 5.1e-4)
+    words = [item.text for item in browser.all(".prompt span")]
+    assert words[0] == HOSTILE
+    assert words[1] == "␣quick"
+
+
+def test_intact_and_ablated_stand_side_by_side_or_alone(browser: Browser) -> None:
+    browser.wait(lambda: len(canvases(browser)) == 2)
+    for name in (ABLATED, "intact"):
+        (chip,) = [chip for chip in browser.all(".chips button") if chip.text == name]
+        chip.click()
+        browser.wait(lambda: len(canvases(browser)) == 1)
+        headings = [item.text for item in browser.all(".pair h4") if item.is_displayed()]
+        assert headings == [name]
+        assert chip.get_attribute("aria-pressed") == "true"
+    browser.all(".chips button")[0].click()
+    browser.wait(lambda: len(canvases(browser)) == 2)
+
+
+def test_a_view_that_is_replaced_is_taken_down(browser: Browser) -> None:
+    # React's root stays on the box; a root that was left behind would keep its chart in memory.
+    browser.wait(lambda: len(canvases(browser)) == 2)
+    assert browser.run(
+        "return [...document.querySelectorAll('.circuits')].every(b => 'unmount' in b.circuits)"
+    )
+    old = browser.find("#attention .circuits canvas")
+    browser.run(
+        "window.old = arguments[0]; window.host = arguments[0].closest('.circuits > *')", old
+    )
+    browser.click(cell(1, 1))
+    browser.wait(lambda: browser.run("return !window.old.isConnected"))
+    # Unmounting empties its host.
+    assert browser.run("return window.host.childElementCount") == 0
+
+
+def test_the_profile_shows_both_conditions_and_chance(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    layer, head = head_of(report, "induction")
+    browser.choose("select[name=head]", f"L{layer}H{head}")
+    for condition in report.conditions:
+        line = browser.line("profile", condition)
+        wanted = report.offset_profiles[condition][layer, head]
+        assert np.allclose(line, wanted, rtol=1e-3, atol=1e-9)
+    assert np.allclose(
+        browser.line("profile", "chance"), report.offset_profiles["chance"], rtol=1e-3
+    )
+    header, *rows = browser.download("#profile .csv")
+    assert header == ["positions", "tokens_back", "weight"]
+    assert [float(row[2]) for row in rows if row[0] == ABLATED] == browser.line("profile", ABLATED)
+
+
+def test_frequencies_of_a_head_that_rotates_and_of_one_that_does_not(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    assert report.frequencies is not None
+    browser.choose("select[name=head]", "L1H2")
+    for part in ("query", "key"):
+        wanted = report.frequencies[f"{part}_norm"][1, 2]
+        assert np.allclose(browser.line("usage", f"{part} norm"), wanted, rtol=1e-3)
+    ticks = [item.get_attribute("textContent") for item in browser.all("#usage .xtick text")]
+    assert ticks[:2] == ["1", "0.32"]  # radians per token, the highest frequency at the left
+    browser.choose("select[name=head]", "L3H0")
+    assert not browser.find("#usage .plot").is_displayed()
+    assert browser.find("#usage .empty").text == "This layer does not rotate its queries and keys."
+
+
+def test_all_scores_stand_with_interval_and_chance(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    layer, head = head_of(report, "local")
+    row = report.heads.query(f"layer == {layer} and head == {head}").iloc[0]
+    browser.choose("select[name=head]", f"L{layer}H{head}")
+    assert len(browser.all("#scores tbody tr")) == len(METRICS)
+    header, *rows = browser.download("#scores .csv")
+    found = {line[0]: dict(zip(header, line, strict=True)) for line in rows}
+    for metric in METRICS:
+        names = (metric, f"{metric}_low", f"{metric}_high", f"{metric}_ablated")
+        ours = [float(found[metric][k]) for k in ("value", "ci_low", "ci_high", "ablated")]
+        assert np.allclose(ours, [row[name] for name in names], rtol=1e-5)
+    assert found["entropy"]["chance"] == ""
+    assert float(found["local"]["chance"]) == row["local_chance"]
+
+
+# ---------------------------------------------------------------- the table of heads
+
+
+def test_the_table_filters_by_label_dependence_and_text(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    def names() -> list[str]:
+        return browser.column("name", "heads-table")
+
+    def wanted(rows: Any) -> list[str]:
+        return [f"L{row.layer}H{row.head}" for row in rows.itertuples()]
+
+    select = "#heads-table select[name='{}']"
+    labels = sorted(report.heads["label"].unique())
+    browser.choose(select.format("label"), f"={labels.index('uniform')}")
+    assert names() == wanted(report.heads.query("label == 'uniform'"))
+    browser.click("#heads-clear")
+    assert len(names()) == 16
+    kinds = sorted(report.heads["dependence"].unique())
+    browser.choose(select.format("dependence"), f"={kinds.index('positional')}")
+    assert names() == wanted(report.heads.query("dependence == 'positional'"))
+    browser.click("#heads-clear")
+    browser.find("#heads-search").send_keys("induction l2")
+    found = report.heads.query("layer == 2 and (label == 'induction' or runner_up == 'induction')")
+    assert names() == wanted(found)
+
+
+def test_the_table_sorts_and_a_row_opens_its_head(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    browser.sort_by("induction", "heads-table")
+    browser.sort_by("induction", "heads-table")
+    order = report.heads.sort_values("induction", ascending=False)
+    wanted = [f"L{row.layer}H{row.head}" for row in order.itertuples()]
+    assert browser.column("name", "heads-table") == wanted
+    browser.click("#heads-table tbody tr:nth-child(2) td:nth-child(3)")
+    assert title(browser).startswith(wanted[1])
+    assert browser.find("#heads-table tr[data-selected] a").text == wanted[1]
+    browser.click("#heads-table tbody tr:nth-child(5) a")
+    assert title(browser).startswith(wanted[4])
+
+
+def test_the_table_is_saved_as_csv_json_and_markdown(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    labels = sorted(report.heads["label"].unique())
+    browser.choose("#heads-table select[name='label']", f"={labels.index('content')}")
+    kept = report.heads.query("label == 'content'")
+
+    header, *rows = browser.download("#heads-csv")
+    assert set(report.heads.columns) < set(header)
+    low = [float(row[header.index("retention_low")]) for row in rows]
+    assert np.allclose(low, kept["retention_low"], rtol=1e-5)
+
+    records = json.loads(browser.saved("#heads-json", ".json").read_text("utf-8"))
+    assert [record["head"] for record in records] == kept["head"].tolist()
+    assert [record["induction_ablated"] for record in records] == pytest.approx(
+        kept["induction_ablated"].tolist(), rel=1e-5
+    )
+    assert records[0]["entropy_chance"] is None
+
+    lines = browser.saved("#heads-markdown", ".md").read_text("utf-8").splitlines()
+    assert len(lines) == 2 + len(kept)
+    assert {line.count(" | ") for line in lines} == {len(browser.all("#heads-table thead th")) - 1}
+    assert "content" in lines[2]
+
+
+# ---------------------------------------------------------------- frequencies, circuit, the rest
+
+
+def test_the_heat_map_of_all_heads_follows_its_menu(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    assert report.frequencies is not None
+    for name in ("query_norm", "key_norm"):
+        browser.choose("select[name=norm]", name)
+        (trace,) = browser.traces("frequencies")
+        wanted = report.frequencies[name].reshape(16, -1)
+        drawn = np.array(trace["z"], dtype=float)
+        assert np.allclose(drawn, wanted, rtol=1e-3, equal_nan=True)
+
+
+def test_the_circuit_shows_scores_and_opens_heads(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    strongest = max(report.edges, key=lambda edge: edge["score"])
+    ends = [f"L{strongest[f'{e}_layer']}H{strongest[f'{e}_head']}" for e in ("from", "to")]
+    assert len(browser.all(".graph path.edge")) == len(report.edges)
+    target = browser.find(".edge-target:last-of-type")
+    browser.run("arguments[0].scrollIntoView({block: 'center'})", target)
+    browser.run(
+        "const box = arguments[0].getBoundingClientRect();"
+        "arguments[0].dispatchEvent(new PointerEvent('pointermove',"
+        "{bubbles: true, clientX: box.left, clientY: box.top}))",
+        browser.find(f"[data-edge='{len(report.edges) - 1}']"),
+    )
+    tip = browser.find("#tip").text
+    assert tip.startswith(" → ".join(ends))
+    assert f"K-composition {strongest['score']:.3g}, chance 0.05" in tip
+    browser.click(f".node[aria-label^='{ends[1]},'] circle")
+    assert title(browser).startswith(ends[1])
+    marked = browser.all(".graph path.edge[data-selected]")
+    assert marked
+    assert all(ends[1] in str(edge.get_attribute("data-ends")) for edge in marked)
+    header, *rows = browser.download("#circuit .csv")
+    assert header == ["from", "to", "k_composition", "chance"]
+    assert rows[0][:2] == ends
+    assert float(rows[0][2]) == pytest.approx(strongest["score"], rel=1e-4)
+
+
+def test_dark_and_light(browser: Browser) -> None:
+    def ground() -> int:
+        colour = browser.run("return getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour.strip("rgb()").split(","))
+
+    def line() -> str:
+        return browser.run("return document.querySelector('#profile .plot').data[0].line.color")
+
+    light, drawn = ground(), line()
+    browser.click("#theme")
+    assert ground() != light
+    assert line() != drawn
+    browser.click("#theme")
+    assert (ground(), line()) == (light, drawn)
+    assert browser.driver.print_page()
+
+
+def test_the_page_works_inside_a_frame(
+    driver: webdriver.Chrome, downloads: Path, page_file: Path, tmp_path: Path
+) -> None:
+    # As a notebook shows it.
+    inner = html.escape(page_file.read_text(encoding="utf-8"))
+    outer = tmp_path / "frame.html"
+    outer.write_text(f'<iframe srcdoc="{inner}" width="1100" height="900"></iframe>', "utf-8")
+    browser = Browser(driver, outer.as_uri(), downloads)
+    driver.switch_to.frame(browser.find("iframe"))
+    browser.wait(lambda: len(canvases(browser)) == 2)
+    browser.click(cell(1, 2))
+    assert title(browser).startswith("L1H2 ")
+    browser.click("#heads-table tbody tr:nth-child(1) a")
+    assert title(browser).startswith("L0H0 ")
+    assert driver.get_log("browser") == []
+    driver.switch_to.default_content()
+    assert driver.current_url == outer.as_uri()
+
+
+@pytest.mark.parametrize(
+    ("lacking", "views"),
+    [({"offset_profiles": {}}, 1), ({"prompts": [], "patterns": {}, "losses": []}, 0)],
+)
+def test_a_run_with_positions_intact_alone(
+    driver: webdriver.Chrome, downloads: Path, tmp_path: Path, lacking: dict[str, Any], views: int
+) -> None:
+    data = synthetic_heads(n_layers=2, ablation=None, frequencies=None, edges=[], **lacking)
+    path = tmp_path / "heads.html"
+    path.write_text(render_heads(data), encoding="utf-8")
+    browser = Browser(driver, path.as_uri(), downloads)
+    browser.wait(lambda: len(canvases(browser)) == views)
+    assert len(browser.all(".map")) == 1
+    assert browser.all(".chips button") == []
+    browser.click(cell(0, 1))
+    assert title(browser).startswith("L0H1 ")
+    assert "There is no pair" in browser.find("#circuit").text
+    assert driver.get_log("browser") == []
+
+
+@pytest.mark.slow
+def test_the_largest_run_is_ready_within_three_seconds(
+    driver: webdriver.Chrome, downloads: Path, page_file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.html"
+    data = synthetic_heads(n_layers=26, n_heads=8, n_tokens=128, n_prompts=4)
+    path.write_text(render_heads(data), encoding="utf-8")
+    Browser(driver, page_file.as_uri(), downloads)  # the browser itself is warm
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    browser = Browser(driver, path.as_uri(), downloads)
+    (ready,) = browser.run("return performance.getEntriesByName('ready').map(e => e.startTime)")
+    assert ready < 3000 * busy
+    # And so is the first attention view, which is drawn last.
+    drawn = "return [...document.querySelectorAll('.circuits canvas')].filter(c => c.style.width)"
+    browser.wait(lambda: len(browser.run(drawn)) == 2)
+    assert browser.run("return performance.now()") < 3000 * busy
+    # Another head is open as soon as it is clicked.
+    took = browser.run(
+        "const start = performance.now(); document.querySelector(arguments[0]).click();"
+        "return performance.now() - start",
+        cell(20, 3, heads=8),
+    )
+    assert title(browser).startswith("L20H3 ")
+    assert took < 500 * busy
+    assert driver.find_element(By.ID, "count").text.startswith("rows 1 to 25 of")

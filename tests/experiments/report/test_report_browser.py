@@ -1,0 +1,393 @@
+"""The page in a real browser, network off: it draws, switches, sorts, saves, and stays safe."""
+
+import html
+from pathlib import Path
+
+import numpy as np
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select
+
+from experiments.report.data import ReportData
+from experiments.report.page import render
+from tests.experiments.report.browser import Browser
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "</script><script>document.title='x'</script>"
+
+
+@pytest.fixture(scope="module")
+def page_file(small_report: ReportData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render(small_report), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Browser:
+    return Browser(driver, page_file.as_uri(), downloads)
+
+
+def test_the_page_draws_everything_and_complains_of_nothing(browser: Browser) -> None:
+    plots = browser.all(".plot")
+    assert len(plots) == 6 + 3 + 3 + 4 + 2 + 3
+    browser.wait(lambda: all(plot.find_elements(By.CSS_SELECTOR, ".main-svg") for plot in plots))
+    assert browser.all("#probe-error .scatterlayer .js-line")
+    assert browser.all("#cosine .heatmaplayer image")
+    browser.wait(lambda: browser.all("#attention canvas"))
+    assert browser.driver.get_log("browser") == []
+    asked = browser.run("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert [name for name in asked if not name.startswith("data:")] == []
+
+
+def test_the_console_would_have_told(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    # The positive control of the test above: a request and an error do show in the log.
+    path = tmp_path / "bad.html"
+    path.write_text("<img src='http://example.org/x.png'><script>throw Error('seen')</script>")
+    driver.get_log("browser")
+    driver.get(path.as_uri())
+    messages = " ".join(entry["message"] for entry in driver.get_log("browser"))
+    assert "ERR_NAME_NOT_RESOLVED" in messages
+    assert "seen" in messages
+
+
+def test_a_hostile_token_shows_as_text(browser: Browser, small_report: ReportData) -> None:
+    assert browser.driver.title == small_report.title
+    assert browser.find("#strip li b").text == HOSTILE
+    assert len(browser.all("script")) == 4
+    # Plotly reads its labels as HTML of a kind: there the token must come escaped.
+    hovers = browser.run(
+        "return [...document.querySelectorAll('#sequence-positions .plot')]"
+        ".flatMap(plot => plot.data).flatMap(trace => trace.text ?? [])"
+    )
+    assert "&lt;/script&gt;&lt;script&gt;document.title='x'&lt;/script&gt; at 0" in hovers
+    assert not any("<" in hover for hover in hovers)
+
+
+def test_the_policy_stops_scripts_and_requests_that_slip_in(browser: Browser) -> None:
+    browser.run(
+        "const s = document.createElement('script'); s.textContent = 'document.title = \"x\"';"
+        "document.body.append(s);"
+        "const i = new Image(); i.src = 'http://example.org/x.png'; document.body.append(i);"
+    )
+    assert browser.driver.title != "x"
+    messages = " ".join(entry["message"] for entry in browser.driver.get_log("browser"))
+    assert messages.count("Content Security Policy") == 2
+
+
+def test_the_heat_map_follows_layer_and_site(browser: Browser, small_report: ReportData) -> None:
+    def drawn() -> np.ndarray:
+        (trace,) = browser.traces("cosine")
+        return np.array(trace["z"], dtype=float)
+
+    def stored(layer: int, site: str) -> np.ndarray:
+        key = f"trained/text/nobegin/{layer}/{site}/similarity/cosine"
+        array = small_report.arrays[key].copy()
+        np.fill_diagonal(array, np.nan)
+        return array
+
+    # Four digits after the point are kept.
+    assert np.allclose(drawn(), stored(1, "resid_post"), atol=6e-5, equal_nan=True)
+    before = browser.find("#cosine .heatmaplayer image").get_attribute("href")
+    browser.choose("#cosine select[name='layer']", "0")
+    assert np.allclose(drawn(), stored(0, "resid_post"), atol=6e-5, equal_nan=True)
+    browser.wait(
+        lambda: browser.find("#cosine .heatmaplayer image").get_attribute("href") != before
+    )
+    browser.choose("#cosine select[name='layer']", "-1")
+    assert np.allclose(drawn(), stored(0, "resid_pre"), atol=6e-5, equal_nan=True)
+    browser.choose("#cosine select[name='site']", "attn_out")
+    layers = [o.get_attribute("value") for o in browser.all("#cosine select[name='layer'] option")]
+    assert layers == ["0", "1"]  # the input has no attention output, so it is not offered
+    assert np.allclose(drawn(), stored(1, "attn_out"), atol=6e-5, equal_nan=True)
+
+
+def test_the_condition_switches_every_chart_and_the_verdict(
+    browser: Browser, small_report: ReportData
+) -> None:
+    def wanted(tokens: str, begin: bool) -> list[float]:
+        table = small_report.measurements
+        rows = table[
+            (table["variant"] == "trained")
+            & (table["tokens"] == tokens)
+            & (table["begin_token"] == begin)
+            & (table["probe"] == "linear")
+            & (table["metric"] == "mae")
+            & (table["control"] == "")
+            & table["site"].isin(["resid_pre", "resid_post"])
+        ]
+        return rows["value"].tolist()
+
+    # Five significant digits are kept.
+    assert np.allclose(browser.line("probe-error", "trained"), wanted("text", False), rtol=1e-4)
+    names = ["probe-error", "variance-by-position", "adjacency", "error-by-position", "cosine"]
+    before = {name: browser.traces(name) for name in names}
+    browser.click("input[name='tokens'][value='random'] + span")
+    browser.click("input[name='begin'][value='begin'] + span")
+    assert np.allclose(browser.line("probe-error", "trained"), wanted("random", True), rtol=1e-4)
+    for name in names:
+        assert browser.traces(name) != before[name], name
+    shown = [body for body in browser.all("#verdicts tbody") if body.is_displayed()]
+    assert [body.get_attribute("data-condition") for body in shown] == ["random|begin"]
+    assert "random tokens with a begin token" in browser.find("#verdicts caption").text
+
+
+def test_a_variant_can_be_hidden(browser: Browser) -> None:
+    assert browser.line("probe-error", "random-init")
+    (button,) = [b for b in browser.all("#probe-error .legend button") if b.text == "random-init"]
+    button.click()
+    names = [trace["name"] for trace in browser.traces("probe-error")]
+    assert "random-init" not in names
+    assert "trained" in names
+    assert "chance" in names
+
+
+def test_the_axes_become_logarithmic(browser: Browser) -> None:
+    kind = "return document.querySelector('#variance-by-position .plot').layout.xaxis.type"
+    assert browser.run(kind) == "linear"
+    browser.click("#variance-by-position .log")
+    assert browser.run(kind) == "log"
+
+
+def test_the_table_sorts_both_ways_by_number_and_by_word(browser: Browser) -> None:
+    browser.sort_by("value")
+    rising = [float(text) for text in browser.column("value")]
+    assert rising == sorted(rising)
+    assert browser.find("#table th[aria-sort]").get_attribute("aria-sort") == "ascending"
+    browser.sort_by("value")
+    falling = [float(text) for text in browser.column("value")]
+    assert falling == sorted(falling, reverse=True)
+    assert falling[0] > rising[0]
+    browser.sort_by("probe")
+    assert browser.column("probe")[0] == "counting"
+    browser.sort_by("probe")
+    assert browser.column("probe")[0] == "variance"
+
+
+def test_missing_numbers_sort_last_both_ways(browser: Browser) -> None:
+    # law_r2 has no chance level.
+    for _ in range(2):
+        browser.sort_by("chance")
+        assert "–" not in browser.column("chance")
+
+
+def test_the_table_filters_and_pages(browser: Browser, small_report: ReportData) -> None:
+    table = small_report.measurements
+    assert browser.find("#count").text == f"rows 1 to 25 of {len(table)}"
+    browser.click("#next")
+    assert browser.find("#count").text.startswith("rows 26 to 50")
+    Select(browser.find("#table select[aria-label='only this variant']")).select_by_visible_text(
+        "bidirectional"
+    )
+    browser.find("#search").send_keys("seriation")
+    chosen = (table["variant"] == "bidirectional") & (table["metric"] == "seriation_tau")
+    assert browser.find("#count").text.endswith(f"of {chosen.sum()}")
+    assert set(browser.column("variant")) == {"bidirectional"}
+    assert set(browser.column("metric")) == {"seriation_tau"}
+    browser.find("#search").send_keys(" nothing-like-this")
+    assert browser.find("#count").text == "no row matches"
+    browser.click("#clear")
+    assert browser.find("#count").text.endswith(f"of {len(table)}")
+
+
+def test_the_table_is_saved_as_filtered(browser: Browser, small_report: ReportData) -> None:
+    Select(browser.find("#table select[aria-label='only this probe']")).select_by_visible_text(
+        "positional_vectors"
+    )
+    header, *rows = browser.download("#table-csv")
+    table = small_report.measurements
+    table = table[table["probe"] == "positional_vectors"]
+    assert header == list(table.columns)
+    values = [float(row[header.index("value")]) for row in rows]
+    # Six significant digits are kept.
+    assert np.allclose(values, table["value"], rtol=1e-5)
+    assert {row[header.index("model")] for row in rows} == {"nope-4x128"}
+
+
+def test_a_chart_saves_the_numbers_behind_it(browser: Browser) -> None:
+    header, *rows = browser.download("#probe-error .csv")
+    mine = [
+        float(row[header.index("value")])
+        for row in rows
+        if row[header.index("panel")] == "Linear probe on position"
+        and row[header.index("series")] == "trained"
+    ]
+    assert mine == browser.line("probe-error", "trained")
+    assert {row[header.index("role")] for row in rows} == {
+        "measured",
+        "shuffled positions",
+        "chance",
+    }
+
+
+def test_the_sequence_and_the_heat_map_are_saved(
+    browser: Browser, small_report: ReportData
+) -> None:
+    header, *rows = browser.download("#strip .csv")
+    tokens = small_report.example["tokens"]
+    assert [row[header.index("token")] for row in rows[: len(tokens)]] == tokens
+    header, *rows = browser.download("#cosine .csv")
+    array = small_report.arrays["trained/text/nobegin/1/resid_post/similarity/cosine"]
+    assert rows[0][:3] == ["trained", "1", "2"]
+    assert float(rows[0][3]) == pytest.approx(array[0, 1], abs=6e-5)
+
+
+def test_dark_and_light(browser: Browser) -> None:
+    def ground() -> int:
+        colour = browser.run("return getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour.strip("rgb()").split(","))
+
+    def lines() -> str:
+        return browser.run("return document.querySelector('#probe-error .plot').data[0].line.color")
+
+    def prefer(scheme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    prefer("light")
+    light, light_lines = ground(), lines()
+    prefer("dark")
+    browser.wait(lambda: lines() != light_lines)  # the charts are drawn again
+    assert ground() < light
+    browser.click("#theme")  # against the system's wish
+    assert ground() == light
+    assert lines() == light_lines
+    prefer("")
+
+
+def test_the_sequence_follows_model_and_layer(browser: Browser, small_report: ReportData) -> None:
+    def shown() -> list[str]:
+        return [item.text for item in browser.all("#strip li small")]
+
+    predictions = small_report.example["predictions"]
+    for variant, layer in (("trained", "block 1"), ("random-init", "block 0")):
+        browser.choose("#strip select[name='variant']", variant)
+        browser.choose("#strip select[name='layer']", layer)
+        wanted = [float(p) for p in predictions[variant][layer][1:]]
+        assert shown()[0] == "–"
+        # Shown as whole positions.
+        assert np.allclose([float(text) for text in shown()[1:]], wanted, atol=0.51)
+
+
+def test_the_attention_view_follows_model_and_layer(browser: Browser) -> None:
+    first = browser.wait(lambda: browser.find(".circuits > div").get_attribute("id"))
+    header, *rows = browser.download("#attention .csv")
+    assert header == ["head", "query", "key", "weight"]
+    weights = {(int(h), int(q), int(k)): float(w) for h, q, k, w in rows}
+    assert all(weight == 0 for (_, q, k), weight in weights.items() if k > q)
+    browser.choose("#attention select[name='variant']", "bidirectional")
+    browser.wait(lambda: browser.find(".circuits > div").get_attribute("id") != first)
+    browser.wait(lambda: len(browser.all(".circuits canvas")) == 5)  # four heads and one enlarged
+    _, *rows = browser.download("#attention .csv")
+    assert any(float(weight) > 0 for _, q, k, weight in rows if int(k) > int(q))
+    assert browser.driver.get_log("browser") == []
+
+
+def test_the_page_works_inside_a_frame(
+    driver: webdriver.Chrome, downloads: Path, page_file: Path, tmp_path: Path
+) -> None:
+    # As a notebook shows it.
+    inner = html.escape(page_file.read_text(encoding="utf-8"))
+    outer = tmp_path / "frame.html"
+    outer.write_text(f'<iframe srcdoc="{inner}" width="1100" height="900"></iframe>', "utf-8")
+    browser = Browser(driver, outer.as_uri(), downloads)
+    driver.switch_to.frame(browser.find("iframe"))
+    browser.wait(lambda: len(browser.all(".plot .main-svg")) > 20)
+    browser.choose("#cosine select[name='layer']", "0")
+    assert browser.driver.get_log("browser") == []
+    driver.switch_to.default_content()
+
+
+def test_printing_redraws_on_white_and_goes_back(browser: Browser) -> None:
+    browser.click("#theme")
+    theme = browser.run("return document.documentElement.dataset.theme")
+    assert browser.driver.print_page()
+    assert browser.run("return document.documentElement.dataset.theme") == theme
+
+
+@pytest.fixture(scope="module")
+def causal_file(causal_report: ReportData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "causal.html"
+    path.write_text(render(causal_report), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def causal(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Browser:
+    return Browser(driver, causal_file.as_uri(), downloads)
+
+
+def test_the_tables_of_uses_follow_the_condition(causal: Browser) -> None:
+    def shown(selector: str) -> list[str]:
+        return [part.text for part in causal.all(f"#use {selector}") if part.is_displayed()]
+
+    assert len(shown("table.uses")) == len(shown(".still table")) == len(shown(".others")) == 1
+
+    def words() -> dict[str, str]:
+        """What each code is, the word beside its name."""
+        codes = shown(".uses tbody tr > th")
+        return dict(zip(codes, shown(".uses tbody tr > th + td .word"), strict=True))
+
+    assert words()["variance"] == "used"
+    assert words()["similarity"] == "unused"
+    assert shown(".absent") == []
+    causal.click("input[name='tokens'][value='random'] + span")
+    assert shown("table") == []
+    assert shown(".absent") == ["No code was taken away under this condition."]
+    assert not causal.find("#where .csv").is_displayed()  # there is nothing to save
+    causal.click("input[name='begin'][value='begin'] + span")
+    assert shown(".absent") == []
+    assert set(words().values()) == {"undecided"}
+    causal.click("input[name='tokens'][value='text'] + span")
+    causal.click("input[name='begin'][value='nobegin'] + span")
+    assert causal.find("#where .csv").is_displayed()
+    assert causal.driver.get_log("browser") == []
+
+
+def test_the_chart_of_places_follows_measure_and_site(
+    causal: Browser, causal_report: ReportData
+) -> None:
+    def stored(measure: str, site: str) -> list[float]:
+        uses = causal_report.uses[0].uses
+        at = [u for u in uses if u.code == "variance" and u.layer >= 0]
+        kept = [u for u in at if (u.site == "attn_out") == (site == "attn_out")]
+        return [np.nan if not getattr(u, measure) else getattr(u, measure)[0] for u in kept]
+
+    def drawn() -> np.ndarray:
+        return np.array(causal.line("where", "trained"), dtype=float)
+
+    # Five significant digits are kept.
+    assert np.allclose(drawn(), stored("needed", "resid"), rtol=1e-4, equal_nan=True)
+    hover = causal.run(
+        "return document.querySelector('#where .plot').data.find(t => t.name === 'trained')"
+    )
+    assert "used" in hover["text"]
+    assert hover["hovertemplate"].startswith("%{text}: ")
+    assert "other content" not in causal.find("#where .legend").text
+    causal.choose("#where select[name='measure']", "increase")
+    assert np.allclose(drawn(), stored("increase", "resid"), rtol=1e-4)
+    assert "rows displaced as far" in causal.find("#where .legend").text
+    header, *rows = causal.download("#where .csv")
+    assert header[:6] == ["panel", "variant", "role", "series", "word", "after_block"]
+    assert {row[2] for row in rows} == {"measured", "chance", "rows displaced as far"}
+    mine = [float(row[6]) for row in rows if row[0] == "variance" and row[2] == "measured"]
+    assert np.allclose(mine, stored("increase", "resid"), rtol=1e-4)
+    causal.choose("#where select[name='site']", "attn_out")
+    assert np.allclose(drawn(), stored("increase", "attn_out"), rtol=1e-4)
+
+
+def test_what_is_still_readable_is_saved_as_it_is_shown(causal: Browser) -> None:
+    header, *rows = causal.download("#still-0 .csv")
+    assert header == ["arm", "of", "value", "ci_low", "ci_high", "of_control"]
+    rows = [row for row in rows if "moved" not in row[1]]
+    shown = [cell.text for cell in causal.all("#still-0 tbody td strong")]
+    saved = [round(100 * float(row[2])) for row in rows]
+    assert [int(text.strip("%").replace("−", "-")) for text in shown] == saved
+    # The more is read, the stronger the colour.
+    shades = causal.run(
+        "return [...document.querySelectorAll('#still-0 .shade')]"
+        ".map(cell => getComputedStyle(cell).backgroundColor)"
+    )
+    assert shades[saved.index(max(saved))] != shades[saved.index(min(saved))]

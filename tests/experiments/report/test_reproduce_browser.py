@@ -1,0 +1,97 @@
+"""The page of a reproduction in a real browser, network off: curves, heat maps, downloads."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from selenium import webdriver
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.reproduce import Reproduction, reproduce
+from experiments.results.findings import Figure, Panel, line, pack
+from tests.experiments.report.browser import Browser
+from tests.experiments.report.parsed_page import HOSTILE
+
+pytestmark = pytest.mark.browser
+
+SCALES = ("2", "4", "8")
+PLACES = ("first", "second", "the last of them")
+HEAT = np.array([[0.1, 0.5, -0.2], [0.9, 0.0, np.nan]])
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    """The theorems, and a heat map whose columns are named by numbers."""
+    config = ReproduceConfig("kazemnejad2023", n_seeds=2, length=0.25)
+    run = reproduce(config, out=tmp_path_factory.mktemp("runs"))
+    rows = zip((HOSTILE, "row 2"), HEAT, strict=True)
+    series = tuple(line(name, "measured", np.arange(3), row) for name, row in rows)
+    heat = Figure("heat", HOSTILE, "c", "scale", "R²", (Panel("map", series),), ticks=SCALES)
+    at = np.arange(len(PLACES))
+    several = tuple(line(f"curve {i}", "measured", at, at + i) for i in range(3))
+    panels = tuple(Panel(f"panel {i}", several) for i in range(3))  # narrow ones
+    named = Figure("named", "named places", "c", "place", "number", panels, ticks=PLACES)
+    figures = [*run.figures, dataclasses.replace(heat, heat_about=0.0), named]
+    words, arrays = pack(figures)
+    return dataclasses.replace(run, info=run.info | {"figures": words}, arrays=arrays)
+
+
+@pytest.fixture
+def browser(
+    driver: webdriver.Chrome, downloads: Path, found: Reproduction, tmp_path: Path
+) -> Iterator[Browser]:
+    browser = Browser(driver, found.write_report(tmp_path / "page.html").as_uri(), downloads)
+    yield browser
+    assert driver.get_log("browser") == []
+
+
+def test_curves_are_the_runs_numbers(browser: Browser, found: Reproduction) -> None:
+    for figure in found.figures[:-2]:
+        for p, panel in enumerate(figure.panels):
+            drawn = browser.traces(figure.id, p)
+            assert [trace["name"] for trace in drawn] == [series.name for series in panel.series]
+            for trace, series in zip(drawn, panel.series, strict=True):
+                np.testing.assert_allclose(trace["y"], series.y, rtol=1e-4)
+
+
+def test_columns_named_by_numbers_keep_their_names_and_order(browser: Browser) -> None:
+    [trace] = browser.traces("heat")
+    assert trace["type"] == "heatmap"
+    assert tuple(trace["x"]) == SCALES
+    np.testing.assert_allclose(np.array(trace["z"], dtype=float), HEAT)
+    axis = browser.run("return document.querySelector('#heat .plot')._fullLayout.xaxis.type")
+    assert axis == "category"
+
+
+def test_curves_at_named_places_stand_apart_under_all_names(browser: Browser) -> None:
+    drawn = browser.traces("named")
+    x = np.array([trace["x"] for trace in drawn])
+    assert np.unique(x).size == x.size
+    np.testing.assert_array_equal(x.round(), [np.arange(3)] * 3)
+    names = browser.run(
+        "return [...document.querySelectorAll('#named .plot .xtick text')]"
+        ".filter(t => getComputedStyle(t).visibility !== 'hidden' && t.style.display !== 'none')"
+        ".map(t => t.textContent)"
+    )
+    assert tuple(names) == PLACES * 3
+
+
+def test_downloads_hold_the_numbers(browser: Browser) -> None:
+    header, *rows = browser.download("#heat .csv")
+    assert header == ["panel", "curve", "scale", "R²", "ci_low", "ci_high"]
+    assert rows[1][:4] == ["map", HOSTILE, "4", "0.5"]
+    header, *rows = browser.download("#table-csv")
+    assert "metric" in header
+    assert len(rows) > 100
+
+
+def test_every_claim_has_its_verdict_and_the_theme_switches(
+    browser: Browser, found: Reproduction
+) -> None:
+    words = [word.text for word in browser.all("#claims .word")]
+    assert words == [outcome.verdict for outcome in found.outcomes]
+    before = browser.run("return getComputedStyle(document.body).backgroundColor")
+    browser.click("#theme")
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") != before

@@ -1,0 +1,412 @@
+"""Runs whose sequences are shared out over workers, against the same runs in one piece."""
+
+import dataclasses
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+import torch
+
+from experiments import Comparison, classify_heads, compare
+from experiments.comparison import compare as hypotheses
+from experiments.heads import classify as heads
+from experiments.comparison.config import CompareConfig
+from experiments.runs.finished import FinishedRun
+from experiments.heads.config import HeadsConfig
+from experiments.probing.measure import Split, measure, places
+from nope_interp.pretrained.spec import Recipe
+from experiments.runs.folder import RunFolder
+from experiments.probing.shards import Shards, check_shards, cut, measure_in_shards, opened, shard_seed
+from experiments.variants.variants import random_init, subjects
+from experiments.runs.workers import Pool
+from nope_interp.models.checkpoints import save_model
+from nope_interp.models.config import TransformerConfig
+from nope_interp.errors import UserError
+from nope_interp.training.config import TrainingConfig
+from nope_interp.models.transformer import HookedTransformer
+from tests.experiments.cli.test_cli import assert_one_sentence, nope_interp
+from tests.huggingface import save_folder, tiny_gemma3, words
+
+COMPARE = CompareConfig(
+    transformer=TransformerConfig(n_layers=1, d_model=32, n_heads=2, d_vocab=257, n_ctx=16),
+    training=TrainingConfig(steps=4, batch_size=4, seq_len=16, warmup=2),
+    seq_len=16,
+    n_fit=45,
+    n_held_out=38,
+    batch_size=8,
+)
+HEADS = HeadsConfig(
+    transformer=TransformerConfig(2, 32, 4, d_vocab=257, n_ctx=32, positions="rotary"),
+    training=TrainingConfig(steps=4, batch_size=4, seq_len=32, warmup=2),
+    ablate="rotary",
+    seq_len=32,
+    n_sequences=26,
+    batch_size=8,
+)
+RESAMPLED = ["value", "ci_low", "ci_high"]
+# Products of float32 rows are added up in other batches.
+ROUNDING = {"rtol": 1e-4, "atol": 1e-4}
+
+
+def travelled(thing: Any) -> Any:
+    return pickle.loads(pickle.dumps(thing))
+
+
+@contextmanager
+def pickling(n: int, ray: str | None, device: str) -> Iterator[Shards | None]:
+    """As `opened`, in this process; what comes and goes is pickled, as on the way to a worker."""
+
+    def run(function: Any, jobs: Iterable[Any]) -> list[Any]:
+        return [travelled(travelled(function)(travelled(job))) for job in jobs]
+
+    yield None if n == 1 else Shards(n, Pool(1, 1, nullcontext), run)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hypotheses, "opened", pickling)
+    monkeypatch.setattr(heads, "opened", pickling)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return compare(COMPARE, out=tmp_path_factory.mktemp("whole"), show_progress=False)
+
+
+def with_weights_of(run: FinishedRun, out: Path) -> Path:
+    """A folder of runs in which the model of `run` is trained, and nothing is measured."""
+    (out / run.folder.name).mkdir(parents=True)
+    shutil.copy(run.folder / "model.safetensors", out / run.folder.name)
+    return out
+
+
+def assert_same_but_for_resampling(whole: pd.DataFrame, shared: pd.DataFrame) -> None:
+    names = [name for name in whole.columns if name not in RESAMPLED]
+    pd.testing.assert_frame_equal(shared[names], whole[names])
+    np.testing.assert_allclose(shared["value"], whole["value"], **ROUNDING)
+    widths = [table["ci_high"] - table["ci_low"] for table in (whole, shared)]
+    np.testing.assert_allclose(widths[1], widths[0], rtol=0.5, atol=1e-6)
+
+
+def assert_same_bits(one: FinishedRun, other: FinishedRun) -> None:
+    pd.testing.assert_frame_equal(one.measurements, other.measurements, check_exact=True)
+    assert one.arrays.keys() == other.arrays.keys()
+    for name, array in one.arrays.items():
+        np.testing.assert_array_equal(array, other.arrays[name])
+
+
+# ---------------------------------------------------------------- shares
+
+
+def test_shares_are_all_sequences_in_order() -> None:
+    tokens = torch.arange(26)[:, None]
+    for n in (1, 2, 3, 13):
+        parts = cut(tokens, n)
+        assert torch.equal(torch.cat([part for _, part in parts]), tokens)
+        assert all(len(part) >= 26 // n for _, part in parts)
+        assert [start for start, _ in parts] == [int(part[0]) for _, part in parts]
+
+
+def test_every_shard_of_every_run_has_another_seed() -> None:
+    seeds = {shard_seed(seed, shard) for seed in range(20) for shard in range(50)}
+    assert len(seeds) == 20 * 50
+    assert shard_seed(7, 0) == 7
+
+
+# ---------------------------------------------------------------- recipes
+
+
+def test_recipes_make_the_same_models_again(tmp_path: Path, whole: Comparison) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(words(3000))
+    folder = save_folder(tiny_gemma3(), tmp_path / "gemma")
+    ours = with_weights_of(whole, tmp_path / "ours")
+    given = dataclasses.replace(COMPARE, model=str(folder), text=str(text))
+    for config in (COMPARE, given):
+        run = RunFolder.of(ours, config)
+        found = list(subjects(config, run, "cpu", False))
+        found.append(random_init(found[0], config.seed, draw=1))
+        for subject in found:
+            again = travelled(subject.recipe).make()
+            assert again.cfg.n_layers == subject.n_layers
+            tokens = torch.arange(4, 14)[None]
+            assert torch.equal(again(tokens), subject.model(tokens)), subject.variant
+        outputs = [subject.model(tokens) for subject in found]
+        assert not any(torch.equal(outputs[-1], other) for other in outputs[:-1])
+
+
+# ---------------------------------------------------------------- compare
+
+
+@pytest.mark.parametrize("n", [2, 5, 12])
+@pytest.mark.parametrize("site", ["resid_post", "attn_out"])
+def test_any_number_of_shards_measures_the_same(tmp_path: Path, n: int, site: str) -> None:
+    model = HookedTransformer(dataclasses.replace(COMPARE.transformer, init_scale=0.3))
+    recipe = Recipe(str(save_model(model, tmp_path / "model.safetensors", task="text")), "cpu")
+    generator = torch.Generator().manual_seed(n)
+    tokens = torch.randint(256, (60, 12), generator=generator)
+    split, where = Split(tokens[:35], tokens[35:]), places(1, [site])
+    how: dict[str, Any] = {"context": {}, "seed": 3, "batch_size": 8}
+    expected = measure(model, split, where, **how)
+    with pickling(n, None, "cpu") as shards:
+        assert shards is not None
+        found = measure_in_shards(shards, recipe, split, where, **how)
+    assert len(expected.rows) == len(found.rows)
+    for one, other in zip(expected.rows, found.rows, strict=True):
+        what = {name: value for name, value in one.items() if name not in RESAMPLED}
+        assert what == {name: other[name] for name in what}
+        # The control is dealt the very same shuffled positions.
+        np.testing.assert_allclose(other["value"], one["value"], **ROUNDING, err_msg=str(what))
+    assert expected.arrays.keys() == found.arrays.keys()
+    for name, array in expected.arrays.items():
+        if not name.endswith(("_low", "_high")):
+            np.testing.assert_allclose(found.arrays[name], array, **ROUNDING, err_msg=name)
+
+
+@pytest.mark.slow
+def test_compare_in_shards_is_compare(here: None, tmp_path: Path, whole: Comparison) -> None:
+    shared = compare(COMPARE, out=with_weights_of(whole, tmp_path), shards=3, show_progress=False)
+    assert shared.folder.name == whole.folder.name
+    assert_same_but_for_resampling(whole.measurements, shared.measurements)
+    # Intervals differ: some have other resamples, and the reader is told.
+    assert (whole.measurements["ci_low"] != shared.measurements["ci_low"]).mean() > 0.3
+    assert "in 3 shards" in shared.info["notes"][0]
+    assert shared.info["notes"][1:] == whole.info["notes"]
+    for name, array in whole.arrays.items():
+        if name.startswith("example/"):
+            np.testing.assert_allclose(shared.arrays[name], array, atol=1e-3)
+
+
+def test_what_is_wrong_in_a_worker_is_said_here(here: None, tmp_path: Path) -> None:
+    model = HookedTransformer(COMPARE.transformer)
+    # Finite weights are read; what they sum to is too large for float32.
+    model.blocks[0].attn.b_O.data[:] = 3e38
+    model.blocks[0].mlp.b_out.data[:] = 3e38
+    path = save_model(model, tmp_path / "broken.safetensors", task="text")
+    broken = dataclasses.replace(COMPARE, model=str(path))
+    with pytest.raises(UserError, match=r"activations at blocks.0.hook_resid_post, batch 0"):
+        compare(broken, out=tmp_path / "runs", shards=2, show_progress=False)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+# ---------------------------------------------------------------- heads
+
+
+def assert_same_heads(whole: FinishedRun, shared: FinishedRun) -> None:
+    # Labels, p-values and what depends on positions are read off resamples.
+    read = ["heads", "frequency usage", "loss"]
+    one, other = (
+        run.measurements[run.measurements["probe"].isin(read)].reset_index(drop=True)
+        for run in (whole, shared)
+    )
+    assert one.groupby("probe").size().gt(3).all()
+    assert set(one["probe"]) == set(read)
+    assert_same_but_for_resampling(one, other)
+    assert whole.arrays.keys() == shared.arrays.keys()
+    for name, array in whole.arrays.items():
+        if name != "frequency/high_share":
+            np.testing.assert_allclose(shared.arrays[name], array, **ROUNDING, err_msg=name)
+
+
+def test_heads_in_shards_are_the_heads(here: None, tmp_path: Path) -> None:
+    whole = classify_heads(HEADS, out=tmp_path / "whole", show_progress=False)
+    out = with_weights_of(whole, tmp_path / "shared")
+    shared = classify_heads(HEADS, out=out, shards=3, show_progress=False)
+    assert shared.folder.name == whole.folder.name
+    assert_same_heads(whole, shared)
+    again = classify_heads(
+        HEADS, out=with_weights_of(whole, tmp_path / "again"), shards=3, show_progress=False
+    )
+    assert_same_bits(shared, again)
+
+
+@pytest.mark.slow
+def test_a_pretrained_model_with_windows_in_shards(here: None, tmp_path: Path) -> None:
+    folder, text = save_folder(tiny_gemma3(), tmp_path / "gemma"), tmp_path / "text.txt"
+    text.write_text(words(3000))
+    config = dataclasses.replace(
+        HEADS, model=str(folder), text=str(text), lift_window=True, begin_token=False
+    )
+    whole = classify_heads(config, out=tmp_path / "whole", show_progress=False)
+    # So many that some shares hold no copies of a token.
+    shared = classify_heads(config, out=tmp_path / "shared", shards=8, show_progress=False)
+    assert_same_heads(whole, shared)
+
+
+def test_cells_of_other_shards_are_not_mixed(
+    here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, read = heads.read_cell, []
+
+    def dying(model: Any, **kwargs: Any) -> Any:
+        if read:
+            raise KeyboardInterrupt
+        read.append(1)
+        return real(model, **kwargs)
+
+    monkeypatch.setattr(heads, "read_cell", dying)
+    with pytest.raises(KeyboardInterrupt):
+        classify_heads(HEADS, out=tmp_path / "mixed", show_progress=False)
+    mixed = classify_heads(HEADS, out=tmp_path / "mixed", shards=2, show_progress=False)
+    out = with_weights_of(mixed, tmp_path / "pure")
+    pure = classify_heads(HEADS, out=out, shards=2, show_progress=False)
+    assert_same_bits(mixed, pure)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"shards": 0}, "shards is 0: give at least 1"),
+        ({"shards": -2}, "shards is -2: give at least 1"),
+        ({"shards": 14}, "14 shards are too many for 26 sequences: give at most 13"),
+        ({"shards": 2, "device": "auto"}, "name one device, such as cuda"),
+        ({"ray": "127.0.0.1:1"}, "add --shards, or leave --ray out"),
+        ({"shards": 2, "ray": "auto"}, "give HOST:PORT"),
+    ],
+)
+def test_shards_that_cannot_be_are_refused_before_anything_is_written(
+    tmp_path: Path, asked: dict[str, Any], sentence: str
+) -> None:
+    config = dataclasses.replace(COMPARE, n_held_out=26)
+    for run, of in ((compare, config), (classify_heads, HEADS)):
+        with pytest.raises(UserError, match=sentence):
+            run(of, out=tmp_path / "runs", **asked)  # type: ignore[operator]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_half_as_many_shards_as_sequences_are_allowed() -> None:
+    check_shards(13, None, n_sequences=27, device="cpu")
+    check_shards(1, None, n_sequences=27, device="auto")
+
+
+@pytest.mark.parametrize("listening", [False, True], ids=["closed", "mute"])
+def test_an_address_where_no_ray_answers_is_refused_within_seconds(
+    tmp_path: Path, listening: bool
+) -> None:
+    with closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        if listening:
+            server.listen()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(UserError, match=f"no Ray cluster answers at '{address}'"):
+            compare(COMPARE, out=tmp_path / "runs", shards=2, ray=address)
+        assert time.monotonic() - began < 10
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["compare", "probe", "heads"])
+def test_mistakes_at_the_command_line_are_one_sentence(tmp_path: Path, command: str) -> None:
+    run = nope_interp(command, "--shards", "0", cwd=tmp_path)
+    assert_one_sentence(run, "shards is 0: give at least 1")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_command_line_refuses_an_address_without_ray_within_seconds(tmp_path: Path) -> None:
+    began = time.monotonic()
+    run = nope_interp("compare", "--shards", "2", "--ray", "127.0.0.1:9", cwd=tmp_path)
+    assert time.monotonic() - began < 10
+    assert_one_sentence(run, "no Ray cluster answers at '127.0.0.1:9'")
+
+
+# ---------------------------------------------------------------- processes
+
+
+def drowned(model: Any, share: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def seen(model: Any, share: object) -> tuple[int, int, str]:
+    return os.getpid(), id(model), os.getcwd()
+
+
+@pytest.mark.slow
+def test_workers_keep_their_model_and_their_death_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_model(HookedTransformer(COMPARE.transformer), Path("a.safetensors"), task="text")
+    recipe = Recipe("a.safetensors", "cpu")
+    with opened(2, None, "cpu") as shards:
+        assert shards is not None
+        first, second = (shards.map(seen, recipe, range(8)) for _ in range(2))
+        models = {process: model for process, model, _ in first}
+        assert os.getpid() not in models
+        assert all(models.get(process, model) == model for process, model, _ in second)
+        assert {folder for *_, folder in first} == {str(tmp_path)}
+        # Other weights in the same place are another model.
+        weights = HookedTransformer(dataclasses.replace(COMPARE.transformer, seed=1))
+        save_model(weights, Path("a.safetensors"), task="text")
+        third = shards.map(seen, recipe, range(8))
+        assert all(models.get(process) != model for process, model, _ in third)
+        with pytest.raises(UserError, match=r"a worker died .* fewer --shards"):
+            shards.map(drowned, recipe, range(2))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def read_alone(whole: Comparison, out: Path) -> tuple[CompareConfig, RunFolder]:
+    """A config that reads the model of `whole` without its twins, and a folder with the model."""
+    config = dataclasses.replace(COMPARE, twins=False)
+    run = RunFolder.of(out, config)
+    run.path.mkdir(parents=True)
+    shutil.copy(whole.folder / "model.safetensors", run.path)
+    return config, run
+
+
+@pytest.mark.slow
+def test_processes_find_the_same_bits(
+    one_thread: None, tmp_path: Path, whole: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")  # one thread for each
+    runs = []
+    for name, opening in (("processes", opened), ("here", pickling)):
+        config, _ = read_alone(whole, tmp_path / name)
+        monkeypatch.setattr(hypotheses, "opened", opening)
+        runs.append(compare(config, out=tmp_path / name, shards=2, show_progress=False))
+    assert_same_bits(*runs)
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_finds_the_same_bits(
+    one_thread: None,
+    here: None,
+    tmp_path: Path,
+    whole: Comparison,
+    cluster: tuple[psutil.Process, str, dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, address, environment = cluster
+    config, _ = read_alone(whole, tmp_path / "here")
+    expected = compare(config, out=tmp_path / "here", shards=2, show_progress=False)
+    _, run = read_alone(whole, tmp_path / "ray")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    options = ["--config", "config.json", "--shards", "2", "--ray", address, "--out", "ray"]
+    done = nope_interp("compare", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_same_bits(expected, Comparison.load(run.path))

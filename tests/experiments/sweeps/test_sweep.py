@@ -1,0 +1,836 @@
+"""Sweeps: what a file asks, what becomes of cells and workers, and the table of all cells."""
+
+import errno
+import fcntl
+import io
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from joblib import parallel_config
+from rich.console import Console
+
+from experiments.comparison.config import CompareConfig
+from experiments.runs.folder import RunFolder
+from experiments.sweeps import registry
+from experiments.sweeps.config import SweepConfig
+from experiments.sweeps.progress import Progress
+from experiments.sweeps.sweep import Sweep, _begin, _locked, read_sweep, run_sweep
+from experiments.sweeps.workers import Pool, WorkerDied, _marked, check_cells, run_all
+from nope_interp.errors import UserError
+from tests.experiments.cli.test_cli import JUNK, assert_one_sentence, nope_interp
+from tests.experiments.sweeps.sweep_experiment import (
+    DIES,
+    LEAVES,
+    QUICK,
+    RAISES,
+    REFUSES,
+    ROWS,
+    leave,
+)
+from tests.paths import ROOT
+
+ROOT = ROOT
+SMALL = {
+    "transformer": {"n_layers": 1, "d_model": 16, "n_heads": 2, "n_ctx": 16},
+    "training": {"steps": 4, "batch_size": 2, "seq_len": 16, "warmup": 1},
+    "seq_len": 16,
+}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.EXPERIMENTS, "quick", QUICK)
+
+
+def asked(seeds: list[int]) -> SweepConfig:
+    return SweepConfig.from_dict(
+        {"experiment": "quick", "base": {"name": "kazemnejad2023"}, "grid": {"seed": seeds}}
+    )
+
+
+def seeds_in(sweep: Sweep, state: str) -> set[int]:
+    return {cell.values["seed"] for cell in sweep.cells if sweep.state(cell) == state}
+
+
+def ran(out: Path) -> Counter[int]:
+    return Counter(int(line) for line in (out / "ran").read_text().split())
+
+
+# ---------------------------------------------------------------- what a file asks
+
+
+def from_yaml(tmp_path: Path, text: str) -> SweepConfig:
+    path = tmp_path / "my sweep.yaml"
+    path.write_text(text)
+    return SweepConfig.read(path)
+
+
+def test_a_file_becomes_configs(tmp_path: Path) -> None:
+    sweep = from_yaml(
+        tmp_path,
+        """
+        experiment: compare
+        base: {seq_len: 64, transformer: {n_layers: 2, seed: 5}, uses: no,
+               training.learning_rate: 3e-4}
+        grid: {seed: [0, 1], transformer.positions: [none, rotary]}
+        """,
+    )
+    assert sweep.name == "my-sweep"
+    assert [cell.label for cell in sweep.cells] == [
+        "cell 1 (seed=0, transformer.positions=none)",
+        "cell 2 (seed=0, transformer.positions=rotary)",
+        "cell 3 (seed=1, transformer.positions=none)",
+        "cell 4 (seed=1, transformer.positions=rotary)",
+    ]
+    last = sweep.cells[3].config
+    assert isinstance(last, CompareConfig)
+    # A length, and a cell's seed, are those of weights and training, too.
+    assert (last.seq_len, last.transformer.n_ctx, last.training.seq_len) == (64, 64, 64)
+    assert (last.transformer.n_layers, last.uses) == (2, "no")
+    assert last.training.learning_rate == 3e-4
+    assert (last.seed, last.transformer.seed, last.training.seed) == (1, 1, 1)
+    # What the command line makes of the same options.
+    command = last.to_dict()
+    assert command == CompareConfig.from_dict(command).to_dict()
+
+
+def test_a_cell_lies_over_the_base_and_its_own_words_win() -> None:
+    sweep = SweepConfig.from_dict(
+        {
+            "experiment": "probe",
+            "base": {"transformer": {"n_layers": 2, "d_model": 32, "n_heads": 4}},
+            "list": [
+                {},
+                {"transformer": {"n_layers": 3}},
+                {"seed": 4, "transformer.seed": 9, "seq_len": 32},
+            ],
+        }
+    )
+    plain, deep, seeded = (cell.config for cell in sweep.cells)
+    for config in (plain, deep, seeded):
+        assert isinstance(config, CompareConfig)
+        assert config.transformer.d_model == 32
+        assert not config.twins
+    assert sweep.cells[0].label == "cell 1 (the base)"
+    assert sweep.cells[1].values == {"transformer.n_layers": 3}
+    assert (deep.transformer.n_layers, plain.transformer.n_layers) == (3, 2)  # type: ignore[union-attr]
+    assert isinstance(seeded, CompareConfig)
+    assert (seeded.transformer.seed, seeded.training.seed) == (9, 4)
+    assert (seeded.transformer.n_ctx, seeded.training.seq_len) == (32, 32)
+
+
+choices = {
+    "seed": st.integers(0, 50),
+    "transformer.positions": st.sampled_from(["none", "learned", "rotary", "alibi"]),
+    "transformer.n_layers": st.integers(1, 4),
+    "training.learning_rate": st.floats(1e-5, 1e-2),
+    "n_fit": st.integers(8, 90),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from(sorted(choices)), min_size=1, unique=True).flatmap(
+        lambda keys: st.fixed_dictionaries(
+            {key: st.lists(choices[key], min_size=1, max_size=3) for key in keys}
+        )
+    )
+)
+def test_a_grid_is_the_product_of_its_lists(grid: dict[str, list[Any]]) -> None:
+    sweep = SweepConfig.from_dict({"experiment": "compare", "grid": grid})
+    assert [tuple(cell.values.values()) for cell in sweep.cells] == list(
+        itertools.product(*grid.values())
+    )
+    for cell in sweep.cells:
+        nested = cell.config.to_dict()
+        for key, value in cell.values.items():
+            found: Any = nested
+            for name in key.split("."):
+                found = found[name]
+            assert found == value
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (3, "the sweep is int: expected named values"),
+        ({"experimant": 1}, "unknown key of the sweep 'experimant': did you mean 'experiment'"),
+        ({"grid": {"seed": [0]}}, "names no experiment"),
+        ({"experiment": "comparre", "grid": {"seed": [0]}}, "did you mean 'compare'"),
+        ({"experiment": "compare"}, "either a grid or a list"),
+        ({"experiment": "compare", "grid": {"seed": [0]}, "list": [{}]}, "either a grid or a list"),
+        ({"experiment": "compare", "grid": {}}, "keys with lists"),
+        ({"experiment": "compare", "grid": {"seed": 3}}, "the grid's seed is 3: give a list"),
+        ({"experiment": "compare", "grid": {"seed": []}}, "at least one value"),
+        ({"experiment": "compare", "list": []}, "at least one cell"),
+        ({"experiment": "compare", "list": "seed"}, "at least one cell"),
+        ({"experiment": "compare", "list": [3]}, "cell 1 is int"),
+        ({"experiment": "compare", "list": [{3: 4}]}, "the key 3"),
+        ({"experiment": "compare", "base": [], "grid": {"seed": [0]}}, "the base is list"),
+        (
+            {"experiment": "compare", "grid": {"seed": list(range(1000)), "n_fit": [8] * 1000}},
+            "1000000 cells: the most is 100000",
+        ),
+        (
+            {
+                "experiment": "train",
+                "grid": {"seed": [1, 2], "transformer.positions": ["none", "rotry"]},
+            },
+            r"cell 2 \(seed=1, transformer.positions=rotry\): .* did you mean 'rotary'",
+        ),
+        (
+            {"experiment": "heads", "list": [{}, {"transformer": {"n_layer": 2}}]},
+            r"cell 2 \(transformer.n_layer=2\): .*'n_layer': did you mean 'n_layers'",
+        ),
+        (
+            {"experiment": "compare", "grid": {"seed.x": [1]}},
+            r"cell 1 \(seed.x=1\): .*expected int",
+        ),
+        (
+            {"experiment": "compare", "list": [{"seq_len": 4}]},
+            r"cell 1 \(seq_len=4\): seq_len is 4",
+        ),
+        (
+            {"experiment": "compare", "base": {"training": 3}, "list": [{"training.steps": 4}]},
+            "'training.steps' is given, but 'training' is a value",
+        ),
+        (
+            {"experiment": "compare", "list": [{"seed": 1, "training": 3}]},
+            "names within it are given",
+        ),
+        (
+            {"experiment": "compare", "list": [{"training.steps": 1, "training": {"steps": 2}}]},
+            "gives 'training.steps' twice",
+        ),
+        (
+            {"experiment": "reproduce", "base": {"name": "chi2023"}, "list": [{"seeds": 3}]},
+            "did you mean 'seed'",
+        ),
+    ],
+)
+def test_nonsense_is_refused_and_named(values: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        SweepConfig.from_dict(values)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["base", "grid", "list", "experiment"]),
+        JUNK
+        | st.sampled_from(["compare", "train"])
+        | st.dictionaries(st.sampled_from(["seed", "transformer", "training.steps"]), JUNK)
+        | st.lists(st.dictionaries(st.sampled_from(["seed", "task", "training"]), JUNK)),
+    )
+)
+def test_malformed_sweeps_are_refused_or_read(values: dict[str, Any]) -> None:
+    try:
+        sweep = SweepConfig.from_dict(values)
+    except UserError:
+        return  # any other exception fails the test
+    assert sweep.cells
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{experiment: compare", "not valid YAML"),
+        ("experiment: train\nbase: &a {x: *a}\nlist: [{}]", r"the alias \*a is not allowed"),
+        ("experiment: train\ngrid: {seed: &a [*a]}", r"the alias \*a is not allowed"),
+        ("experiment: train\ngrid: {seed: [0], seed: [1]}", "'seed' comes twice"),
+        ("", "holds no named values: give an experiment"),
+    ],
+)
+def test_malformed_files_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        from_yaml(tmp_path, text)
+    with pytest.raises(UserError, match="cannot read the sweep"):
+        SweepConfig.read(tmp_path / "absent.yaml")
+
+
+def test_cells_that_cannot_be_run_are_refused_before_any_is(tmp_path: Path) -> None:
+    def refused(sentence: str, options: dict[str, Any], **values: Any) -> None:
+        config = SweepConfig.from_dict({"experiment": "train", "base": SMALL, **values})
+        with pytest.raises(UserError, match=sentence):
+            run_sweep(config, out=tmp_path / "runs", show_progress=False, **options)
+
+    refused(r"cell 2 .*longer than the context", {}, grid={"training.seq_len": [8, 32]})
+    refused(r"cell 1 .*bidirectional", {}, grid={"transformer.causal": [False]})
+    refused(r"cell 1 .*cannot read", {}, grid={"text": ["absent.txt"]})
+    same = r"cell 1 \(n_fit=8\) and cell 2 \(n_fit=9\) are the same run: leave one out"
+    refused(same, {}, grid={"n_fit": [8, 9]})
+    refused("the same run", {}, grid={"seed": [1, 1]})
+    refused("jobs is 0", {"jobs": 0}, grid={"seed": [1]})
+    refused("device 'quantum'", {"device": "quantum"}, grid={"seed": [1]})
+    refused("add --ray", {"gpus_per_cell": 1}, grid={"seed": [1]})
+    refused("give 0 or more", {"gpus_per_cell": -1.0}, grid={"seed": [1]})
+    refused("give HOST:PORT", {"ray": "auto"}, grid={"seed": [1]})
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("experiment", "cell", "sentence"),
+    [
+        ("compare", {"model": "absent.safetensors"}, "there is no model 'absent.safetensors'"),
+        ("heads", {"model": "absent.gguf"}, "there is no model 'absent.gguf'"),
+        ("probe", {"model": "./absent"}, "there is no model './absent'"),
+        ("probe", {"model": "/absent/model"}, "there is no model '/absent/model'"),
+        ("probe", {"model": "gpt2", "text": "absent.txt"}, "cannot read the text 'absent.txt'"),
+        ("reproduce", {"model": "absent.gguf"}, "there is no model 'absent.gguf'"),
+        ("reproduce", {"model": "gpt2", "text": "absent.txt"}, "cannot read the text"),
+    ],
+)
+def test_a_cell_whose_files_are_not_there_is_named(
+    tmp_path: Path, experiment: str, cell: dict[str, Any], sentence: str
+) -> None:
+    base = {"name": "barbero2024"} if experiment == "reproduce" else {}
+    # Nothing says that the name of a hub is wrong without asking it.
+    fine = {} if experiment == "reproduce" else {"model": "someone/some-model"}
+    cells = {"experiment": experiment, "base": base, "list": [{"seed": 1, **fine}, cell]}
+    with pytest.raises(UserError, match=rf"cell 2 \(model=.*\): {re.escape(sentence)}"):
+        run_sweep(SweepConfig.from_dict(cells), out=tmp_path / "runs", show_progress=False)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_paper_that_does_not_run_on_the_device_is_named() -> None:
+    cells = {"experiment": "reproduce", "grid": {"name": ["chi2023", "koutnik2014"]}}
+    config = SweepConfig.from_dict(cells)
+    check_cells(config, "cpu", here=True)
+    said = r"cell 2 \(name=koutnik2014\): koutnik2014 runs on the CPU: leave the device 'cuda' out"
+    with pytest.raises(UserError, match=said):
+        check_cells(config, "cuda", here=False)
+
+
+# ---------------------------------------------------------------- cells, workers and disks
+
+
+def test_an_orphan_leaves_the_marker_of_its_successor(tmp_path: Path) -> None:
+    path = tmp_path / "cell-00001.running"
+    with ExitStack() as successor:
+        with _marked(path):
+            path.unlink()  # by the sweep that was started again
+            successor.enter_context(_marked(path))
+        assert _locked(path)
+    assert not path.exists()
+    with _marked(path):
+        path.unlink()
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_cells_that_go_wrong_do_not_keep_others_from_running(quick: None, tmp_path: Path) -> None:
+    config = asked([0, RAISES, 1, REFUSES, 2, LEAVES, DIES, 3, 4])
+    sweep = run_sweep(config, out=tmp_path, jobs=2, show_progress=False)
+    assert seeds_in(sweep, "done") == {0, 1, 2, 3, 4}
+    assert seeds_in(sweep, "failed") == {RAISES, REFUSES, LEAVES, DIES}
+    logs = {cell.values["seed"]: sweep.log(cell).read_text() for cell in sweep.failed()}
+    assert "ZeroDivisionError: the cell's own mistake" in logs[RAISES]
+    assert "Traceback" in logs[RAISES]
+    assert logs[REFUSES] == (
+        f"cell 4 (seed={REFUSES}):\nthis cell cannot be done: choose another.\n"
+    )
+    assert "SystemExit: 3" in logs[LEAVES]
+    assert "its worker died 3 times" in logs[DIES]
+    counts = ran(tmp_path)
+    assert counts[DIES] == 3
+    # A worker's death takes what others were doing; nothing that was finished is done again.
+    assert max(counts.values()) <= 3
+    assert {path.suffix for path in sweep.folder.iterdir()} == {".json", ".log", ""}
+    before = {c.folder: file_of(c.folder) for c in sweep.cells if QUICK.finished(c.folder)}
+    assert len(before) == 5
+    (tmp_path / "mended").touch()
+    again = run_sweep(config, out=tmp_path, jobs=1, show_progress=False)
+    assert again.folder == sweep.folder
+    assert set(again.states().values()) == {"done"}
+    assert not again.failed()
+    assert ran(tmp_path) - counts == Counter([RAISES, REFUSES, LEAVES, DIES])
+    assert {folder: file_of(folder) for folder in before} == before
+
+
+def file_of(folder: Path) -> tuple[int, int]:
+    """Changes when a run is finished again."""
+    stat = (folder / "info.json").stat()
+    return stat.st_ino, stat.st_mtime_ns
+
+
+@pytest.mark.slow
+def test_a_longer_sweep_takes_over_what_a_shorter_one_did(quick: None, tmp_path: Path) -> None:
+    run_sweep(asked([0, 1]), out=tmp_path, jobs=1, show_progress=False)
+    longer = run_sweep(asked([0, 1, 2]), out=tmp_path, jobs=1, show_progress=False)
+    assert set(longer.states().values()) == {"done"}
+    assert ran(tmp_path) == Counter([0, 1, 2])
+
+
+def here() -> Pool:
+    """Cells in this process, where tests can reach them."""
+    return Pool(1, 1, partial(parallel_config, "sequential"))
+
+
+def test_a_full_disk_fails_its_cell_and_no_other(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = _begin(asked([0, 1, 2]), Path("runs"))
+    full = sweep.cells[1].folder.name
+    real = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        if full in str(target):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    run_all(sweep, sweep.cells, here(), "cpu")
+    assert list(sweep.states().values()) == ["done", "failed", "done"]
+    assert "No space left on device" in sweep.log(sweep.cells[1]).read_text()
+    full = "nothing"
+    run_all(sweep, [sweep.cells[1]], here(), "cpu")
+    assert set(sweep.states().values()) == {"done"}
+
+
+def test_a_disk_without_room_for_a_log_is_said(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = _begin(asked([0, 1]), Path("runs"))
+
+    def replace(source: Any, target: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(UserError, match=r"cell-00001.log.*No space left on device"):
+        run_all(sweep, sweep.cells, here(), "cpu")
+    assert set(sweep.states().values()) == {"queued"}
+
+
+def test_workers_that_die_before_they_run_anything_are_an_error(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> dict[int, str]:
+        raise WorkerDied("the pool is broken")
+
+    monkeypatch.setattr(Pool, "run", die)
+    sweep = _begin(asked([0, 1]), tmp_path)
+    with pytest.raises(UserError, match="die before they run anything"):
+        run_all(sweep, sweep.cells, here(), "cpu")
+
+
+def test_a_sweep_is_run_by_one_process_at_a_time(quick: None, tmp_path: Path) -> None:
+    sweep = _begin(asked([0]), tmp_path)
+    with sweep.locked(), pytest.raises(UserError, match="being run by another process"):
+        run_sweep(asked([0]), out=tmp_path, show_progress=False)
+    assert set(sweep.states().values()) == {"queued"}
+
+
+def test_states_are_read_off_the_files(quick: None, tmp_path: Path) -> None:
+    sweep = _begin(asked([0, 1, 2]), tmp_path)
+    first, second, third = sweep.cells
+    # A marker that no living process holds is what a killed worker leaves.
+    sweep.marker(first).touch()
+    assert sweep.state(first) == "queued"
+    with sweep.marker(first).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert read_sweep(sweep.folder).state(first) == "running"
+        progress = Progress(sweep)
+        assert progress.line() == "0 of 3 cells done, 1 running, 2 queued"
+        assert progress.seconds_left() is None
+        sweep.log(second).write_text("cell 2 (seed=1):\nit went wrong\n")
+        leave(RunFolder(third.folder), seed=2)
+        progress.look()
+        assert progress.line().startswith("1 of 3 cells done, 1 failed, 1 running; about ")
+        console = Console(file=io.StringIO(), width=100)
+        console.print(progress.table())
+        said = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "cell 1 (seed=0)" in said
+        assert "it went wrong" in said
+    assert sweep.state(first) == "queued"
+    assert [entry["state"] for entry in sweep.summary()] == ["queued", "failed", "done"]
+    assert json.loads(json.dumps(sweep.summary()))[1]["log"] == str(sweep.log(second))
+
+
+@pytest.mark.parametrize("damage", ["{}", "[]", "{", '{"experiment": "x", "cells": []}'])
+def test_damaged_sweeps_are_one_sentence(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "sweep.json").write_text(damage)
+    with pytest.raises(UserError):
+        read_sweep(tmp_path)
+    with pytest.raises(UserError, match="cannot read"):
+        read_sweep(tmp_path / "absent")
+
+
+# ---------------------------------------------------------------- all cells as one table
+
+
+def test_the_table_of_all_cells(quick: None, tmp_path: Path) -> None:
+    entries: list[dict[str, Any]] = [{"seed": 3, "length": 2}, {"seed": 5}, {"seed": 7}]
+    config = SweepConfig.from_dict(
+        {"experiment": "quick", "base": {"name": "kazemnejad2023"}, "list": entries}
+    )
+    sweep = _begin(config, tmp_path)
+    with pytest.raises(UserError, match=r"no cell .* is finished yet"):
+        sweep.dataset()
+    for cell in sweep.cells[:2]:
+        leave(RunFolder(cell.folder), cell.values["seed"])
+    found = sweep.measurements()
+    one_by_one = [
+        pd.read_parquet(RunFolder(cell.folder).measurements).assign(cell=cell.number)
+        for cell in sweep.cells[:2]
+    ]
+    expected = pd.concat(one_by_one, ignore_index=True)
+    pd.testing.assert_series_equal(found["value"], expected["value"])
+    assert found["cell"].tolist() == expected["cell"].tolist() == [1] * ROWS + [2] * ROWS
+    assert found["cell.seed"].tolist() == [3] * ROWS + [5] * ROWS
+    assert found["cell.length"].isna().tolist() == [False] * ROWS + [True] * ROWS
+    assert str(found["step"].dtype) == "Int64"
+    picked = sweep.measurements(
+        "cell.length", "layer", where=(pc.field("cell.seed") == 3) & (pc.field("layer") > 0)
+    )
+    assert picked.to_dict("list") == {"cell.length": [2, 2], "layer": [1, 2]}
+    with pytest.raises(UserError, match="unknown column 'valeu': did you mean 'value'"):
+        sweep.measurements("valeu")
+    with pytest.raises(UserError, match="cannot read the sweep"):
+        sweep.measurements(where=pc.field("nothing") == 1)
+    RunFolder(sweep.cells[0].folder).measurements.write_bytes(b"damaged")
+    with pytest.raises(UserError, match="cannot read the sweep"):
+        sweep.measurements("value")
+    # A filter on cells leaves the files of others alone.
+    assert len(sweep.measurements("value", where=pc.field("cell.seed") == 5)) == ROWS
+
+
+def test_a_newer_versions_sweep_is_not_gone_on_with(quick: None, tmp_path: Path) -> None:
+    sweep = _begin(asked([0, 1]), tmp_path)
+    made = sweep.folder / "sweep.json"
+    made.write_text(made.read_text().replace('"nope-interp": "', '"nope-interp": "99.'))
+    before = made.read_text()
+    with pytest.raises(UserError, match=r"made by nope-interp 99\..*install that version"):
+        run_sweep(asked([0, 1]), out=tmp_path, show_progress=False)
+    assert made.read_text() == before
+    assert len(read_sweep(sweep.folder).cells) == 2  # reading writes nothing
+
+
+def test_values_of_every_kind_become_columns(quick: None, tmp_path: Path) -> None:
+    values = [True, 3, "x", None, 1.5, [1, 2], 2**70]
+    sweep = _begin(asked(list(range(len(values)))), tmp_path)
+    cells = []
+    for cell, value in zip(sweep.cells, values, strict=True):
+        leave(RunFolder(cell.folder), cell.number)
+        cells.append(type(cell)(cell.number, {"mixed": value, "k": cell.number}, {}, cell.folder))
+    found = Sweep(sweep.folder, QUICK, tuple(cells)).measurements("cell.mixed", "cell.k")
+    said = found["cell.mixed"].iloc[::ROWS].tolist()
+    assert [None if pd.isna(x) else x for x in said] == [
+        None if value is None else str(value) for value in values
+    ]
+    assert found["cell.k"].dtype == "int64"
+
+
+@pytest.mark.slow
+def test_ten_thousand_cells_are_one_table(quick: None, tmp_path: Path) -> None:
+    n = 10_000
+    sweep = _begin(asked(list(range(n))), tmp_path)
+    template = tmp_path / "template"
+    leave(RunFolder(template), 0)
+    for cell in sweep.cells:
+        cell.folder.mkdir()
+        for path in template.iterdir():
+            os.link(path, cell.folder / path.name)
+    began = time.monotonic()
+    sweep = read_sweep(sweep.folder)
+    dataset = sweep.dataset()
+    opened = time.monotonic() - began
+    few = sweep.measurements("cell", "value", where=pc.field("cell") > n - 10)
+    assert few["cell"].tolist() == [c for c in range(n - 9, n + 1) for _ in range(ROWS)]
+    picked = time.monotonic() - began
+    before = psutil.Process().memory_info().rss
+    sums = 0.0
+    rows = 0
+    for batch in dataset.to_batches(columns=["cell.seed", "value"], cache_metadata=False):
+        rows += batch.num_rows
+        sums += pc.sum(batch.column("cell.seed")).as_py()
+    assert rows == n * ROWS
+    assert sums == ROWS * n * (n - 1) / 2
+    grown = psutil.Process().memory_info().rss - before
+    read = time.monotonic() - began
+    print(
+        f"opened in {opened:.1f} s, few in {picked:.1f} s, all in {read:.1f} s, {grown >> 20} MiB"
+    )
+    assert opened < 20
+    assert read < 90
+    assert grown < 200 * 2**20
+
+
+# ---------------------------------------------------------------- at the command line
+
+
+def write_sweep(folder: Path, **values: Any) -> str:
+    (folder / "s.yaml").write_text(json.dumps(values))
+    return "s.yaml"
+
+
+@pytest.mark.slow
+def test_sweep_at_the_command_line_trains_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")  # one thread for each of two cells
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    grid = {"seed": [0, 1], "transformer.positions": ["none", "rotary"]}
+    file = write_sweep(tmp_path, experiment="train", base=SMALL, grid=grid)
+    run = nope_interp("sweep", file, "--jobs", "2", "--json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.splitlines()[-1] == "4 of 4 cells done"
+    cells = json.loads(run.stdout)["cells"]
+    assert [cell["state"] for cell in cells] == ["done"] * 4
+    # The same run alone, from the same options.
+    (tmp_path / "base.json").write_text(json.dumps(SMALL))
+    options = ["--config", "base.json", "--seed", "1", "--positions", "rotary", "--out", "alone"]
+    alone = nope_interp("train", *options, "--json", cwd=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    path = tmp_path / json.loads(alone.stdout)["model"]
+    assert path.parent.name == Path(cells[3]["run"]).name
+    assert path.read_bytes() == (tmp_path / cells[3]["run"] / path.name).read_bytes()
+    # What was trained alone is not trained again.
+    again = nope_interp("sweep", file, "--out", "alone", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.startswith("4 of 4 cells are done.\nSweep: alone/sweep-s-")
+    with pytest.raises(UserError, match="train measures nothing"):
+        read_sweep(tmp_path / json.loads(run.stdout)["sweep"]).dataset()
+
+
+@pytest.mark.slow
+def test_a_failed_cell_is_one_sentence_that_names_the_log(tmp_path: Path) -> None:
+    (tmp_path / "damaged.safetensors").write_bytes(b"damaged")
+    entries = [{}, {"model": "damaged.safetensors"}]
+    base = {**SMALL, "n_fit": 24, "n_held_out": 16}
+    file = write_sweep(tmp_path, experiment="probe", base=base, list=entries)
+    run = nope_interp("sweep", file, "--jobs", "1", cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stdout.startswith("1 of 2 cells are done.\n")
+    said = run.stderr.splitlines()[-1]
+    assert said.startswith("nope-interp: 1 of 2 cells failed, cell 2 (model=damaged.")
+    assert "is damaged or cut short" in (tmp_path / said.split("'")[1]).read_text()
+
+
+def test_mistakes_in_sweeps_are_one_sentence(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path, experiment="train", list=[{"transformer.positions": "rotery"}])
+    assert_one_sentence(nope_interp("sweep", file, cwd=tmp_path), "cell 1", "'rotary'")
+    assert_one_sentence(nope_interp("sweep", "absent.yaml", cwd=tmp_path), "absent.yaml")
+    assert_one_sentence(nope_interp("sweep", cwd=tmp_path), "Missing argument")
+
+
+# ---------------------------------------------------------------- killed at random
+
+KILLS = 20
+SWEPT = {
+    "experiment": "reproduce",
+    "base": {"name": "kazemnejad2023", "n_seeds": 2, "length": 0.25},
+    "grid": {"seed": list(range(0, 24, 2))},
+}
+
+
+def start(folder: Path, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "experiments.cli", "sweep", "s.yaml", *options]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=(folder / "stderr").open("ab"),
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        start_new_session=True,
+        # Tests that run in the background of a shell would hand on a SIGINT that is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def workers(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        children = psutil.Process(driver.pid).children(recursive=True)
+        return [child for child in children if "popen_loky" in " ".join(child.cmdline())]
+    except psutil.Error:
+        return []
+
+
+def finished_files(out: Path) -> dict[str, tuple[int, int]]:
+    return {path.parent.name: file_of(path.parent) for path in out.glob("reproduce-*/info.json")}
+
+
+def bits(out: Path) -> dict[str, tuple[bytes, bytes, dict[str, Any]]]:
+    found = {}
+    for folder in sorted(out.glob("reproduce-*")):
+        info = json.loads((folder / "info.json").read_text())
+        del info["seconds"]
+        run = RunFolder(folder)
+        found[folder.name] = (run.measurements.read_bytes(), run.arrays.read_bytes(), info)
+    return found
+
+
+@pytest.mark.slow
+def test_killed_sweeps_lose_nothing_and_end_in_the_same_bits(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    calm = tmp_path / "calm"
+    calm.mkdir()
+    write_sweep(calm, **SWEPT)
+    assert start(calm, "--jobs", "2").wait(timeout=300) == 0
+    expected = bits(calm / "runs")
+    assert len(expected) == len(SWEPT["grid"]["seed"])  # type: ignore[index]
+    kills, rounds = Counter[str](), 0
+    while sum(kills.values()) < KILLS:
+        rounds += 1
+        folder = tmp_path / f"round-{rounds}"
+        folder.mkdir()
+        write_sweep(folder, **SWEPT)
+        seen: dict[str, tuple[int, int]] = {}
+        driver = start(folder, "--jobs", "2")
+        while sum(kills.values()) < KILLS and driver.poll() is None:
+            # The driver at any moment, its start included; a worker from when there is one.
+            kind = rng.choice(("worker", "driver"))
+            while kind == "worker" and driver.poll() is None and not workers(driver):
+                time.sleep(0.1)
+            time.sleep(rng.uniform(0, 8))
+            now = finished_files(folder / "runs")
+            assert {name: now[name] for name in seen} == seen, "a finished cell ran twice"
+            seen = now
+            alive = workers(driver)
+            if driver.poll() is None and kind == "driver":
+                driver.kill()
+                driver.wait()
+                driver = start(folder, "--jobs", "2")
+            elif alive:
+                rng.choice(alive).kill()
+            else:
+                continue
+            kills[kind] += 1
+        if driver.wait(timeout=300) != 0:
+            # Three deaths in one cell: its log says so, and the next start runs it.
+            assert start(folder, "--jobs", "2").wait(timeout=300) == 0
+        done = finished_files(folder / "runs")
+        assert {name: done[name] for name in seen} == seen, "a finished cell ran twice"
+        assert bits(folder / "runs") == expected
+        (sweep,) = (folder / "runs").glob("sweep-*")
+        assert set(read_sweep(sweep).states().values()) == {"done"}
+        assert {path.name for path in sweep.iterdir()} == {"sweep.json", ".lock"}
+    print(dict(kills), rounds)
+    assert min(kills["worker"], kills["driver"]) >= KILLS // 4
+
+
+def wait_for_a_cell(folder: Path, driver: subprocess.Popen[bytes]) -> None:
+    """Until a cell runs, or the sweep is over."""
+    deadline = time.monotonic() + 300
+    while (
+        not list(folder.glob("runs/sweep-*/*.running"))
+        and driver.poll() is None
+        and time.monotonic() < deadline
+    ):
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_takes_its_workers_along(tmp_path: Path) -> None:
+    longer = {**SMALL, "training": {**SMALL["training"], "steps": 100_000}}
+    write_sweep(tmp_path, experiment="train", base=longer, grid={"seed": [0, 1]})
+    driver = start(tmp_path, "--jobs", "2")
+    wait_for_a_cell(tmp_path, driver)
+    alive = workers(driver)
+    driver.kill()  # before anything can fail and leave it behind
+    assert alive
+    assert not psutil.wait_procs(alive, timeout=60)[1]
+    (sweep,) = (tmp_path / "runs").glob("sweep-*")
+    assert set(read_sweep(sweep).states().values()) == {"queued"}
+    # Ctrl-C is one sentence, too, and leaves the cells to the next start.
+    driver = start(tmp_path, "--jobs", "2")
+    while not any(read_sweep(sweep).state(c) == "running" for c in read_sweep(sweep).cells):
+        assert driver.poll() is None
+        time.sleep(0.2)
+    os.killpg(driver.pid, signal.SIGINT)
+    try:
+        assert driver.wait(timeout=60) == 2
+    finally:
+        driver.kill()
+    assert (tmp_path / "stderr").read_text().splitlines()[-1].startswith("nope-interp: interrupted")
+    assert set(read_sweep(sweep).states().values()) == {"queued"}
+
+
+# ---------------------------------------------------------------- Ray
+
+
+def ray_workers(head: psutil.Process) -> list[psutil.Process]:
+    """The processes of the cluster that run a cell."""
+    processes = head.children(recursive=True)
+    return [p for p in processes if "ray::PoolActor.run_batch" in " ".join(p.cmdline())]
+
+
+@pytest.mark.slow
+def test_a_sweep_on_a_ray_cluster_survives_its_workers_and_its_driver(
+    tmp_path: Path, cluster: tuple[psutil.Process, str, dict[str, str]]
+) -> None:
+    head, address, environment = cluster
+    calm = tmp_path / "calm"
+    for folder in (calm, tmp_path):
+        folder.mkdir(exist_ok=True)
+        write_sweep(folder, **{**SWEPT, "grid": {"seed": [0, 2, 4, 6, 8, 10]}})
+    assert start(calm, "--jobs", "2", LOKY_MAX_CPU_COUNT="2").wait(timeout=300) == 0
+    kills = ["worker", "driver", "worker"]
+    seen: dict[str, tuple[int, int]] = {}
+    driver = start(tmp_path, "--ray", address, **environment)
+    while kills and driver.poll() is None:
+        wait_for_a_cell(tmp_path, driver)
+        if kills[0] == "driver":
+            driver.kill()
+            driver.wait()
+            driver = start(tmp_path, "--ray", address, **environment)
+        elif running := ray_workers(head):
+            running[0].kill()
+        else:
+            continue
+        del kills[0]
+        time.sleep(3)
+        now = finished_files(tmp_path / "runs")
+        assert {name: now[name] for name in seen} == seen, "a finished cell ran twice"
+        seen = now
+    assert driver.wait(timeout=300) == 0, (tmp_path / "stderr").read_text()
+    assert not kills
+    done = finished_files(tmp_path / "runs")
+    assert {name: done[name] for name in seen} == seen, "a finished cell ran twice"
+    assert bits(tmp_path / "runs") == bits(calm / "runs")
+    # No GPU can be kept here: said at once, since Ray would wait for one for ever.
+    options = ("--ray", address, "--gpus-per-cell", "1", "--device", "cuda")
+    assert start(tmp_path, *options, **environment).wait(timeout=120) == 2
+    said = (tmp_path / "stderr").read_text().splitlines()[-1]
+    assert "has room for 0 workers at once" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("listening", [False, True], ids=["closed", "mute"])
+def test_an_address_where_no_ray_answers_is_refused_within_seconds(
+    tmp_path: Path, listening: bool
+) -> None:
+    file = write_sweep(tmp_path, experiment="train", base=SMALL, grid={"seed": [0]})
+    with closing(socket.socket()) as server:
+        server.bind(("127.0.0.1", 0))
+        if listening:
+            server.listen()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        began = time.monotonic()
+        config = SweepConfig.read(tmp_path / file)
+        with pytest.raises(UserError, match=f"no Ray cluster answers at '{address}'"):
+            run_sweep(config, out=tmp_path / "runs", ray=address)
+        assert time.monotonic() - began < 10
+        run = nope_interp("sweep", file, "--ray", address, cwd=tmp_path)
+    assert_one_sentence(run, "no Ray cluster answers", address)
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,116 @@
+"""Losses of sequences against transformers' own, in bounded memory."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GraniteConfig, GraniteForCausalLM
+
+from nope_interp.errors import UserError
+from nope_interp.models import losses
+from nope_interp.models.config import POSITIONS
+from nope_interp.models.losses import sequence_losses
+from nope_interp.positions.ablation import ablate_positions
+from nope_interp.pretrained.bridges import wrap
+from tests.huggingface import FAMILIES, bridged_model, logits_of, plain_model
+from tests.small_models import model as own_model
+from tests.small_models import random_tokens
+
+TOKENS = random_tokens(batch=5, pos=20).clamp(min=4)
+
+
+def labelled_losses(plain: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """What the plain model gives for `labels=`, one sequence after the other."""
+    with torch.no_grad():
+        return torch.stack([plain(row[None], labels=row[None]).loss for row in tokens])
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "t5"])
+def test_losses_equal_the_plain_models(family: str) -> None:
+    found = sequence_losses(bridged_model(family), TOKENS, batch_size=2)
+    # float32 rounding in logits of a few units.
+    torch.testing.assert_close(
+        found, labelled_losses(plain_model(family), TOKENS), atol=1e-4, rtol=0
+    )
+
+
+def test_t5s_decoder_predicts_its_own_next_token() -> None:
+    # `labels=` would shift the decoder's input; here the input itself is what is predicted.
+    logits = logits_of(plain_model("t5"), TOKENS)
+    expected = torch.nn.functional.cross_entropy(
+        logits[:, :-1].transpose(1, 2), TOKENS[:, 1:], reduction="none"
+    ).mean(dim=1)
+    torch.testing.assert_close(
+        sequence_losses(bridged_model("t5"), TOKENS), expected, atol=1e-4, rtol=0
+    )
+
+
+def test_a_capped_logit_is_capped() -> None:
+    gemma = plain_model("gemma2")
+    gemma.config.final_logit_softcapping = 0.5
+    expected = labelled_losses(gemma, TOKENS)
+    assert not torch.allclose(expected, labelled_losses(plain_model("gemma2"), TOKENS), atol=1e-3)
+    torch.testing.assert_close(sequence_losses(wrap(gemma), TOKENS), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_ours_equals_its_own_loss(positions: str) -> None:
+    built = own_model(positions=positions)
+    with torch.no_grad():
+        expected = torch.stack([built(row[None], return_type="loss") for row in TOKENS])
+    torch.testing.assert_close(sequence_losses(built, TOKENS, batch_size=3), expected)
+
+
+def test_only_a_few_rows_of_logits_exist_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = bridged_model("llama")
+    whole = sequence_losses(built, TOKENS)
+    rows = 7
+    monkeypatch.setattr(losses, "_BYTES", 2 * 4 * built.cfg.d_vocab * rows)
+    sizes = []
+    handle = built.original_model.lm_head.register_forward_hook(
+        lambda module, args, logits: sizes.append(logits.shape[:-1].numel())
+    )
+    pieced = sequence_losses(built, TOKENS)
+    handle.remove()
+    assert max(sizes) <= rows
+    assert sum(sizes) >= TOKENS[:, 1:].numel()
+    # Other shapes of the same product add in another order.
+    torch.testing.assert_close(pieced, whole, atol=1e-5, rtol=0)
+
+
+def test_losses_see_the_ablation() -> None:
+    built = bridged_model("gpt2")
+    intact = sequence_losses(built, TOKENS)
+    plain = plain_model("gpt2")
+    with torch.no_grad():
+        plain.transformer.wpe.weight.zero_()
+    with ablate_positions(built) as ablation:
+        ablated = sequence_losses(built, TOKENS)
+        ablation.verify()
+    torch.testing.assert_close(ablated, labelled_losses(plain, TOKENS), atol=1e-4, rtol=0)
+    assert (ablated - intact).abs().max() > 1e-2
+    assert torch.equal(sequence_losses(built, TOKENS), intact)
+
+
+def test_wrong_input_is_named() -> None:
+    built = own_model()
+    for few in (TOKENS[:, :1], TOKENS[:0]):
+        with pytest.raises(UserError, match="at least one sequence of at least two tokens"):
+            sequence_losses(built, few)
+    with pytest.raises(UserError, match="token 99 is not in the vocabulary"):
+        sequence_losses(built, torch.full((1, 4), 99))
+    with pytest.raises(UserError, match="batch_size is 0"):
+        sequence_losses(built, TOKENS, batch_size=0)
+    with torch.no_grad():
+        built.unembed.weight[0] = float("nan")
+    with pytest.raises(UserError, match="NaN or infinite"):
+        sequence_losses(built, TOKENS)
+
+
+def test_logits_that_are_more_than_the_unembedding_are_refused() -> None:
+    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    granite = GraniteForCausalLM(
+        GraniteConfig(**sizes, intermediate_size=32, logits_scaling=3.0, pad_token_id=0)
+    ).eval()
+    with pytest.raises(UserError, match="a GraniteForCausalLM's logits are not just"):
+        sequence_losses(wrap(granite), TOKENS)

@@ -1,0 +1,557 @@
+"""Positions taken away: nothing shows them any more, references agree, everything comes back."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers.models.falcon import modeling_falcon
+
+from nope_interp.errors import UserError
+from nope_interp.models.config import POSITIONS
+from nope_interp.models.encodings import RotaryPositions
+from nope_interp.models.losses import sequence_losses
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.ablation import ablate_positions
+from nope_interp.positions.conditions import CONDITIONS, parse_condition, shuffled_positions
+from nope_interp.positions.layers import describe_positions, layer_positions, rotary_frequencies
+from nope_interp.streams import stream
+from nope_interp.tasks.text import python_documentation
+from tests.gemma import gemma
+from tests.huggingface import FAMILIES, WINDOW, bridged_model, logits_of, plain_logits, plain_model
+from tests.small_models import D_VOCAB, random_tokens
+from tests.small_models import model as own_model
+
+OWN = tuple(f"ours_{positions}" for positions in POSITIONS if positions != "none")
+LEARNED = ("gpt2", "gpt_neo", "opt")
+ROTARY = tuple(
+    family for family in FAMILIES if family not in (*LEARNED, "bloom", "mpt", "falcon_alibi", "t5")
+)
+WINDOWED = ("gpt_neo", "mistral", "gemma2", "gemma3")
+# Longer than the attention window of those that have one.
+TOKENS = random_tokens(batch=2, pos=WINDOW + 6).clamp(min=4)
+ONES = torch.ones_like(TOKENS)
+
+
+@cache
+def model(name: str) -> Any:
+    """Shared by all tests: every one of them gives the positions back."""
+    if name.startswith("ours_"):
+        return own_model(positions=name.removeprefix("ours_"))
+    return bridged_model(name)
+
+
+def logits(built: Any, tokens: Tensor = TOKENS) -> Tensor:
+    with torch.no_grad():
+        return built(tokens)
+
+
+def patterns(built: Any, layer: int = 0) -> Tensor:
+    kept: list[Tensor] = []
+    name = f"blocks.{layer}.attn.hook_pattern"
+    stream(built, TOKENS, {name: lambda x: kept.append(x.clone())})
+    return kept[0]
+
+
+def first_attention(built: Any, tokens: Tensor) -> Tensor:
+    """What the first layer's attention writes at the last position."""
+    kept: list[Tensor] = []
+    stream(built, tokens, {"blocks.0.hook_attn_out": lambda x: kept.append(x[:, -1].clone())})
+    return kept[0]
+
+
+def shuffled_past(tokens: Tensor, seed: int = 0) -> Tensor:
+    """The same tokens, the last one in its place and the earlier ones in another order."""
+    order = torch.randperm(tokens.shape[1] - 1, generator=torch.Generator().manual_seed(seed))
+    return torch.cat((tokens[:, :-1][:, order], tokens[:, -1:]), dim=1)
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    # float32 rounding over two layers that add in another order, relative to the largest entry.
+    torch.testing.assert_close(
+        found, expected, atol=2e-5 * float(expected.abs().max()), rtol=0, check_dtype=False
+    )
+
+
+def differ(found: Tensor, expected: Tensor) -> bool:
+    return bool((found - expected).abs().max() > 1e-3 * expected.abs().max())
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *OWN])
+def test_without_positions_the_order_of_earlier_tokens_is_lost(name: str) -> None:
+    built = model(name)
+    permuted = shuffled_past(TOKENS)
+    assert differ(first_attention(built, permuted), first_attention(built, TOKENS))
+    with ablate_positions(built, lift_window=name in WINDOWED) as ablation:
+        assert_same(first_attention(built, permuted), first_attention(built, TOKENS))
+        ablation.verify()
+    assert ablation.name == "all:none"
+
+
+def fail_without_positions(built: Any, lift_window: bool) -> None:
+    before = logits(built)
+    with ablate_positions(built, lift_window=lift_window):
+        assert not torch.equal(logits(built), before)
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *OWN])
+def test_the_model_comes_back_bit_for_bit(name: str) -> None:
+    built = model(name)
+    lift = name in WINDOWED
+    before = logits(built)
+    with pytest.raises(ZeroDivisionError):
+        fail_without_positions(built, lift)
+    assert torch.equal(logits(built), before)
+    ablation = ablate_positions(built, lift_window=lift)
+    stream(built, TOKENS, {"blocks.0.hook_resid_pre": lambda x: None}, batch_size=1)
+    built.reset_hooks()
+    assert not torch.equal(logits(built), before)
+    ablation.restore()
+    ablation.restore()
+    assert torch.equal(logits(built), before)
+    with pytest.raises(UserError, match="is over"), ablation:
+        pass
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_rotary_conditions_equal_the_plain_model_at_other_positions(name: str) -> None:
+    built, n = model(name), TOKENS.shape[1]
+    where = {
+        "none": torch.zeros(n, dtype=torch.long),
+        "constant": torch.zeros(n, dtype=torch.long),
+        "keep_highest=0": torch.zeros(n, dtype=torch.long),
+        "keep_highest=1": torch.arange(n),
+        "drop_highest=0": torch.arange(n),
+        "shuffled": shuffled_positions(n, seed=3),
+    }
+    for condition, positions in where.items():
+        # Without the mask transformers takes such positions for several sequences in one row.
+        expected = plain_logits(
+            name, TOKENS, position_ids=positions.expand_as(TOKENS), attention_mask=ONES
+        )
+        with ablate_positions(built, f"rotary:{condition}", seed=3) as ablation:
+            assert_same(logits(built), expected)
+            ablation.verify()
+    assert differ(plain_logits(name, TOKENS), expected)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_learned_conditions_equal_the_plain_model_with_another_table(name: str) -> None:
+    built, n = model(name), TOKENS.shape[1]
+    offset = 2 if name == "opt" else 0
+
+    def zero(table: Tensor) -> None:
+        table.zero_()
+
+    def mean(table: Tensor) -> None:
+        table[:] = table[offset : offset + n].mean(dim=0)
+
+    for condition, change in {"none": zero, "mean": mean}.items():
+        plain = plain_model(name)
+        embedding = plain.model.decoder.embed_positions if name == "opt" else plain.transformer.wpe
+        with torch.no_grad():
+            change(embedding.weight)
+        with ablate_positions(built, f"learned:{condition}"):
+            assert_same(logits(built), logits_of(plain, TOKENS))
+    for condition, positions in {
+        "constant": torch.zeros(n, dtype=torch.long),
+        "shuffled": shuffled_positions(n, seed=0),
+    }.items():
+        expected = plain_logits(
+            name, TOKENS, position_ids=positions.expand_as(TOKENS), attention_mask=ONES
+        )
+        with ablate_positions(built, f"learned:{condition}"):
+            assert_same(logits(built), expected)
+        assert differ(plain_logits(name, TOKENS), expected)
+
+
+def without_slopes(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The plain model with zeros for its score bias."""
+    plain = plain_model(name)
+    if name == "bloom":
+        for block in plain.transformer.h:
+            block.self_attention.register_forward_pre_hook(
+                lambda _, args, kwargs: (args, {**kwargs, "alibi": 0 * kwargs["alibi"]}),
+                with_kwargs=True,
+            )
+    elif name == "mpt":
+        build = plain.transformer.build_mpt_alibi_tensor
+        monkeypatch.setattr(
+            plain.transformer, "build_mpt_alibi_tensor", lambda *args, **kw: 0 * build(*args, **kw)
+        )
+    elif name == "falcon_alibi":
+        bias = modeling_falcon.build_alibi_tensor
+        monkeypatch.setattr(
+            modeling_falcon, "build_alibi_tensor", lambda *a, **kw: 0 * bias(*a, **kw)
+        )
+    else:
+        table = plain.decoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
+        table.data.zero_()
+    return plain
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon_alibi", "t5"])
+def test_score_biases_equal_the_plain_model_with_zeros(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, before = model(name), plain_logits(name, TOKENS)
+    expected = logits_of(without_slopes(name, monkeypatch), TOKENS)
+    monkeypatch.undo()
+    assert differ(before, expected)
+    encoding = "t5" if name == "t5" else "alibi"
+    with ablate_positions(built, encoding):
+        assert_same(logits(built), expected)
+    # A constant on all scores is nothing to a softmax.
+    if name == "t5":
+        with ablate_positions(built, "t5:mean"):
+            assert_same(logits(built), expected)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_ours_equals_a_model_without_positions(name: str) -> None:
+    built = model(name)
+    bare = own_model(positions="none")
+    weights = {key: w for key, w in built.state_dict().items() if not key.startswith("positions.")}
+    bare.load_state_dict(weights)
+    assert differ(logits(built), logits(bare))
+    with ablate_positions(built):
+        assert_same(logits(built), logits(bare))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_the_highest_frequencies_equal_p_rope(share: float) -> None:
+    built = model("ours_rotary")
+    partial = own_model(positions="rotary", rotary_kept=share)
+    partial.load_state_dict(built.state_dict())
+    n = built.config.rotary_dims // 2
+    kept = round(share * n)
+    with ablate_positions(built, f"rotary:keep_highest={share}"):
+        assert_same(logits(built), logits(partial))
+    if kept:
+        with ablate_positions(built, f"rotary:band=0-{kept}"):
+            assert_same(logits(built), logits(partial))
+    if kept < n:
+        with ablate_positions(built, f"rotary:drop_highest={share}"):
+            dropped = logits(built)
+        with ablate_positions(built, f"rotary:band={kept}-{n}"):
+            assert torch.equal(logits(built), dropped)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_ours_added_conditions_equal_another_table(positions: str) -> None:
+    n = TOKENS.shape[1]
+    order = shuffled_positions(n, seed=5)
+    tables: dict[str, Callable[[Tensor], Tensor]] = {
+        "mean": lambda table: table[:n].mean(dim=0).expand(n, -1),
+        "constant": lambda table: table[:1].expand(n, -1),
+        "shuffled": lambda table: table[order],
+    }
+    for condition, of in tables.items():
+        built, changed = own_model(positions=positions), own_model(positions=positions)
+        with torch.no_grad():
+            changed.positions.table[:n] = of(changed.positions.table.clone())
+        with ablate_positions(built, f"{positions}:{condition}", seed=5):
+            assert_same(logits(built), logits(changed))
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("gpt_neox", [1, 2]),
+        ("llama", [2, 3]),
+        ("llama_yarn", [0, 1]),
+        ("qwen3", [2, 3]),
+        ("phi", [3]),
+        ("falcon_grouped", [0, 1]),
+        ("bloom", [0]),
+        ("mpt", [0]),
+        ("falcon_alibi", [0, 2]),
+        ("t5", [1]),
+        ("ours_rotary", [2]),
+        ("ours_alibi", [0]),
+        ("ours_t5", [1]),
+    ],
+)
+def test_heads_are_ablated_one_by_one(name: str, heads: Sequence[int]) -> None:
+    built = model(name)
+    intact, logits_intact = patterns(built), logits(built)
+    with ablate_positions(built, layers=[0]):
+        ablated = patterns(built)
+    with ablate_positions(built, layers=[0], heads=heads) as ablation:
+        some = patterns(built)
+        assert differ(logits(built), logits_intact)
+        ablation.verify()
+    others = [head for head in range(intact.shape[1]) if head not in heads]
+    assert torch.equal(some[:, others], intact[:, others])
+    assert_same(some[:, list(heads)], ablated[:, list(heads)])
+    assert differ(ablated[:, list(heads)], intact[:, list(heads)])
+    assert torch.equal(logits(built), logits_intact)
+
+
+@pytest.mark.parametrize("condition", ["shuffled", "keep_highest=0.5"])
+@pytest.mark.parametrize("name", ["llama_yarn", "gpt_neox", "ours_rotary"])
+def test_all_heads_one_by_one_are_the_whole_layer(name: str, condition: str) -> None:
+    built = model(name)
+    with ablate_positions(built, f"rotary:{condition}", layers=[0]):
+        whole = patterns(built)
+    with ablate_positions(built, f"rotary:{condition}", layers=[0], heads=range(built.cfg.n_heads)):
+        assert_same(patterns(built), whole)
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "gemma3", "bloom", "t5", "ours_rotary", "ours_t5"])
+def test_layers_are_ablated_one_by_one(name: str) -> None:
+    built = model(name)
+    first, second, before = patterns(built, 0), patterns(built, 1), logits(built)
+    with ablate_positions(built, layers=[1]) as ablation:
+        assert torch.equal(patterns(built, 0), first)
+        assert differ(patterns(built, 1), second)
+        ablation.verify()
+    with ablate_positions(built, layers=[0]):
+        assert differ(patterns(built, 0), first)
+        one = logits(built)
+    with ablate_positions(built):
+        assert differ(logits(built), one)
+    assert torch.equal(logits(built), before)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_a_sliding_window_still_shows_position(name: str) -> None:
+    built, permuted = model(name), shuffled_past(TOKENS)
+    windowed = [layer.layer for layer in layer_positions(built) if layer.window is not None]
+    with ablate_positions(built) as ablation:
+        if 0 in windowed:
+            assert differ(first_attention(built, permuted), first_attention(built, TOKENS))
+        assert ablation.caveats(WINDOW) == ()
+        (caveat,) = ablation.caveats(WINDOW + 1)
+        assert f"window of {WINDOW} tokens" in caveat
+        assert "lift_window=True" in caveat
+        # Each query beyond the window attends to less than all before it.
+        assert (patterns(built, windowed[0])[:, :, -1, 0] == 0).all()
+    with ablate_positions(built, lift_window=True) as ablation:
+        assert ablation.caveats(WINDOW + 1) == ()
+        for layer in windowed:
+            pattern = patterns(built, layer)
+            assert (pattern[:, :, -1, 0] > 0).all()
+            assert pattern.triu(1).abs().max() == 0
+
+
+def test_a_place_that_is_never_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    llama = bridged_model("llama")
+    with ablate_positions(llama) as ablation:
+        ablation.verify()  # nothing has run yet
+    # A bridge that passes its hook points by, as real ones do for some of theirs.
+    attn = llama.blocks[1].attn
+    monkeypatch.setattr(attn, "_apply_position_embedding_hooks", lambda rotation: rotation)
+    with ablate_positions(llama) as ablation:
+        logits(llama)
+    with pytest.raises(UserError, match=r"never reached blocks\.1\.attn\.hook_cos and 1 more"):
+        ablation.verify()
+
+
+def test_a_bias_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    bloom = bridged_model("bloom")
+    handle = bloom.blocks[0].attn.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {**kwargs, "alibi": None}), with_kwargs=True
+    )
+    with (
+        ablate_positions(bloom),
+        pytest.raises(UserError, match="gets no alibi: it cannot be ablated"),
+    ):
+        logits(bloom)
+    handle.remove()
+    # A Falcon that was not wrapped here, whose bridge adds the bias twice.
+    falcon = plain_model("falcon_alibi")
+    unmended = build_bridge_from_module(falcon, type(falcon).__name__, hf_config=falcon.config)
+    with ablate_positions(unmended), pytest.raises(UserError, match="load it with load_pretrained"):
+        logits(unmended)
+
+
+def test_ablations_of_one_encoding_do_not_nest() -> None:
+    built = model("gemma3")
+    with ablate_positions(built, "rotary:keep_highest=0.5", layers=[0]):
+        with pytest.raises(UserError, match="rotary is active already"):
+            ablate_positions(built, layers=[1])
+        with ablate_positions(model("llama")):
+            pass  # another model's is none of its business
+    with ablate_positions(built):
+        pass
+
+
+def test_what_a_model_lacks_is_refused() -> None:
+    llama, gpt2, smollm = model("llama"), model("gpt2"), model("smollm3")
+    for built, how, options, sentence in [
+        (llama, "learned", {}, "no learned positions: it has rotary ones"),
+        (gpt2, "rotary:none", {}, "no rotary positions: it has learned ones"),
+        (own_model(), "all", {}, "nothing to take away"),
+        (llama, "rotary", {"layers": [2]}, "no layer 2: choose from layers 0 to 1"),
+        (llama, "rotary", {"layers": [-1]}, "no layer -1"),
+        (llama, "rotary", {"layers": []}, "no layers are chosen"),
+        (smollm, "rotary", {"layers": [0, 1]}, "layer 1 of the model has no rotary"),
+        (llama, "rotary", {"heads": [4]}, "no head 4: choose from heads 0 to 3"),
+        (llama, "rotary", {"heads": [0]}, "shares its keys with heads 0 to 1"),
+        (model("falcon"), "rotary", {"heads": [1, 2]}, "shares its keys with heads 0 to 3"),
+        (llama, "rotary", {"heads": []}, "no heads are chosen"),
+        (gpt2, "learned", {"layers": [0]}, "leave layers and heads out"),
+        (gpt2, "all", {"heads": [0]}, "leave layers and heads out"),
+        (llama, "rotary:band=0-9", {}, "beyond the model's 4 rotary frequencies"),
+        (llama, "rotary", {"lift_window": True}, "has a sliding window"),
+        (model("gemma3"), "all", {"lift_window": True, "layers": [1]}, "has a sliding window"),
+        (
+            model("gemma3"),
+            "all",
+            {"lift_window": True, "heads": [0, 1]},
+            "heads share one mask",
+        ),
+    ]:
+        with pytest.raises(UserError, match=sentence):
+            ablate_positions(built, how, **options)  # type: ignore[arg-type]
+        if "beyond" not in sentence:
+            continue
+        ablate_positions(built, "rotary").restore()  # what was refused left nothing behind
+
+
+def test_an_unknown_family_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = bridged_model("llama")
+    monkeypatch.setattr(type(built.original_model.config), "model_type", "marsian")
+    for refused in (layer_positions, describe_positions, ablate_positions):
+        with pytest.raises(UserError, match="'marsian' model keeps its positions is not known"):
+            refused(built)
+
+
+def test_names_are_canonical_and_wrong_ones_get_the_nearest() -> None:
+    canonical = {
+        "learned": "learned:none",
+        "rotary": "rotary:none",
+        "rotary:keep_highest=.50": "rotary:keep_highest=0.5",
+        "rotary:band=02-3": "rotary:band=2-3",
+        "all:none": "all:none",
+    }
+    for how, name in canonical.items():
+        assert str(parse_condition(how)) == name
+        assert str(parse_condition(name)) == name
+    wrong = {
+        "rotery": "did you mean 'rotary'",
+        "rotary:shufled": "did you mean 'shuffled'",
+        "learned:keep_highest=1": "unknown condition of learned positions",
+        "all:mean": "choose from none",
+        "rotary:keep_highest": "give 0 to 1",
+        "rotary:keep_highest=1.5": "give 0 to 1",
+        "rotary:drop_highest=nan": "give 0 to 1",
+        "rotary:band=3": "give LO-HI",
+        "rotary:band=3-3": "LO below HI",
+        "rotary:none=1": "takes no value",
+        "rotary:": "choose from",
+        "": "choose from",
+    }
+    for how, sentence in wrong.items():
+        with pytest.raises(UserError, match=sentence):
+            parse_condition(how)
+
+
+@given(
+    st.text()
+    | st.from_regex(r"(rotary|learned|all|t5)(:[a-z_]{0,14}(=[-0-9.e]{0,8})?)?", fullmatch=True)
+)
+def test_anything_is_a_condition_or_one_sentence(how: str) -> None:
+    try:
+        condition = parse_condition(how)
+    except UserError:
+        return
+    assert condition.name in CONDITIONS[condition.encoding]
+    assert parse_condition(str(condition)) == condition
+
+
+def test_what_each_layer_has() -> None:
+    gemma = layer_positions(model("gemma3"))
+    assert [layer.window for layer in gemma] == [WINDOW, None]
+    assert [layer.rotary_base for layer in gemma] == [10_000, 1_000_000]
+    assert [layer.rotary_dims for layer in layer_positions(model("gpt_neox"))] == [4, 4]
+    assert [layer.encoding for layer in layer_positions(model("smollm3"))] == ["rotary", "none"]
+    assert [layer.encoding for layer in layer_positions(model("t5"))] == ["t5", "t5"]
+    ours = own_model(positions="rotary", rotary_base=500.0, rotary_fraction=0.5)
+    assert layer_positions(ours)[1].rotary_dims == 4
+    assert layer_positions(ours)[1].rotary_base == 500
+    assert describe_positions(model("gemma3")) == (
+        "Rotary positions (base 10,000, 8 dimensions of a head, window of 16 tokens) in layer 0; "
+        "rotary positions (base 1,000,000, 8 dimensions of a head) in layer 1."
+    )
+    assert describe_positions(own_model(n_layers=3)) == "No positional encoding in layers 0-2."
+
+
+def test_rotary_frequencies_are_the_ones_of_the_angles() -> None:
+    for name, layer in [("gemma3", 0), ("gemma3", 1), ("gpt_neox", 1), ("llama_yarn", 0)]:
+        built = model(name)
+        _, cached = built.run_with_cache(TOKENS, names_filter=f"blocks.{layer}.attn.hook_sin")
+        sines = cached[f"blocks.{layer}.attn.hook_sin"][0, 1]
+        found = rotary_frequencies(built, layer)
+        assert found is not None
+        scale = rotary_scale(built)
+        torch.testing.assert_close(sines[: len(found)], scale * found.sin())
+    ours = own_model(positions="rotary", rotary_kept=0.5)
+    assert isinstance(ours.positions, RotaryPositions)
+    found = rotary_frequencies(ours, 0)
+    assert found is not None
+    torch.testing.assert_close(found.sin(), ours.positions.sin[1])
+    assert rotary_frequencies(model("smollm3"), 1) is None
+    assert rotary_frequencies(model("bloom"), 0) is None
+
+
+def rotary_scale(built: Any) -> float:
+    """The factor on rotated queries and keys: YaRN's 0.1 log(factor) + 1, else 1."""
+    rope = built.original_model.config.rope_parameters
+    return 0.1 * math.log(rope["factor"]) + 1 if rope.get("rope_type") == "yarn" else 1.0
+
+
+def test_hooks_of_the_user_see_what_is_ablated() -> None:
+    built: HookedTransformer = model("ours_rotary")
+    with ablate_positions(built):
+        _, cache_ = built.run_with_cache(TOKENS)
+        assert (cache_["blocks.1.attn.hook_sin"] == 0).all()
+        assert torch.equal(cache_["blocks.1.attn.hook_rot_q"], cache_["blocks.1.attn.hook_q"])
+    assert int(TOKENS.max()) < D_VOCAB
+
+
+@pytest.mark.gemma
+@pytest.mark.slow
+def test_the_real_gemma_without_rotary_positions() -> None:
+    loaded = gemma()
+    source = loaded.text_source(python_documentation()[:60_000])
+    tokens = source.sequences(2, 64, begin_token=True, split="held_out", seed=0)
+    permuted = torch.cat((tokens[:, :1], shuffled_past(tokens[:, 1:])), dim=1)
+    intact = sequence_losses(loaded.model, tokens)
+    assert differ(first_attention(loaded.model, permuted), first_attention(loaded.model, tokens))
+    with ablate_positions(loaded.model) as ablation:
+        assert_same(first_attention(loaded.model, permuted), first_attention(loaded.model, tokens))
+        assert (sequence_losses(loaded.model, tokens) > intact + 1).all()
+        ablation.verify()
+        assert ablation.caveats(512) == ()
+        assert len(ablation.caveats(513)) == 1
+    assert torch.equal(sequence_losses(loaded.model, tokens), intact)
+
+
+@pytest.mark.parametrize(
+    ("how", "places", "message"),
+    [
+        (None, {}, "positions to ablate are None"),
+        ("all", {"layers": 3}, "layers are 3"),
+        ("all", {"heads": [True]}, r"heads are \[True\]"),
+        ("all", {"layers": ["0"]}, "layers are"),
+    ],
+)
+def test_wrong_types_are_one_sentence(
+    how: Any, places: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for a user, whose types nothing checks.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(UserError, match=message):
+        ablate_positions(bridged_model("llama"), how, **places)
+    with pytest.raises(UserError, match="a Linear has no hook points"):
+        ablate_positions(torch.nn.Linear(2, 2), "all")

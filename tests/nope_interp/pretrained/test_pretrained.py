@@ -1,0 +1,253 @@
+"""Pretrained models: loaded faithfully, checked on load, refused in one sentence."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import BartConfig, BartForConditionalGeneration, MambaConfig, MambaForCausalLM
+
+from nope_interp.errors import UserError
+from nope_interp.pretrained import load as pretrained
+from nope_interp.pretrained.load import load_pretrained, random_twin
+from nope_interp.streams import run_trunk, stream
+from tests.huggingface import (
+    FAMILIES,
+    plain_logits,
+    plain_model,
+    save_folder,
+    tiny_gemma3,
+    tiny_gpt2,
+    words,
+)
+
+
+@pytest.fixture(scope="module")
+def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_folder(tiny_gpt2(), tmp_path_factory.mktemp("gpt2"))
+
+
+@pytest.fixture
+def copy(gpt2_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(gpt2_folder, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_the_plain_model(family: str, tmp_path: Path) -> None:
+    loaded = load_pretrained(str(save_folder(plain_model(family), tmp_path / "m")))
+    tokens = torch.randint(4, 60, (3, 20), generator=torch.Generator().manual_seed(0))
+    expected = plain_logits(family, tokens)
+    with torch.no_grad():
+        actual = loaded.model(tokens)
+    # The bridge sums in another order: float32 rounding over two layers.
+    torch.testing.assert_close(actual, expected, atol=2e-5 * float(expected.abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("family", ["gpt2", "gemma3", "falcon_alibi"])
+def test_half_precision(family: str, dtype: str, tmp_path: Path) -> None:
+    loaded = load_pretrained(str(save_folder(plain_model(family), tmp_path / "m")), dtype=dtype)
+    half = getattr(torch, dtype)
+    assert {weight.dtype for weight in loaded.model.parameters()} == {half}
+    assert next(random_twin(loaded, 0).model.parameters()).dtype == half
+    tokens = torch.randint(4, 60, (3, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        difference = (loaded.model(tokens).float() - plain_logits(family, tokens)).abs().max()
+    # A dozen roundings to 3 or 4 digits, each of half a unit in the last place.
+    assert 0 < difference < 8 * torch.finfo(half).eps * plain_logits(family, tokens).abs().max()
+
+
+def test_a_device_map_needs_accelerate(gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_pretrained(str(gpt2_folder), device_map="auto")
+    run_trunk(loaded.model, torch.zeros(1, 4, dtype=torch.long))
+    with pytest.raises(UserError, match="contradict each other"):
+        load_pretrained(str(gpt2_folder), device="meta", device_map="auto")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "accelerate" else found(name)
+    )
+    with pytest.raises(UserError, match="needs the package accelerate"):
+        load_pretrained(str(gpt2_folder), device_map="auto")
+
+
+def test_t5s_decoder_reads_like_any_other_model(tmp_path: Path) -> None:
+    loaded = load_pretrained(str(save_folder(plain_model("t5"), tmp_path / "t5")))
+    assert loaded.model.cfg.n_layers == 2  # its encoder has 3
+    tokens = loaded.text_source(words(400)).sequences(5, 16, begin_token=True, split="fit", seed=0)
+    assert (tokens[:, 0] == 0).all()  # what its decoder starts from
+    shapes = {}
+    for name in ("hook_embed", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_pattern"):
+        stream(loaded.model, tokens, {name: lambda x, name=name: shapes.update({name: x.shape})})  # type: ignore[misc]
+    assert [tuple(shape) for shape in shapes.values()] == [(5, 16, 32), (5, 16, 32), (5, 4, 16, 16)]
+    twin = random_twin(loaded, seed=1)
+    assert twin.begin_id == 0
+    assert not torch.equal(twin.model(tokens), loaded.model(tokens))
+    padded = torch.ones_like(tokens)
+    padded[0, 0] = 0
+    with pytest.raises(UserError, match="takes no padding"):
+        loaded.model.original_model(tokens, attention_mask=padded)
+
+
+def test_without_a_tokenizer_there_are_tokens_but_no_text(tmp_path: Path) -> None:
+    tiny_gpt2().save_pretrained(tmp_path)
+    loaded = load_pretrained(str(tmp_path))
+    assert loaded.tokenizer is None
+    assert loaded.begin_id is None
+    assert loaded.model(torch.zeros(1, 4, dtype=torch.long)).shape == (1, 4, 60)
+    with pytest.raises(UserError, match="has no tokenizer, so text cannot"):
+        loaded.text_source("text")
+    with pytest.raises(UserError, match="has no tokenizer, so nothing says which"):
+        loaded.uniform_source()
+
+
+def test_random_twin_is_drawn_anew_from_its_seed(gpt2_folder: Path) -> None:
+    loaded = load_pretrained(str(gpt2_folder))
+    twins = [random_twin(loaded, seed).model for seed in (1, 1, 2)]
+    weights = [model.original_model.state_dict() for model in (loaded.model, *twins)]
+    matrices = [name for name, weight in weights[0].items() if weight.ndim == 2]
+    assert matrices
+    for name in matrices:
+        assert torch.equal(weights[1][name], weights[2][name])
+        assert not torch.equal(weights[1][name], weights[3][name])
+        assert not torch.equal(weights[0][name], weights[1][name])
+        assert weights[1][name].shape == weights[0][name].shape
+
+
+def test_sources_use_the_models_own_tokens(gpt2_folder: Path) -> None:
+    loaded = load_pretrained(str(gpt2_folder))
+    text = loaded.text_source(words(400)).sequences(5, 16, begin_token=True, split="fit", seed=0)
+    assert (text[:, 0] == 1).all()
+    uniform = loaded.uniform_source().sequences(200, 16, begin_token=False, split="fit", seed=0)
+    # Special tokens 0, 1 and 2 are never drawn; every other one is.
+    assert set(uniform.unique().tolist()) == set(range(3, 60))
+
+
+def test_bridges_turn_text_into_the_tokenizers_own_tokens(gpt2_folder: Path) -> None:
+    loaded = load_pretrained(str(gpt2_folder))
+    for model in (loaded.model, random_twin(loaded, 0).model):
+        # This tokenizer begins no text by itself; the bridge's default is to begin it.
+        assert model.to_tokens("w7 w5 w9", prepend_bos=False).tolist() == [[7, 5, 9]]
+        assert model.to_tokens("w7 w5 w9", prepend_bos=True).tolist() == [[1, 7, 5, 9]]
+        assert model.to_str_tokens("w7 w5", prepend_bos=False) == ["w7", "w5"]
+
+
+def test_unfaithful_wrapping_is_refused(gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformer_lens.model_bridge.sources as sources
+
+    real = sources.build_bridge_from_module
+
+    def broken(model: nn.Module, *args: object, **kwargs: object) -> object:
+        bridge = real(model, *args, **kwargs)
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.5)
+        return bridge
+
+    monkeypatch.setattr(sources, "build_bridge_from_module", broken)
+    with pytest.raises(UserError, match="not wrapped faithfully"):
+        load_pretrained(str(gpt2_folder))
+
+
+def test_non_causal_models_are_refused(tmp_path: Path) -> None:
+    model = tiny_gemma3()
+    model.config.use_bidirectional_attention = True
+    model.config.sliding_window = 64
+    folder = save_folder(model, tmp_path / "bidirectional")
+    with pytest.raises(UserError, match="attends to the future"):
+        load_pretrained(str(folder))
+
+
+def test_architectures_that_are_no_causal_transformer(tmp_path: Path) -> None:
+    mamba = MambaForCausalLM(MambaConfig(vocab_size=60, hidden_size=32, num_hidden_layers=1))
+    with pytest.raises(UserError, match="a MambaForCausalLM, shows no attention patterns"):
+        load_pretrained(str(save_folder(mamba, tmp_path / "mamba")))
+    sizes = {"vocab_size": 60, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1}
+    bart = BartForConditionalGeneration(BartConfig(**sizes))
+    with pytest.raises(UserError, match="encoder-decoder of type 'bart': of these only T5's"):
+        load_pretrained(str(save_folder(bart, tmp_path / "bart")))
+    t5 = save_folder(plain_model("t5"), tmp_path / "t5")
+    with pytest.raises(UserError, match="give bfloat16"):
+        load_pretrained(str(t5), dtype="float16")
+
+
+def test_options_that_do_not_fit(gpt2_folder: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'bfloat16'"):
+        load_pretrained(str(gpt2_folder), dtype="bfloat-16")
+    with pytest.raises(UserError, match="a revision belongs to a hub name"):
+        load_pretrained(str(gpt2_folder), revision="main")
+
+
+def test_names_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="did you mean 'gpt2-medium'"):
+        load_pretrained("gpt2-meduim")
+    with pytest.raises(UserError, match="check the name and the network"):
+        load_pretrained("zzzz-qqqq-0000")
+    with pytest.raises(UserError, match="no GGUF file"):
+        load_pretrained(str(tmp_path / "absent.gguf"))
+    with pytest.raises(UserError, match="neither a hub name"):
+        load_pretrained("./absent")
+    with pytest.raises(UserError, match=r"no config\.json"):
+        load_pretrained(str(tmp_path))
+
+
+def test_damaged_folders(copy: Path) -> None:
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="cannot load the model"):
+        load_pretrained(str(copy))
+    (copy / "config.json").write_text("{")
+    with pytest.raises(UserError, match="cannot load the model"):
+        load_pretrained(str(copy))
+
+
+def test_a_damaged_tokenizer_is_not_a_missing_one(copy: Path) -> None:
+    (copy / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match="cannot load the model"):
+        load_pretrained(str(copy))
+
+
+def test_missing_weights_are_refused(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"n_layer": 3}))
+    with pytest.raises(UserError, match=r"lacks 12 of its weights, such as transformer\.h\.2\."):
+        load_pretrained(str(copy))
+
+
+def test_weights_that_are_not_finite_are_named(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    name = next(name for name in weights if name.endswith("wte.weight"))
+    weights[name][5] = torch.nan
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="hold NaN or infinite values: its weights are damaged"):
+        load_pretrained(str(copy))
+
+
+def test_pickled_weights_are_refused(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    torch.save(tiny_gpt2().state_dict(), copy / "pytorch_model.bin")
+    with pytest.raises(UserError, match="cannot load the model"):
+        load_pretrained(str(copy))
+
+
+def test_remote_code_is_not_run(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"}
+    config["model_type"] = "unheard-of"
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "evil.py").write_text("raise SystemExit('remote code ran')")
+    with pytest.raises(UserError, match="cannot load the model"):
+        load_pretrained(str(copy))
+
+
+def test_damaged_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOPE_INTERP_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "broken.gguf"
+    for content in (b"", b"GGUF", b"not a model at all" * 100):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"cannot load the model .*broken\.gguf"):
+            load_pretrained(str(path))
+    assert not list((tmp_path / "cache").rglob("complete.json"))
+    assert pretrained.cache_folder() == tmp_path / "cache"

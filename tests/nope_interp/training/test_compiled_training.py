@@ -1,0 +1,149 @@
+"""Training through torch.compile: the same losses to rounding, or a sentence that it cannot be.
+
+What is really compiled runs in processes of its own: the checks of shapes that tests add to every
+function cannot be compiled.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import load_tensors
+from nope_interp.models.config import TransformerConfig
+from nope_interp.tasks.registry import make_task
+from nope_interp.training import train as training_module
+from nope_interp.training.config import TrainingConfig
+from nope_interp.training.train import train
+from tests.paths import ROOT
+
+CONFIG = TransformerConfig(n_layers=1, d_model=32, n_heads=2, d_vocab=257, n_ctx=32)
+TRAINING = TrainingConfig(
+    steps=4, batch_size=4, seq_len=32, warmup=3, learning_rate=1e-2, checkpoint_every=4
+)
+
+# Prints the losses of every step, not compiled and compiled, and whether hooks fire.
+LOSSES = """
+import dataclasses, json, torch
+from nope_interp.training import train as training
+from nope_interp.models.config import TransformerConfig
+from nope_interp.tasks.registry import make_task
+from nope_interp.training.config import TrainingConfig
+
+real, curves = training._steps, []
+
+def recorded(*args):
+    curves.append([])
+    for step, loss in real(*args):
+        curves[-1].append(loss)
+        yield step, loss
+
+training._steps = recorded
+config = TransformerConfig(n_layers=1, d_model=32, n_heads=2, d_vocab=257, n_ctx=32)
+asked = TrainingConfig(steps=12, batch_size=4, seq_len=32, warmup=3, learning_rate=1e-2)
+for compile in (False, True):
+    how = dataclasses.replace(asked, compile=compile)
+    model = training.train(config, how, make_task("text"), show_progress=False)
+_, cache = model.run_with_cache(torch.zeros(1, 3, dtype=torch.long))
+print(json.dumps({"curves": curves, "hooks": "blocks.0.attn.hook_pattern" in cache}))
+"""
+
+
+def python(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
+            **environment,
+        },
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_compiled_losses_are_equal_to_rounding(tmp_path: Path) -> None:
+    run = python(LOSSES, tmp_path)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout.splitlines()[-1])
+    plain, compiled = found["curves"]
+    assert len(plain) == 12
+    assert plain[0] - plain[-1] > 0.5  # it learns
+    assert compiled == pytest.approx(plain, abs=1e-4)
+    assert found["hooks"]
+    assert [*(tmp_path / "cache").rglob("*.cpp")]  # compiled it was
+
+
+@pytest.mark.slow
+def test_without_a_compiler_it_is_one_sentence(tmp_path: Path) -> None:
+    code = "import sys; from experiments.cli.main import main; sys.argv[1:] = %r; main()"
+    (tmp_path / "c.toml").write_text("[training]\ncompile = true\nsteps = 2\n")
+    run = python(code % ["train", "--config", "c.toml"], tmp_path, PATH="", CXX="")
+    assert run.returncode == 2
+    said = run.stderr.strip().splitlines()
+    assert len(said) == 1, run.stderr
+    assert "cannot be compiled here" in said[0]
+    assert "install a C++ compiler, or leave compile out" in said[0]
+    assert not [*tmp_path.rglob("*.safetensors")]
+
+
+@pytest.fixture
+def given_to_compile(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is given to torch.compile, which gives it back as it is."""
+    given: list[Any] = []
+
+    def compile(function: Any) -> Any:
+        given.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    return given
+
+
+def test_the_loss_is_compiled_where_that_is_asked_for(given_to_compile: list[Any]) -> None:
+    task = make_task("text")
+    plain = train(CONFIG, TRAINING, task, show_progress=False)
+    assert given_to_compile == []
+    compiled = train(CONFIG, dataclasses.replace(TRAINING, compile=True), task, show_progress=False)
+    assert training_module.masked_loss in given_to_compile
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(compiled.state_dict()[name], weight), name
+
+
+def test_what_torch_cannot_compile_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile(function: Any) -> Any:
+        raise RuntimeError("no compiler\nSet TORCH_LOGS for more")
+
+    monkeypatch.setattr(torch, "compile", compile)
+    with pytest.raises(UserError, match=r"compiled here \(no compiler\): install"):
+        train(CONFIG, dataclasses.replace(TRAINING, compile=True), make_task("text"))
+
+
+def test_the_training_state_tells_the_two_apart(
+    tmp_path: Path, given_to_compile: list[Any]
+) -> None:
+    task, state = make_task("text"), tmp_path / "state.safetensors"
+    train(CONFIG, TRAINING, task, state_path=state, show_progress=False)
+    assert "compile" not in load_tensors(state)[1]["training"]  # as before there was such a thing
+    compiled = dataclasses.replace(TRAINING, compile=True)
+    with pytest.raises(UserError, match="another training"):
+        train(CONFIG, compiled, task, state_path=state, show_progress=False)
+
+
+def test_compile_is_yes_or_no() -> None:
+    assert TrainingConfig(**TrainingConfig(compile=True).to_dict()).compile
+    with pytest.raises(UserError, match="training compile is 1: expected bool"):
+        TrainingConfig(compile=1)  # type: ignore[arg-type]

@@ -1,0 +1,272 @@
+"""Training learns, and a killed run ends in the same bits as an undisturbed one."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import (
+    TrainedOn,
+    bidirectional_twin,
+    load_model,
+    load_tensors,
+    save_model,
+)
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.characters import ReversalTask
+from nope_interp.tasks.text import TextTask
+from nope_interp.training import train as training_module
+from nope_interp.training.config import TrainingConfig
+from nope_interp.training.train import learning_rate, masked_loss, train
+from tests.gpt2 import gpt2_weights
+
+CONFIG = TransformerConfig(
+    n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=32, dropout=0.1, tied_embeddings=True
+)
+TRAINING = TrainingConfig(
+    steps=12, batch_size=4, seq_len=32, warmup=3, checkpoint_every=4, learning_rate=1e-2
+)
+
+
+def run(path: Path | None = None, **changes: Any) -> HookedTransformer:
+    training = dataclasses.replace(TRAINING, **changes)
+    return train(CONFIG, training, TextTask(), state_path=path, show_progress=False)
+
+
+def assert_same_bits(a: HookedTransformer, b: HookedTransformer) -> None:
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        assert torch.equal(x, y), name
+
+
+def test_loss_falls() -> None:
+    task = TextTask()
+    tokens, predicted = task.batch(32, 32, torch.Generator().manual_seed(99))
+    untrained, trained = HookedTransformer(CONFIG).eval(), run(steps=60)
+    with torch.no_grad():
+        before = masked_loss(untrained, tokens, predicted)
+        after = masked_loss(trained, tokens, predicted)
+    assert before > 0.95 * math.log(257)  # an untrained model knows nothing
+    assert after < before - 1
+
+
+def test_masked_loss_is_cross_entropy_of_the_marked_tokens() -> None:
+    model = HookedTransformer(CONFIG)
+    tokens = torch.randint(257, (2, 5), generator=torch.Generator().manual_seed(0))
+    predicted = torch.tensor(
+        [[False, True, False, False, True], [False, False, False, True, False]]
+    )
+    with torch.no_grad():
+        logits = model(tokens)
+        found = masked_loss(model, tokens, predicted)
+    terms = [F.cross_entropy(logits[b, i - 1], tokens[b, i]) for b, i in ((0, 1), (0, 4), (1, 3))]
+    torch.testing.assert_close(found, sum(terms) / 3)
+
+
+def test_learning_rate_schedule() -> None:
+    config = TrainingConfig(steps=1000, warmup=100, learning_rate=1.0)
+    assert learning_rate(0, config) == pytest.approx(0.01)
+    assert learning_rate(100, config) == pytest.approx(1.0)
+    assert learning_rate(550, config) == pytest.approx(0.55)
+    assert learning_rate(1000, config) == pytest.approx(0.1)
+    linear = dataclasses.replace(config, schedule="linear")
+    rates = [learning_rate(step, linear) for step in (50, 100, 550, 1000)]
+    assert rates == pytest.approx([0.51, 1.0, 0.5, 0.0])
+
+
+def test_bfloat16_trains_weights_kept_in_single_precision() -> None:
+    task = TextTask()
+    tokens, predicted = task.batch(32, 32, torch.Generator().manual_seed(99))
+    trained, plain = run(steps=60, precision="bfloat16"), run(steps=60)
+    assert {weight.dtype for weight in trained.parameters()} == {torch.float32}
+    with torch.no_grad():
+        loss = masked_loss(trained, tokens, predicted)
+        expected = masked_loss(plain, tokens, predicted)
+    assert loss != expected
+    torch.testing.assert_close(loss, expected, rtol=0.05, atol=0)
+
+
+def test_loss_curve_is_that_of_gpt2_from_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(
+        CONFIG, positions="learned", activation="gelu_tanh", dropout=0.0, n_heads=4
+    )
+    training = dataclasses.replace(TRAINING, steps=50, warmup=5)
+    ours: list[float] = []
+    real = training_module.masked_loss
+
+    def recorded(*args: Any) -> Any:
+        loss = real(*args)
+        ours.append(loss.item())
+        return loss
+
+    monkeypatch.setattr(training_module, "masked_loss", recorded)
+    train(config, training, TextTask(), show_progress=False)
+    theirs = _gpt2_losses(config, training)
+    assert theirs[0] - theirs[-1] > 1  # it learns
+    assert ours == pytest.approx(theirs, abs=1e-3)
+
+
+def _gpt2_losses(config: TransformerConfig, training: TrainingConfig) -> list[float]:
+    """Transformers' GPT-2 from the weights that ours begins with, in a loop of its own."""
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=config.d_vocab,
+            n_positions=config.n_ctx,
+            n_embd=config.d_model,
+            n_layer=config.n_layers,
+            n_head=config.n_heads,
+            resid_pdrop=0,
+            embd_pdrop=0,
+            attn_pdrop=0,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    ).train()
+    with torch.no_grad():
+        for own, weight in gpt2_weights(HookedTransformer(config), model):
+            weight.copy_(own)
+    # Ours has a bias on its logits, GPT-2's head has none unless it is given one.
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(config.d_vocab))
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
+        betas=(0.9, 0.99),
+        weight_decay=training.weight_decay,
+    )
+    losses = []
+    for step in range(training.steps):
+        generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
+        tokens, predicted = TextTask().batch(training.batch_size, training.seq_len, generator)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, training)
+        loss = model(tokens, labels=tokens.masked_fill(~predicted, -100)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_same_seed_same_bits_and_other_seed_other_bits() -> None:
+    assert_same_bits(run(), run())
+    other = run(seed=1).state_dict()
+    assert any(not torch.equal(x, other[name]) for name, x in run().state_dict().items())
+
+
+@pytest.mark.parametrize("killed_after", [4, 6, 11])
+def test_killed_run_ends_in_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int
+) -> None:
+    state = tmp_path / "state.safetensors"
+    real = training_module.masked_loss
+    calls = 0
+
+    def killed(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > killed_after:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(training_module, "masked_loss", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(state)
+    monkeypatch.setattr(training_module, "masked_loss", real)
+    _, header = load_tensors(state)
+    assert header["step"] == killed_after // 4 * 4
+    assert_same_bits(run(state), run())
+
+
+def test_state_of_another_training_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state.safetensors"
+    run(state)
+    with pytest.raises(UserError, match="another training"):
+        run(state, learning_rate=5e-3)
+
+
+def test_model_round_trip_keeps_the_bits(tmp_path: Path) -> None:
+    model = run()
+    path = save_model(model, tmp_path / "model.safetensors", task="text")
+    loaded, task = load_model(path)
+    assert task == TrainedOn("text")
+    assert loaded.config == model.config
+    assert_same_bits(loaded, model)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 40, 0.5, 0.999])
+def test_truncated_checkpoints_are_one_sentence(tmp_path: Path, keep: float) -> None:
+    path = save_model(HookedTransformer(CONFIG), tmp_path / "model.safetensors", task="text")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep if keep >= 1 else keep * len(whole))])
+    with pytest.raises(UserError, match=r"damaged or cut short.*train it again"):
+        load_model(path)
+
+
+def test_foreign_and_absent_checkpoints(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(2)}, tmp_path / "foreign.safetensors")
+    with pytest.raises(UserError, match="not written by nope-interp"):
+        load_model(tmp_path / "foreign.safetensors")
+    with pytest.raises(UserError, match="no checkpoint"):
+        load_model(tmp_path / "absent.safetensors")
+    run(tmp_path / "state.safetensors")
+    with pytest.raises(UserError, match="a training state, not a model"):
+        load_model(tmp_path / "state.safetensors")
+
+
+def test_bidirectional_twin_has_the_weights_but_not_the_mask() -> None:
+    model = run()
+    twin = bidirectional_twin(model)
+    assert_same_bits(twin, model)
+    tokens = torch.randint(257, (1, 12), generator=torch.Generator().manual_seed(0))
+    changed = tokens.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % 257
+    with torch.no_grad():
+        assert torch.equal(model(tokens)[0, :-1], model(changed)[0, :-1])
+        assert not torch.equal(twin(tokens)[0, :-1], twin(changed)[0, :-1])
+
+
+def test_nonsense_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="longer than the context of 32"):
+        run(seq_len=64)
+    with pytest.raises(UserError, match="raise d_vocab"):
+        train(
+            dataclasses.replace(CONFIG, d_vocab=20), TRAINING, ReversalTask(), show_progress=False
+        )
+    with pytest.raises(UserError, match="bidirectional"):
+        train(dataclasses.replace(CONFIG, causal=False), TRAINING, TextTask(), show_progress=False)
+    with pytest.raises(UserError, match="lower the learning rate"):
+        run(learning_rate=1e30, clip=1e30, steps=30)
+    with pytest.raises(UserError, match="did you mean 'linear'"):
+        dataclasses.replace(TRAINING, schedule="liner")
+    with pytest.raises(UserError, match="unknown training precision 'float64'"):
+        dataclasses.replace(TRAINING, precision="float64")
+    for bad in ({"steps": 0}, {"steps": 1.5}, {"clip": math.nan}, {"learning_rate": "fast"}):
+        with pytest.raises(UserError, match=f"training {next(iter(bad))} is"):
+            dataclasses.replace(TRAINING, **bad)
+
+
+@pytest.mark.slow
+def test_reversal_is_learnt_without_positional_encoding() -> None:
+    config = TransformerConfig(
+        n_layers=3, d_model=64, n_heads=4, d_vocab=28, n_ctx=16, init_scale=0.05
+    )
+    task = ReversalTask()
+    training = TrainingConfig(
+        steps=2500, batch_size=64, seq_len=8, learning_rate=3e-3, weight_decay=0.01
+    )
+    model = train(config, training, task, show_progress=False)
+    generator = torch.Generator().manual_seed(5)
+    examples = task.examples(200, 3, generator, split="validation").tokens
+    answers = model.generate(examples[:, :5], max_new_tokens=3)
+    exact = (answers == examples).all(1).double().mean()
+    assert exact > 0.9  # a guess is right once in 26 ** 3
