@@ -6,7 +6,7 @@ import sys
 import torch
 
 from benchmarks.contest import Claim, in_process, peak_megabytes
-from experiments.probing.measure import Split, measure, places
+from experiments.probing.measure import Split, measure, sites
 from experiments.variants.config import default_transformer
 from nope_interp.models.transformer import HookedTransformer
 
@@ -26,7 +26,7 @@ def main(n: int) -> None:
     measure(
         HookedTransformer(config).eval(),
         Split(tokens[: n // 2], tokens[n // 2 :]),
-        places(config.n_layers, ("resid_post", "attn_out")),
+        sites(config.n_layers, ("resid_post", "attn_out")),
         context={},
     )
     print(json.dumps({"megabytes": peak_megabytes()}))

@@ -17,10 +17,10 @@ from probes.errors import ProbeError
 from probes.scores import ProbeResult
 
 # Where typing.Self would stand, which the run-time checks of the tests cannot read.
-Probe = TypeVar("Probe", bound="Stream")
+Probe = TypeVar("Probe", bound="BaseStreamingProbe")
 
 
-def raised(activations: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def upcast(activations: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """The same numbers in float32 where they came in half precision; otherwise no copy."""
     half = activations.dtype in (torch.float16, torch.bfloat16)
     return activations.float() if half else activations
@@ -38,7 +38,7 @@ def require_finite(statistic: Float[Tensor, "*shape"]) -> None:
         )
 
 
-class Stream(ABC):
+class BaseStreamingProbe(ABC):
     """The order of calls that every streaming probe keeps, and the checks on what it is given.
 
     A probe is fitted with `update`, scored with `evaluate`, and read with `result`. Subclasses say
@@ -59,7 +59,7 @@ class Stream(ABC):
         self._positions = torch.empty(0, dtype=torch.int64)
         self.seed = seed
         self._generator = torch.Generator().manual_seed(seed)
-        self._dealt_elsewhere = 0
+        self._permuted_elsewhere = 0
 
     # Shapes are checked here, in words, rather than by the annotation.
     def update(self, activations: Tensor, positions: Tensor) -> None:
@@ -116,7 +116,7 @@ class Stream(ABC):
         else:
             self._merge_fit(other)
             self.n_fitted += other.n_fitted
-            self._deal_after(self._n_dealt(self.n_fitted))
+            self._permute_after(self._n_permuted(self.n_fitted))
         self.n_held_out += other.n_held_out
 
     def for_shard(self: Probe, seed: int, start: int) -> Probe:
@@ -130,7 +130,7 @@ class Stream(ABC):
             raise ProbeError("for_shard() came after evaluate(): hand the copies out before it")
         shard = copy.deepcopy(self)
         shard.seed = seed
-        shard._deal_after(self._n_dealt(self.n_fitted) + self._n_dealt(start))
+        shard._permute_after(self._n_permuted(self.n_fitted) + self._n_permuted(start))
         return shard
 
     def result(self) -> dict[str, ProbeResult]:
@@ -188,16 +188,16 @@ class Stream(ABC):
     def _labels(self, batch: int) -> Int[Tensor, "control batch pos"]:
         """The true positions, and for the control the same ones shuffled."""
         true = repeat(self._positions, "pos -> batch pos", batch=batch)
-        skip_shuffled(self._dealt_elsewhere, self._positions, self._generator)
-        self._dealt_elsewhere = 0
+        skip_shuffled(self._permuted_elsewhere, self._positions, self._generator)
+        self._permuted_elsewhere = 0
         return torch.stack([true, shuffled_positions(batch, self._positions, self._generator)])
 
-    def _deal_after(self, n_sequences: int) -> None:
+    def _permute_after(self, n_sequences: int) -> None:
         """The next shuffled labels are those that come after as many sequences'."""
         self._generator.manual_seed(self._generator.initial_seed())
-        self._dealt_elsewhere = n_sequences
+        self._permuted_elsewhere = n_sequences
 
-    def _n_dealt(self, n_sequences: int) -> int:
+    def _n_permuted(self, n_sequences: int) -> int:
         """How many of the first sequences of a stage are dealt labels."""
         return n_sequences
 

@@ -9,12 +9,12 @@ from einops import rearrange
 from sklearn.base import clone
 from torch import Tensor
 
-from probes._streaming import Stream, raised, require_finite
+from probes._streaming import BaseStreamingProbe, require_finite, upcast
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
 
 
-class EstimatorProbe(Stream):
+class EstimatorProbe(BaseStreamingProbe):
     """How well a scikit-learn regressor of the caller's reads position t: "estimator".
 
     The regressor needs `partial_fit`, since activations are not kept; scores are mae (in positions)
@@ -41,7 +41,7 @@ class EstimatorProbe(Stream):
             learner.partial_fit(rows, labels.flatten().double().numpy())
 
     def _rows(self, activations: Tensor) -> np.ndarray:
-        rows = rearrange(raised(activations), "batch pos d -> (batch pos) d")
+        rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
         require_finite(rows.sum())
         return rows.cpu().numpy()
 

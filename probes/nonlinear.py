@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn import functional
 
-from probes._streaming import Stream, raised, require_finite
+from probes._streaming import BaseStreamingProbe, require_finite, upcast
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
 
@@ -166,7 +166,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[probabilities.argmax(axis=1)]
 
 
-class TwoLayerProbe(Stream):
+class TwoLayerProbe(BaseStreamingProbe):
     """How well a two-layer ReLU network reads the position: "two_layer", with mae and r2.
 
     One class per position, after Chi et al. 2023 and Haviv et al. 2022. Every batch given to
@@ -195,7 +195,7 @@ class TwoLayerProbe(Stream):
     def _fit(self, activations: Tensor) -> None:
         # Streams run under no_grad or inference_mode, whose tensors autograd refuses.
         with torch.inference_mode(False), torch.enable_grad():
-            rows = rearrange(raised(activations), "batch pos d -> (batch pos) d")
+            rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
             require_finite(rows.sum())
             if not self.n_fitted:
                 self._networks = _Networks(
@@ -222,7 +222,7 @@ class TwoLayerProbe(Stream):
         self._errors = self._position_errors(self._positions.double())
 
     def _score(self, activations: Tensor) -> None:
-        rows = rearrange(raised(activations), "batch pos d -> (batch pos) d")
+        rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
         with torch.no_grad():
             logits = self._networks.logits(self._networks.standardised(rows))
         require_finite(logits)

@@ -13,12 +13,12 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
-from probes._streaming import Stream, raised, require_finite
+from probes._streaming import BaseStreamingProbe, require_finite, upcast
 from probes.controls import ArrayFunction, SequenceBootstrap
 from probes.scores import SHUFFLED, ProbeResult
 
 
-class PositionalVectorProbe(Stream):
+class PositionalVectorProbe(BaseStreamingProbe):
     """The share of the residual's variance that position explains: "positional_vectors".
 
     With p(t) the mean over the fitted sequences at position t, g their mean over all positions, and
@@ -42,7 +42,7 @@ class PositionalVectorProbe(Stream):
         return torch.searchsorted(self._positions, self._labels(batch)[1])
 
     def _fit(self, activations: Tensor) -> None:
-        activations = raised(activations)
+        activations = upcast(activations)
         sums = activations.sum(dim=0)
         require_finite(sums)
         rows = self._shuffled_rows(len(activations)).to(activations.device)
@@ -58,7 +58,7 @@ class PositionalVectorProbe(Stream):
         self._bootstrap = SequenceBootstrap(self.n_resamples, self.seed)
 
     def _score(self, activations: Tensor) -> None:
-        activations = raised(activations)
+        activations = upcast(activations)
         centred = activations - self._mean.to(activations)
         true, shuffled = self._vectors.to(activations)
         rows = self._shuffled_rows(len(activations)).to(activations.device)

@@ -12,7 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from probes._streaming import Stream, raised, require_finite
+from probes._streaming import BaseStreamingProbe, require_finite, upcast
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
 
@@ -41,7 +41,7 @@ class LinearMoments:
         self, features: Float[Tensor, "*rows d"], targets: Float[Tensor, "*rows k"]
     ) -> "LinearMoments":
         """Adds rows; raises ProbeError where features hold NaN or infinity."""
-        features, targets = raised(features), targets.to(features.device, torch.float64)
+        features, targets = upcast(features), targets.to(features.device, torch.float64)
         mean, target_mean = _row_mean(features), _row_mean(targets)
         require_finite(mean)
         # The one copy of the activations, contiguous whatever slice they came as.
@@ -176,7 +176,7 @@ class RidgeRegressor(RegressorMixin, BaseEstimator):
         return tags
 
 
-class LinearProbe(Stream):
+class LinearProbe(BaseStreamingProbe):
     """How well a linear map reads position t, and the counting signal 1/m with m = t + 1.
 
     One Gram matrix answers for four ridge regressions: on t (probe "linear": mae in positions, r2),
@@ -221,7 +221,7 @@ class LinearProbe(Stream):
         return self._read(activations)[0].numpy()
 
     def _read(self, activations: Tensor) -> Float[Tensor, "four batch pos"]:
-        activations = raised(activations)
+        activations = upcast(activations)
         coefficients = torch.from_numpy(self._coefficients).to(activations)
         read = (activations @ coefficients).double().cpu() + torch.from_numpy(self._intercepts)
         require_finite(read)

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from scipy.linalg import eigh
 from torch import Tensor
 
-from probes._streaming import Stream, raised, require_finite
+from probes._streaming import BaseStreamingProbe, require_finite, upcast
 from probes.controls import SequenceBootstrap
 from probes.errors import ProbeError
 from probes.regression import LinearMoments
@@ -23,7 +23,7 @@ from probes.scores import SHUFFLED, ProbeResult, Score
 
 def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch pos pos"]:
     """Cosines between all rows of a sequence, -1 to 1; a row of zeros has cosine 0 with all."""
-    x = raised(x)
+    x = upcast(x)
     products = x @ x.mT
     norms = products.diagonal(dim1=-2, dim2=-1).sqrt().clamp(min=torch.finfo(x.dtype).tiny)
     return products / norms[..., None] / norms[..., None, :]
@@ -123,10 +123,10 @@ def seriate(
     told apart. Rows are dealt at random first, so that ties cannot keep the order they came in.
     """
     batch, pos = similarity.shape[:2]
-    dealt = torch.rand(batch, pos, generator=generator).argsort(dim=-1)
-    weights = _permuted(similarity.cpu().double(), dealt).numpy()
+    permuted = torch.rand(batch, pos, generator=generator).argsort(dim=-1)
+    weights = _permuted(similarity.cpu().double(), permuted).numpy()
     fiedler = np.stack([_fiedler_vector(matrix) for matrix in weights])
-    return dealt.gather(-1, torch.from_numpy(fiedler.argsort(axis=-1)))
+    return permuted.gather(-1, torch.from_numpy(fiedler.argsort(axis=-1)))
 
 
 def _fiedler_vector(similarity: Float[np.ndarray, "pos pos"]) -> Float[np.ndarray, " pos"]:
@@ -167,7 +167,7 @@ def chance_tau(n: int) -> float:
     return float(np.sqrt(variance * 2 / np.pi))
 
 
-class SimilarityProbe(Stream):
+class SimilarityProbe(BaseStreamingProbe):
     """What the cosines between the rows of a sequence say about their positions: "similarity".
 
     * cosine [pos pos]: mean cosine matrix.
@@ -204,7 +204,7 @@ class SimilarityProbe(Stream):
             require_finite(cosines)
             kept.append((cosines, self._labels(len(cosines))))
 
-    def _n_dealt(self, n_sequences: int) -> int:
+    def _n_permuted(self, n_sequences: int) -> int:
         return min(n_sequences, self.n_sequences)
 
     def _first(self, kept: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:

@@ -18,7 +18,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from probes._streaming import Stream, raised, require_finite
+from probes._streaming import BaseStreamingProbe, require_finite, upcast
 from probes.controls import ArrayFunction, SequenceBootstrap, half_of
 from probes.scores import SHUFFLED, ProbeResult
 
@@ -32,7 +32,7 @@ _LOWEST = -100.0
 
 def row_variance(activations: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows"]:
     """The variance across the components of each row, by which a layer norm divides (float64)."""
-    activations = raised(activations)
+    activations = upcast(activations)
     centred = activations - activations.mean(dim=-1, keepdim=True)
     return torch.linalg.vector_norm(centred, dim=-1).double().square() / centred.shape[-1]
 
@@ -138,7 +138,7 @@ class VarianceRegressor(RegressorMixin, BaseEstimator):
         return tags
 
 
-class VarianceProbe(Stream):
+class VarianceProbe(BaseStreamingProbe):
     """What the variance of a row says about its position: "variance".
 
     * curve [pos]: mean row variance of the held-out sequences, with its interval.

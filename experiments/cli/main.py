@@ -16,11 +16,11 @@ from experiments.comparison.config import CompareConfig
 from experiments.emergence.config import EmergenceConfig
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
-from experiments.variants.config import SubjectConfig
+from experiments.variants.config import ExperimentConfig
 from nope_interp.errors import UserError
 from probes.errors import ProbeError
 
-Chosen = TypeVar("Chosen", bound=SubjectConfig)
+Chosen = TypeVar("Chosen", bound=ExperimentConfig)
 Options = dict[str, Any]
 
 _INTERRUPTED = "interrupted: what was finished is kept, and the same command goes on from there."
@@ -113,7 +113,7 @@ def compare(
     uses: Annotated[
         str | None,
         typer.Option(
-            help="Take position codes away to see which are used: no, stream or places (slower)."
+            help="Take position codes away to see which are used: no, stream or sites (slower)."
         ),
     ] = None,
     revision: Revision = None,

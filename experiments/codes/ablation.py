@@ -1,7 +1,7 @@
 """Which position codes does a model use? Each is taken away, by itself and with all the others.
 
-An arm (`experiments.codes.conditions`) runs the model with interventions at chosen places. It is
-fitted on some sequences and scored, by what the model then loses, on others.
+A condition (`experiments.codes.conditions`) runs the model with interventions at chosen places. It
+is fitted on some sequences and scored, by what the model then loses, on others.
 
 - At one place, a layer and site, the intervention is fitted on the model as it is.
 - Through the whole stream, at the input, after every attention and after every block but the last,
@@ -25,26 +25,26 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.codes.conditions import (
-    DISPLACED,
     NONE_KEPT,
     RANDOM_RESCALING,
-    Arm,
+    SIZE_MATCHED,
+    Condition,
     Fit,
     Maker,
-    every_arm,
+    every_condition,
     of_codes,
     only,
     without,
 )
-from experiments.codes.first_token import first_token_arms
-from experiments.codes.task import Contest
-from experiments.probing.measure import Place, code_probes, feed, reading_of
+from experiments.codes.first_token import first_token_conditions
+from experiments.codes.task import InterventionTask
+from experiments.probing.measure import Site, code_probes, feed, reading_of
 from experiments.results.measurements import INTACT, LOSS
 from nope_interp.interventions.intervene import intervene
 from nope_interp.sites import hook_name
 from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
-from probes.codes.controls import SIDE_EFFECTS, displaced, side_effects, sizes_of
-from probes.codes.filter import KeptCodes
+from probes.codes.controls import SIDE_EFFECTS, side_effects, size_matched, sizes_of
+from probes.codes.filter import CodeFilter
 from probes.codes.statistics import CODES, CodeStatistics, Intervention
 from probes.controls import ArrayFunction, SequenceBootstrap
 from probes.scores import SHUFFLED, Score
@@ -52,7 +52,7 @@ from probes.scores import SHUFFLED, Score
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of held-out sequences in one arm.
+    """What became of held-out sequences in one condition.
 
     Attributes:
         losses: mean over the tokens of each, in nats.
@@ -64,10 +64,10 @@ class Outcome:
     side_effects: Mapping[str, Float[np.ndarray, " sequence"]] | None = None
 
 
-# By the name of an arm and its control.
-ByArm = dict[tuple[str, str], Outcome]
+# By the name of a condition and its control.
+ByCondition = dict[tuple[str, str], Outcome]
 
-INTACT_ARM = (INTACT, "")
+INTACT_CONDITION = (INTACT, "")
 SIDE_EFFECT = "side effect"
 # The layer of rows about the whole stream, and their site.
 EVERYWHERE, STREAM = -1, "resid_post"
@@ -75,19 +75,19 @@ _SITES = ("resid_mid", STREAM)
 
 
 def through_the_stream(
-    contest: Contest, *, context: Mapping[str, Any], description: str | None = None
+    task: InterventionTask, *, context: Mapping[str, Any], description: str | None = None
 ) -> list[dict[str, Any]]:
-    """Rows of the tidy table: what the model loses in every arm, and what can still be read.
+    """Rows of the tidy table: what the model loses in every condition, and what can still be read.
 
-    The arm stands in the column `positions`, what it is held against in `control`. The probe "loss"
-    has, in nats and paired by sequence, `nats`, `increase` over the intact model, and
-    `over_displaced` and `over_rescaled`, what that is above the increase with rows displaced as
+    The condition stands in the column `positions`, what it is held against in `control`. The probe
+    "loss" has, in nats and paired by sequence, `nats`, `increase` over the intact model, and
+    `over_size_matched` and `over_rescaled`, what that is above the increase with rows displaced as
     far, and with rests rescaled as much at random; and, as shares of what all four codes are worth
-    together, `needed`, the increase without a code, and `enough`, what that code alone gives back,
-    and what it gives back with positions shuffled.
-    The probe "side effect" has how far `norm` and `cosine` of rows moved, mean over places. Their
-    rows are of layer -1; other probes read the last block's output under the arms. `reached`, of
-    the intact model, is the share of scored tokens that are predicted where codes are taken away.
+    together, `necessity`, the increase without a code, and `sufficiency`, what that code alone
+    gives back, and what it gives back with positions shuffled. The probe "side effect" has how far
+    `norm` and `cosine` of rows moved, mean over places. Their rows are of layer -1; other probes
+    read the last block's output under the conditions. `coverage`, of the intact model, is the share
+    of scored tokens that are predicted where codes are taken away.
 
     Args:
         contest: the model, its sequences and its losses.
@@ -96,24 +96,24 @@ def through_the_stream(
 
     Raises UserError where the rows at a place cannot be fitted.
     """
-    found = {INTACT_ARM: _scored(contest, {})}
+    found = {INTACT_CONDITION: _scored(task, {})}
     rows = []
-    places, arms = stream_places(contest), list(every_arm(contest.seed))
-    for arm in tqdm(arms, description, unit="arm", disable=description is None):
-        made = fitted_in_depth(contest, arm, places)
-        found[arm.name, arm.control] = _scored(contest, made)
-        if arm.takes_code:
-            found[arm.name, DISPLACED] = _scored(contest, displaced_in_depth(contest, made))
-        if not arm.control:
-            rows += _still_readable(contest, made, {**context, "positions": arm.name})
-    for name, control, losses in first_token_arms(contest):
+    sites, conditions = stream_places(task), list(every_condition(task.seed))
+    for condition in tqdm(conditions, description, unit="condition", disable=description is None):
+        made = fitted_in_depth(task, condition, sites)
+        found[condition.name, condition.control] = _scored(task, made)
+        if condition.takes_code:
+            found[condition.name, SIZE_MATCHED] = _scored(task, size_matched_in_depth(task, made))
+        if not condition.control:
+            rows += _still_readable(task, made, {**context, "positions": condition.name})
+    for name, control, losses in first_token_conditions(task):
         found[name, control] = Outcome(losses.double().numpy())
-    return [*_rows(contest, found, {**context, "layer": EVERYWHERE, "site": STREAM}), *rows]
+    return [*_rows(task, found, {**context, "layer": EVERYWHERE, "site": STREAM}), *rows]
 
 
 def place_by_place(
-    contest: Contest,
-    statistics: Mapping[Place, CodeStatistics],
+    task: InterventionTask,
+    statistics: Mapping[Site, CodeStatistics],
     *,
     context: Mapping[str, Any],
     description: str | None = None,
@@ -125,29 +125,29 @@ def place_by_place(
     Raises UserError where the rows at a place cannot be fitted, and for a place that the model
     lacks.
     """
-    intact = _scored(contest, {})
+    intact = _scored(task, {})
     rows: list[dict[str, Any]] = []
     bar = tqdm(statistics.items(), description, unit="place", disable=description is None)
-    for place, codes in bar:
-        name, found = hook_name(place.layer, place.site), {INTACT_ARM: intact}
-        for arm in of_codes(contest.seed):
-            change = arm.make(Fit(codes))
-            found[arm.name, arm.control] = _scored(contest, {name: change})
-            if arm.takes_code:
-                assert isinstance(change, KeptCodes)
-                control = displaced(change, sizes_of(change, codes), codes, contest.seed)
-                found[arm.name, DISPLACED] = _scored(contest, {name: control})
-        rows += _rows(contest, found, {**context, "layer": place.layer, "site": place.site})
+    for site, codes in bar:
+        name, found = hook_name(site.layer, site.hook), {INTACT_CONDITION: intact}
+        for condition in of_codes(task.seed):
+            change = condition.make(Fit(codes))
+            found[condition.name, condition.control] = _scored(task, {name: change})
+            if condition.takes_code:
+                assert isinstance(change, CodeFilter)
+                control = size_matched(change, sizes_of(change, codes), codes, task.seed)
+                found[condition.name, SIZE_MATCHED] = _scored(task, {name: control})
+        rows += _rows(task, found, {**context, "layer": site.layer, "site": site.hook})
     return rows
 
 
-def stream_places(contest: Contest) -> list[Place]:
+def stream_places(task: InterventionTask) -> list[Site]:
     """The input and the stream after every attention and every block, but the last block's."""
-    sites = [(layer, site) for layer in range(contest.model.cfg.n_layers) for site in _SITES]
-    every = [Place(0, "resid_pre"), *(Place(*where) for where in sites[:-1])]
-    names = [hook_name(place.layer, place.site) for place in every]
-    firing = firing_hooks(contest.model, names, contest.split.fit[:1])
-    return [place for place, name in zip(every, names, strict=True) if name in firing]
+    sites = [(layer, site) for layer in range(task.model.cfg.n_layers) for site in _SITES]
+    every = [Site(0, "resid_pre"), *(Site(*where) for where in sites[:-1])]
+    names = [hook_name(site.layer, site.hook) for site in every]
+    firing = firing_hooks(task.model, names, task.split.fit[:1])
+    return [site for site, name in zip(every, names, strict=True) if name in firing]
 
 
 class FittedOnTheWay:
@@ -183,22 +183,26 @@ class FittedOnTheWay:
 
 
 def fitted_in_depth(
-    contest: Contest, arm: Arm, places: Sequence[Place]
+    task: InterventionTask, condition: Condition, sites: Sequence[Site]
 ) -> dict[str, FittedOnTheWay]:
-    """The arm's interventions at all of these places at once, by hook name.
+    """The condition's interventions at all of these places at once, by hook name.
 
     One forward pass over all fit sequences at once makes them: memory grows with these, but holds
     one layer at a time.
     """
-    names = [hook_name(place.layer, place.site) for place in places]
+    names = [hook_name(site.layer, site.hook) for site in sites]
     made = partial(
-        FittedOnTheWay, arm.make, contest.numbers(), sized=arm.takes_code, linear=arm.linear
+        FittedOnTheWay,
+        condition.make,
+        task.numbers(),
+        sized=condition.takes_code,
+        linear=condition.linear,
     )
-    return _made_in_depth(contest, {name: made() for name in names})
+    return _made_in_depth(task, {name: made() for name in names})
 
 
-def displaced_in_depth(
-    contest: Contest, removal: Mapping[str, FittedOnTheWay]
+def size_matched_in_depth(
+    task: InterventionTask, removal: Mapping[str, FittedOnTheWay]
 ) -> dict[str, FittedOnTheWay]:
     """Rows displaced at every place as far as a removal moved them there, all codes left in place.
 
@@ -208,34 +212,36 @@ def displaced_in_depth(
 
     def control(removed: FittedOnTheWay) -> Maker:
         made, sizes = removed.made, removed.sizes
-        assert isinstance(made, KeptCodes)
+        assert isinstance(made, CodeFilter)
         assert sizes is not None
-        return lambda fit: displaced(made, sizes, fit.codes, contest.seed)
+        return lambda fit: size_matched(made, sizes, fit.codes, task.seed)
 
-    numbers = contest.numbers()
+    numbers = task.numbers()
     made = {name: FittedOnTheWay(control(removed), numbers) for name, removed in removal.items()}
-    return _made_in_depth(contest, made)
+    return _made_in_depth(task, made)
 
 
-def _made_in_depth(contest: Contest, made: dict[str, FittedOnTheWay]) -> dict[str, FittedOnTheWay]:
-    model = contest.model
+def _made_in_depth(
+    task: InterventionTask, made: dict[str, FittedOnTheWay]
+) -> dict[str, FittedOnTheWay]:
+    model = task.model
     device = next(model.parameters()).device
     with (
         torch.no_grad(),
         one_thread_pool(),
-        intervene(model, made, contest.positions) as intervention,
+        intervene(model, made, task.positions) as intervention,
     ):
-        run_trunk(model, contest.split.fit.to(device))
+        run_trunk(model, task.split.fit.to(device))
         intervention.verify()
     return made
 
 
-def statistics_at(contest: Contest, places: Sequence[Place]) -> dict[Place, CodeStatistics]:
+def statistics_at(task: InterventionTask, sites: Sequence[Site]) -> dict[Site, CodeStatistics]:
     """What interventions at single places are made from, in one stream of the intact model."""
-    found = {place: CodeStatistics() for place in places}
-    each = {place: [statistics] for place, statistics in found.items()}
-    read = partial(feed, batch_size=contest.batch_size, positions=contest.positions)
-    read(contest.model, contest.split.fit, each, "update")
+    found = {site: CodeStatistics() for site in sites}
+    each = {site: [statistics] for site, statistics in found.items()}
+    read = partial(feed, batch_size=task.batch_size, positions=task.positions)
+    read(task.model, task.split.fit, each, "update")
     return found
 
 
@@ -255,10 +261,10 @@ class _Watched:
         return torch.cat([found[metric] for found in self._found]).double().cpu().numpy()
 
 
-def _scored(contest: Contest, made: Mapping[str, Intervention]) -> Outcome:
+def _scored(task: InterventionTask, made: Mapping[str, Intervention]) -> Outcome:
     watched = {name: _Watched(change) for name, change in made.items()}
-    with intervene(contest.model, watched, contest.positions) as intervention:
-        losses = contest.losses(contest.model, contest.split.held_out).double().numpy()
+    with intervene(task.model, watched, task.positions) as intervention:
+        losses = task.losses(task.model, task.split.held_out).double().numpy()
         intervention.verify()
     if not watched:
         return Outcome(losses)
@@ -271,65 +277,72 @@ def _scored(contest: Contest, made: Mapping[str, Intervention]) -> Outcome:
 
 
 def _still_readable(
-    contest: Contest, made: Mapping[str, Intervention], context: Mapping[str, Any]
+    task: InterventionTask, made: Mapping[str, Intervention], context: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    last = Place(contest.model.cfg.n_layers - 1, STREAM)
-    probes = {last: code_probes(contest.seed)}
-    with intervene(contest.model, made, contest.positions):
-        read = partial(feed, batch_size=contest.batch_size, positions=contest.positions)
-        read(contest.model, contest.split.fit, probes, "update")
-        read(contest.model, contest.split.held_out, probes, "evaluate")
+    last = Site(task.model.cfg.n_layers - 1, STREAM)
+    probes = {last: code_probes(task.seed)}
+    with intervene(task.model, made, task.positions):
+        read = partial(feed, batch_size=task.batch_size, positions=task.positions)
+        read(task.model, task.split.fit, probes, "update")
+        read(task.model, task.split.held_out, probes, "evaluate")
     return reading_of(probes, dict(context)).rows
 
 
-def _rows(contest: Contest, found: ByArm, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    losses = SequenceBootstrap(seed=contest.seed)
+def _rows(
+    task: InterventionTask, found: ByCondition, context: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    losses = SequenceBootstrap(seed=task.seed)
     losses.update(np.stack([outcome.losses for outcome in found.values()], axis=1))
-    column = {arm: number for number, arm in enumerate(found)}
+    column = {condition: number for number, condition in enumerate(found)}
 
-    def row(arm: tuple[str, str], score: Score, probe: str = LOSS) -> dict[str, Any]:
-        name, control = arm
+    def row(condition: tuple[str, str], score: Score, probe: str = LOSS) -> dict[str, Any]:
+        name, control = condition
         own = {"positions": name, "control": control, "probe": probe}
         return {**context, **vars(score), **own}
 
-    def lost(arm: tuple[str, str], metric: str, of: ArrayFunction) -> dict[str, Any]:
-        return row(arm, losses.score(metric, of, chance=0.0))
+    def lost(condition: tuple[str, str], metric: str, of: ArrayFunction) -> dict[str, Any]:
+        return row(condition, losses.score(metric, of, chance=0.0))
 
-    yield row(INTACT_ARM, _exactly("reached", contest.reached, len(found[INTACT_ARM].losses)))
-    for arm, number in column.items():
-        yield row(arm, losses.score("nats", _less(number), chance=contest.chance))
-        if arm == INTACT_ARM:
+    yield row(
+        INTACT_CONDITION, _exactly("coverage", task.coverage, len(found[INTACT_CONDITION].losses))
+    )
+    for condition, number in column.items():
+        yield row(condition, losses.score("nats", _less(number), chance=task.chance))
+        if condition == INTACT_CONDITION:
             continue
-        yield lost(arm, "increase", _less(number, column[INTACT_ARM]))
-        name, control = arm
-        for other, metric in ((DISPLACED, "over_displaced"), (RANDOM_RESCALING, "over_rescaled")):
+        yield lost(condition, "increase", _less(number, column[INTACT_CONDITION]))
+        name, control = condition
+        for other, metric in (
+            (SIZE_MATCHED, "over_size_matched"),
+            (RANDOM_RESCALING, "over_rescaled"),
+        ):
             if not control and (name, other) in column:
-                yield lost(arm, metric, _less(number, column[name, other]))
-        for score in _moved(contest, found[arm]):
-            yield row(arm, score, SIDE_EFFECT)
-    worth = _less(column[NONE_KEPT, ""], column[INTACT_ARM])
-    if losses.interval_of(worth)[0] <= 0:
+                yield lost(condition, metric, _less(number, column[name, other]))
+        for score in _moved(task, found[condition]):
+            yield row(condition, score, SIDE_EFFECT)
+    total_effect = _less(column[NONE_KEPT, ""], column[INTACT_CONDITION])
+    if losses.interval_of(total_effect)[0] <= 0:
         return  # a share of what may be nothing
     for code in CODES:
         taken, alone = (without(code), ""), (only(code), "")
-        needed = _less(column[taken], column[INTACT_ARM])
+        necessity = _less(column[taken], column[INTACT_CONDITION])
         regained = _less(column[NONE_KEPT, ""], column[alone])
-        yield lost(taken, "needed", _share(needed, worth))
-        yield lost(alone, "enough", _share(regained, worth))
+        yield lost(taken, "necessity", _share(necessity, total_effect))
+        yield lost(alone, "sufficiency", _share(regained, total_effect))
         if (elsewhere := (only(code), SHUFFLED)) in column:
             regained = _less(column[NONE_KEPT, ""], column[elsewhere])
-            yield lost(elsewhere, "enough", _share(regained, worth))
+            yield lost(elsewhere, "sufficiency", _share(regained, total_effect))
 
 
 def _exactly(metric: str, value: float, n: int) -> Score:
     return Score(metric, value, value, value, math.nan, n)
 
 
-def _moved(contest: Contest, outcome: Outcome) -> Iterator[Score]:
-    """The side effects of an arm, mean over sequences."""
+def _moved(task: InterventionTask, outcome: Outcome) -> Iterator[Score]:
+    """The side effects of a condition, mean over sequences."""
     if outcome.side_effects is None:
         return
-    bootstrap = SequenceBootstrap(seed=contest.seed)
+    bootstrap = SequenceBootstrap(seed=task.seed)
     bootstrap.update(np.stack([*outcome.side_effects.values()], axis=1))
     for number, metric in enumerate(outcome.side_effects):
         yield bootstrap.score(metric, _less(number), chance=0.0)

@@ -1,4 +1,4 @@
-"""The arms of the tournament: which position codes are kept, and what each is held against."""
+"""The conditions of code ablation: which position codes are kept, and what each is held against."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from probes.codes.controls import RescalingDealt, random_subspace
+from probes.codes.controls import PermutedRescaling, random_subspace
 from probes.codes.directions import (
     Leace,
     ScaledDirections,
@@ -15,7 +15,7 @@ from probes.codes.directions import (
     project_out,
     scale_channel,
 )
-from probes.codes.filter import KeptCodes
+from probes.codes.filter import CodeFilter
 from probes.codes.statistics import CODES, CodeStatistics, Intervention
 from probes.regression import LinearProbe
 from probes.scores import SHUFFLED
@@ -23,7 +23,11 @@ from probes.scores import SHUFFLED
 # Of what the positional vectors vary by, the share that the projected subspace holds.
 _SUBSPACE_SHARE = 0.95
 
-DISPLACED, RANDOM_SUBSPACE, RANDOM_RESCALING = "displaced", "random subspace", "random rescaling"
+SIZE_MATCHED, RANDOM_SUBSPACE, RANDOM_RESCALING = (
+    "size-matched",
+    "random subspace",
+    "random rescaling",
+)
 NONE_KEPT = "without all four codes"
 
 
@@ -44,14 +48,14 @@ Maker = Callable[[Fit], Intervention]
 
 
 @dataclass(frozen=True)
-class Arm:
+class Condition:
     """One way to run the model.
 
     Attributes:
         name: what is taken away, or alone kept.
         control: "" for the intervention itself, else what it is held against.
         make: the intervention at a place.
-        takes_code: whether it takes one code away, and is also held against rows displaced as far.
+        takes_code: whether it takes one code away, and is also held against size-matched control.
         linear: whether `make` needs a fit's linear probe.
     """
 
@@ -63,57 +67,57 @@ class Arm:
 
 
 def without(code: str) -> str:
-    """The name of the arm in which this code is taken away."""
+    """The name of the condition in which this code is taken away."""
     return f"without {code}"
 
 
 def only(code: str) -> str:
-    """The name of the arm in which, of the four codes, this one alone is kept."""
+    """The name of the condition in which, of the four codes, this one alone is kept."""
     return f"only {code}"
 
 
-def of_codes(seed: int) -> Iterator[Arm]:
+def of_codes(seed: int) -> Iterator[Condition]:
     """Each code taken away, as much random rescaling, each code alone, and none at all."""
     for code in CODES:
         kept = tuple(other for other in CODES if other != code)
         make = partial(_kept, codes=kept)
-        yield Arm(without(code), "", make, takes_code=True)
-        yield Arm(without(code), RANDOM_RESCALING, partial(_rescaled, codes=kept, seed=seed))
-        yield Arm(only(code), "", partial(_kept, codes=(code,)))
-    yield Arm(NONE_KEPT, "", partial(_kept, codes=()))
+        yield Condition(without(code), "", make, takes_code=True)
+        yield Condition(without(code), RANDOM_RESCALING, partial(_rescaled, codes=kept, seed=seed))
+        yield Condition(only(code), "", partial(_kept, codes=(code,)))
+    yield Condition(NONE_KEPT, "", partial(_kept, codes=()))
 
 
-def every_arm(seed: int) -> Iterator[Arm]:
+def every_condition(seed: int) -> Iterator[Condition]:
     """Those of the codes, each alone at shuffled positions too, and the literature's own ways with
     controls of their own."""
     yield from of_codes(seed)
     for code in CODES:
         generator = torch.Generator().manual_seed(seed)
         elsewhere = partial(_kept_elsewhere, codes=(code,), generator=generator)
-        yield Arm(only(code), SHUFFLED, elsewhere)
+        yield Condition(only(code), SHUFFLED, elsewhere)
     for name, project, linear in (
         ("counting, by LEACE", _leace, True),
         ("the positional subspace", _subspace, False),
         ("half of the positional channel", _channel, False),
     ):
-        yield Arm(without(name), "", project, linear=linear)
+        yield Condition(without(name), "", project, linear=linear)
         control = partial(_random_subspace, project=project, seed=seed)
-        yield Arm(without(name), RANDOM_SUBSPACE, control, linear=linear)
+        yield Condition(without(name), RANDOM_SUBSPACE, control, linear=linear)
 
 
-def _kept(fit: Fit, codes: tuple[str, ...]) -> KeptCodes:
+def _kept(fit: Fit, codes: tuple[str, ...]) -> CodeFilter:
     return fit.codes.kept(codes)
 
 
-def _kept_elsewhere(fit: Fit, codes: tuple[str, ...], generator: torch.Generator) -> KeptCodes:
+def _kept_elsewhere(fit: Fit, codes: tuple[str, ...], generator: torch.Generator) -> CodeFilter:
     """Kept with positions shuffled, anew at each place: the stream carries what was dealt out
     below, and one order over and over brings some positions back to their own."""
     n = len(fit.codes.positional_vectors())
-    return fit.codes.kept(codes, dealt=torch.randperm(n, generator=generator))
+    return fit.codes.kept(codes, permuted=torch.randperm(n, generator=generator))
 
 
-def _rescaled(fit: Fit, codes: tuple[str, ...], seed: int) -> RescalingDealt:
-    return RescalingDealt(fit.codes.kept(codes), seed)
+def _rescaled(fit: Fit, codes: tuple[str, ...], seed: int) -> PermutedRescaling:
+    return PermutedRescaling(fit.codes.kept(codes), seed)
 
 
 def _leace(fit: Fit) -> Leace:

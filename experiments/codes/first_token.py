@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.codes.task import Contest
+from experiments.codes.task import InterventionTask
 from nope_interp.interventions.intervene import (
     freeze_first_attention,
     layer_with_idle_patterns,
@@ -24,8 +24,9 @@ ANY_TOKEN = "any token in place of the begin token"
 ONE_TOKEN = "one token in place of the begin token"
 
 
-def first_token_arms(contest: Contest) -> Iterator[tuple[str, str, Tensor]]:
-    """Names of the arms, what they are held against, and what the model then loses [sequence].
+def first_token_conditions(task: InterventionTask) -> Iterator[tuple[str, str, Tensor]]:
+    """Names of the conditions, what they are held against, and what the model then loses
+    [sequence].
 
     Every head's attention to the first token is brought to its mean over the fit sequences and all
     positions, held against its mean at each position: both take away what it tells of content, and
@@ -33,19 +34,19 @@ def first_token_arms(contest: Contest) -> Iterator[tuple[str, str, Tensor]]:
     them.
 
     Where sequences have a begin token, random tokens of the fit sequences stand in its place; and,
-    in an arm of its own, one and the same: that would count as well for weights that did not know
-    the begin token.
+    in a condition of its own, one and the same: that would count as well for weights that did not
+    know the begin token.
     """
-    model, fit, tokens = contest.model, contest.split.fit, contest.split.held_out
+    model, fit, tokens = task.model, task.split.fit, task.split.held_out
     if layer_with_idle_patterns(model) is None:
-        shares = mean_first_attention(model, fit, batch_size=contest.batch_size)
+        shares = mean_first_attention(model, fit, batch_size=task.batch_size)
         for control, frozen_to in (("", without_position(shares)), (AT_EACH_POSITION, shares)):
             with freeze_first_attention(model, frozen_to) as frozen:
-                yield FROZEN, control, contest.losses(model, tokens)
+                yield FROZEN, control, task.losses(model, tokens)
                 frozen.verify()
-    if contest.begin_token:
-        yield ANY_TOKEN, "", contest.losses(model, _with_first(tokens, _drawn(contest)))
-        yield ONE_TOKEN, "", contest.losses(model, _with_first(tokens, _commonest(fit[:, 1:])))
+    if task.begin_token:
+        yield ANY_TOKEN, "", task.losses(model, _with_first(tokens, _drawn(task)))
+        yield ONE_TOKEN, "", task.losses(model, _with_first(tokens, _commonest(fit[:, 1:])))
 
 
 def _with_first(tokens: Int[Tensor, "sequence pos"], first: Tensor) -> Tensor:
@@ -54,10 +55,10 @@ def _with_first(tokens: Int[Tensor, "sequence pos"], first: Tensor) -> Tensor:
     return changed
 
 
-def _drawn(contest: Contest) -> Int[Tensor, " sequence"]:
-    others = contest.split.fit[:, 1:].flatten()
-    generator = torch.Generator().manual_seed(contest.seed)
-    return others[torch.randint(len(others), (len(contest.split.held_out),), generator=generator)]
+def _drawn(task: InterventionTask) -> Int[Tensor, " sequence"]:
+    others = task.split.fit[:, 1:].flatten()
+    generator = torch.Generator().manual_seed(task.seed)
+    return others[torch.randint(len(others), (len(task.split.held_out),), generator=generator)]
 
 
 def _commonest(tokens: Int[Tensor, "sequence pos"]) -> Int[Tensor, ""]:

@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.codes.ablation import STREAM
-from experiments.codes.task import Contest
-from experiments.probing.measure import ALL_BUT_FIRST, Place
+from experiments.codes.task import InterventionTask
+from experiments.probing.measure import ALL_BUT_FIRST, Site
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
@@ -37,11 +37,11 @@ MIXED = "mixed"
 _SITES = ("resid_pre", "resid_mid", STREAM)
 
 # Takes a place and what the layers behind it wrote, [batch pos d_model].
-Listener = Callable[[Place, Tensor], None]
+Listener = Callable[[Site, Tensor], None]
 
 
 def shift_rows(
-    contest: Contest, statistics: Mapping[Place, CodeStatistics], *, context: Mapping[str, Any]
+    task: InterventionTask, statistics: Mapping[Site, CodeStatistics], *, context: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows of the tidy table: the share of the shift that the position read behind it follows.
 
@@ -54,78 +54,76 @@ def shift_rows(
     than three times the offset, where codes are not taken away at all positions, for a model whose
     stream is no sum of what its layers write, nor where the reading itself hardly moves.
     """
-    if contest.split.fit.shape[1] < 3 * OFFSET or not contest.whole:
+    if task.split.fit.shape[1] < 3 * OFFSET or not task.whole:
         return []
-    if not _sums(contest.model):
+    if not _sums(task.model):
         return []
-    last = _last(contest)
-    readers = {
-        place: LinearProbe() for place in statistics if place.site in _SITES and place != last
-    }
+    last = _last(task)
+    readers = {site: LinearProbe() for site in statistics if site.hook in _SITES and site != last}
 
-    def fit(place: Place, rows: Tensor) -> None:
-        readers[place].update(rows, contest.numbers())
+    def fit(site: Site, rows: Tensor) -> None:
+        readers[site].update(rows, task.numbers())
 
-    _written_behind(contest, contest.split.fit, readers, fit)
-    intact = _read(contest, readers, {})
+    _written_behind(task, task.split.fit, readers, fit)
+    intact = _read(task, readers, {})
     found = []
-    for place, reader in readers.items():
-        own = intact[place][:, OFFSET:] - intact[place][:, :-OFFSET]
+    for site, reader in readers.items():
+        own = intact[site][:, OFFSET:] - intact[site][:, :-OFFSET]
         if own.mean() < _LEAST * OFFSET:
             continue
-        codes = statistics[place]
+        codes = statistics[site]
         swap = swap_vectors(codes, OFFSET)
         mixing = OtherContent(sizes_of(swap, codes), codes)
         interventions: dict[str, Intervention] = {"": swap, MIXED: mixing}
         for control, change in interventions.items():
-            changes = {hook_name(place.layer, place.site): change}
-            moved = _read(contest, {place: reader}, changes)[place] - intact[place]
+            changes = {hook_name(site.layer, site.hook): change}
+            moved = _read(task, {site: reader}, changes)[site] - intact[site]
             pair = np.stack([moved[:, :-OFFSET].mean(axis=1), own.mean(axis=1)], axis=1)
-            bootstrap = SequenceBootstrap(seed=contest.seed).update(pair)
+            bootstrap = SequenceBootstrap(seed=task.seed).update(pair)
             score = bootstrap.score("followed", lambda m: m[..., 0] / m[..., 1], chance=0.0)
-            where = {"layer": place.layer, "site": place.site, "positions": ARM, "probe": PROBE}
+            where = {"layer": site.layer, "site": site.hook, "positions": ARM, "probe": PROBE}
             found.append({**context, **where, **vars(score), "control": control})
     return found
 
 
 def _read(
-    contest: Contest, readers: Mapping[Place, LinearProbe], changes: Mapping[str, Intervention]
-) -> dict[Place, Float[np.ndarray, "sequence pos"]]:
+    task: InterventionTask, readers: Mapping[Site, LinearProbe], changes: Mapping[str, Intervention]
+) -> dict[Site, Float[np.ndarray, "sequence pos"]]:
     """The position that is read, for each place, from what is written behind it."""
-    found: dict[Place, list[np.ndarray]] = {place: [] for place in readers}
+    found: dict[Site, list[np.ndarray]] = {site: [] for site in readers}
 
-    def read(place: Place, rows: Tensor) -> None:
-        if not readers[place].n_held_out:  # the first look solves the fit
-            readers[place].evaluate(rows, contest.numbers())
-        found[place].append(readers[place].predict(rows))
+    def read(site: Site, rows: Tensor) -> None:
+        if not readers[site].n_held_out:  # the first look solves the fit
+            readers[site].evaluate(rows, task.numbers())
+        found[site].append(readers[site].predict(rows))
 
-    with intervene(contest.model, changes, ALL_BUT_FIRST):
-        _written_behind(contest, contest.split.held_out, readers, read)
-    return {place: np.concatenate(parts) for place, parts in found.items()}
+    with intervene(task.model, changes, ALL_BUT_FIRST):
+        _written_behind(task, task.split.held_out, readers, read)
+    return {site: np.concatenate(parts) for site, parts in found.items()}
 
 
 def _written_behind(
-    contest: Contest,
+    task: InterventionTask,
     tokens: Int[Tensor, "sequence pos"],
-    places: Iterable[Place],
+    sites: Iterable[Site],
     listener: Listener,
 ) -> None:
     """Lets the listener see, for each place, the last block's output less the stream there."""
-    at_place: dict[Place, Tensor] = {}
+    at_place: dict[Site, Tensor] = {}
 
-    def keep(activations: Tensor, place: Place) -> None:
-        at_place[place] = activations[:, ALL_BUT_FIRST].clone()
+    def keep(activations: Tensor, site: Site) -> None:
+        at_place[site] = activations[:, ALL_BUT_FIRST].clone()
 
     def subtract(activations: Tensor) -> None:
-        for place, before in at_place.items():
-            listener(place, activations[:, ALL_BUT_FIRST] - before)
+        for site, before in at_place.items():
+            listener(site, activations[:, ALL_BUT_FIRST] - before)
 
-    last = _last(contest)
+    last = _last(task)
     listeners: dict[str, Callable[[Tensor], None]] = {
-        hook_name(p.layer, p.site): partial(keep, place=p) for p in places
+        hook_name(p.layer, p.hook): partial(keep, site=p) for p in sites
     }
-    listeners[hook_name(last.layer, last.site)] = subtract
-    stream(contest.model, tokens, listeners, batch_size=contest.batch_size)
+    listeners[hook_name(last.layer, last.hook)] = subtract
+    stream(task.model, tokens, listeners, batch_size=task.batch_size)
 
 
 def _sums(model: Any) -> bool:
@@ -135,5 +133,5 @@ def _sums(model: Any) -> bool:
     return True
 
 
-def _last(contest: Contest) -> Place:
-    return Place(contest.model.cfg.n_layers - 1, STREAM)
+def _last(task: InterventionTask) -> Site:
+    return Site(task.model.cfg.n_layers - 1, STREAM)

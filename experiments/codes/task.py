@@ -13,7 +13,7 @@ from torch import Tensor
 
 from experiments.comparison.config import CompareConfig
 from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Split
-from experiments.variants.variants import Subject
+from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.interventions.intervene import Where
 from nope_interp.models.losses import answer_losses, sequence_losses, unigram_losses
@@ -27,7 +27,7 @@ Losses = Callable[[Any, Tensor], Float[Tensor, " sequence"]]
 
 
 @dataclass(frozen=True)
-class Contest:
+class InterventionTask:
     """What a tournament is held on.
 
     Attributes:
@@ -52,7 +52,7 @@ class Contest:
     batch_size: int = 32
     begin_token: bool = False
     positions: Where = field(default_factory=lambda: ALL_BUT_FIRST)
-    reached: float = 1.0
+    coverage: float = 1.0
 
     @property
     def whole(self) -> bool:
@@ -71,7 +71,7 @@ def check_enough_to_fit(config: CompareConfig, d_model: int, positions: int) -> 
     than directions for LEACE.
     """
     least = max(1 + math.ceil(positions / d_model), math.ceil((d_model + 2) / positions))
-    if config.tournament != "no" and config.n_fit < least:
+    if config.code_ablation != "no" and config.n_fit < least:
         raise UserError(
             f"{config.n_fit} sequences to fit on are too few to take codes away from {positions} "
             f"positions of width {d_model}: give {least} at least, better ten times that, or read "
@@ -79,7 +79,7 @@ def check_enough_to_fit(config: CompareConfig, d_model: int, positions: int) -> 
         )
 
 
-def contest_of(config: CompareConfig, subject: Subject) -> Contest:
+def intervention_task_of(config: CompareConfig, variant: ModelVariant) -> InterventionTask:
     """The model on the source that it was made for.
 
     Text of pretrained models starts with their begin token, where they have one: without what they
@@ -89,28 +89,28 @@ def contest_of(config: CompareConfig, subject: Subject) -> Contest:
 
     Raises UserError for too few sequences to fit on.
     """
-    d_model = subject.model.cfg.d_model
+    d_model = variant.model.cfg.d_model
     check_enough_to_fit(config, d_model, config.seq_len - FIRST_POSITION)
-    source = subject.sources[0]
+    source = variant.sources[0]
     if isinstance(source, ExampleSource):
-        return _of_answers(config, subject, source.task)
-    begin_token = subject.variant == "pretrained" and source.begin_id is not None
+        return _of_answers(config, variant, source.task)
+    begin_token = variant.kind == "pretrained" and source.begin_id is not None
     drawn = partial(
         source.sequences, seq_len=config.seq_len, begin_token=begin_token, seed=config.seed
     )
     split = Split(drawn(config.n_fit, split="fit"), drawn(config.n_held_out, split="held_out"))
-    return Contest(
-        subject.model,
+    return InterventionTask(
+        variant.model,
         split,
         partial(sequence_losses, batch_size=config.batch_size),
-        float(unigram_losses(split.fit, split.held_out, subject.model.cfg.d_vocab).mean()),
+        float(unigram_losses(split.fit, split.held_out, variant.model.cfg.d_vocab).mean()),
         config.seed,
         config.batch_size,
         begin_token,
     )
 
 
-def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Contest:
+def _of_answers(config: CompareConfig, variant: ModelVariant, task: AnswerTask) -> InterventionTask:
     length = max(task.fitting_lengths(config.seq_len), default=min(task.training_lengths))
     seed, lengths = config.seed, [length]
     fit = dataset(task, config.n_fit, split="train", seed=seed, lengths=lengths)[length]
@@ -135,9 +135,9 @@ def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Co
             f"examples of {task.name} with length {length} have answers that all examples share: "
             "give longer ones (--lengths), or read the model only, with uses = 'no'."
         )
-    check_enough_to_fit(config, subject.model.cfg.d_model, len(positions))
-    return Contest(
-        subject.model,
+    check_enough_to_fit(config, variant.model.cfg.d_model, len(positions))
+    return InterventionTask(
+        variant.model,
         Split(seen, scored),
         partial(answer_losses, answer=asked, batch_size=config.batch_size),
         _best_guess(seen, answers, scored, asked, task.d_vocab),
@@ -145,7 +145,7 @@ def _of_answers(config: CompareConfig, subject: Subject, task: AnswerTask) -> Co
         config.batch_size,
         begin_token=True,
         positions=positions,
-        reached=float((asked[:, 1:] & differs[:-1]).sum() / asked.sum()),
+        coverage=float((asked[:, 1:] & differs[:-1]).sum() / asked.sum()),
     )
 
 

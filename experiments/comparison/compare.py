@@ -21,11 +21,11 @@ from torch import Tensor
 
 from experiments.codes.ablation import place_by_place, statistics_at, through_the_stream
 from experiments.codes.shift import shift_rows
-from experiments.codes.task import Contest, check_enough_to_fit, contest_of
+from experiments.codes.task import InterventionTask, check_enough_to_fit, intervention_task_of
 from experiments.comparison.config import CompareConfig
 from experiments.emergence.history import history_rows
 from experiments.probing.example import LONGEST, example_arrays, example_of, example_strings
-from experiments.probing.measure import FIRST_POSITION, Place, Split, measure, places
+from experiments.probing.measure import FIRST_POSITION, Site, Split, measure, sites
 from experiments.probing.shards import Shards, check_shards, measure_in_shards, note_on, opened
 from experiments.report.data import ReportData
 from experiments.results.measurements import (
@@ -40,7 +40,7 @@ from experiments.results.readability import Verdict, headline, verdicts
 from experiments.results.usage import UseVerdict, use_verdicts
 from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
-from experiments.variants.variants import Subject, subjects
+from experiments.variants.variants import ModelVariant, model_variants
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.models.transformer import HookedTransformer
@@ -139,7 +139,7 @@ def compare(
         raise UserError("shards read models as they are: leave the shards or the ablation out.")
     _check_ablation(config)
     if config.model is None:
-        places(config.transformer.n_layers, config.sites, config.layers)  # refuses others
+        sites(config.transformer.n_layers, config.sites, config.layers)  # refuses others
         check_enough_to_fit(config, config.transformer.d_model, config.seq_len - FIRST_POSITION)
     check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
     run = RunFolder.of(Path(out), config).begin(config)
@@ -160,18 +160,18 @@ def _run(
 ) -> None:
     began = time.monotonic()
     facts: dict[str, Any] = {"notes": [*note_on(workers)]}
-    if config.tournament != "no" and config.task != "text":
+    if config.code_ablation != "no" and config.task != "text":
         facts["notes"].append(_FRAME)
-    for subject in subjects(config, run, device, show_progress):
-        facts["model"], facts["positions"] = subject.name, subject.positions
-        facts["n_layers"] = subject.n_layers
-        facts["notes"] += subject.notes
-        with _ablated(subject.model, config) as ablation:
+    for variant in model_variants(config, run, device, show_progress):
+        facts["model"], facts["positions"] = variant.name, variant.positions
+        facts["n_layers"] = variant.n_layers
+        facts["notes"] += variant.notes
+        with _ablated(variant.model, config) as ablation:
             if ablation is not None:
                 facts["model"] += f", {ablation.name}"
                 facts["positions"] = ablation.name
                 facts["notes"] += ablation.caveats(config.seq_len)
-            facts["example_tokens"] = _read(config, run, subject, show_progress, workers)
+            facts["example_tokens"] = _read(config, run, variant, show_progress, workers)
             if ablation is not None:
                 ablation.verify()
     _gather(run)
@@ -196,29 +196,29 @@ def _ablated(model: Any, config: CompareConfig) -> AbstractContextManager[Positi
 def _read(
     config: CompareConfig,
     run: RunFolder,
-    subject: Subject,
+    variant: ModelVariant,
     show_progress: bool,
     workers: Shards | None,
 ) -> list[str]:
     """Measure one subject in all its cells; the tokens of the example, as strings."""
-    cells = list(_cells(subject))
+    cells = list(_cells(variant))
     example = _example(config, cells[0])
     # An untrained twin uses nothing, and what an unmasked one loses says nothing.
-    contested = config.tournament != "no" and subject.variant in ("trained", "pretrained")
-    contest = contest_of(config, subject) if contested else None
-    statistics: dict[Place, CodeStatistics] = {}
-    if contest is not None and config.tournament == "places" and workers is None:
-        where = places(subject.n_layers, config.sites, config.layers)
-        statistics = {place: CodeStatistics() for place in where}
+    contested = config.code_ablation != "no" and variant.kind in ("trained", "pretrained")
+    task = intervention_task_of(config, variant) if contested else None
+    statistics: dict[Site, CodeStatistics] = {}
+    if task is not None and config.code_ablation == "sites" and workers is None:
+        where = sites(variant.n_layers, config.sites, config.layers)
+        statistics = {site: CodeStatistics() for site in where}
     for cell in cells:
         drawn = example if cell is cells[0] else None
-        also_fitted = statistics if _streams_the_fit_of(contest, config, cell) else {}
-        _measure_cell(config, run, subject, cell, drawn, also_fitted, show_progress, workers)
-    if contest is not None:
-        _hold_tournament(config, run, subject, contest, statistics, show_progress)
-    if config.history and subject.variant == "trained":
-        _read_history(config, run, subject, show_progress)
-    return example_strings(subject, example)
+        also_fitted = statistics if _streams_the_fit_of(task, config, cell) else {}
+        _measure_cell(config, run, variant, cell, drawn, also_fitted, show_progress, workers)
+    if task is not None:
+        _ablate_codes(config, run, variant, task, statistics, show_progress)
+    if config.history and variant.kind == "trained":
+        _read_history(config, run, variant, show_progress)
+    return example_strings(variant, example)
 
 
 @dataclass(frozen=True)
@@ -230,18 +230,18 @@ class _Cell:
         return f"{variant}/{self.source.name}/{'begin' if self.begin_token else 'nobegin'}"
 
 
-def _cells(subject: Subject) -> Iterator[_Cell]:
-    for source in subject.sources:
+def _cells(variant: ModelVariant) -> Iterator[_Cell]:
+    for source in variant.sources:
         yield _Cell(source, begin_token=False)
         if source.begin_id is not None:
             yield _Cell(source, begin_token=True)
 
 
-def _streams_the_fit_of(contest: Contest | None, config: CompareConfig, cell: _Cell) -> bool:
+def _streams_the_fit_of(task: InterventionTask | None, config: CompareConfig, cell: _Cell) -> bool:
     """Whether the stream of a cell's sequences to fit probes on can also fit interventions."""
-    if contest is None or not contest.whole:
+    if task is None or not task.whole:
         return False
-    return torch.equal(_split(config, cell).fit, contest.split.fit)
+    return torch.equal(_split(config, cell).fit, task.split.fit)
 
 
 def _split(config: CompareConfig, cell: _Cell) -> Split:
@@ -255,34 +255,34 @@ def _split(config: CompareConfig, cell: _Cell) -> Split:
 def _measure_cell(
     config: CompareConfig,
     run: RunFolder,
-    subject: Subject,
+    variant: ModelVariant,
     cell: _Cell,
     example: Tensor | None,
-    also_fitted: Mapping[Place, CodeStatistics],
+    also_fitted: Mapping[Site, CodeStatistics],
     show_progress: bool,
     workers: Shards | None,
 ) -> None:
-    key = cell.key(subject.variant)
+    key = cell.key(variant.kind)
     stem = key.replace("/", "-")
     table_path, arrays_path = run.cells / f"{stem}.parquet", run.cells / f"{stem}.safetensors"
     if _whole(table_path, arrays_path):
         return
     context = {
         "experiment": config.experiment,
-        "model": subject.name,
-        "variant": subject.variant,
+        "model": variant.name,
+        "variant": variant.kind,
         "positions": "intact",
         "tokens": cell.source.name,
         "begin_token": cell.begin_token,
         "seed": config.seed,
     }
     if workers is None:
-        read = partial(measure, subject.model, also_fitted=also_fitted)
+        read = partial(measure, variant.model, also_fitted=also_fitted)
     else:
-        read = partial(measure_in_shards, workers, subject.recipe)
+        read = partial(measure_in_shards, workers, variant.spec)
     reading = read(
         _split(config, cell),
-        places(subject.n_layers, config.sites, config.layers),
+        sites(variant.n_layers, config.sites, config.layers),
         context=context,
         seed=config.seed,
         batch_size=config.batch_size,
@@ -290,18 +290,18 @@ def _measure_cell(
     )
     arrays = {f"{key}/{name}": array for name, array in reading.arrays.items()}
     if example is not None:
-        arrays |= example_arrays(subject, reading, example)
+        arrays |= example_arrays(variant, reading, example)
     write_arrays(arrays, arrays_path)
     # Written last: a cell with a table is whole.
     write_table(table(reading.rows), table_path)
 
 
-def _hold_tournament(
+def _ablate_codes(
     config: CompareConfig,
     run: RunFolder,
-    subject: Subject,
-    contest: Contest,
-    statistics: Mapping[Place, CodeStatistics],
+    variant: ModelVariant,
+    task: InterventionTask,
+    statistics: Mapping[Site, CodeStatistics],
     show_progress: bool,
 ) -> None:
     table_path, arrays_path = run.cells / "uses.parquet", run.cells / "uses.safetensors"
@@ -309,35 +309,35 @@ def _hold_tournament(
         return
     context = {
         "experiment": config.experiment,
-        "model": subject.name,
-        "variant": subject.variant,
-        "tokens": subject.sources[0].name,
-        "begin_token": contest.begin_token,
+        "model": variant.name,
+        "variant": variant.kind,
+        "tokens": variant.sources[0].name,
+        "begin_token": task.begin_token,
         "seed": config.seed,
     }
-    label = f"{subject.variant}, codes taken away" if show_progress else None
-    rows = through_the_stream(contest, context=context, description=label)
-    if config.tournament == "places":
-        where = places(subject.n_layers, config.sites, config.layers)
+    label = f"{variant.kind}, codes taken away" if show_progress else None
+    rows = through_the_stream(task, context=context, description=label)
+    if config.code_ablation == "sites":
+        where = sites(variant.n_layers, config.sites, config.layers)
         # Empty where the cell that was to fill them was read before.
         if not statistics or not all(of_place.n_fitted for of_place in statistics.values()):
-            statistics = statistics_at(contest, where)
+            statistics = statistics_at(task, where)
         rows += place_by_place(
-            contest, statistics, context=context, description=label and f"{label} place by place"
+            task, statistics, context=context, description=label and f"{label} place by place"
         )
-        rows += shift_rows(contest, statistics, context=context)
+        rows += shift_rows(task, statistics, context=context)
     write_arrays({}, arrays_path)
     write_table(table(rows), table_path)
 
 
 def _read_history(
-    config: CompareConfig, run: RunFolder, subject: Subject, show_progress: bool
+    config: CompareConfig, run: RunFolder, variant: ModelVariant, show_progress: bool
 ) -> None:
     table_path, arrays_path = run.cells / "history.parquet", run.cells / "history.safetensors"
     if _whole(table_path, arrays_path):
         return
-    label = f"{subject.variant}, history" if show_progress else None
-    rows = table(history_rows(config, run, subject, description=label))
+    label = f"{variant.kind}, history" if show_progress else None
+    rows = table(history_rows(config, run, variant, description=label))
     write_arrays({}, arrays_path)
     write_table(rows, table_path)
 

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import ClassVar, no_type_check
 
-from experiments.variants.config import SubjectConfig
+from experiments.variants.config import ExperimentConfig
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.sites import check_site
 
-USES = ("no", "stream", "places")
+USES = ("no", "stream", "sites")
 
 
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
-class CompareConfig(SubjectConfig):
+class CompareConfig(ExperimentConfig):
     """Which model is read, where, and on how much.
 
     Attributes, beside those of `SubjectConfig`:
@@ -24,14 +24,14 @@ class CompareConfig(SubjectConfig):
         ablate: positions to take away from the model and its twins before anything is read, as
             `ablate_positions` takes them: "all", "rotary:none", ...
         uses: whether position codes are taken away, to see which the model uses: "no", "stream"
-            (through the whole stream) or "places" (also place by place); None takes the latter for
+            (through the whole stream) or "sites" (also site by site); None takes the latter for
             models of ours and "stream" for pretrained ones, whose every forward pass is long.
         history: whether the model is kept as it was after 0, 1, 2, 4, 8, ... steps of its training,
             and read at each of these, too.
     """
 
     experiment: ClassVar[str] = "compare"
-    least: ClassVar[dict[str, int]] = {**SubjectConfig.least, "n_fit": 8, "n_held_out": 8}
+    least: ClassVar[dict[str, int]] = {**ExperimentConfig.least, "n_fit": 8, "n_held_out": 8}
 
     layers: tuple[int, ...] | None = None
     sites: tuple[str, ...] = ("resid_post", "attn_out")
@@ -63,12 +63,12 @@ class CompareConfig(SubjectConfig):
             )
 
     @property
-    def tournament(self) -> str:
+    def code_ablation(self) -> str:
         """One of `USES`. Without twins a model is read only."""
         if not self.twins:
             return "no"
         own = self.model is None or self.model.endswith(".safetensors")
-        return self.uses or ("places" if own else "stream")
+        return self.uses or ("sites" if own else "stream")
 
     def run_name(self) -> str:
         """The readable half of the run folder's name."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, no_type_check
 
 from experiments.comparison.config import CompareConfig
-from experiments.variants.config import SubjectConfig
+from experiments.variants.config import ExperimentConfig
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
@@ -20,7 +20,7 @@ def _short_training() -> TrainingConfig:
 
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
-class EmergenceConfig(SubjectConfig):
+class EmergenceConfig(ExperimentConfig):
     """Which training is watched, and how often it is run.
 
     Attributes, beside those of `SubjectConfig`:
@@ -29,7 +29,7 @@ class EmergenceConfig(SubjectConfig):
 
     experiment: ClassVar[str] = "emergence"
     # Below this heads cannot be told apart.
-    least: ClassVar[dict[str, int]] = {**SubjectConfig.least, "seq_len": 24, "n_seeds": 2}
+    least: ClassVar[dict[str, int]] = {**ExperimentConfig.least, "seq_len": 24, "n_seeds": 2}
 
     transformer: TransformerConfig = field(default_factory=_small_transformer)
     training: TrainingConfig = field(default_factory=_short_training)
@@ -51,7 +51,7 @@ class EmergenceConfig(SubjectConfig):
 
     def of_seed(self, seed: int) -> CompareConfig:
         """One training and how it is read."""
-        own = {f.name: getattr(self, f.name) for f in fields(SubjectConfig)}
+        own = {f.name: getattr(self, f.name) for f in fields(ExperimentConfig)}
         seeded = {
             "transformer": replace(self.transformer, seed=seed),
             "training": replace(self.training, seed=seed),

@@ -16,18 +16,18 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.codes.ablation import EVERYWHERE, STREAM
-from experiments.codes.task import Contest, contest_of
+from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.rows import head_rows, label_rows
 from experiments.heads.tokens import HeadTokens, head_tokens
-from experiments.probing.measure import code_probes, feed, places, reading_of
+from experiments.probing.measure import code_probes, feed, reading_of, sites
 from experiments.results.measurements import INTACT, LOSS
 from experiments.results.readability import HYPOTHESES, gain, verdicts
 from experiments.runs.folder import RunFolder
-from experiments.variants.config import SubjectConfig
-from experiments.variants.variants import Subject
+from experiments.variants.config import ExperimentConfig
+from experiments.variants.variants import ModelVariant
 from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.layers import layer_positions
 from nope_interp.training.train import watched_steps
@@ -42,7 +42,7 @@ N_FIT, N_HELD_OUT, N_OF_HEADS = 96, 48, 16
 
 
 def history_rows(
-    config: CompareConfig, run: RunFolder, subject: Subject, *, description: str | None = None
+    config: CompareConfig, run: RunFolder, variant: ModelVariant, *, description: str | None = None
 ) -> Iterator[Row]:
     """Rows of the tidy table, with the column `step` filled, of every model in the run's history.
 
@@ -62,23 +62,23 @@ def history_rows(
         n_fit=min(config.n_fit, N_FIT),
         n_held_out=min(config.n_held_out, N_HELD_OUT),
     )
-    contest = contest_of(few, subject)
-    tokens = _tokens_of_heads(config, contest, subject)
-    device = next(subject.model.parameters()).device
+    task = intervention_task_of(few, variant)
+    tokens = _tokens_of_heads(config, task, variant)
+    device = next(variant.model.parameters()).device
     context = {
         "experiment": config.experiment,
-        "model": subject.name,
-        "variant": subject.variant,
+        "model": variant.name,
+        "variant": variant.kind,
         "positions": INTACT,
-        "tokens": subject.sources[0].name,
-        "begin_token": contest.begin_token,
+        "tokens": variant.sources[0].name,
+        "begin_token": task.begin_token,
         "seed": config.seed,
     }
     untrained: list[HeadScores] = []
     steps = watched_steps(config.training.steps)
     for step in tqdm(steps, desc=description, unit="model", disable=description is None):
         model, _ = load_model(run.history(step))
-        then, at = replace(contest, model=model.to(device)), {**context, "step": step}
+        then, at = replace(task, model=model.to(device)), {**context, "step": step}
         yield _loss_row(then, at)
         yield from _code_rows(config, then, at)
         if tokens is not None:
@@ -92,34 +92,34 @@ def history_rows(
 
 
 def _tokens_of_heads(
-    config: CompareConfig, contest: Contest, subject: Subject
+    config: CompareConfig, task: InterventionTask, variant: ModelVariant
 ) -> HeadTokens | None:
     if config.seq_len < HeadsConfig.least["seq_len"]:
         return None
     return head_tokens(
-        subject,
+        variant,
         HeadsConfig(
-            **{f.name: getattr(config, f.name) for f in fields(SubjectConfig)},
-            begin_token=contest.begin_token,
+            **{f.name: getattr(config, f.name) for f in fields(ExperimentConfig)},
+            begin_token=task.begin_token,
             n_sequences=N_OF_HEADS,
         ),
     )
 
 
-def _loss_row(contest: Contest, context: Row) -> Row:
-    losses: Tensor = contest.losses(contest.model, contest.split.held_out)
-    bootstrap = SequenceBootstrap(seed=contest.seed)
+def _loss_row(task: InterventionTask, context: Row) -> Row:
+    losses: Tensor = task.losses(task.model, task.split.held_out)
+    bootstrap = SequenceBootstrap(seed=task.seed)
     bootstrap.update(rearrange(losses, "sequence -> sequence 1"))
-    score = bootstrap.score("nats", lambda means: means[..., 0], chance=contest.chance)
+    score = bootstrap.score("nats", lambda means: means[..., 0], chance=task.chance)
     return {**context, "layer": EVERYWHERE, "site": STREAM, "probe": LOSS, **vars(score)}
 
 
-def _code_rows(config: CompareConfig, contest: Contest, context: Row) -> list[Row]:
-    _, *where = places(contest.model.cfg.n_layers, config.sites, config.layers)
-    probes = {place: code_probes(contest.seed) for place in where}
-    size = contest.batch_size
-    feed(contest.model, contest.split.fit, probes, "update", batch_size=size)
-    feed(contest.model, contest.split.held_out, probes, "evaluate", batch_size=size)
+def _code_rows(config: CompareConfig, task: InterventionTask, context: Row) -> list[Row]:
+    _, *where = sites(task.model.cfg.n_layers, config.sites, config.layers)
+    probes = {site: code_probes(task.seed) for site in where}
+    size = task.batch_size
+    feed(task.model, task.split.fit, probes, "update", batch_size=size)
+    feed(task.model, task.split.held_out, probes, "evaluate", batch_size=size)
     return reading_of(probes, context).rows
 
 

@@ -35,8 +35,8 @@ from experiments.results.measurements import LOSS, read_table, table, write_arra
 from experiments.results.readability import WORTH_NAMING, widened
 from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
-from experiments.runs.processes import side_by_side
-from experiments.variants.variants import subject_of
+from experiments.runs.processes import process_map
+from experiments.variants.variants import variant_of
 from nope_interp.errors import UserError
 from nope_interp.tasks.sources import Split
 from probes.heads.labels import RULES
@@ -132,7 +132,7 @@ def emergence(
 def _run(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> None:
     began = time.monotonic()
     jobs = [partial(_keep_seed, config, run, seed) for seed in config.seeds]
-    done = side_by_side(jobs, torch.get_num_threads())
+    done = process_map(jobs, torch.get_num_threads())
     for _ in tqdm(done, total=len(jobs), desc="trainings", disable=not show_progress):
         pass
     tables = [read_table(_table_of(run, seed)) for seed in config.seeds]
@@ -172,8 +172,8 @@ def _keep_seed(config: EmergenceConfig, run: RunFolder, seed: int) -> None:
     except UserError:
         folder = RunFolder(path.with_suffix(""))
         needed: dict[Split, int] = {"fit": N_FIT, "held_out": N_HELD_OUT}
-        subject = subject_of(own, folder, "cpu", False, needed=needed, keep_history=True)
-        write_table(table(history_rows(own, folder, subject)), path)
+        variant = variant_of(own, folder, "cpu", False, needed=needed, keep_history=True)
+        write_table(table(history_rows(own, folder, variant)), path)
 
 
 def _in_order(doublings: pd.DataFrame) -> list[str]:

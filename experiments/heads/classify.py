@@ -32,7 +32,7 @@ from experiments.results.head_summary import headline, markdown_table
 from experiments.results.measurements import table, write_arrays, write_table
 from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
-from experiments.variants.variants import Subject, random_init, subject_of
+from experiments.variants.variants import ModelVariant, random_init, variant_of
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.models.composition import k_composition
@@ -182,25 +182,27 @@ def _run(
     workers: Shards | None,
 ) -> None:
     began = time.monotonic()
-    subject = _subject(config, run, device, show_progress)
-    with _ablated(subject.model, config) as ablation:
+    variant = _variant(config, run, device, show_progress)
+    with _ablated(variant.model, config) as ablation:
         # Entered before anything long is read, so that what cannot be ablated is known at once.
         name = None if ablation is None else ablation.name
         caveats = () if ablation is None else ablation.caveats(config.seq_len)
-    positions = layer_positions(subject.model)
-    tokens = head_tokens(subject, config)
-    prompts = _prompts(subject, config, tokens)
+    positions = layer_positions(variant.model)
+    tokens = head_tokens(variant, config)
+    prompts = _prompts(variant, config, tokens)
     # Cells are compared resample by resample: those of other shards are of other resamples.
     folder = run.cells if workers is None else run.cells / f"{workers.n}-shards"
 
-    def cell(title: str, read: Subject, shown: Sequence[Tensor], ablated: bool = False) -> HeadCell:
+    def cell(
+        title: str, read: ModelVariant, shown: Sequence[Tensor], ablated: bool = False
+    ) -> HeadCell:
         path = folder / f"{re.sub('[^a-z0-9.]+', '-', title)}.safetensors"
         found = load_cell(path)
         if found is None:
             reader: Callable[..., HeadCell] = read_cell
             if workers is not None:
                 condition = partial(_ablated, config=config) if ablated else nullcontext
-                reader = partial(read_cell_in_shards, workers, read.recipe, condition)
+                reader = partial(read_cell_in_shards, workers, read.spec, condition)
             found = reader(
                 read.model,
                 tokens=tokens,
@@ -213,27 +215,27 @@ def _run(
             write_cell(found, path)
         return found
 
-    cells = {INTACT: cell(INTACT, subject, prompts)}
+    cells = {INTACT: cell(INTACT, variant, prompts)}
     # Where the subject is untrained itself, the next draw of such weights.
-    twin = random_init(subject, config.seed, draw=int(config.random_init))
+    twin = random_init(variant, config.seed, draw=int(config.random_init))
     nulls = {INTACT: cell(TWIN, twin, [])}
     alone: Sequence[HeadScores] = ()
     if name is not None:
-        with _ablated(subject.model, config) as ablation:
-            cells[name] = cell(name, subject, prompts, ablated=True)
+        with _ablated(variant.model, config) as ablation:
+            cells[name] = cell(name, variant, prompts, ablated=True)
             ablation.verify()
         with _ablated(twin.model, config):
             nulls[name] = cell(f"{TWIN}, {name}", twin, [], ablated=True)
-        alone = _one_layer_at_a_time(config, folder, subject, tokens, cells, show_progress, workers)
+        alone = _one_layer_at_a_time(config, folder, variant, tokens, cells, show_progress, workers)
     labels = {title: classify(found.scores, nulls[title].scores) for title, found in cells.items()}
-    write_arrays(_arrays(config, subject.model, cells), run.arrays)
-    rows_of_run = _rows(config, subject, tokens, cells, nulls, alone, labels)
+    write_arrays(_arrays(config, variant.model, cells), run.arrays)
+    rows_of_run = _rows(config, variant, tokens, cells, nulls, alone, labels)
     write_table(table(rows_of_run), run.measurements)
     facts = {
-        "model": subject.name,
-        "positions": describe_positions(subject.model),
+        "model": variant.name,
+        "positions": describe_positions(variant.model),
         "ablation": name,
-        "prompts": [example_strings(subject, prompt) for prompt in prompts],
+        "prompts": [example_strings(variant, prompt) for prompt in prompts],
         "notes": [*note_on(workers), *_notes(tokens, cells), *caveats],
     }
     run.finish(facts, config, time.monotonic() - began)
@@ -248,10 +250,10 @@ def _check_ablation(config: HeadsConfig) -> None:
             pass
 
 
-def _subject(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) -> Subject:
+def _variant(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) -> ModelVariant:
     needed: dict[Split, int] = {"fit": config.n_sequences, "held_out": config.n_sequences}
-    subject = subject_of(config, run, device, show_progress, needed=needed)
-    return random_init(subject, config.seed) if config.random_init else subject
+    variant = variant_of(config, run, device, show_progress, needed=needed)
+    return random_init(variant, config.seed) if config.random_init else variant
 
 
 def _ablated(model: Any, config: HeadsConfig) -> AbstractContextManager[Any]:
@@ -270,7 +272,7 @@ def _ablated(model: Any, config: HeadsConfig) -> AbstractContextManager[Any]:
 def _one_layer_at_a_time(
     config: HeadsConfig,
     folder: Path,
-    subject: Subject,
+    variant: ModelVariant,
     tokens: HeadTokens,
     cells: Mapping[str, HeadCell],
     show_progress: bool,
@@ -282,7 +284,7 @@ def _one_layer_at_a_time(
     that are added to the embedding cannot be taken from one layer: there it is the whole model.
     """
     intact, ablated = cells.values()
-    positions = layer_positions(subject.model)
+    positions = layer_positions(variant.model)
     if any(layer.encoding in ("learned", "sinusoidal") for layer in positions):
         return ablated.scores
     path = folder / "alone.safetensors"
@@ -296,11 +298,11 @@ def _one_layer_at_a_time(
     for layer in bar:
         lifted = config.lift_window and layer.window is not None
         only = replace(config, ablate_layers=(layer.layer,), lift_window=lifted)
-        reader: Callable[..., HeadScores] = partial(read_layer, subject.model)
+        reader: Callable[..., HeadScores] = partial(read_layer, variant.model)
         if workers is not None:
             condition = partial(_ablated, config=only)
-            reader = partial(read_layer_in_shards, workers, subject.recipe, condition)
-        with _ablated(subject.model, only):
+            reader = partial(read_layer_in_shards, workers, variant.spec, condition)
+        with _ablated(variant.model, only):
             scores[layer.layer] = reader(
                 replace(layer, window=None) if lifted else layer,
                 tokens,
@@ -321,16 +323,16 @@ def _seen(positions: Sequence[LayerPositions], config: HeadsConfig) -> list[Laye
 
 
 def _prompts(
-    subject: Subject, config: HeadsConfig, tokens: HeadTokens
+    variant: ModelVariant, config: HeadsConfig, tokens: HeadTokens
 ) -> list[Int[Tensor, " pos"]]:
     """The user's texts, or the beginnings of the text that was read."""
     if config.prompts is None:
         return list(tokens.text[:N_PROMPTS, :SHOWN_TOKENS])
-    begin_id = subject.sources[0].begin_id if tokens.start else None
-    most = min(MOST_TOKENS, subject.model.cfg.n_ctx)
+    begin_id = variant.sources[0].begin_id if tokens.start else None
+    most = min(MOST_TOKENS, variant.model.cfg.n_ctx)
     encoded = []
     for prompt in config.prompts:
-        ids = torch.tensor(subject.encode(prompt))
+        ids = torch.tensor(variant.encode(prompt))
         if tokens.start:
             ids = with_begin_token(ids[None], begin_id)[0]
         if not 2 <= len(ids) <= most:
@@ -368,7 +370,7 @@ def _arrays(
 
 def _rows(
     config: HeadsConfig,
-    subject: Subject,
+    variant: ModelVariant,
     tokens: HeadTokens,
     cells: Mapping[str, HeadCell],
     nulls: Mapping[str, HeadCell],
@@ -377,8 +379,8 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     context = {
         "experiment": config.experiment,
-        "model": subject.name,
-        "variant": subject.variant,
+        "model": variant.name,
+        "variant": variant.kind,
         "positions": INTACT,
         "tokens": "",
         "begin_token": bool(tokens.start),
@@ -403,7 +405,7 @@ def _rows(
         }
         here = context | {"positions": list(cells)[-1]}
         yield from rows.dependence_rows(left, here, probe)
-    yield from rows.edge_rows(_edges(subject.model, labels[INTACT]), context)
+    yield from rows.edge_rows(_edges(variant.model, labels[INTACT]), context)
 
 
 def _edges(model: Any, labels: Sequence[HeadLabel]) -> list[dict[str, Any]]:

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar, no_type_check
 
-from experiments.variants.config import SubjectConfig
+from experiments.variants.config import ExperimentConfig
 from nope_interp.errors import UserError
 
 
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
-class HeadsConfig(SubjectConfig):
+class HeadsConfig(ExperimentConfig):
     """Which model's heads are classified, and which of its positions are taken away.
 
     Attributes, beside those of `SubjectConfig`:
@@ -28,7 +28,7 @@ class HeadsConfig(SubjectConfig):
     experiment: ClassVar[str] = "heads"
     model_option: ClassVar[str] = ""  # an argument of its own
     # Below this, a quarter of the sequences are too few to resample.
-    least: ClassVar[dict[str, int]] = {**SubjectConfig.least, "seq_len": 24, "n_sequences": 16}
+    least: ClassVar[dict[str, int]] = {**ExperimentConfig.least, "seq_len": 24, "n_sequences": 16}
 
     ablate: str | None = None
     ablate_layers: tuple[int, ...] | None = None

@@ -80,9 +80,9 @@ def edge_rows(edges: Sequence[Row], context: Row) -> Iterator[Row]:
 def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFrame:
     """One row for each head, as the report and the exports show it, from the tidy table alone."""
     of_heads = measurements.dropna(subset=["head"])
-    subject = of_heads[of_heads["variant"] != "random-init twin"]
-    intact = subject[subject["positions"] == "intact"]
-    ablated = subject[subject["positions"] == ablation] if ablation else subject.iloc[:0]
+    variant = of_heads[of_heads["variant"] != "random-init twin"]
+    intact = variant[variant["positions"] == "intact"]
+    ablated = variant[variant["positions"] == ablation] if ablation else variant.iloc[:0]
     columns = {
         "label": _column(intact, "label", "metric"),
         "runner_up": _column(intact, ("runner-up", "nearest"), "metric"),

@@ -21,7 +21,7 @@ from experiments.heads.reading import (
 from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import Shards, cut, shard_seed
 from nope_interp.positions.layers import LayerPositions
-from nope_interp.pretrained.spec import Recipe
+from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.streams import one_thread_pool
 from probes.heads.detectors import HeadProbe, HeadScores
 
@@ -31,7 +31,7 @@ Condition = Callable[[Any], AbstractContextManager[Any]]
 
 def read_cell_in_shards(
     shards: Shards,
-    recipe: Recipe,
+    spec: ModelSpec,
     condition: Condition,
     model: Any,
     tokens: HeadTokens,
@@ -50,7 +50,7 @@ def read_cell_in_shards(
     seeds = [shard_seed(seed, shard) for shard in range(shards.n)]
     to_read = [(part, head_readers(positions, own)) for part, own in zip(parts, seeds, strict=True)]
     read_part = partial(_read, condition=condition, batch_size=batch_size)
-    readers, *rest = shards.map(read_part, recipe, to_read, description)
+    readers, *rest = shards.map(read_part, spec, to_read, description)
     for part_readers in rest:
         readers.merge(part_readers)
     to_judge = [
@@ -59,7 +59,7 @@ def read_cell_in_shards(
     ]
     judge_part = partial(_judge, condition=condition, batch_size=batch_size)
     label = description and f"{description}, scores"
-    for judged in shards.map(judge_part, recipe, to_judge, label):
+    for judged in shards.map(judge_part, spec, to_judge, label):
         for probe, other in zip(readers.probes, judged, strict=True):
             probe.merge(other)
     return cell_of(model, tokens, readers, prompts, seed)
@@ -67,7 +67,7 @@ def read_cell_in_shards(
 
 def read_layer_in_shards(
     shards: Shards,
-    recipe: Recipe,
+    spec: ModelSpec,
     condition: Condition,
     layer: LayerPositions,
     tokens: HeadTokens,
@@ -80,7 +80,7 @@ def read_layer_in_shards(
     shares = [
         (part, shard_seed(seed, shard)) for shard, part in enumerate(_parts(tokens, shards.n))
     ]
-    probe, *others = shards.map(work, recipe, shares)
+    probe, *others = shards.map(work, spec, shares)
     for other in others:
         probe.merge(other)
     with one_thread_pool():

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.heads.config import HeadsConfig
-from experiments.variants.variants import Subject
+from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.tasks.repeats import CopiesSource, RepeatedSource
 from nope_interp.tasks.sources import Split, TokenSource, UniformSource
@@ -43,11 +43,11 @@ class HeadTokens:
     period: int
 
 
-def head_tokens(subject: Subject, config: HeadsConfig) -> HeadTokens:
+def head_tokens(variant: ModelVariant, config: HeadsConfig) -> HeadTokens:
     """Draws them from `config.seed`; a model without a begin token is read without one."""
-    natural, uniform = subject.sources
+    natural, uniform = variant.sources
     if not isinstance(uniform, UniformSource):
-        raise UserError(f"{subject.name} has no vocabulary to draw random tokens from.")
+        raise UserError(f"{variant.name} has no vocabulary to draw random tokens from.")
     begin = config.begin_token and natural.begin_id is not None
     n, length, seed = config.n_sequences, config.seq_len, config.seed
     ids = uniform.ids

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask, TaskSplit, dataset
-from nope_interp.training.answer_masking import Blanks
+from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.exact_match import exact_matches
 from nope_interp.training.train import Watch, train
@@ -39,7 +39,7 @@ def trained_to_answer(
     seed: int,
     positions: Positions = "none",
     watch: Watch | None = None,
-    blanks: Blanks | None = None,
+    masking: AnswerMasking | None = None,
     device: str = "cpu",
 ) -> HookedTransformer:
     """A model trained on the task's training lengths, with room for its test lengths.
@@ -63,7 +63,7 @@ def trained_to_answer(
         TrainingConfig(**{**sizes.training, **schedule, "seed": seed}),
         task,
         watch=watch,
-        blanks=blanks,
+        masking=masking,
         device=device,
         show_progress=False,
     )

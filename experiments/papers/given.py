@@ -4,17 +4,17 @@ from collections.abc import Mapping
 
 from experiments.comparison.config import CompareConfig
 from experiments.papers.config import ReproduceConfig
-from experiments.variants.variants import Subject, loaded_subject
+from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.tasks.sources import Split
 
 
 def given_subject(
     config: ReproduceConfig, device: str, *, seq_len: int, needed: Mapping[Split, int]
-) -> Subject:
+) -> ModelVariant:
     """The model that `config.model` names, with text to read it on.
 
     Raises UserError where it cannot be loaded, has too short a context for `seq_len` tokens, or its
     text has fewer than the `needed` sequences.
     """
     read = CompareConfig(model=config.model, text=config.text, seq_len=seq_len, seed=config.seed)
-    return loaded_subject(read, device, needed=needed)
+    return loaded_variant(read, device, needed=needed)

@@ -7,8 +7,8 @@ from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.probing.measure import FIRST_POSITION, Place, Reading
-from experiments.variants.variants import Subject
+from experiments.probing.measure import FIRST_POSITION, Reading, Site
+from experiments.variants.variants import ModelVariant
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
 from probes.regression import LinearProbe
@@ -19,13 +19,13 @@ LONGEST = 64
 _PREFIX = "example"
 
 
-def example_strings(subject: Subject, tokens: Int[Tensor, " pos"]) -> list[str]:
+def example_strings(variant: ModelVariant, tokens: Int[Tensor, " pos"]) -> list[str]:
     """Each token as text."""
-    return [subject.tokenizer.decode([token]) for token in tokens.tolist()]
+    return [variant.tokenizer.decode([token]) for token in tokens.tolist()]
 
 
 def example_arrays(
-    subject: Subject, reading: Reading, tokens: Int[Tensor, " pos"]
+    variant: ModelVariant, reading: Reading, tokens: Int[Tensor, " pos"]
 ) -> dict[str, np.ndarray]:
     """Predicted positions `[pos]` at each place of the residual stream, patterns of each layer.
 
@@ -33,15 +33,15 @@ def example_arrays(
     """
     found: dict[str, np.ndarray] = {}
     listeners: dict[str, Listener] = {}
-    for place, probes in reading.probes.items():
-        if place.site.startswith("resid"):
-            key = f"{_PREFIX}/{subject.variant}/prediction/{_label(place)}"
+    for site, probes in reading.probes.items():
+        if site.hook.startswith("resid"):
+            key = f"{_PREFIX}/{variant.kind}/prediction/{_label(site)}"
             linear = next(probe for probe in probes if isinstance(probe, LinearProbe))
-            listeners[hook_name(place.layer, place.site)] = _predictor(linear, found, key)
-    for layer in range(subject.n_layers):
-        key = f"{_PREFIX}/{subject.variant}/pattern/{layer}"
+            listeners[hook_name(site.layer, site.hook)] = _predictor(linear, found, key)
+    for layer in range(variant.n_layers):
+        key = f"{_PREFIX}/{variant.kind}/pattern/{layer}"
         listeners[f"blocks.{layer}.attn.hook_pattern"] = _keeper(found, key)
-    stream(subject.model, rearrange(tokens, "pos -> 1 pos"), listeners)
+    stream(variant.model, rearrange(tokens, "pos -> 1 pos"), listeners)
     return found
 
 
@@ -61,8 +61,8 @@ def example_of(info: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str,
     return example
 
 
-def _label(place: Place) -> str:
-    return "embedding" if place == Place(0, "resid_pre") else f"layer {place.layer} {place.site}"
+def _label(site: Site) -> str:
+    return "embedding" if site == Site(0, "resid_pre") else f"layer {site.layer} {site.hook}"
 
 
 def _predictor(probe: LinearProbe, found: dict[str, np.ndarray], key: str) -> Listener:

@@ -41,11 +41,11 @@ class Learner(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
-    """A layer and a site of the residual stream; layer 0's `resid_pre` is the embedding."""
+class Site:
+    """A layer and a hook of the residual stream; layer 0's `resid_pre` is the embedding."""
 
     layer: int
-    site: str
+    hook: str
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Reading:
 
     rows: list[dict[str, Any]]
     arrays: dict[str, np.ndarray]
-    probes: dict[Place, list[StreamingProbe]]
+    probes: dict[Site, list[StreamingProbe]]
 
 
-def places(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = None) -> list[Place]:
+def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = None) -> list[Site]:
     """The embedding and then every site of the layers, all of them by default, in order of depth.
 
     Raises UserError for a layer that the model lacks.
@@ -77,9 +77,9 @@ def places(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = N
                 f"the model has no layer {layer}: choose from layers 0 to {n_layers - 1}."
             )
     chosen = range(n_layers) if layers is None else sorted(layers)
-    every = [Place(layer, site) for layer in chosen for site in sites]
-    embedding = Place(0, "resid_pre")
-    return [embedding, *(place for place in every if place != embedding)]
+    every = [Site(layer, site) for layer in chosen for site in sites]
+    embedding = Site(0, "resid_pre")
+    return [embedding, *(site for site in every if site != embedding)]
 
 
 def code_probes(seed: int) -> list[StreamingProbe]:
@@ -92,10 +92,10 @@ def code_probes(seed: int) -> list[StreamingProbe]:
     ]
 
 
-def make_probes(place: Place, seed: int) -> list[StreamingProbe]:
+def make_probes(site: Site, seed: int) -> list[StreamingProbe]:
     """All probes for one place. The two-layer probe, the costly one, reads the stream only."""
     probes = code_probes(seed)
-    if place.site.startswith("resid"):
+    if site.hook.startswith("resid"):
         probes.append(TwoLayerProbe(seed=seed))
     return probes
 
@@ -103,13 +103,13 @@ def make_probes(place: Place, seed: int) -> list[StreamingProbe]:
 def measure(
     model: Any,
     split: Split,
-    where: list[Place],
+    where: list[Site],
     *,
     context: dict[str, Any],
     seed: int = 0,
     batch_size: int = 32,
     description: str | None = None,
-    also_fitted: Mapping[Place, Learner] | None = None,
+    also_fitted: Mapping[Site, Learner] | None = None,
 ) -> Reading:
     """Fit all probes at all places, score them, and keep their numbers.
 
@@ -119,11 +119,11 @@ def measure(
 
     Raises UserError where a place does not exist in the model or its activations are not finite.
     """
-    probes = {place: make_probes(place, seed) for place in where}
+    probes = {site: make_probes(site, seed) for site in where}
     others = also_fitted or {}
     fitted = {
-        place: [*of_place, *([others[place]] if place in others else [])]
-        for place, of_place in probes.items()
+        site: [*of_place, *([others[site]] if site in others else [])]
+        for site, of_place in probes.items()
     }
     feed(model, split.fit, fitted, "update", batch_size=batch_size, description=description)
     feed(model, split.held_out, probes, "evaluate", batch_size=batch_size, description=description)
@@ -133,7 +133,7 @@ def measure(
 def feed(
     model: Any,
     tokens: Int[Tensor, "sequence pos"],
-    probes: Mapping[Place, Sequence[Learner]],
+    probes: Mapping[Site, Sequence[Learner]],
     stage: Stage,
     *,
     batch_size: int,
@@ -145,23 +145,23 @@ def feed(
     stream(
         model,
         tokens,
-        {hook_name(p.layer, p.site): _listener(probes[p], stage, positions) for p in probes},
+        {hook_name(p.layer, p.hook): _listener(probes[p], stage, positions) for p in probes},
         batch_size=batch_size,
         description=description and f"{description}, {stage}",
     )
 
 
-def reading_of(probes: dict[Place, list[StreamingProbe]], context: dict[str, Any]) -> Reading:
+def reading_of(probes: dict[Site, list[StreamingProbe]], context: dict[str, Any]) -> Reading:
     """What probes that have been fitted and scored found."""
     reading = Reading([], {}, probes)
     with one_thread_pool():
-        results = [(place, probe.result()) for place in probes for probe in probes[place]]
-    for place, named in results:
+        results = [(site, probe.result()) for site in probes for probe in probes[site]]
+    for site, named in results:
         for name, result in named.items():
-            here = {"layer": place.layer, "site": place.site, "probe": name}
+            here = {"layer": site.layer, "site": site.hook, "probe": name}
             reading.rows.extend(rows_of(result, {**context, **here}))
             for key, array in result.arrays.items():
-                reading.arrays[f"{place.layer}/{place.site}/{name}/{key}"] = array
+                reading.arrays[f"{site.layer}/{site.hook}/{name}/{key}"] = array
     return reading
 
 

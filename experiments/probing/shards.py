@@ -20,16 +20,16 @@ from joblib import cpu_count
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.probing.measure import Place, Reading, Split, Stage, feed, make_probes, reading_of
+from experiments.probing.measure import Reading, Site, Split, Stage, feed, make_probes, reading_of
 from experiments.runs.folder import fingerprint
 from experiments.runs.ray_cluster import check_answers
 from experiments.runs.workers import Pool, Run, WorkerDied, pool_of, settle
 from nope_interp.errors import UserError
-from nope_interp.pretrained.spec import Recipe
+from nope_interp.pretrained.spec import ModelSpec
 from probes.nonlinear import TwoLayerProbe
 from probes.scores import StreamingProbe
 
-Probes = dict[Place, list[StreamingProbe]]
+Probes = dict[Site, list[StreamingProbe]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Shards:
     def map(
         self,
         work: Callable[[Any, Any], Any],
-        recipe: Recipe,
+        spec: ModelSpec,
         shares: Sequence[Any],
         description: str | None = None,
     ) -> list[Any]:
@@ -58,9 +58,9 @@ class Shards:
         Everything has to be picklable. Workers keep the model from one call to the next. Raises
         UserError where a worker dies, and whatever `work` raises.
         """
-        here, source = Path.cwd(), Path(recipe.source)
+        here, source = Path.cwd(), Path(spec.source)
         version = fingerprint(source) if source.exists() else ""
-        about = (recipe, version, self.pool.threads, here, self.pool.parent)
+        about = (spec, version, self.pool.threads, here, self.pool.parent)
         jobs = [_Job(work, pickle.dumps(share), *about) for share in shares]
         bar = tqdm(jobs, description, unit="share", disable=description is None, leave=False)
         try:
@@ -138,9 +138,9 @@ def shard_seed(seed: int, shard: int) -> int:
 
 def measure_in_shards(
     shards: Shards,
-    recipe: Recipe,
+    spec: ModelSpec,
     split: Split,
-    where: list[Place],
+    where: list[Site],
     *,
     context: dict[str, Any],
     seed: int = 0,
@@ -154,8 +154,8 @@ def measure_in_shards(
 
     Raises UserError as `measure` does, and where a worker dies.
     """
-    run = partial(shards.map, partial(_fed, batch_size=batch_size), recipe)
-    summed, trained = _by_kind({place: make_probes(place, seed) for place in where})
+    run = partial(shards.map, partial(_fed, batch_size=batch_size), spec)
+    summed, trained = _by_kind({site: make_probes(site, seed) for site in where})
     alone = [
         _Share("update", split.fit, dict(list(trained.items())[shard :: shards.n]))
         for shard in range(min(shards.n, len(trained)))
@@ -168,8 +168,8 @@ def measure_in_shards(
     found = run([*alone, *fits], description=description and f"{description}, update")
     fitted = _merged(found[len(alone) :])
     for probes in found[: len(alone)]:
-        for place, of_place in probes.items():
-            fitted[place] += of_place
+        for site, of_place in probes.items():
+            fitted[site] += of_place
     held_out = [
         _Share("evaluate", tokens, _handed_out(fitted, shard_seed(seed, shard), start))
         for shard, (start, tokens) in enumerate(cut(split.held_out, shards.n))
@@ -194,25 +194,25 @@ def _by_kind(probes: Probes) -> tuple[Probes, Probes]:
     """The probes whose fits can be added up, and those that see all sequences themselves."""
     summed: Probes = {}
     trained: Probes = {}
-    for place, of_place in probes.items():
-        summed[place] = [probe for probe in of_place if not isinstance(probe, TwoLayerProbe)]
-        if len(summed[place]) < len(of_place):
-            trained[place] = [probe for probe in of_place if isinstance(probe, TwoLayerProbe)]
+    for site, of_place in probes.items():
+        summed[site] = [probe for probe in of_place if not isinstance(probe, TwoLayerProbe)]
+        if len(summed[site]) < len(of_place):
+            trained[site] = [probe for probe in of_place if isinstance(probe, TwoLayerProbe)]
     return summed, trained
 
 
 def _handed_out(probes: Probes, seed: int, start: int) -> Probes:
     return {
-        place: [probe.for_shard(seed, start) for probe in of_place]
-        for place, of_place in probes.items()
+        site: [probe.for_shard(seed, start) for probe in of_place]
+        for site, of_place in probes.items()
     }
 
 
 def _merged(parts: Sequence[Probes]) -> Probes:
     whole, *rest = parts
     for part in rest:
-        for place, of_place in whole.items():
-            for probe, other in zip(of_place, part[place], strict=True):
+        for site, of_place in whole.items():
+            for probe, other in zip(of_place, part[site], strict=True):
                 probe.merge(other)
     return whole
 
@@ -226,7 +226,7 @@ class _Job:
 
     work: Callable[[Any, Any], Any]
     share: bytes
-    recipe: Recipe
+    spec: ModelSpec
     version: str
     threads: int
     working_folder: Path
@@ -235,11 +235,11 @@ class _Job:
 
 def _run_job(job: _Job) -> bytes:
     settle(job.threads, job.working_folder, job.parent)
-    return pickle.dumps(job.work(_model(job.recipe, job.version), pickle.loads(job.share)))
+    return pickle.dumps(job.work(_model(job.spec, job.version), pickle.loads(job.share)))
 
 
 # A model and its twin take turns.
 @lru_cache(maxsize=2)
-def _model(recipe: Recipe, version: str) -> Any:
+def _model(spec: ModelSpec, version: str) -> Any:
     """The model of a recipe; `version` changes where the files behind it do."""
-    return recipe.make()
+    return spec.make()

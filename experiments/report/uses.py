@@ -30,18 +30,18 @@ from experiments.results.usage import Interval, Use, UseVerdict
 from probes.codes.statistics import CODES
 from probes.scores import SHUFFLED
 
-_CONTROL = "rows displaced as far"
+_CONTROL = "size-matched control"
 _RANDOM_INIT = "random-init"
 # What a use draws on its scale.
 _MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
 # measure -> (what its menu calls it, unit of its axis)
 _MEASURES = {
-    "needed": ("share needed", "share of what all four are worth there"),
+    "necessity": ("share needed", "share of what all four are worth there"),
     "increase": ("loss increase", "loss increase, nats"),
 }
-# The arms that take codes away, without each, each alone, and without all.
+# The conditions that take codes away, without each, each alone, and without all.
 _OF_CODES = (*map(without, CODES), *map(only, CODES), NONE_KEPT)
-_STILL_HEADER = ["arm", "of", "value", "ci_low", "ci_high", "of_control"]
+_STILL_HEADER = ["condition", "of", "value", "ci_low", "ci_high", "of_control"]
 # metric of `probes.codes.controls.side_effects` -> what its column is called
 _SIDE_EFFECTS = {"norm": "norms moved", "cosine": "cosines moved"}
 
@@ -55,7 +55,7 @@ def use_groups(data: ReportData) -> list[dict[str, Any]]:
         {
             "condition": (verdict.tokens, verdict.begin_token),
             "verdict": verdict,
-            "loss_without": verdict.intact[0] + verdict.worth[0],
+            "loss_without": verdict.intact[0] + verdict.total_effect[0],
             "readers": readers,
             "rows": [
                 {
@@ -77,15 +77,15 @@ def use_groups(data: ReportData) -> list[dict[str, Any]]:
 def still_readable_csv(group: dict[str, Any]) -> dict[str, Any]:
     """The numbers behind a group's table of what is still readable, as the page saves them."""
     rows = [
-        [arm["name"], reads, *(number(cell[k]) for k in ("gain", "low", "high", "control"))]
-        for arm in group["still"]["arms"]
-        for reads, cell in zip(group["still"]["columns"], arm["cells"], strict=True)
+        [condition["name"], reads, *(number(cell[k]) for k in ("gain", "low", "high", "control"))]
+        for condition in group["still"]["conditions"]
+        for reads, cell in zip(group["still"]["columns"], condition["cells"], strict=True)
         if cell is not None
     ]
     rows += [
-        [arm["name"], name, *map(number, interval), None]
-        for arm in group["still"]["arms"]
-        for name, interval in zip(group["still"]["side_effects"], arm["moved"], strict=True)
+        [condition["name"], name, *map(number, interval), None]
+        for condition in group["still"]["conditions"]
+        for name, interval in zip(group["still"]["side_effects"], condition["moved"], strict=True)
         if interval is not None
     ]
     verdict = group["verdict"]
@@ -117,7 +117,7 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         "codes are worth at that same place, so shares of different places have different wholes; "
         "where that worth may be nothing, there is no share. Bars are 95% intervals over held-out "
         "sequences, widened for the four codes and all places; the dashed line is no increase; "
-        "dotted, under loss increase, rows displaced as far. Point at a mark for its word.",
+        "dotted, under loss increase, size-matched control. Point at a mark for its word.",
         x="after block",
         controls=[
             menu("measure", "Measure", {name: words for name, (words, _) in _MEASURES.items()}),
@@ -147,7 +147,7 @@ def _series(measure: str, found: list[tuple[UseVerdict, Use, Any]]) -> list[dict
         own = [(use, place[3]) for verdict, use, place in found if verdict.variant == variant]
         x = [depth for _, depth in own]
         if measure == "increase":
-            moved = [use.displaced[0] for use, _ in own]
+            moved = [use.size_matched[0] for use, _ in own]
             series.append(make_series("control", variant, x, moved, f"{variant}, {_CONTROL}"))
         intervals = [getattr(use, measure) or (None, None, None) for use, _ in own]
         value, low, high = zip(*intervals, strict=True)
@@ -176,7 +176,7 @@ def _read(data: ReportData, code: str, variant: str, use: UseVerdict) -> str | N
 
 def _scaled(use: Use) -> dict[str, float]:
     value, low, high = use.increase
-    chance, control = 0.0, use.displaced[0]
+    chance, control = 0.0, use.size_matched[0]
     return dict(zip(_MARKED, (value, low, high, chance, control), strict=True))
 
 
@@ -196,16 +196,16 @@ def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
         (table["probe"] == LOSS) & (table["layer"] == EVERYWHERE) & (table["metric"] == "increase")
     ]
     of_arm = {(row.positions, row.control): _bounds(row) for row in rows.itertuples()}
-    controls = {arm: control for arm, control in of_arm if control}
+    controls = {condition: control for condition, control in of_arm if control}
     return [
         {
-            "arm": arm,
+            "condition": condition,
             "increase": interval,
-            "control": controls.get(arm),
-            "of_control": of_arm.get((arm, controls.get(arm))),
+            "control": controls.get(condition),
+            "of_control": of_arm.get((condition, controls.get(condition))),
         }
-        for (arm, control), interval in of_arm.items()
-        if not control and arm not in _OF_CODES
+        for (condition, control), interval in of_arm.items()
+        if not control and condition not in _OF_CODES
     ]
 
 
@@ -229,10 +229,10 @@ def _bounds(row: Any) -> Interval:
 
 
 def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
-    """What each probe gains at the last block's output: a row for each arm, intact first."""
+    """What each probe gains at the last block's output: a row for each condition, intact first."""
     readings = table[table["probe"].isin({probe for probe, _, _ in HYPOTHESES.values()})]
-    arms = [arm for arm in readings["positions"].unique() if arm != INTACT]
-    taken = readings[readings["positions"].isin(arms)]
+    conditions = [condition for condition in readings["positions"].unique() if condition != INTACT]
+    taken = readings[readings["positions"].isin(conditions)]
     last = taken[["layer", "site"]].drop_duplicates()
     here = readings.merge(last, on=["layer", "site"])
     asked = {name: of for name, of in HYPOTHESES.items() if (taken["probe"] == of[0]).any()}
@@ -241,37 +241,39 @@ def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
         "place": tuple(last.iloc[0]) if len(last) else None,
         "columns": list(asked),
         "side_effects": list(_SIDE_EFFECTS.values()),
-        "arms": [
+        "conditions": [
             {
-                "name": arm,
-                "cells": [_cell(here, arm, *of) for of in asked.values()],
-                "moved": [moved.get((arm, metric)) for metric in _SIDE_EFFECTS],
+                "name": condition,
+                "cells": [_cell(here, condition, *of) for of in asked.values()],
+                "moved": [moved.get((condition, metric)) for metric in _SIDE_EFFECTS],
             }
-            for arm in _ordered(arms)
+            for condition in _ordered(conditions)
         ],
     }
 
 
 def _moved(table: pd.DataFrame) -> dict[tuple[str, str], Interval]:
-    """The side effects through the whole stream, by arm and metric."""
+    """The side effects through the whole stream, by condition and metric."""
     rows = table[
         (table["probe"] == SIDE_EFFECT) & (table["layer"] == EVERYWHERE) & (table["control"] == "")
     ]
     return {(str(row.positions), str(row.metric)): _bounds(row) for row in rows.itertuples()}
 
 
-def _ordered(arms: Iterable[str]) -> list[str]:
+def _ordered(conditions: Iterable[str]) -> list[str]:
     """Intact, without each code, each alone, without all; then the others as they come."""
-    ours, found = [INTACT, *_OF_CODES], set(arms)
-    return [arm for arm in ours if arm == INTACT or arm in found] + [
-        arm for arm in arms if arm not in ours
+    ours, found = [INTACT, *_OF_CODES], set(conditions)
+    return [condition for condition in ours if condition == INTACT or condition in found] + [
+        condition for condition in conditions if condition not in ours
     ]
 
 
 def _cell(
-    here: pd.DataFrame, arm: str, probe: str, metric: str, smaller: bool
+    here: pd.DataFrame, condition: str, probe: str, metric: str, smaller: bool
 ) -> dict[str, float] | None:
-    rows = here[(here["positions"] == arm) & (here["probe"] == probe) & (here["metric"] == metric)]
+    rows = here[
+        (here["positions"] == condition) & (here["probe"] == probe) & (here["metric"] == metric)
+    ]
     own, shuffled = (rows[rows["control"] == control] for control in ("", SHUFFLED))
     if own.empty or shuffled.empty:
         return None

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from experiments.results.measurements import read_arrays, write_arrays
-from experiments.runs.processes import side_by_side
+from experiments.runs.processes import process_map
 from nope_interp.errors import UserError
 from probes.controls import ArrayFunction, SequenceBootstrap
 
@@ -126,7 +126,7 @@ class Cells:
         every = {seed: partial(compute, seed) for seed in seeds}
         return _stacked([self.get(_title(title, seed), get) for seed, get in every.items()])
 
-    def side_by_side(
+    def process_map(
         self,
         computes: Mapping[str, Callable[[int], dict[str, Array]]],
         seeds: Sequence[int],
@@ -140,7 +140,7 @@ class Cells:
         }
         missing = {title: get for title, get in work.items() if not self._has(title)}
         jobs = [partial(_keep, self._path(title), get) for title, get in missing.items()]
-        for number, _ in side_by_side(jobs, self._at_once):
+        for number, _ in process_map(jobs, self._at_once):
             self._advance(list(missing)[number])
         return {
             title: _stacked([read_arrays(self._path(_title(title, seed))) for seed in seeds])
@@ -204,7 +204,7 @@ def line(name: str, kind: Kind, x: Array, y: Array | float) -> Series:
     return Series(name, kind, x, np.broadcast_to(np.asarray(y, dtype=float), x.shape).copy())
 
 
-def ladder(length: int, points: int = 20) -> np.ndarray:
+def log_spaced(length: int, points: int = 20) -> np.ndarray:
     """Whole numbers from 1 to `length`, evenly spread on a logarithmic axis."""
     return np.unique(np.geomspace(1, length, points).round().astype(int))
 

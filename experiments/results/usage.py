@@ -3,7 +3,7 @@
 What all four codes are worth is what the model loses without any of them. A code is
 
 - `used`       where taking it away surely costs a tenth of that or more, and surely more than each
-               of two controls: rows displaced as far with all codes left in place, and rests
+               of two controls: the size-matched control, all codes left in place, and rests
                rescaled as much at random;
 - `unused`     where it surely costs less than a tenth, alone surely gives back less than a tenth of
                what is lost without all four, some other code is used, and at least half of what is
@@ -32,8 +32,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from experiments.codes.ablation import EVERYWHERE, INTACT_ARM, STREAM
-from experiments.codes.conditions import DISPLACED, NONE_KEPT, RANDOM_RESCALING, only, without
+from experiments.codes.ablation import EVERYWHERE, INTACT_CONDITION, STREAM
+from experiments.codes.conditions import NONE_KEPT, RANDOM_RESCALING, SIZE_MATCHED, only, without
 from experiments.results.measurements import LOSS
 from experiments.results.readability import CONDITION, widened
 from probes.codes.statistics import CODES
@@ -58,7 +58,7 @@ class Use:
         layer, site: where it was taken away; layer -1 stands for the whole stream.
         word: "used", "unused" or "undecided".
         increase: what the model loses more without it, in nats: value, low, high.
-        displaced: the same for rows displaced as far, with all codes left in place.
+        displaced: the same for size-matched control, with all codes left in place.
         rescaled: the same for rests rescaled as much at random.
         needed: the increase as a share of what all codes are worth; None where that may be nothing.
         enough: the share of that which the code alone gives back.
@@ -71,16 +71,16 @@ class Use:
     site: str
     word: str
     increase: Interval
-    displaced: Interval
+    size_matched: Interval
     rescaled: Interval
-    needed: Interval | None
-    enough: Interval | None
+    necessity: Interval | None
+    sufficiency: Interval | None
     shuffled: Interval | None
 
 
 @dataclass(frozen=True)
 class UseVerdict:
-    """What the tournament of one variant and condition comes to.
+    """What code ablation of one variant and condition comes to.
 
     Attributes:
         variant, tokens, begin_token: which one.
@@ -96,8 +96,8 @@ class UseVerdict:
     begin_token: bool
     intact: Interval
     chance: float
-    worth: Interval
-    reached: float
+    total_effect: Interval
+    coverage: float
     uses: tuple[Use, ...]
 
     @property
@@ -108,7 +108,7 @@ class UseVerdict:
     @property
     def sentence(self) -> str:
         """The words for the whole stream, with their numbers."""
-        value, low, high = self.worth
+        value, low, high = self.total_effect
         start = (
             f"On {self.tokens} with{'' if self.begin_token else 'out'} a begin token the "
             f"{self.variant} model without its four position codes loses {value:.3g} nats more "
@@ -116,7 +116,7 @@ class UseVerdict:
         )
         if self.intact[2] >= self.chance:
             return f"{start}: it does not surely do better than chance as it is."
-        if self.of_stream[0].needed is None:
+        if self.of_stream[0].necessity is None:
             return f"{start}: that may be nothing, so no code has a share in it."
         said = "; ".join(_words(word, self.of_stream) for word in WORDS)
         misled = ""
@@ -141,12 +141,17 @@ class UseVerdict:
 
 def _words(word: str, uses: tuple[Use, ...]) -> str:
     named = [
-        f"{use.code} ({use.needed[0]:.0%} [{use.needed[1]:.0%}, {use.needed[2]:.0%}] of that "
-        f"without it, {use.enough[0]:.0%} back with it alone)"
+        f"{use.code} ({_share(use.necessity)} of that without it, {use.sufficiency[0]:.0%} back with "
+        "it alone)"
         for use in uses
-        if use.word == word and use.needed is not None and use.enough is not None
+        if use.word == word and use.necessity is not None and use.sufficiency is not None
     ]
     return f"{word}: {', '.join(named) or 'none'}"
+
+
+def _share(interval: Interval) -> str:
+    value, low, high = interval
+    return f"{value:.0%} [{low:.0%}, {high:.0%}]"
 
 
 def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:
@@ -163,10 +168,10 @@ def _verdict(losses: pd.DataFrame) -> UseVerdict:
         variant=str(first["variant"]),
         tokens=str(first["tokens"]),
         begin_token=bool(first["begin_token"]),
-        intact=_interval(stream, *INTACT_ARM, "nats", len(CODES)),
+        intact=_interval(stream, *INTACT_CONDITION, "nats", len(CODES)),
         chance=_chance(stream),
-        worth=_interval(stream, NONE_KEPT, "", "increase", len(CODES)),
-        reached=_reached(stream),
+        total_effect=_interval(stream, NONE_KEPT, "", "increase", len(CODES)),
+        coverage=_reached(stream),
         uses=tuple(use for layer, site in places for use in uses_at(losses, layer, site)),
     )
 
@@ -199,67 +204,69 @@ def _matters(there: pd.DataFrame, losses: pd.DataFrame, n_compared: int) -> bool
 
 def _reached(there: pd.DataFrame) -> float:
     """1 where the run did not say."""
-    key = (*INTACT_ARM, "reached")
+    key = (*INTACT_CONDITION, "coverage")
     return float(there.loc[[key]].iloc[0]["value"]) if key in there.index else 1.0
 
 
 def _beats_chance(there: pd.DataFrame) -> bool:
-    _, _, high = _interval(there, *INTACT_ARM, "nats", len(CODES))
+    _, _, high = _interval(there, *INTACT_CONDITION, "nats", len(CODES))
     return high < _chance(there)
 
 
 def _chance(there: pd.DataFrame) -> float:
     """What the model would lose without any context."""
-    return float(there.loc[[(*INTACT_ARM, "nats")]].iloc[0]["chance"])
+    return float(there.loc[[(*INTACT_CONDITION, "nats")]].iloc[0]["chance"])
 
 
 def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:
-    """The rows of a place, by arm, control and metric."""
+    """The rows of a place, by condition, control and metric."""
     there = losses[(losses["layer"] == layer) & (losses["site"] == site)]
     return there.set_index(["positions", "control", "metric"])
 
 
 def _use(there: pd.DataFrame, code: str, layer: int, site: str, n_compared: int) -> Use:
-    def interval(arm: str, control: str, metric: str) -> Interval:
-        return _interval(there, arm, control, metric, n_compared)
+    def interval(condition: str, control: str, metric: str) -> Interval:
+        return _interval(there, condition, control, metric, n_compared)
 
     taken, alone = without(code), only(code)
-    shared = interval(NONE_KEPT, "", "increase")[1] > 0 and (taken, "", "needed") in there.index
-    needed = interval(taken, "", "needed") if shared else None
-    enough = interval(alone, "", "enough") if shared else None
-    dealt = (alone, SHUFFLED, "enough")
-    elsewhere = interval(*dealt) if shared and dealt in there.index else None
-    above = min(interval(taken, "", f"over_{control}")[1] for control in ("displaced", "rescaled"))
+    shared = interval(NONE_KEPT, "", "increase")[1] > 0 and (taken, "", "necessity") in there.index
+    necessity = interval(taken, "", "necessity") if shared else None
+    sufficiency = interval(alone, "", "sufficiency") if shared else None
+    permuted = (alone, SHUFFLED, "sufficiency")
+    elsewhere = interval(*permuted) if shared and permuted in there.index else None
+    above = min(
+        interval(taken, "", f"over_{control}")[1] for control in ("size_matched", "rescaled")
+    )
     return Use(
         code=code,
         layer=layer,
         site=site,
-        word=_word(needed, enough, above, _reached(there)),
+        word=_word(necessity, sufficiency, above, _reached(there)),
         increase=interval(taken, "", "increase"),
-        displaced=interval(taken, DISPLACED, "increase"),
+        size_matched=interval(taken, SIZE_MATCHED, "increase"),
         rescaled=interval(taken, RANDOM_RESCALING, "increase"),
-        needed=needed,
-        enough=enough,
+        necessity=necessity,
+        sufficiency=sufficiency,
         shuffled=elsewhere,
     )
 
 
 def _word(
-    needed: Interval | None, enough: Interval | None, above_controls: float, reached: float
+    necessity: Interval | None, sufficiency: Interval | None, above_controls: float, coverage: float
 ) -> str:
-    if needed is None or enough is None:
+    if necessity is None or sufficiency is None:
         return "undecided"
-    if needed[1] >= _WORTH_NAMING and above_controls > 0:
+    if necessity[1] >= _WORTH_NAMING and above_controls > 0:
         return "used"
-    if max(needed[2], enough[2]) < _WORTH_NAMING and reached >= _REACHED:
+    if max(necessity[2], sufficiency[2]) < _WORTH_NAMING and coverage >= _REACHED:
         return "unused"
     return "undecided"
 
 
 def _interval(
-    there: pd.DataFrame, arm: str, control: str, metric: str, n_compared: int
+    there: pd.DataFrame, condition: str, control: str, metric: str, n_compared: int
 ) -> Interval:
     """Value and widened bounds of a number, one of so many that are compared."""
-    row = there.loc[[(arm, control, metric)]].iloc[0]
+    row = there.loc[[(condition, control, metric)]].iloc[0]
     value, n = float(row["value"]), int(row["n"])
     return value, *widened(value, float(row["ci_low"]), float(row["ci_high"]), n_compared, n)

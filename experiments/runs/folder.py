@@ -19,7 +19,7 @@ from experiments.comparison.config import CompareConfig
 from experiments.emergence.config import EmergenceConfig
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
-from experiments.variants.config import SubjectConfig
+from experiments.variants.config import ExperimentConfig
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, read_json, write_json
 
@@ -52,7 +52,7 @@ class RunFolder:
         return cls(parent / f"{config.run_name()}-{short_hash(config.to_dict() | changing)}")
 
     @classmethod
-    def of_training(cls, parent: Path, config: SubjectConfig) -> "RunFolder":
+    def of_training(cls, parent: Path, config: ExperimentConfig) -> "RunFolder":
         """Where under `parent` the model that a config trains is kept; nothing else names it."""
         known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
         every = config.to_dict()
@@ -61,7 +61,7 @@ class RunFolder:
         name = f"train-{config.transformer.positions}-{config.task}"
         return cls(parent / f"{name}-{short_hash(identity)}")
 
-    def begin(self, config: SubjectConfig | ReproduceConfig) -> "RunFolder":
+    def begin(self, config: ExperimentConfig | ReproduceConfig) -> "RunFolder":
         """Make the folder, or go on in the one begun before.
 
         `config` is kept in it, so that the run can be made again. Raises UserError where the folder
@@ -121,7 +121,7 @@ class RunFolder:
         return self.info.is_file()
 
     def finish(
-        self, facts: dict[str, Any], config: SubjectConfig | ReproduceConfig, seconds: float
+        self, facts: dict[str, Any], config: ExperimentConfig | ReproduceConfig, seconds: float
     ) -> None:
         """Write `info.json`, with how the run was made, and drop the cells."""
         how = {

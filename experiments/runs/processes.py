@@ -21,7 +21,7 @@ from nope_interp.streams import one_thread_pool
 Result = TypeVar("Result")
 
 
-def side_by_side(
+def process_map(
     work: Sequence[Callable[[], Result]], at_once: int
 ) -> Iterator[tuple[int, Result]]:
     """The results and the numbers of the pieces they belong to, as they come.

@@ -20,8 +20,8 @@ from typing import Any, no_type_check
 
 import yaml
 
-from experiments.sweeps.registry import Experiment, ExperimentConfig, experiment
-from experiments.variants.config import SubjectConfig
+from experiments.sweeps.registry import AnyConfig, Experiment, experiment
+from experiments.variants.config import ExperimentConfig
 from nope_interp.errors import UserError, unknown_name
 
 MOST_CELLS = 100_000
@@ -42,7 +42,7 @@ class CellConfig:
 
     number: int
     values: Mapping[str, Any]
-    config: ExperimentConfig
+    config: AnyConfig
 
     @property
     def label(self) -> str:
@@ -132,7 +132,7 @@ def _cell(
 
 def _with_options(kind: Experiment, own: Mapping[str, Any]) -> dict[str, Any]:
     """Values with what their seed and length set elsewhere, unless they say otherwise."""
-    if not issubclass(kind.config, SubjectConfig):
+    if not issubclass(kind.config, ExperimentConfig):
         return dict(own)
     also = {to: own[key] for key, keys in _ALSO_SET.items() if key in own for to in keys}
     return {**also, **own}

@@ -13,7 +13,7 @@ from experiments.papers.config import ReproduceConfig
 from experiments.runs.folder import RunFolder
 from nope_interp.errors import unknown_name
 
-ExperimentConfig = CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig
+AnyConfig = CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Experiment:
     """
 
     name: str
-    config: type[ExperimentConfig]
+    config: type[AnyConfig]
     home: tuple[str, str]
     folder: Callable[[Path, Any], RunFolder] = RunFolder.of
     last_written: tuple[str, ...] = ("info.json", "report.html")
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
-    def read(self, values: Mapping[str, Any]) -> ExperimentConfig:
+    def read(self, values: Mapping[str, Any]) -> AnyConfig:
         """A config from nested values; raises UserError for what it cannot be asked."""
         return self.config.from_dict({**values, **self.fixed})
 
-    def run(self, config: ExperimentConfig, out: Path, device: str) -> None:
+    def run(self, config: AnyConfig, out: Path, device: str) -> None:
         """Run it in its folder under `out`, in silence."""
         module, function = self.home
         run = getattr(import_module(module), function)

@@ -21,9 +21,9 @@ from experiments.papers.config import ReproduceConfig
 from experiments.papers.reproduce import check_runs_on
 from experiments.runs.workers import Pool, WorkerDied, pool_of, settle
 from experiments.sweeps.config import SweepConfig
-from experiments.sweeps.registry import Experiment, ExperimentConfig
+from experiments.sweeps.registry import AnyConfig, Experiment
 from experiments.sweeps.sweep import Cell, Sweep
-from experiments.variants.config import SubjectConfig
+from experiments.variants.config import ExperimentConfig
 from experiments.variants.train import check_training
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
@@ -145,7 +145,7 @@ def sweep_pool(
     return pool_of(min(jobs or cpu_count(), n_cells), None)
 
 
-def _check_files(config: ExperimentConfig, check_text: Callable[[str], None]) -> None:
+def _check_files(config: AnyConfig, check_text: Callable[[str], None]) -> None:
     model = config.model
     if model is not None and _is_path(model) and not Path(model).exists():
         raise UserError(f"there is no model {model!r}: check the path.")
@@ -163,7 +163,7 @@ def _check_text(text: str) -> None:
     read_text(Path(text))
 
 
-def _check_training(config: SubjectConfig, made: Callable[..., Task]) -> None:
+def _check_training(config: ExperimentConfig, made: Callable[..., Task]) -> None:
     task = made(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
     check_training(config, task)
 

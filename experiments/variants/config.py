@@ -18,7 +18,7 @@ from nope_interp.training.config import TrainingConfig
 _DTYPES = ("float32", "bfloat16", "float16")
 _OF_EXAMPLES = ("lengths", "scratchpad")
 
-Config = TypeVar("Config", bound="SubjectConfig")
+Config = TypeVar("Config", bound="ExperimentConfig")
 
 
 def default_transformer() -> TransformerConfig:
@@ -31,7 +31,7 @@ def default_transformer() -> TransformerConfig:
 
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
-class SubjectConfig:
+class ExperimentConfig:
     """What every experiment on one model is asked: which model, which tokens, which seed.
 
     Attributes:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from experiments.runs.folder import RunFolder
-from experiments.variants.config import SubjectConfig
+from experiments.variants.config import ExperimentConfig
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model, load_tensors, save_model
@@ -17,7 +17,7 @@ from nope_interp.training.train import train as train_model
 
 
 def train(
-    config: SubjectConfig,
+    config: ExperimentConfig,
     *,
     out: Path | str = "runs",
     device: str = "cpu",
@@ -36,7 +36,7 @@ def train(
 
 
 def trained_model(
-    config: SubjectConfig,
+    config: ExperimentConfig,
     run: RunFolder,
     device: str,
     show_progress: bool,
@@ -83,20 +83,20 @@ def _missing(run: RunFolder, steps: Sequence[int]) -> bool:
     return not all(run.history(step).is_file() for step in steps)
 
 
-def _keep(config: SubjectConfig, run: RunFolder, step: int, model: HookedTransformer) -> None:
+def _keep(config: ExperimentConfig, run: RunFolder, step: int, model: HookedTransformer) -> None:
     _save(config, run.history(step), model)
 
 
-def _save(config: SubjectConfig, path: Path, model: HookedTransformer) -> None:
+def _save(config: ExperimentConfig, path: Path, model: HookedTransformer) -> None:
     save_model(model, path, task=config.task, lengths=config.lengths, scratchpad=config.scratchpad)
 
 
-def task_of(config: SubjectConfig) -> Task:
+def task_of(config: ExperimentConfig) -> Task:
     """The task that a config names; raises UserError where there is none such."""
     return make_task(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
 
 
-def check_training(config: SubjectConfig, task: Task) -> None:
+def check_training(config: ExperimentConfig, task: Task) -> None:
     """Raise UserError for a config that cannot be trained on its task as it asks."""
     check_trainable(config.transformer, config.training, task)
     # Of lengths by default, those that fit are trained on.

@@ -7,13 +7,13 @@ from typing import Any
 
 from experiments.comparison.config import CompareConfig
 from experiments.runs.folder import RunFolder
-from experiments.variants.config import SubjectConfig
+from experiments.variants.config import ExperimentConfig
 from experiments.variants.train import task_of, trained_model
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import TrainedOn, bidirectional_twin, load_model
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.load import Pretrained, load_pretrained, random_twin
-from nope_interp.pretrained.spec import Recipe, untrained
+from nope_interp.pretrained.spec import ModelSpec, untrained
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.registry import Task
 from nope_interp.tasks.sources import Split, TokenSource
@@ -27,7 +27,7 @@ _BIDIRECTIONAL_NOTE = (
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelVariant:
     """One variant of a model, ready to be streamed, and the tokens that it is read on.
 
     The first source is the one that the model was made for; examples are drawn from it. `positions`
@@ -36,12 +36,12 @@ class Subject:
     """
 
     name: str
-    variant: str
+    kind: str
     model: Any
     tokenizer: Any
     sources: tuple[TokenSource, ...]
     positions: str
-    recipe: Recipe
+    spec: ModelSpec
     notes: tuple[str, ...] = ()
 
     @property
@@ -55,12 +55,12 @@ class Subject:
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
 
-def subjects(
+def model_variants(
     config: CompareConfig, run: RunFolder, device: str, show_progress: bool
-) -> Iterator[Subject]:
+) -> Iterator[ModelVariant]:
     """The model in question, then its random-init twin, then, where it can have one, its
     bidirectional twin; each is made when it is its turn."""
-    subject = subject_of(
+    variant = variant_of(
         config,
         run,
         device,
@@ -68,26 +68,26 @@ def subjects(
         needed={"fit": config.n_fit, "held_out": config.n_held_out},
         keep_history=config.history,
     )
-    yield subject
+    yield variant
     if not config.twins:
         return
-    yield random_init(subject, config.seed)
-    if isinstance(subject.model, HookedTransformer) and subject.model.config.causal:
-        notes = (_BIDIRECTIONAL_NOTE,) if subject.positions == "none" else ()
-        twin = bidirectional_twin(subject.model)
-        recipe = replace(subject.recipe, twin="bidirectional")
-        yield replace(subject, variant="bidirectional", model=twin, notes=notes, recipe=recipe)
+    yield random_init(variant, config.seed)
+    if isinstance(variant.model, HookedTransformer) and variant.model.config.causal:
+        notes = (_BIDIRECTIONAL_NOTE,) if variant.positions == "none" else ()
+        twin = bidirectional_twin(variant.model)
+        spec = replace(variant.spec, twin="bidirectional")
+        yield replace(variant, kind="bidirectional", model=twin, notes=notes, spec=spec)
 
 
-def subject_of(
-    config: SubjectConfig,
+def variant_of(
+    config: ExperimentConfig,
     run: RunFolder,
     device: str,
     show_progress: bool,
     *,
     needed: Mapping[Split, int],
     keep_history: bool = False,
-) -> Subject:
+) -> ModelVariant:
     """The model that `config` names, loaded, or trained into `run` first, with its history there
     if that is asked for.
 
@@ -95,14 +95,16 @@ def subject_of(
     sequences.
     """
     if config.model is not None:
-        return loaded_subject(config, device, needed=needed)
+        return loaded_variant(config, device, needed=needed)
     task = _own_task(config, device, needed)
     trained = trained_model(config, run, device, show_progress, keep_history=keep_history)
-    recipe = Recipe(str(run.model), device)
-    return _own_subject(task, trained, _own_name(config), recipe)
+    spec = ModelSpec(str(run.model), device)
+    return _own_variant(task, trained, _own_name(config), spec)
 
 
-def loaded_subject(config: SubjectConfig, device: str, *, needed: Mapping[Split, int]) -> Subject:
+def loaded_variant(
+    config: ExperimentConfig, device: str, *, needed: Mapping[Split, int]
+) -> ModelVariant:
     """The model that `config.model` names, loaded.
 
     Raises UserError where it cannot be loaded, where it does not fit the task, and where the text
@@ -110,36 +112,36 @@ def loaded_subject(config: SubjectConfig, device: str, *, needed: Mapping[Split,
     """
     assert config.model is not None
     if config.model.endswith(".safetensors"):
-        return _checkpoint_subject(config, config.model, device, needed)
-    return _pretrained_subject(config, config.model, device, needed)
+        return _checkpoint_variant(config, config.model, device, needed)
+    return _pretrained_variant(config, config.model, device, needed)
 
 
-def random_init(subject: Subject, seed: int, *, draw: int = 0) -> Subject:
+def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVariant:
     """The same architecture with untrained weights; each `draw` gives others.
 
     Draw 0 of a model of ours has the very weights that its training began with; a pretrained
     model's are drawn by its own initialisation from `seed`.
     """
-    if isinstance(subject.model, HookedTransformer):
-        twin: Any = untrained(subject.model, draw)
+    if isinstance(variant.model, HookedTransformer):
+        twin: Any = untrained(variant.model, draw)
     else:
-        loaded = Pretrained(subject.model, subject.tokenizer, subject.name)
+        loaded = Pretrained(variant.model, variant.tokenizer, variant.name)
         twin = random_twin(loaded, seed + draw).model
-    recipe = replace(subject.recipe, twin="random-init", seed=seed, draw=draw)
-    return replace(subject, variant="random-init", model=twin, notes=(), recipe=recipe)
+    spec = replace(variant.spec, twin="random-init", seed=seed, draw=draw)
+    return replace(variant, kind="random-init", model=twin, notes=(), spec=spec)
 
 
-def _checkpoint_subject(
-    config: SubjectConfig, path: str, device: str, needed: Mapping[Split, int]
-) -> Subject:
+def _checkpoint_variant(
+    config: ExperimentConfig, path: str, device: str, needed: Mapping[Split, int]
+) -> ModelVariant:
     task = _own_task(config, device, needed)
     model, trained_on = load_model(Path(path))
     _check_options(config, path, trained_on, model.config.n_ctx)
     _check_lengths(config, task)
-    return _own_subject(task, model, config.model_name(), Recipe(path, device))
+    return _own_variant(task, model, config.model_name(), ModelSpec(path, device))
 
 
-def _check_options(config: SubjectConfig, path: str, trained_on: TrainedOn, n_ctx: int) -> None:
+def _check_options(config: ExperimentConfig, path: str, trained_on: TrainedOn, n_ctx: int) -> None:
     """Raise UserError, with all that is to be added, where a config asks for other tokens than the
     model knows, or more of them, and where lengths that it was not trained on would be read
     unasked."""
@@ -162,7 +164,7 @@ def _check_options(config: SubjectConfig, path: str, trained_on: TrainedOn, n_ct
         )
 
 
-def _check_lengths(config: SubjectConfig, task: Task) -> None:
+def _check_lengths(config: ExperimentConfig, task: Task) -> None:
     """Raise UserError where no example of a task with answers fits the sequences."""
     if isinstance(task, AnswerTask) and not task.fitting_lengths(config.seq_len):
         shortest = min(task.training_lengths)
@@ -173,7 +175,7 @@ def _check_lengths(config: SubjectConfig, task: Task) -> None:
         )
 
 
-def _own_task(config: SubjectConfig, device: str, needed: Mapping[Split, int]) -> Task:
+def _own_task(config: ExperimentConfig, device: str, needed: Mapping[Split, int]) -> Task:
     if device == "auto":
         raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
     task = task_of(config)
@@ -181,21 +183,21 @@ def _own_task(config: SubjectConfig, device: str, needed: Mapping[Split, int]) -
     return task
 
 
-def _own_subject(task: Task, model: HookedTransformer, name: str, recipe: Recipe) -> Subject:
-    return Subject(
+def _own_variant(task: Task, model: HookedTransformer, name: str, spec: ModelSpec) -> ModelVariant:
+    return ModelVariant(
         name=name,
-        variant="trained",
-        model=model.to(recipe.device),
+        kind="trained",
+        model=model.to(spec.device),
         tokenizer=task.tokenizer,
         sources=(task.source(), task.uniform_source()),
         positions=model.config.positions,
-        recipe=recipe,
+        spec=spec,
     )
 
 
-def _pretrained_subject(
-    config: SubjectConfig, name: str, device: str, needed: Mapping[Split, int]
-) -> Subject:
+def _pretrained_variant(
+    config: ExperimentConfig, name: str, device: str, needed: Mapping[Split, int]
+) -> ModelVariant:
     if config.task != "text":
         raise UserError(f"a pretrained model reads text, not {config.task!r}: leave the task out.")
     text = python_documentation() if config.text is None else read_text(Path(config.text))
@@ -209,31 +211,33 @@ def _pretrained_subject(
     )
     text_source = loaded.text_source(text)
     _check_source(text_source, config, needed)
-    return Subject(
+    return ModelVariant(
         name=Path(name).name if Path(name).exists() else name,
-        variant="pretrained",
+        kind="pretrained",
         model=loaded.model,
         tokenizer=loaded.tokenizer,
         sources=(text_source, loaded.uniform_source()),
         positions="its own",
-        recipe=Recipe(name, device, config.revision, config.dtype),
+        spec=ModelSpec(name, device, config.revision, config.dtype),
         notes=_notes_on_pretrained(loaded.model, config),
     )
 
 
-def _check_source(source: TokenSource, config: SubjectConfig, needed: Mapping[Split, int]) -> None:
+def _check_source(
+    source: TokenSource, config: ExperimentConfig, needed: Mapping[Split, int]
+) -> None:
     """Raise UserError for too short a text before anything is trained or measured on it."""
     for split, n in needed.items():
         source.sequences(n, config.seq_len, begin_token=False, split=split, seed=config.seed)
 
 
-def _own_name(config: SubjectConfig) -> str:
+def _own_name(config: ExperimentConfig) -> str:
     encoding = config.transformer.positions
     positions = "no positional encoding" if encoding == "none" else f"{encoding} positions"
     return f"a {config.transformer.n_layers}-layer transformer with {positions}"
 
 
-def _notes_on_pretrained(model: Any, config: SubjectConfig) -> tuple[str, ...]:
+def _notes_on_pretrained(model: Any, config: ExperimentConfig) -> tuple[str, ...]:
     notes = [
         "A pretrained model has no bidirectional twin: its attention mask is not ours to lift. Of "
         "the controls only the shuffled positions should show nothing; the random-init twin shows "

@@ -39,7 +39,7 @@ def _hooked(point: HookPoint, shared: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Places:
+class AttentionContext:
     """Where queries and keys stand in one forward pass, worked out once for all layers.
 
     The tokens of the pass are the last of the keys, which memory may hold more of; the queries are
@@ -52,7 +52,7 @@ class Places:
     queries: Int[Tensor, " query"]
     keys: Int[Tensor, " key"]
 
-    def since(self, first: int) -> "Places":
+    def since(self, first: int) -> "AttentionContext":
         """The same pass with the queries from place `first` on; all keys stay."""
         return replace(self, queries=self.queries[first:]) if first else self
 
@@ -89,7 +89,7 @@ class Places:
         )
 
 
-class LayerMemory:
+class KVCache:
     """Keys (rotated) and values of the tokens one layer has seen, for decoding one by one."""
 
     def __init__(self) -> None:
@@ -146,8 +146,8 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch pos d_model"],
-        places: Places,
-        memory: LayerMemory | None = None,
+        context: AttentionContext,
+        kv_cache: KVCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
         qkv = rearrange(
             self.qkv(x), "batch pos (qkv head d) -> batch pos qkv head d", qkv=3, head=self.n_heads
@@ -155,22 +155,22 @@ class Attention(nn.Module):
         # Taken by index, each would have a gradient as large as all three, to be added up.
         q, k, v = qkv.unbind(dim=2)
         q, k, v = self.hook_q(q), self.hook_k(k), self.hook_v(v)
-        if places.rotation is not None:
-            cos = _hooked(self.hook_cos, places.rotation[0]).transpose(0, 1)
-            sin = _hooked(self.hook_sin, places.rotation[1]).transpose(0, 1)
+        if context.rotation is not None:
+            cos = _hooked(self.hook_cos, context.rotation[0]).transpose(0, 1)
+            sin = _hooked(self.hook_sin, context.rotation[1]).transpose(0, 1)
             q = self.hook_rot_q(rotate(q, cos, sin))
             k = self.hook_rot_k(rotate(k, cos, sin))
-        bias = None if places.bias is None else _hooked(self.hook_score_bias, places.bias)
-        if memory is not None:
-            k, v = memory.extend(k, v)
+        bias = None if context.bias is None else _hooked(self.hook_score_bias, context.bias)
+        if kv_cache is not None:
+            k, v = kv_cache.extend(k, v)
         attend = (
             self._attend_explicitly
             if listening(self.hook_attn_scores, self.hook_pattern)
             else self._attend
         )
-        q = q[:, -len(places.queries) :]
+        q = q[:, -len(context.queries) :]
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        z = self.hook_z(attend(q, k, v, places, bias))
+        z = self.hook_z(attend(q, k, v, context, bias))
         if self.cfg.use_attn_result:
             result = self.hook_result(
                 einsum(z, self.W_O, "batch pos head d, head d d_model -> batch pos head d_model")
@@ -183,15 +183,15 @@ class Attention(nn.Module):
         q: Float[Tensor, "batch head query d"],
         k: Float[Tensor, "batch head key d"],
         v: Float[Tensor, "batch head key d"],
-        places: Places,
+        context: AttentionContext,
         bias: Float[Tensor, "1 head query key"] | None,
     ) -> Float[Tensor, "batch query head d"]:
         mask = None
-        if not places.plainly_causal:
-            mask = places.visible if bias is None else bias
+        if not context.plainly_causal:
+            mask = context.visible if bias is None else bias
         dropout = self.dropout.p if self.training else 0.0
         z = F.scaled_dot_product_attention(
-            q, k, v, mask, dropout, is_causal=places.plainly_causal, scale=self.scale
+            q, k, v, mask, dropout, is_causal=context.plainly_causal, scale=self.scale
         )
         return z.transpose(1, 2)
 
@@ -200,14 +200,14 @@ class Attention(nn.Module):
         q: Float[Tensor, "batch head query d"],
         k: Float[Tensor, "batch head key d"],
         v: Float[Tensor, "batch head key d"],
-        places: Places,
+        context: AttentionContext,
         bias: Float[Tensor, "1 head query key"] | None,
     ) -> Float[Tensor, "batch query head d"]:
         scores = (q * self.scale) @ k.transpose(-1, -2)
         if bias is not None:
             scores = scores + bias
-        elif places.visible is not None:
-            scores = scores.masked_fill(~places.visible, -math.inf)
+        elif context.visible is not None:
+            scores = scores.masked_fill(~context.visible, -math.inf)
         pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(dim=-1))
         return (self.dropout(pattern) @ v).transpose(1, 2)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformer_lens.config import TransformerLensConfig
 from transformer_lens.hook_points import HookPoint
 
-from nope_interp.models.attention import Attention, LayerMemory, Places, linear, listening
+from nope_interp.models.attention import Attention, AttentionContext, KVCache, linear, listening
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.initialization import Initializer
 
@@ -169,13 +169,13 @@ class Block(nn.Module):
     def forward(
         self,
         stream: Float[Tensor, "batch pos d_model"],
-        places: Places,
-        memory: LayerMemory | None = None,
+        context: AttentionContext,
+        kv_cache: KVCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
         stream = self.hook_resid_pre(stream)
         read = self.ln1(stream) if self.pre_norm else stream
-        written = self.hook_attn_out(self.attn(read, places, memory))
-        stream = self._merge(stream[:, -len(places.queries) :], written, self.ln1)
+        written = self.hook_attn_out(self.attn(read, context, kv_cache))
+        stream = self._merge(stream[:, -len(context.queries) :], written, self.ln1)
         if self.mlp is not None:
             stream = self.hook_resid_mid(stream)
             read = self.ln2(stream) if self.pre_norm else stream

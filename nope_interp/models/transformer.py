@@ -12,7 +12,7 @@ from transformer_lens.config import TransformerLensConfig
 from transformer_lens.hook_points import HookPoint
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.models.attention import LayerMemory, Places, linear, listening
+from nope_interp.models.attention import AttentionContext, KVCache, linear, listening
 from nope_interp.models.blocks import Block, Norm
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import AddedToEmbedding, positional_encoding
@@ -225,14 +225,14 @@ class HookedTransformer(HookedModule):
         self,
         tokens: Tensor,
         n_blocks: int,
-        memories: list[LayerMemory] | None = None,
+        kv_caches: list[KVCache] | None = None,
         first: int = 0,
     ) -> Float[Tensor, "batch asked d_model"]:
         """The residual stream after `n_blocks` blocks; after all, only from place `first` on."""
-        seen = len(memories[0]) if memories else 0
+        seen = len(kv_caches[0]) if kv_caches else 0
         keys = torch.arange(seen + tokens.shape[1], device=tokens.device)
         new = keys[seen:]
-        places = Places(self.positions, self.config.causal, new, new, keys)
+        context = AttentionContext(self.positions, self.config.causal, new, new, keys)
         stream = self.hook_embed(self.embed(tokens))
         if isinstance(self.positions, AddedToEmbedding):
             added = self.positions(new).expand_as(stream)
@@ -243,14 +243,14 @@ class HookedTransformer(HookedModule):
         stream = self.dropout(stream)
         for layer, block in enumerate(islice(self.blocks, n_blocks)):
             if layer == len(self.blocks) - 1:
-                places = places.since(first)
-            stream = block(stream, places, memories[layer] if memories else None)
+                context = context.since(first)
+            stream = block(stream, context, kv_caches[layer] if kv_caches else None)
         return stream
 
     def _continuation(self, tokens: Tensor, length: int) -> Iterator[Int[Tensor, "batch 1"]]:
-        memories = [LayerMemory() for _ in self.blocks]
+        kv_caches = [KVCache() for _ in self.blocks]
         for _ in range(length):
-            stream = self._stream(tokens, len(self.blocks), memories)
+            stream = self._stream(tokens, len(self.blocks), kv_caches)
             tokens = self.unembed(self.ln_final(stream[:, -1:])).argmax(dim=-1)
             yield tokens
 

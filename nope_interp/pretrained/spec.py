@@ -10,7 +10,7 @@ from nope_interp.pretrained.load import load_pretrained, random_twin
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelSpec:
     """A model that is on disk or a hub, or a twin of one; equal recipes make equal models.
 
     Attributes:

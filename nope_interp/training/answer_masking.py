@@ -18,7 +18,7 @@ from nope_interp.tasks.answers import AnswerTask, Examples
 
 
 @dataclass(frozen=True)
-class Blanks:
+class AnswerMasking:
     """How a task's answers are hidden.
 
     Attributes:
@@ -30,7 +30,7 @@ class Blanks:
     end: int | None
 
     @classmethod
-    def of(cls, task: AnswerTask) -> "Blanks":
+    def of(cls, task: AnswerTask) -> "AnswerMasking":
         """Those of a task: its begin token, which it has no other use for after the first place."""
         assert task.tokenizer.begin_id is not None
         return cls(task.tokenizer.begin_id, task.tokenizer.end_id)

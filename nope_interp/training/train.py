@@ -22,7 +22,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import Task
-from nope_interp.training.answer_masking import Blanks
+from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig
 
 # Given the model, in evaluation mode, after as many optimiser steps.
@@ -67,7 +67,7 @@ def train(
     *,
     state_path: Path | None = None,
     watch: Watch | None = None,
-    blanks: Blanks | None = None,
+    masking: AnswerMasking | None = None,
     device: str = "cpu",
     show_progress: bool = True,
 ) -> HookedTransformer:
@@ -91,15 +91,15 @@ def train(
     is damaged or of another training, where it should be compiled and cannot be, and where the loss
     stops being finite.
     """
-    check_trainable(config, training, task, blanks)
+    check_trainable(config, training, task, masking)
     if training.compile:
         _check_compiler(device)
     model = HookedTransformer(config).to(device)
     optimizer = _optimizer(model, training)
     header = {"config": config.to_dict(), "training": training.to_dict(), "task": task.name}
-    if blanks is not None:
-        header["blanks"] = asdict(blanks)
-    loss_of = masked_loss if blanks is None else blanks.loss
+    if masking is not None:
+        header["masking"] = asdict(masking)
+    loss_of = masked_loss if masking is None else masking.loss
     start = _restore(state_path, header, model, optimizer)
     watched = watched_steps(training.steps)
     if watch is not None and start == 0:
@@ -161,7 +161,10 @@ def _steps(
 
 
 def check_trainable(
-    config: TransformerConfig, training: TrainingConfig, task: Task, blanks: Blanks | None = None
+    config: TransformerConfig,
+    training: TrainingConfig,
+    task: Task,
+    masking: AnswerMasking | None = None,
 ) -> None:
     """Raise UserError where the sizes of config, training and task do not fit."""
     if training.seq_len > config.n_ctx:
@@ -176,7 +179,7 @@ def check_trainable(
         )
     # A task that cannot fill a batch says so now, before a progress bar is drawn.
     task.batch(1, training.seq_len, torch.Generator().manual_seed(0))
-    if not config.causal and blanks is None:
+    if not config.causal and masking is None:
         raise UserError(
             "a bidirectional model sees the token it should predict: train causal ones."
         )

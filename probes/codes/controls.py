@@ -9,9 +9,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from probes._streaming import raised
+from probes._streaming import upcast
 from probes.codes.directions import Leace, MovedVectors, ScaledDirections
-from probes.codes.filter import KeptCodes, require_fitted_shape, with_rest_scaled
+from probes.codes.filter import CodeFilter, require_fitted_shape, with_rest_scaled
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.controls import shuffled_positions
 from probes.similarity import cosine_similarity
@@ -57,7 +57,7 @@ class OtherContent:
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """The rows so turned; raises ProbeError for another number of positions or width."""
         require_fitted_shape(x, self._means)
-        work = raised(x)
+        work = upcast(x)
         rest = work - self._means.to(work)
         tiny = torch.finfo(work.dtype).tiny
         length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
@@ -91,8 +91,8 @@ def moved_elsewhere(vectors: Float[Tensor, "pos d_model"], seed: int = 0) -> Mov
     return MovedVectors(-vectors @ rotation.to(vectors))
 
 
-def displaced(
-    removal: KeptCodes, sizes: Float[Tensor, " pos"], statistics: CodeStatistics, seed: int = 0
+def size_matched(
+    removal: CodeFilter, sizes: Float[Tensor, " pos"], statistics: CodeStatistics, seed: int = 0
 ) -> MovedVectors | OtherContent:
     """Rows displaced as far as by taking a code away, with none of the four taken away.
 
@@ -117,7 +117,7 @@ def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> Scal
     return ScaledDirections(basis.to(projection.centre), projection.centre, factor)
 
 
-class RescalingDealt:
+class PermutedRescaling:
     """Rows with nothing taken away but their rests rescaled as an intervention on codes rescales
     them, with the factors dealt to other rows.
 
@@ -128,7 +128,7 @@ class RescalingDealt:
     batches.
     """
 
-    def __init__(self, kept: KeptCodes, seed: int = 0) -> None:
+    def __init__(self, kept: CodeFilter, seed: int = 0) -> None:
         self.kept = kept
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -137,9 +137,9 @@ class RescalingDealt:
         _, _, factor = self.kept.parts(x)
         batch, pos = factor.shape
         order = shuffled_positions(batch, torch.arange(pos), self._generator).to(factor.device)
-        dealt = factor.roll(1, dims=0).gather(1, order)
-        work = raised(x)
-        return with_rest_scaled(work, work - self.kept.means.to(work), dealt).to(x.dtype)
+        permuted = factor.roll(1, dims=0).gather(1, order)
+        work = upcast(x)
+        return with_rest_scaled(work, work - self.kept.means.to(work), permuted).to(x.dtype)
 
 
 # What an intervention may move besides what it aims at.
@@ -154,7 +154,7 @@ def side_effects(
     * norm: mean over rows of |x'| / |x| - 1, in size.
     * cosine: mean over pairs of different rows of |cos(x'_i, x'_j) - cos(x_i, x_j)|, 0 to 2.
     """
-    x, changed = raised(x), raised(changed)
+    x, changed = upcast(x), upcast(changed)
     before, after = (torch.linalg.vector_norm(rows, dim=-1) for rows in (x, changed))
     tiny = torch.finfo(x.dtype).tiny
     pos = x.shape[1]

@@ -12,7 +12,7 @@ from concept_erasure import LeaceEraser, LeaceFitter
 from jaxtyping import Float
 from torch import Tensor
 
-from probes._streaming import raised
+from probes._streaming import upcast
 from probes.codes.filter import require_fitted_shape
 from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
@@ -40,8 +40,8 @@ class Leace:
         """The rows without what a linear map can read; raises ProbeError for another width."""
         require_width(x, self.centre)
         parts = (self.left, self.right, self.centre)
-        eraser = LeaceEraser(*(part.to(raised(x)) for part in parts))
-        return eraser(raised(x)).to(x.dtype)
+        eraser = LeaceEraser(*(part.to(upcast(x)) for part in parts))
+        return eraser(upcast(x)).to(x.dtype)
 
 
 def leace(probe: LinearProbe) -> Leace:
@@ -103,7 +103,7 @@ class ScaledDirections:
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """The rows so scaled; raises ProbeError for another width."""
         require_width(x, self.centre)
-        work = raised(x)
+        work = upcast(x)
         directions = self.directions.to(work)
         along = (work - self.centre.to(work)) @ directions.mT
         return torch.add(work, along @ directions, alpha=self.factor - 1).to(x.dtype)
@@ -172,7 +172,7 @@ class MovedVectors:
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         """The rows so moved; raises ProbeError for another number of positions or width."""
         require_fitted_shape(x, self.added)
-        return (raised(x) + self.added.to(raised(x))).to(x.dtype)
+        return (upcast(x) + self.added.to(upcast(x))).to(x.dtype)
 
 
 def swap_vectors(statistics: CodeStatistics, offset: int) -> MovedVectors:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes._streaming import raised
+from probes._streaming import upcast
 from probes.errors import ProbeError
 from probes.variance import row_variance
 
@@ -16,7 +16,7 @@ _LARGEST_FACTOR = 10.0
 
 
 @dataclass(frozen=True, eq=False)
-class KeptCodes:
+class CodeFilter:
     """Rows rebuilt from some of their position codes; made by `CodeStatistics.kept`.
 
     With y the mean part that is kept and b the rest (whitened where similarity is not kept, each
@@ -58,7 +58,7 @@ class KeptCodes:
     ]:
         """y + b, b and g of the rows; half precision is raised to float32."""
         require_fitted_shape(x, self.means)
-        x = raised(x)
+        x = upcast(x)
         rest = x - self.means.to(x)
         unscaled = x - self.removed.to(x)
         if self.whitening is not None:

@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes._streaming import Stream, raised, require_finite
-from probes.codes.filter import KeptCodes, log_variance
+from probes._streaming import BaseStreamingProbe, require_finite, upcast
+from probes.codes.filter import CodeFilter, log_variance
 from probes.errors import ProbeError
 
 CODES = ("variance", "similarity", "counting", "positional vectors")
@@ -42,7 +42,7 @@ _STEEPEST = 10.0
 _ROUNDING = 1e-6
 
 
-class CodeStatistics(Stream):
+class CodeStatistics(BaseStreamingProbe):
     """All that taking codes away needs to know of the rows at one place, in constant memory.
 
     By position the mean row [pos d_model] and the first two moments of log variance; between
@@ -66,7 +66,7 @@ class CodeStatistics(Stream):
         self._examples = torch.zeros(0)  # [example pos d], rows of the first sequences
 
     def _fit(self, activations: Tensor) -> None:
-        activations = raised(activations)
+        activations = upcast(activations)
         means = activations.mean(dim=0)
         require_finite(means)
         centred = activations - means
@@ -128,7 +128,9 @@ class CodeStatistics(Stream):
         counting = terms @ (torch.linalg.pinv(terms) @ vectors)
         return {"counting": counting, "positional vectors": vectors - counting}
 
-    def kept(self, codes: Collection[str], dealt: Int[Tensor, " pos"] | None = None) -> KeptCodes:
+    def kept(
+        self, codes: Collection[str], permuted: Int[Tensor, " pos"] | None = None
+    ) -> CodeFilter:
         """The intervention that keeps these of `CODES` and takes the others away.
 
         With `dealt`, an order of the positions, the kept codes are dealt out anew: position t gets
@@ -142,7 +144,7 @@ class CodeStatistics(Stream):
             if code not in CODES:
                 raise ProbeError(f"no position code {code!r}: the codes are {', '.join(CODES)}")
         removed = torch.zeros_like(self.positional_vectors())
-        order = torch.arange(len(removed)) if dealt is None else dealt
+        order = torch.arange(len(removed)) if permuted is None else permuted
         _require_order(order, len(removed))
         for name, vectors in self.mean_codes().items():
             removed += vectors - vectors[order] if name in codes else vectors
@@ -150,9 +152,9 @@ class CodeStatistics(Stream):
         def changed(name: str, change: Callable[[Tensor | None], Tensor]) -> Tensor | None:
             if name not in codes:
                 return change(None).float()
-            return None if dealt is None else change(dealt).float()
+            return None if permuted is None else change(permuted).float()
 
-        return KeptCodes(
+        return CodeFilter(
             means=self._means.float(),
             removed=removed.float(),
             whitening=changed("similarity", self._whitening),

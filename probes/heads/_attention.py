@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes._streaming import raised
+from probes._streaming import upcast
 from probes.errors import ProbeError
 
 # A query that sees few keys cannot but give each much weight, which makes all heads look alike.
@@ -50,7 +50,7 @@ def checked_patterns(
     maps = checked_maps(pattern, "patterns")
     tolerance = 1e-3 + torch.finfo(maps.dtype).eps
     for part in parts(maps):
-        part = raised(part)
+        part = upcast(part)
         off = (part.sum(dim=-1) - 1).abs().amax()
         if off.isnan() or part.amin() < 0:
             raise ProbeError(

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from probes._streaming import raised
+from probes._streaming import upcast
 from probes.errors import ProbeError
 from probes.heads._attention import FIRST_QUERY, n_visible, offset_sums, parts
 
@@ -204,7 +204,7 @@ class ScoreShares:
         m = visible.sum(dim=-1)
         sums = []
         for part in parts(scores):
-            centred = raised(part).masked_fill(~visible, 0.0)
+            centred = upcast(part).masked_fill(~visible, 0.0)
             mean = centred.sum(dim=-1) / m
             centred.addcmul_(visible.to(centred), mean[..., None], value=-1)
             squares = torch.linalg.vecdot(centred, centred)[..., FIRST_QUERY:]

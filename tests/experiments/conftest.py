@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from experiments.codes.ablation import place_by_place, statistics_at, through_the_stream
-from experiments.codes.task import Contest
-from experiments.probing.measure import Place, Split
+from experiments.codes.task import InterventionTask
+from experiments.probing.measure import Site, Split
 from experiments.report.data import ReportData
 from experiments.results.measurements import COLUMNS, table
 from experiments.results.usage import use_verdicts
@@ -90,7 +90,7 @@ def synthetic_report(
                         variant, 0
                     )
                     strength = reach * depth / n_layers * (1.0 if begin else 0.85)
-                    place = f"{variant}/{source}/{'begin' if begin else 'nobegin'}/{layer}/{site}"
+                    site = f"{variant}/{source}/{'begin' if begin else 'nobegin'}/{layer}/{site}"
                     for probe, metrics in METRICS.items():
                         if probe == "two_layer" and site == "attn_out":
                             continue
@@ -106,21 +106,21 @@ def synthetic_report(
                                 what = (layer, None, site, probe, control, metric)
                                 score = (value, value - half, value + half, chance, 64)
                                 rows.append(dict(zip(COLUMNS, where + what + score, strict=True)))
-                        arrays[f"{place}/{probe}/positions"] = positions
+                        arrays[f"{site}/{probe}/positions"] = positions
                     law = np.array([0.3 + depth, strength * 4])
                     curve = law[0] + law[1] / m + rng.normal(0, 0.02, len(m))
                     arrays |= {
-                        f"{place}/variance/curve": curve,
-                        f"{place}/variance/curve_low": curve - 0.05,
-                        f"{place}/variance/curve_high": curve + 0.05,
-                        f"{place}/variance/law": law,
+                        f"{site}/variance/curve": curve,
+                        f"{site}/variance/curve_low": curve - 0.05,
+                        f"{site}/variance/curve_high": curve + 0.05,
+                        f"{site}/variance/law": law,
                     }
                     i, j = np.meshgrid(m, m, indexing="ij")
                     cosine = strength * np.sqrt(np.minimum(i, j) / np.maximum(i, j))
                     noise = rng.normal(0, 0.01, cosine.shape)
                     cosine = np.clip(cosine + (noise + noise.T) / 2, -1, 1)
                     np.fill_diagonal(cosine, 1.0)
-                    arrays[f"{place}/similarity/cosine"] = cosine
+                    arrays[f"{site}/similarity/cosine"] = cosine
                     for probe in ("linear", "two_layer"):
                         if probe == "two_layer" and site == "attn_out":
                             continue
@@ -131,9 +131,9 @@ def synthetic_report(
                         )
                         error = error + rng.normal(0, 0.2, len(m))
                         arrays |= {
-                            f"{place}/{probe}/error": error,
-                            f"{place}/{probe}/error_low": error - 0.8,
-                            f"{place}/{probe}/error_high": error + 0.8,
+                            f"{site}/{probe}/error": error,
+                            f"{site}/{probe}/error_low": error - 0.8,
+                            f"{site}/{probe}/error_high": error + 0.8,
                         }
     measurements = table(rows)
     fields: dict[str, Any] = {
@@ -226,7 +226,7 @@ def _example(
     return {"tokens": list(tokens), "predictions": predictions, "patterns": patterns}
 
 
-def with_tournaments(report: ReportData) -> ReportData:
+def with_code_ablations(report: ReportData) -> ReportData:
     """The report with two real tournaments, both of its trained model.
 
     On text without a begin token of a model that knows positions by the variance of rows, place by
@@ -238,16 +238,16 @@ def with_tournaments(report: ReportData) -> ReportData:
     )
     split = Split(planted.sequences(32, seed=1), planted.sequences(16, seed=2))
     small = Split(split.fit % 64, split.held_out % 64)
-    posts = [Place(layer, "resid_post") for layer in range(planted.model.cfg.n_layers - 1)]
-    places = [Place(0, "resid_pre"), *posts, Place(0, "attn_out")]
+    posts = [Site(layer, "resid_post") for layer in range(planted.model.cfg.n_layers - 1)]
+    sites = [Site(0, "resid_pre"), *posts, Site(0, "attn_out")]
     same = {"experiment": "compare", "model": "nope-4x128", "variant": "trained", "seed": 0}
-    contest = Contest(planted.model, split, planted.losses, planted.chance)
+    task = InterventionTask(planted.model, split, planted.losses, planted.chance)
     on_text = same | {"tokens": "text", "begin_token": False}
-    nothing_lost = Contest(untrained, small, sequence_losses, math.log(64))
+    nothing_lost = InterventionTask(untrained, small, sequence_losses, math.log(64))
     on_random = same | {"tokens": "random", "begin_token": True}
     rows = [
-        *through_the_stream(contest, context=on_text),
-        *place_by_place(contest, statistics_at(contest, places), context=on_text),
+        *through_the_stream(task, context=on_text),
+        *place_by_place(task, statistics_at(task, sites), context=on_text),
         *through_the_stream(nothing_lost, context=on_random),
     ]
     measurements = pd.concat([report.measurements, table(rows)], ignore_index=True)
@@ -261,7 +261,7 @@ def causal_report() -> ReportData:
     # Of products this small a second thread does nothing but wait, on a busy machine for long.
     torch.set_num_threads(1)
     try:
-        return with_tournaments(synthetic_report(n_layers=3, n_positions=N_CTX))
+        return with_code_ablations(synthetic_report(n_layers=3, n_positions=N_CTX))
     finally:
         torch.set_num_threads(threads)
 

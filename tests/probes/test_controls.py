@@ -206,7 +206,7 @@ def test_shuffled_positions_permute_each_sequence_on_its_own():
 @pytest.mark.parametrize("n", [0, 1, 7, 1024, 2500])
 def test_skipped_labels_are_those_of_the_sequences_before(n):
     positions = torch.arange(1, 8)
-    dealt, skipped = (torch.Generator().manual_seed(5) for _ in range(2))
-    whole = shuffled_positions(n + 4, positions, dealt)
+    permuted, skipped = (torch.Generator().manual_seed(5) for _ in range(2))
+    whole = shuffled_positions(n + 4, positions, permuted)
     skip_shuffled(n, positions, skipped)
     assert torch.equal(shuffled_positions(4, positions, skipped), whole[n:])

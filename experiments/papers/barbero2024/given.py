@@ -67,13 +67,13 @@ def read_given(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
 
 
 def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
-    subject = given_subject(config, device, seq_len=_LEAST_LENGTH, needed={})
-    positions = layer_positions(subject.model)
-    natural, uniform = subject.sources[:2]
+    variant = given_subject(config, device, seq_len=_LEAST_LENGTH, needed={})
+    positions = layer_positions(variant.model)
+    natural, uniform = variant.sources[:2]
     begin = natural.begin_id is not None
     text = natural.sequences(
         _SEQUENCES,
-        min(_LENGTH, subject.model.cfg.n_ctx),
+        min(_LENGTH, variant.model.cfg.n_ctx),
         begin_token=begin,
         split="held_out",
         seed=config.seed,
@@ -81,8 +81,8 @@ def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
     copied = uniform.sequences(_TOKENS, 1, begin_token=False, split="held_out", seed=config.seed)
     return {
         "text_shape": np.array(text.shape),
-        **_read_text(subject.model, positions, text),
-        **_read_copies(subject.model, positions, copied[:, 0], text[0, : _BEFORE + begin]),
+        **_read_text(variant.model, positions, text),
+        **_read_copies(variant.model, positions, copied[:, 0], text[0, : _BEFORE + begin]),
     }
 
 

@@ -21,9 +21,9 @@ from experiments.results.findings import (
     Measured,
     Panel,
     curve,
-    ladder,
     largest_deviation,
     line,
+    log_spaced,
     over_seeds,
     slope,
 )
@@ -71,7 +71,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         d_vocab=4 * length,
         n_ctx=length,
     )
-    seen = ladder(length)
+    seen = log_spaced(length)
     measure = partial(_variances, seen=seen, device=device)
     causal = cells.per_seed("all layers", config.seeds, lambda seed: measure(_drawn(base, seed)))
     controls = {
@@ -352,7 +352,7 @@ def _controls(
 
 def _sweep(config: ReproduceConfig, cells: Cells, device: str) -> tuple[Figure, Measured]:
     length = config.scaled("length", 128, least=16)
-    seen = ladder(length, 12)
+    seen = log_spaced(length, 12)
     name = "blocks.0.hook_attn_out"
     ratios, panels = [], []
     for spread in _SWEPT_SPREADS:

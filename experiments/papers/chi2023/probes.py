@@ -70,7 +70,7 @@ def probes(
         title: sorted({config.scaled("training", n, least=8) for n in sizes})
         for title, (_, sizes) in _MODELS.items()
     }
-    read = cells.side_by_side(
+    read = cells.process_map(
         {
             title: partial(_errors, dataclasses.replace(base, **changes), counts[title], device)
             for title, (changes, _) in _MODELS.items()

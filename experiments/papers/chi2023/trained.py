@@ -30,9 +30,9 @@ from experiments.results.findings import (
     Panel,
     Series,
     curve,
-    ladder,
     largest_deviation,
     line,
+    log_spaced,
     over_seeds,
 )
 from experiments.variants.variants import random_init
@@ -76,9 +76,9 @@ def trained_models(
     )
     seeds = config.seeds[:_SEEDS]
     steps = config.scaled("training", _STEPS)
-    seen = ladder(length)[1:]
+    seen = log_spaced(length)[1:]
     compute = partial(_trained, base, steps, seen, device)
-    found = cells.side_by_side({"trained": compute}, seeds)["trained"]
+    found = cells.process_map({"trained": compute}, seeds)["trained"]
     figures = _figures(
         _TRAINED,
         "After training",
@@ -180,12 +180,12 @@ def _trained(
 
 def _given(config: ReproduceConfig, device: str) -> dict[str, Array]:
     """By sequence, layer and point, for each source of tokens, model and site."""
-    subject = given_subject(config, device, seq_len=_LEAST_LENGTH, needed={})
-    length = min(config.scaled("length", _LENGTH, least=_LEAST_LENGTH), subject.model.cfg.n_ctx)
-    seen = ladder(length)[1:]
-    models = {_GIVEN: subject.model, _RANDOM: random_init(subject, config.seed).model}
-    found = {"seen": seen, "without_positions": np.array(subject.positions == "none")}
-    for source in subject.sources:
+    variant = given_subject(config, device, seq_len=_LEAST_LENGTH, needed={})
+    length = min(config.scaled("length", _LENGTH, least=_LEAST_LENGTH), variant.model.cfg.n_ctx)
+    seen = log_spaced(length)[1:]
+    models = {_GIVEN: variant.model, _RANDOM: random_init(variant, config.seed).model}
+    found = {"seen": seen, "without_positions": np.array(variant.positions == "none")}
+    for source in variant.sources:
         tokens = _held_out(source, _GIVEN_SEQUENCES, length, config.seed)
         for name, read in models.items():
             for site, values in _by_sequence(read, tokens, seen).items():

@@ -72,7 +72,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         warmup=min(100, steps),
     )
     n_fit = max(2, min(_FIT, config.scaled("training", _FIT)) // length)
-    trained = cells.side_by_side(
+    trained = cells.process_map(
         {
             name: partial(
                 _trained, dataclasses.replace(base, positions=positions), training, n_fit, device
@@ -81,7 +81,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         },
         config.seeds,
     )
-    untrained = cells.side_by_side(
+    untrained = cells.process_map(
         {UNTRAINED: partial(_untrained, base, n_fit, device)}, config.seeds
     )[UNTRAINED]
     return Findings(

@@ -45,7 +45,7 @@ def scratchpad_findings(
         for task in sizes.tasks
         for name in sizes.written(task)
     }
-    found = cells.side_by_side(
+    found = cells.process_map(
         {
             title: partial(trained_to_write, sizes, task, sizes.written(task)[name], steps, device)
             for (task, name), title in titles.items()

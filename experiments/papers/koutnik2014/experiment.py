@@ -29,8 +29,8 @@ from experiments.results.findings import (
     Series,
     curve,
     exactly,
-    ladder,
     line,
+    log_spaced,
     over_seeds,
 )
 from nope_interp.models.clockwork import ClockworkRNN
@@ -47,7 +47,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     epochs = config.scaled("training", 800)
     sizes = matched_sizes(d_hidden)
     titles = {network: f"{_NAMES[network]}, learning rates" for network in NETWORKS}
-    found = cells.side_by_side(
+    found = cells.process_map(
         {
             title: partial(_tried, network, sizes[network], epochs)
             for network, title in titles.items()
@@ -57,7 +57,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     tried = {network: found[title]["nmse"] for network, title in titles.items()}
     rates = {network: best_rate(left) for network, left in tried.items()}
     peers = ("rnn", "lstm")
-    found = cells.side_by_side(
+    found = cells.process_map(
         {_NAMES["clockwork"]: partial(_clocks, d_hidden, epochs, rates["clockwork"])}
         | {
             _NAMES[peer]: partial(_fitted, peer, sizes[peer], epochs, rates[peer]) for peer in peers
@@ -210,7 +210,7 @@ def _waveforms(nmse: dict[str, Float[np.ndarray, " seed"]]) -> Figure:
 
 
 def _learning(curves: dict[str, Float[np.ndarray, "seed step"]], epochs: int) -> Figure:
-    steps = ladder(epochs)
+    steps = log_spaced(epochs)
     return Figure(
         "learning",
         "How soon it is learnt",

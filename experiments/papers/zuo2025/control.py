@@ -30,7 +30,7 @@ from experiments.results.findings import (
 )
 from nope_interp.models.config import Positions
 from nope_interp.tasks.answers import AnswerTask, dataset
-from nope_interp.training.answer_masking import Blanks
+from nope_interp.training.answer_masking import AnswerMasking
 
 _GUESSED_FROM = 2000  # training examples of each length, whose commonest answer is guessed
 
@@ -66,7 +66,7 @@ def control_findings(
         ((_WITH_POSITIONS,), of_run[:1]),
     ):
         places = [(task, kind) for task in preset.lengths for kind in kinds]
-        cells_of = cells.side_by_side(
+        cells_of = cells.process_map(
             {
                 _title(*place): partial(_filled_in, preset, *place, steps, device)
                 for place in places
@@ -114,7 +114,7 @@ def _filled_in(
 ) -> dict[str, Array]:
     """Accuracy at the blanks of held-out prompts, and what can be had without order."""
     task = preset.task(name)
-    blanks = Blanks.of(task)
+    masking = AnswerMasking.of(task)
     sizes = replace(preset.sizes, model={**preset.sizes.model, "causal": _KINDS[kind].causal})
     model = trained_to_answer(
         task,
@@ -122,11 +122,11 @@ def _filled_in(
         steps=steps,
         seed=seed,
         positions=_KINDS[kind].positions,
-        blanks=blanks,
+        masking=masking,
         device=device,
     )
     held_out = dataset(task, preset.n_filled, split="validation", seed=seed).values()
-    right = [float(blanks.exact_matches(model, some).double().mean()) for some in held_out]
+    right = [float(masking.exact_matches(model, some).double().mean()) for some in held_out]
     return {"accuracy": np.array(np.mean(right)), **without_order(task, preset.n_filled, seed)}
 
 

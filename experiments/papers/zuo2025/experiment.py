@@ -21,8 +21,8 @@ from experiments.results.findings import (
     Findings,
     Panel,
     curve,
-    ladder,
     line,
+    log_spaced,
     over_seeds,
 )
 from nope_interp.models.config import TransformerConfig
@@ -97,7 +97,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     carriers = cells.per_seed(
         "carriers", config.seeds, lambda seed: _carriers(_changed(base, seed, {}), device)
     )
-    at = ladder(base.n_ctx, 12)
+    at = log_spaced(base.n_ctx, 12)
     law = LayerLaw.of(base).cosine(at[:, None], at)
     first = dataclasses.replace(base, n_layers=1, attn_only=True)
     cosines = cells.per_seed(

@@ -7,7 +7,7 @@ import pytest
 from experiments.comparison.config import CompareConfig
 from experiments.papers.answering import accuracies
 from experiments.variants.train import check_training, task_of
-from experiments.variants.variants import loaded_subject
+from experiments.variants.variants import loaded_variant
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import TrainedOn, load_model
 from nope_interp.tasks.answers import AnswerTask
@@ -48,9 +48,9 @@ def test_a_shipped_model_can_be_read() -> None:
     path = EXAMPLES[0]
     values = CompareConfig.read(path.with_suffix(".toml")).to_dict()
     config = CompareConfig.from_dict(values | {"model": str(path)})
-    subject = loaded_subject(config, "cpu", needed={"held_out": 4})
-    tokens = subject.sources[0].sequences(4, 20, begin_token=True, split="held_out", seed=0)
-    assert subject.model(tokens).shape == (4, 20, 110)
+    variant = loaded_variant(config, "cpu", needed={"held_out": 4})
+    tokens = variant.sources[0].sequences(4, 20, begin_token=True, split="held_out", seed=0)
+    assert variant.model(tokens).shape == (4, 20, 110)
 
 
 def test_lengths_of_which_no_example_fits_are_refused() -> None:
@@ -58,4 +58,4 @@ def test_lengths_of_which_no_example_fits_are_refused() -> None:
     values = CompareConfig.read(path.with_suffix(".toml")).to_dict()
     changes = {"model": str(path), "lengths": [7, 16], "seq_len": 16}
     with pytest.raises(UserError, match=r"from length 7 on fits 16 tokens.*--seq-len 18"):
-        loaded_subject(CompareConfig.from_dict(values | changes), "cpu", needed={"held_out": 4})
+        loaded_variant(CompareConfig.from_dict(values | changes), "cpu", needed={"held_out": 4})

@@ -13,7 +13,7 @@ from experiments.runs.folder import RunFolder
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.workers import check_cells
 from experiments.variants.train import check_training, task_of, train
-from experiments.variants.variants import loaded_subject
+from experiments.variants.variants import loaded_variant
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import TrainedOn, load_model
 from nope_interp.tasks.registry import make_answer_task, make_task
@@ -134,7 +134,7 @@ def test_a_saved_model_remembers_its_task_and_is_read_on_that(tmp_path: Path) ->
     def read(**changes: Any) -> Any:
         own = {"task": "addition", "lengths": [1, 2], "scratchpad": ["input", "output"]}
         values = {name: value for name, value in (own | changes).items() if value is not None}
-        return loaded_subject(config(model=str(path), **values), "cpu", needed={})
+        return loaded_variant(config(model=str(path), **values), "cpu", needed={})
 
     assert read().sources[0].name == "addition"
     assert list(read(lengths=[1, 3]).sources[0].task.training_lengths) == [1, 2, 3]
@@ -149,7 +149,7 @@ def test_a_saved_model_remembers_its_task_and_is_read_on_that(tmp_path: Path) ->
     assert load_model(plain)[1] == TrainedOn("parity")
     steps = config(model=str(plain), task="parity", scratchpad=["output"])
     with pytest.raises(UserError, match="without a scratchpad: leave it out"):
-        loaded_subject(steps, "cpu", needed={})
+        loaded_variant(steps, "cpu", needed={})
 
 
 def test_the_command_line_says_the_same_as_a_config(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ from experiments.codes.first_token import (
     AT_EACH_POSITION,
     FROZEN,
     ONE_TOKEN,
-    first_token_arms,
+    first_token_conditions,
 )
 from experiments.codes.shift import shift_rows
-from experiments.codes.task import Contest
-from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Place, Split
+from experiments.codes.task import InterventionTask
+from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Site, Split
 from experiments.results.measurements import table
 from experiments.results.usage import Use, use_verdicts, uses_at
 from nope_interp.constructions.planted import Planted, decoy, plant
@@ -50,21 +50,21 @@ CONTEXT = {
     "begin_token": False,
     "seed": 0,
 }
-PLACE = Place(0, "resid_post")
+PLACE = Site(0, "resid_post")
 NAME = "blocks.0.hook_resid_post"
 
 
-def contest_on(planted: Planted, seed: int = 0) -> Contest:
+def contest_on(planted: Planted, seed: int = 0) -> InterventionTask:
     split = Split(planted.sequences(400, 2 * seed), planted.sequences(160, 2 * seed + 1))
-    return Contest(planted.model, split, planted.losses, planted.chance, seed)
+    return InterventionTask(planted.model, split, planted.losses, planted.chance, seed)
 
 
-def at_place(contest: Contest) -> list[dict[str, Any]]:
-    return place_by_place(contest, statistics_at(contest, [PLACE]), context=CONTEXT)
+def at_place(task: InterventionTask) -> list[dict[str, Any]]:
+    return place_by_place(task, statistics_at(task, [PLACE]), context=CONTEXT)
 
 
 def words_at_place(planted: Planted, seed: int) -> dict[str, str]:
-    assert planted.places == (NAME,)
+    assert planted.sites == (NAME,)
     rows = at_place(contest_on(planted, seed))
     uses = uses_at(table(rows), PLACE.layer, PLACE.site)
     return {use.code: use.word for use in uses}
@@ -90,9 +90,9 @@ def test_a_variance_that_is_readable_and_unused_is_cleared(seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def counting() -> pd.DataFrame:
-    contest = contest_on(plant("counting"))
-    rows = through_the_stream(contest, context=CONTEXT)
-    return table([*rows, *at_place(contest)])
+    task = contest_on(plant("counting"))
+    rows = through_the_stream(task, context=CONTEXT)
+    return table([*rows, *at_place(task)])
 
 
 def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.DataFrame) -> None:
@@ -113,10 +113,15 @@ def test_losses_without_the_code_are_at_chance_or_worse(counting: pd.DataFrame) 
     nats = stream_rows[stream_rows["metric"] == "nats"].set_index(["positions", "control"])
     chance = nats["chance"].iloc[0]
     assert nats.loc[("intact", ""), "value"] < 0.5 * chance
-    for arm in (without("counting"), NONE_KEPT, only("variance"), "without counting, by LEACE"):
-        assert nats.loc[(arm, ""), "value"] > chance - 0.1
-    for arm in (without("variance"), only("counting")):
-        assert nats.loc[(arm, ""), "value"] < 0.5 * chance
+    for condition in (
+        without("counting"),
+        NONE_KEPT,
+        only("variance"),
+        "without counting, by LEACE",
+    ):
+        assert nats.loc[(condition, ""), "value"] > chance - 0.1
+    for condition in (without("variance"), only("counting")):
+        assert nats.loc[(condition, ""), "value"] < 0.5 * chance
     # As large, but of other positions.
     assert nats.loc[(only("counting"), SHUFFLED), "value"] > chance - 0.1
 
@@ -133,26 +138,28 @@ def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
 
 
 def test_who_counts_by_the_begin_token_needs_it_and_what_heads_give_it() -> None:
-    contest = replace(contest_on(plant("counting")), begin_token=True)
-    intact = contest.losses(contest.model, contest.split.held_out).mean()
-    arms = {(name, control): losses.mean() for name, control, losses in first_token_arms(contest)}
+    task = replace(contest_on(plant("counting")), begin_token=True)
+    intact = task.losses(task.model, task.split.held_out).mean()
+    conditions = {
+        (name, control): losses.mean() for name, control, losses in first_token_conditions(task)
+    }
     names = {(FROZEN, ""), (FROZEN, AT_EACH_POSITION), (ANY_TOKEN, ""), (ONE_TOKEN, "")}
-    assert arms.keys() == names
+    assert conditions.keys() == names
     # Its head weighs the begin token, which it knows, by 1/m, whatever the content.
     for gone in ((FROZEN, ""), (ANY_TOKEN, ""), (ONE_TOKEN, "")):
-        assert arms[gone] > contest.chance - 0.1
-    assert float(arms[FROZEN, AT_EACH_POSITION]) == pytest.approx(float(intact), abs=1e-3)
+        assert conditions[gone] > task.chance - 0.1
+    assert float(conditions[FROZEN, AT_EACH_POSITION]) == pytest.approx(float(intact), abs=1e-3)
 
 
 def test_who_does_not_count_needs_no_share_of_the_first_token() -> None:
-    contest = contest_on(plant("positional vectors"))
-    intact = contest.losses(contest.model, contest.split.held_out).mean()
-    arms = {(name, control): losses for name, control, losses in first_token_arms(contest)}
-    assert arms.keys() == {(FROZEN, ""), (FROZEN, AT_EACH_POSITION)}
-    assert abs(arms[FROZEN, ""].mean() - intact) < 0.1 * (contest.chance - intact)
+    task = contest_on(plant("positional vectors"))
+    intact = task.losses(task.model, task.split.held_out).mean()
+    conditions = {(name, control): losses for name, control, losses in first_token_conditions(task)}
+    assert conditions.keys() == {(FROZEN, ""), (FROZEN, AT_EACH_POSITION)}
+    assert abs(conditions[FROZEN, ""].mean() - intact) < 0.1 * (task.chance - intact)
 
 
-def test_side_effects_are_those_of_each_intervention(untrained: Contest) -> None:
+def test_side_effects_are_those_of_each_intervention(untrained: InterventionTask) -> None:
     """Of one place: the sequences' rows before and after, put together by hand."""
     statistics = statistics_at(untrained, [PLACE])
     found = table(place_by_place(untrained, statistics, context=CONTEXT))
@@ -179,9 +186,9 @@ def test_side_effects_are_those_of_each_intervention(untrained: Contest) -> None
 def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
     """The first layer writes m along a direction, from which everything later takes it: before
     that there is nothing to move, after it the position read at the end follows by all of it."""
-    contest = contest_on(plant("counting"))
-    statistics = statistics_at(contest, [Place(0, "resid_pre"), PLACE])
-    rows = shift_rows(contest, statistics, context=CONTEXT)
+    task = contest_on(plant("counting"))
+    statistics = statistics_at(task, [Site(0, "resid_pre"), PLACE])
+    rows = shift_rows(task, statistics, context=CONTEXT)
     followed = {(row["site"], row["control"]): row["value"] for row in rows}
     assert followed["resid_post", ""] == pytest.approx(1, abs=0.01)
     for nothing in (("resid_pre", ""), ("resid_pre", "mixed"), ("resid_post", "mixed")):
@@ -190,20 +197,20 @@ def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
 
 def test_a_position_that_vectors_do_not_tell_stays_where_it_is() -> None:
     """Position comes from sizes alone, whose vectors are noise."""
-    contest = contest_on(plant("variance"))
-    rows = shift_rows(contest, statistics_at(contest, [Place(0, "resid_pre")]), context=CONTEXT)
+    task = contest_on(plant("variance"))
+    rows = shift_rows(task, statistics_at(task, [Site(0, "resid_pre")]), context=CONTEXT)
     assert [row["value"] for row in rows] == pytest.approx([0, 0], abs=0.1)
 
 
 def test_vectors_that_no_layer_reads_are_followed_by_none() -> None:
     """They stay in the stream up to its end, where any probe reads them as moved."""
-    contest = contest_on(plant("positional vectors"))  # the unembedding alone reads them
-    place = Place(0, "resid_pre")
-    assert shift_rows(contest, statistics_at(contest, [place]), context=CONTEXT) == []
+    task = contest_on(plant("positional vectors"))  # the unembedding alone reads them
+    site = Site(0, "resid_pre")
+    assert shift_rows(task, statistics_at(task, [site]), context=CONTEXT) == []
 
 
-def test_sequences_too_short_for_a_shift_have_no_rows(untrained: Contest) -> None:
-    statistics = statistics_at(untrained, [Place(0, "resid_pre")])
+def test_sequences_too_short_for_a_shift_have_no_rows(untrained: InterventionTask) -> None:
+    statistics = statistics_at(untrained, [Site(0, "resid_pre")])
     assert shift_rows(untrained, statistics, context=CONTEXT) == []
 
 
@@ -217,48 +224,48 @@ def test_shares_are_those_of_the_losses(counting: pd.DataFrame) -> None:
     for code in CODES:
         lost = value[without(code), "", "nats"] - intact
         assert value[without(code), "", "increase"] == pytest.approx(lost, abs=1e-9)
-        assert value[without(code), "", "needed"] == pytest.approx(lost / (none - intact))
+        assert value[without(code), "", "necessity"] == pytest.approx(lost / (none - intact))
         regained = (none - value[only(code), "", "nats"]) / (none - intact)
-        assert value[only(code), "", "enough"] == pytest.approx(regained, abs=1e-9)
-        displaced = value[without(code), "displaced", "nats"]
-        assert value[without(code), "", "over_displaced"] == pytest.approx(
-            value[without(code), "", "nats"] - displaced, abs=1e-9
+        assert value[only(code), "", "sufficiency"] == pytest.approx(regained, abs=1e-9)
+        size_matched = value[without(code), "size-matched", "nats"]
+        assert value[without(code), "", "over_size_matched"] == pytest.approx(
+            value[without(code), "", "nats"] - size_matched, abs=1e-9
         )
 
 
 @pytest.fixture(scope="module")
-def untrained() -> Contest:
+def untrained() -> InterventionTask:
     config = TransformerConfig(n_layers=3, d_model=32, n_heads=2, d_vocab=50, n_ctx=12)
     tokens = torch.randint(50, (60, 12), generator=torch.Generator().manual_seed(0))
     split = Split(tokens[:40], tokens[40:])
-    return Contest(HookedTransformer(config).eval(), split, sequence_losses, math.log(50))
+    return InterventionTask(HookedTransformer(config).eval(), split, sequence_losses, math.log(50))
 
 
-def test_where_nothing_is_lost_nothing_is_shared_out(untrained: Contest) -> None:
+def test_where_nothing_is_lost_nothing_is_shared_out(untrained: InterventionTask) -> None:
     """An untrained model's losses do not depend on position: what differs is chance."""
-    still = Contest(
+    still = InterventionTask(
         untrained.model,
         untrained.split,
         lambda model, tokens: sequence_losses(untrained.model, tokens) * 0 + 1,
         2.0,
     )
     rows = table(through_the_stream(still, context=CONTEXT))
-    assert not rows["metric"].isin(["needed", "enough"]).any()
+    assert not rows["metric"].isin(["necessity", "sufficiency"]).any()
     (verdict,) = use_verdicts(rows)
     assert {use.word for use in verdict.of_stream} == {"undecided"}
-    assert all(use.needed is None for use in verdict.of_stream)
+    assert all(use.necessity is None for use in verdict.of_stream)
     assert verdict.sentence.endswith("no code has a share in it.")
 
 
-def test_the_same_seed_gives_the_same_rows(untrained: Contest) -> None:
+def test_the_same_seed_gives_the_same_rows(untrained: InterventionTask) -> None:
     once, again = (table(through_the_stream(untrained, context=CONTEXT)) for _ in range(2))
     pd.testing.assert_frame_equal(once, again)
 
 
-def test_interventions_in_depth_are_fitted_behind_each_other(untrained: Contest) -> None:
+def test_interventions_in_depth_are_fitted_behind_each_other(untrained: InterventionTask) -> None:
     """Below, means over the fit sequences are gone: what is left of them is what a layer adds."""
-    (arm,) = (arm for arm in of_codes(0) if arm.name == NONE_KEPT)
-    made = fitted_in_depth(untrained, arm, stream_places(untrained))
+    (condition,) = (condition for condition in of_codes(0) if condition.name == NONE_KEPT)
+    made = fitted_in_depth(untrained, condition, stream_places(untrained))
     assert list(made) == [
         "blocks.0.hook_resid_pre",
         "blocks.0.hook_resid_mid",
@@ -301,23 +308,23 @@ def rows_of_uses(
     rows = []
     common = {**CONTEXT, "layer": EVERYWHERE, "site": STREAM, "probe": "loss", "control": ""}
 
-    def add(arm: str, metric: str, found: Numbers, control: str = "") -> None:
+    def add(condition: str, metric: str, found: Numbers, control: str = "") -> None:
         value, low, high = found
-        own = {"positions": arm, "metric": metric, "control": control, "value": value}
+        own = {"positions": condition, "metric": metric, "control": control, "value": value}
         rows.append({**common, **own, "ci_low": low, "ci_high": high, "chance": 0.0, "n": 500})
 
     add("intact", "nats", (2.0, 1.9, 2.1))
     rows[-1]["chance"] = chance
-    add("intact", "reached", (reached, reached, reached))
+    add("intact", "coverage", (reached, reached, reached))
     for code, (needed, enough, over) in numbers.items():
-        for metric, found in (("increase", needed), ("needed", needed)):
+        for metric, found in (("increase", needed), ("necessity", needed)):
             add(without(code), metric, found)
-        for metric in ("over_displaced", "over_rescaled"):
+        for metric in ("over_size_matched", "over_rescaled"):
             add(without(code), metric, over)
-        for control in ("displaced", "random rescaling"):
+        for control in ("size-matched", "random rescaling"):
             add(without(code), "increase", NOTHING, control)
-        add(only(code), "enough", enough)
-        add(only(code), "enough", NOTHING, SHUFFLED)
+        add(only(code), "sufficiency", enough)
+        add(only(code), "sufficiency", NOTHING, SHUFFLED)
     add(NONE_KEPT, "increase", (1.0, 0.9, 1.1))
     return table(rows)
 
@@ -336,7 +343,7 @@ def test_codes_that_stand_in_for_each_other_are_not_called_unused() -> None:
     assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {"undecided"}
 
 
-@pytest.mark.parametrize(("reached", "word"), [(0.5, "unused"), (0.4, "undecided")])
+@pytest.mark.parametrize(("coverage", "word"), [(0.5, "unused"), (0.4, "undecided")])
 def test_what_is_predicted_from_rows_left_alone_clears_no_code(reached: float, word: str) -> None:
     numbers = dict.fromkeys(CODES[1:], (NOTHING, NOTHING, NOTHING))
     rows = rows_of_uses({CODES[0]: (MUCH, MUCH, MUCH), **numbers}, reached=reached)
@@ -356,7 +363,7 @@ def test_a_model_that_does_no_better_than_chance_uses_nothing(chance: float, wor
 
 
 @pytest.mark.parametrize(
-    ("needed", "enough", "over", "word"),
+    ("necessity", "sufficiency", "over", "word"),
     [
         ((0.5, 0.4, 0.6), (0.5, 0.4, 0.6), (0.1, 0.05, 0.15), "used"),
         # No more than as much other content costs.

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.codes.task import Contest, _best_guess, contest_of
+from experiments.codes.task import InterventionTask, _best_guess, intervention_task_of
 from experiments.comparison.config import CompareConfig
-from experiments.variants.variants import Subject, loaded_subject
+from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.pretrained.spec import Recipe
+from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.tasks.answers import ExampleSource
 from nope_interp.tasks.registry import make_answer_task
 from tests.huggingface import save_folder, tiny_gpt2, words
@@ -37,20 +37,20 @@ def test_pretrained_models_are_held_to_text_behind_their_begin_token(folder: Pat
         n_fit=120,
         n_held_out=40,
     )
-    subject = loaded_subject(config, "cpu", needed=SIZES)
-    contest = contest_of(config, subject)
-    assert contest.begin_token
-    begin = subject.sources[0].begin_id
-    for tokens in (contest.split.fit, contest.split.held_out):
+    variant = loaded_variant(config, "cpu", needed=SIZES)
+    task = intervention_task_of(config, variant)
+    assert task.begin_token
+    begin = variant.sources[0].begin_id
+    for tokens in (task.split.fit, task.split.held_out):
         assert set(tokens[:, 0].tolist()) == {begin}
         assert begin not in tokens[:, 1:]
-    losses = contest.losses(contest.model, contest.split.held_out)
-    torch.testing.assert_close(losses, sequence_losses(subject.model, contest.split.held_out))
+    losses = task.losses(task.model, task.split.held_out)
+    torch.testing.assert_close(losses, sequence_losses(variant.model, task.split.held_out))
     # Chance is about the words alone, of which there are 56, equally frequent.
-    assert contest.chance == pytest.approx(torch.tensor(56.0).log().item(), abs=0.25)
+    assert task.chance == pytest.approx(torch.tensor(56.0).log().item(), abs=0.25)
 
 
-def contest_on(name: str, longest: int, d_model: int = 16) -> Contest:
+def contest_on(name: str, longest: int, d_model: int = 16) -> InterventionTask:
     task = make_answer_task(
         name,
         training_lengths=range(2, longest + 1),
@@ -58,26 +58,30 @@ def contest_on(name: str, longest: int, d_model: int = 16) -> Contest:
     )
     model = HookedTransformer(TransformerConfig(1, d_model, 2, d_vocab=task.d_vocab, n_ctx=64))
     source = ExampleSource(task)
-    subject = Subject(name, "trained", model, None, (source,), "none", Recipe("nowhere", "cpu"))
-    return contest_of(CompareConfig(task=name, seq_len=64, n_fit=200, n_held_out=80), subject)
+    variant = ModelVariant(
+        name, "trained", model, None, (source,), "none", ModelSpec("nowhere", "cpu")
+    )
+    return intervention_task_of(
+        CompareConfig(task=name, seq_len=64, n_fit=200, n_held_out=80), variant
+    )
 
 
 @pytest.mark.parametrize("name", ["lego", "reversal", "indexing", "addition"])
 def test_codes_are_taken_away_where_examples_of_a_task_differ(name: str) -> None:
-    contest = contest_on(name, 4)
-    columns = contest.split.fit.T.tolist()
+    task = contest_on(name, 4)
+    columns = task.split.fit.T.tolist()
     differ = [i for i, column in enumerate(columns) if i and len(set(column)) > 1]
-    assert contest.numbers().tolist() == differ
+    assert task.numbers().tolist() == differ
     # Some of each is the task's frame.
     assert len(differ) < len(columns) - 1
 
 
 def test_only_what_is_no_frame_is_scored_and_chance_knows_the_frame() -> None:
     """An answer of LEGO is a sentence of seven words, of which the sign alone is one of two."""
-    contest = contest_on("lego", 4)
-    asked = contest.losses.keywords["answer"]  # type: ignore[attr-defined]
+    task = contest_on("lego", 4)
+    asked = task.losses.keywords["answer"]  # type: ignore[attr-defined]
     assert asked.sum(dim=1).eq(1).all()
-    assert contest.chance == pytest.approx(log(2), abs=0.05)
+    assert task.chance == pytest.approx(log(2), abs=0.05)
 
 
 def test_chance_is_what_the_best_guesser_loses() -> None:
@@ -109,7 +113,7 @@ def test_a_position_at_which_no_example_answers_is_guessed_as_any_other() -> Non
 def test_how_much_is_predicted_where_codes_are_taken_away(name: str, share: float) -> None:
     """The first letter of an answer is predicted from the sign before it, the others from letters;
     the only letter that indexing asks for, and LEGO's sign, from words of the frame."""
-    assert contest_on(name, 4).reached == pytest.approx(share)
+    assert contest_on(name, 4).coverage == pytest.approx(share)
 
 
 def test_examples_that_hardly_differ_are_refused() -> None:

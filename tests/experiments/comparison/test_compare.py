@@ -14,10 +14,10 @@ import torch
 
 from experiments import Comparison, compare
 from experiments.codes.ablation import statistics_at
-from experiments.codes.task import Contest
+from experiments.codes.task import InterventionTask
 from experiments.comparison import compare as hypotheses
 from experiments.comparison.config import CompareConfig
-from experiments.probing.measure import Place
+from experiments.probing.measure import Site
 from experiments.results.measurements import COLUMNS, intact_readings
 from experiments.runs.folder import RunFolder, fingerprint
 from experiments.variants.train import train as train_one
@@ -96,8 +96,8 @@ def test_codes_are_taken_away_from_the_model_in_question(comparison: Comparison)
     losses = comparison.measurements.query("probe == 'loss'")
     assert set(losses["variant"]) == {"trained"}
     (verdict,) = comparison.uses
-    places = {(use.layer, use.site) for use in verdict.uses}
-    assert len(places) == N_PLACES + 1  # and the whole stream
+    sites = {(use.layer, use.site) for use in verdict.uses}
+    assert len(sites) == N_PLACES + 1  # and the whole stream
     assert verdict.sentence in comparison.headline
     # Six steps of training leave the model a guesser by frequencies, or worse.
     assert verdict.intact[0] > 0.9 * verdict.chance
@@ -116,18 +116,18 @@ def test_interventions_are_fitted_in_the_stream_of_the_probes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     """On the contest's own fit sequences: with a begin token where the model has one."""
-    changes: dict[str, Any] = {"uses": "places", "twins": True, "layers": (1,)}
+    changes: dict[str, Any] = {"uses": "sites", "twins": True, "layers": (1,)}
     changes |= {"n_fit": 40, "n_held_out": 16}
     if whose == "pretrained":
         (tmp_path / "text.txt").write_text(words(3000))
         folder = save_folder(tiny_gpt2(), tmp_path / "gpt2")
         changes |= {"model": str(folder), "text": str(tmp_path / "text.txt")}
-    given: list[tuple[Contest, dict[Place, CodeStatistics]]] = []
+    given: list[tuple[InterventionTask, dict[Site, CodeStatistics]]] = []
     real = hypotheses.place_by_place
 
-    def recorded(contest: Contest, statistics: Any, **options: Any) -> Any:
-        given.append((contest, statistics))
-        return real(contest, statistics, **options)
+    def recorded(task: InterventionTask, statistics: Any, **options: Any) -> Any:
+        given.append((task, statistics))
+        return real(task, statistics, **options)
 
     def refuse(*_: Any) -> Any:
         raise AssertionError("a stream of their own")
@@ -135,18 +135,18 @@ def test_interventions_are_fitted_in_the_stream_of_the_probes(
     monkeypatch.setattr(hypotheses, "place_by_place", recorded)
     monkeypatch.setattr(hypotheses, "statistics_at", refuse)
     run(tmp_path, **changes)
-    ((contest, statistics),) = given
-    assert contest.begin_token == (whose == "pretrained")
-    for place, alone in statistics_at(contest, [*statistics]).items():
+    ((task, statistics),) = given
+    assert task.begin_token == (whose == "pretrained")
+    for site, alone in statistics_at(task, [*statistics]).items():
         torch.testing.assert_close(
-            statistics[place].positional_vectors(), alone.positional_vectors()
+            statistics[site].positional_vectors(), alone.positional_vectors()
         )
 
 
 def test_without_twins_nothing_is_taken_away() -> None:
-    assert dataclasses.replace(CONFIG, twins=False).tournament == "no"
-    assert dataclasses.replace(CONFIG, model="gpt2").tournament == "stream"
-    with pytest.raises(UserError, match=r"unknown choice of uses 'place'.*'places'"):
+    assert dataclasses.replace(CONFIG, twins=False).code_ablation == "no"
+    assert dataclasses.replace(CONFIG, model="gpt2").code_ablation == "stream"
+    with pytest.raises(UserError, match=r"unknown choice of uses 'site'.*'sites'"):
         dataclasses.replace(CONFIG, uses="place")
 
 

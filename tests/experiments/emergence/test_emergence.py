@@ -20,7 +20,7 @@ from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.registry import experiment
 from experiments.sweeps.runs import load_run
-from experiments.variants.variants import Subject
+from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
@@ -173,9 +173,9 @@ def test_an_interrupted_run_keeps_its_finished_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, steps=1))
-    real, trained = module.subject_of, []
+    real, trained = module.variant_of, []
 
-    def second_is_killed(config: CompareConfig, *args: Any, **kwargs: Any) -> Subject:
+    def second_is_killed(config: CompareConfig, *args: Any, **kwargs: Any) -> ModelVariant:
         trained.append(config.seed)
         if trained == [0, 1]:
             raise KeyboardInterrupt

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 
 from experiments.comparison.config import CompareConfig
 from experiments.emergence.history import code_gains, history_rows, onsets
-from experiments.probing.measure import Place, code_probes, feed, reading_of
+from experiments.probing.measure import Site, code_probes, feed, reading_of
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
 from experiments.variants.train import trained_model
-from experiments.variants.variants import Subject, subject_of
+from experiments.variants.variants import ModelVariant, variant_of
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model
 from nope_interp.models.config import TransformerConfig
@@ -116,13 +116,13 @@ def test_a_killed_training_leaves_no_gaps(
 
 
 @pytest.fixture(scope="module")
-def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Subject, pd.DataFrame]:
+def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, ModelVariant, pd.DataFrame]:
     run = RunFolder(tmp_path_factory.mktemp("read"))
-    subject = subject_of(CONFIG, run, "cpu", False, needed={}, keep_history=True)
-    return run, subject, table(history_rows(CONFIG, run, subject))
+    variant = variant_of(CONFIG, run, "cpu", False, needed={}, keep_history=True)
+    return run, variant, table(history_rows(CONFIG, run, variant))
 
 
-def test_all_is_read_at_every_step(read: tuple[RunFolder, Subject, pd.DataFrame]) -> None:
+def test_all_is_read_at_every_step(read: tuple[RunFolder, ModelVariant, pd.DataFrame]) -> None:
     _, _, rows = read
     assert sorted(rows["step"].unique()) == STEPS
     per_step = rows[rows["probe"] != "label"].groupby("step").size()
@@ -144,7 +144,7 @@ def test_all_is_read_at_every_step(read: tuple[RunFolder, Subject, pd.DataFrame]
 
 
 def test_the_loss_is_cross_entropy_on_held_out_text(
-    read: tuple[RunFolder, Subject, pd.DataFrame],
+    read: tuple[RunFolder, ModelVariant, pd.DataFrame],
 ) -> None:
     run, _, rows = read
     draw = {"seq_len": 24, "begin_token": False, "seed": 0}
@@ -163,13 +163,13 @@ def test_the_loss_is_cross_entropy_on_held_out_text(
 
 @pytest.mark.parametrize("step", [0, 6])
 def test_each_step_is_its_own_model(
-    read: tuple[RunFolder, Subject, pd.DataFrame], step: int
+    read: tuple[RunFolder, ModelVariant, pd.DataFrame], step: int
 ) -> None:
-    _, subject, rows = read
-    model = HookedTransformer(CONFIG.transformer).eval() if step == 0 else subject.model
+    _, variant, rows = read
+    model = HookedTransformer(CONFIG.transformer).eval() if step == 0 else variant.model
     draw = {"seq_len": 24, "begin_token": False, "seed": 0}
-    place = Place(1, "resid_post")
-    probes = {place: code_probes(0)}
+    site = Site(1, "resid_post")
+    probes = {site: code_probes(0)}
     for stage, split, n in (("update", "fit", 48), ("evaluate", "held_out", 32)):
         tokens = TextTask().source().sequences(n, split=split, **draw)  # type: ignore[arg-type]
         feed(model, tokens, probes, stage, batch_size=32)  # type: ignore[arg-type]

@@ -168,8 +168,8 @@ def test_pretrained_models(family: str, tmp_path: Path) -> None:
             )
     ids = torch.tensor(word_tokenizer()(TEXT, add_special_tokens=False).input_ids)
     config = ReproduceConfig("barbero2024", model=str(folder), text=str(tmp_path / "text.txt"))
-    subject = barbero2024_given.given_subject(config, "cpu", seq_len=40, needed={})
-    text = subject.sources[0].sequences(32, 64, begin_token=True, split="held_out", seed=0)
+    variant = barbero2024_given.given_subject(config, "cpu", seq_len=40, needed={})
+    text = variant.sources[0].sequences(32, 64, begin_token=True, split="held_out", seed=0)
     assert text[0, 0] == 1
     assert set(text[:, 1:].flatten().tolist()) <= set(ids.tolist())
     with torch.no_grad():

@@ -16,7 +16,7 @@ from experiments.papers.chi2023.trained import _trained, given_model, least_shri
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import paper
 from experiments.papers.reproduce import reproduce
-from experiments.results.findings import Cells, Findings, ladder
+from experiments.results.findings import Cells, Findings, log_spaced
 from experiments.variants.train import train
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model, save_model
@@ -65,7 +65,7 @@ def test_a_trained_checkpoint_is_read_by_layer(tmp_path: Path) -> None:
     path = train(config, out=tmp_path, show_progress=False)
     found = read(path, tmp_path / "cells", length=0.5)
     model, _ = load_model(path)
-    task, seen = make_task("text"), ladder(64)[1:]
+    task, seen = make_task("text"), log_spaced(64)[1:]
     assert seen[0] == 2
     ratios, shares = [], []
     for source, tokens in (
@@ -137,7 +137,7 @@ def test_a_pretrained_model_is_the_plain_one(tmp_path: Path) -> None:
         rows = (output[0] if isinstance(output, tuple) else output).double()
         variance = rows.var(dim=-1, correction=0).mean(dim=0).numpy()
         measured = curve_of(found, "given-resid_post", f"layer {layer + 1}, text", "given")
-        relative = variance[ladder(64)[1:] - 1] / variance[1]
+        relative = variance[log_spaced(64)[1:] - 1] / variance[1]
         np.testing.assert_allclose(measured, relative, rtol=1e-4)
 
 
@@ -183,7 +183,7 @@ def test_gemma_is_read_with_its_encoding_at_work(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_before_training_the_recursion_predicts_and_the_unmasked_twin_is_flat() -> None:
     base = TransformerConfig(2, 128, 4, d_vocab=257, n_ctx=64)
-    seen = ladder(64)[1:]
+    seen = log_spaced(64)[1:]
     cells = [_trained(base, 1, seen, "cpu", seed) for seed in range(4)]
     for site in ("resid_post", "attn_out"):
         measured, predicted = (

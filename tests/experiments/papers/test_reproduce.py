@@ -34,9 +34,9 @@ from experiments.results.findings import (
     Panel,
     Series,
     curve,
-    ladder,
     largest_deviation,
     line,
+    log_spaced,
     over_seeds,
     pack,
     slope,
@@ -172,7 +172,7 @@ def test_over_seeds_is_the_mean_and_its_interval() -> None:
 
 
 def test_slope_and_deviation_of_a_power_law() -> None:
-    m = ladder(512)
+    m = log_spaced(512)
     assert m[0] == 1
     assert m[-1] == 512
     curves = np.stack([3 / m, 3 / m])

@@ -360,7 +360,7 @@ def test_the_table_of_uses_holds_the_verdicts_and_their_words(causal_report: Rep
     # On the scale, from 2 to 98 percent, the largest number is at the end and nothing at the start.
     assert max(row["marks"]["ci_high"] for row in first["rows"]) <= 98
     assert {row["marks"]["chance"] for row in first["rows"]} == {2.0}
-    assert all(row["use"].needed is None for row in second["rows"])
+    assert all(row["use"].necessity is None for row in second["rows"])
 
 
 def test_what_is_still_readable_is_the_gain_over_chance(
@@ -368,11 +368,11 @@ def test_what_is_still_readable_is_the_gain_over_chance(
 ) -> None:
     saved, _ = causal_page.data["still"]
     assert saved["name"] == "still-readable_trained_text_nobegin"
-    gains = {(arm, reads): numbers for arm, reads, *numbers in saved["rows"]}
-    arms = list(dict.fromkeys(arm for arm, _ in gains))
-    assert arms[0] == "intact"
-    assert arms[1:5] == [f"without {use.code}" for use in causal_report.uses[0].of_stream]
-    assert arms[9:] == [
+    gains = {(condition, reads): numbers for condition, reads, *numbers in saved["rows"]}
+    conditions = list(dict.fromkeys(condition for condition, _ in gains))
+    assert conditions[0] == "intact"
+    assert conditions[1:5] == [f"without {use.code}" for use in causal_report.uses[0].of_stream]
+    assert conditions[9:] == [
         "without all four codes",
         "without counting, by LEACE",
         "without the positional subspace",
@@ -382,28 +382,28 @@ def test_what_is_still_readable_is_the_gain_over_chance(
         "variant == 'trained' and tokens == 'text' and not begin_token and layer == 2"
         " and site == 'resid_post'"
     ).set_index(["positions", "probe", "metric", "control"])
-    for arm in ("intact", "without counting"):
-        own = last.loc[arm, "variance", "mae", ""]
-        control = last.loc[arm, "variance", "mae", "shuffled positions"]
+    for condition in ("intact", "without counting"):
+        own = last.loc[condition, "variance", "mae", ""]
+        control = last.loc[condition, "variance", "mae", "shuffled positions"]
         # The larger the error, the smaller the gain: the interval turns round.
         errors = np.array([own["value"], own["ci_high"], own["ci_low"], control["value"]])
-        assert gains[arm, "variance"] == pytest.approx(1 - errors / own["chance"], rel=1e-4)
-        explained = last.loc[arm, "counting", "r2", ""]
+        assert gains[condition, "variance"] == pytest.approx(1 - errors / own["chance"], rel=1e-4)
+        explained = last.loc[condition, "counting", "r2", ""]
         wanted = explained[["value", "ci_low", "ci_high"]].tolist()
-        assert gains[arm, "counting"][:3] == pytest.approx(wanted, rel=1e-4)
+        assert gains[condition, "counting"][:3] == pytest.approx(wanted, rel=1e-4)
 
 
 def test_side_effects_stand_beside_what_is_still_readable(
     causal_page: Page, causal_report: ReportData
 ) -> None:
     saved, _ = causal_page.data["still"]
-    moved = {(arm, of): numbers for arm, of, *numbers in saved["rows"] if "moved" in of}
+    moved = {(condition, of): numbers for condition, of, *numbers in saved["rows"] if "moved" in of}
     assert len(moved) == 2 * 12
     rows = causal_report.measurements.query(
         "tokens == 'text' and layer == -1 and probe == 'side effect' and control == ''"
     ).set_index(["positions", "metric"])
-    for (arm, of), (value, low, high, control) in moved.items():
-        row = rows.loc[arm, "norm" if of.startswith("norms") else "cosine"]
+    for (condition, of), (value, low, high, control) in moved.items():
+        row = rows.loc[condition, "norm" if of.startswith("norms") else "cosine"]
         wanted = row[["value", "ci_low", "ci_high"]].tolist()
         assert [value, low, high] == pytest.approx(wanted, rel=1e-4)
         assert control is None
@@ -414,13 +414,13 @@ def test_the_chart_of_places_holds_the_uses_place_by_place(
     causal_page: Page, causal_report: ReportData
 ) -> None:
     chart = causal_page.data["charts"]["where"]
-    # The tournament on random tokens was not held place by place.
+    # Code ablation on random tokens was not held place by place.
     assert sorted(chart["views"]) == [
         f"text|nobegin|{measure}|{site}"
-        for measure in ("increase", "needed")
+        for measure in ("increase", "necessity")
         for site in ("attn_out", "resid")
     ]
-    for measure in ("needed", "increase"):
+    for measure in ("necessity", "increase"):
         panels = chart["views"][f"text|nobegin|{measure}|resid"]["panels"]
         assert [p["title"] for p in panels] == [use.code for use in causal_report.uses[0].of_stream]
         for panel in panels:
@@ -440,7 +440,7 @@ def test_the_chart_of_places_holds_the_uses_place_by_place(
             controls = [s for s in panel["series"] if s["kind"] == "control"]
             assert len(controls) == (measure == "increase")
             if controls:
-                assert controls[0]["y"] == [number(use.displaced[0]) for use in placed]
+                assert controls[0]["y"] == [number(use.size_matched[0]) for use in placed]
 
 
 def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportData) -> None:
@@ -448,7 +448,7 @@ def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportD
     table = causal_report.measurements.query(
         "metric == 'increase' and layer == -1 and tokens == 'text'"
     ).set_index(["positions", "control"])
-    assert [(row["arm"], row["control"]) for row in first["others"]] == [
+    assert [(row["condition"], row["control"]) for row in first["others"]] == [
         ("without counting, by LEACE", "random subspace"),
         ("without the positional subspace", "random subspace"),
         ("without half of the positional channel", "random subspace"),
@@ -456,7 +456,7 @@ def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportD
     ]
     for row in first["others"]:
         for control, found in (("", row["increase"]), (row["control"], row["of_control"])):
-            wanted = table.loc[(row["arm"], control)]
+            wanted = table.loc[(row["condition"], control)]
             assert found == tuple(wanted[["value", "ci_low", "ci_high"]])
 
 

@@ -359,7 +359,7 @@ def test_the_chart_of_places_follows_measure_and_site(
         return np.array(causal.line("where", "trained"), dtype=float)
 
     # Five significant digits are kept.
-    assert np.allclose(drawn(), stored("needed", "resid"), rtol=1e-4, equal_nan=True)
+    assert np.allclose(drawn(), stored("necessity", "resid"), rtol=1e-4, equal_nan=True)
     hover = causal.run(
         "return document.querySelector('#where .plot').data.find(t => t.name === 'trained')"
     )
@@ -368,10 +368,10 @@ def test_the_chart_of_places_follows_measure_and_site(
     assert "other content" not in causal.find("#where .legend").text
     causal.choose("#where select[name='measure']", "increase")
     assert np.allclose(drawn(), stored("increase", "resid"), rtol=1e-4)
-    assert "rows displaced as far" in causal.find("#where .legend").text
+    assert "size-matched control" in causal.find("#where .legend").text
     header, *rows = causal.download("#where .csv")
     assert header[:6] == ["panel", "variant", "role", "series", "word", "after_block"]
-    assert {row[2] for row in rows} == {"measured", "chance", "rows displaced as far"}
+    assert {row[2] for row in rows} == {"measured", "chance", "size-matched control"}
     mine = [float(row[6]) for row in rows if row[0] == "variance" and row[2] == "measured"]
     assert np.allclose(mine, stored("increase", "resid"), rtol=1e-4)
     causal.choose("#where select[name='site']", "attn_out")
@@ -380,7 +380,7 @@ def test_the_chart_of_places_follows_measure_and_site(
 
 def test_what_is_still_readable_is_saved_as_it_is_shown(causal: Browser) -> None:
     header, *rows = causal.download("#still-0 .csv")
-    assert header == ["arm", "of", "value", "ci_low", "ci_high", "of_control"]
+    assert header == ["condition", "of", "value", "ci_low", "ci_high", "of_control"]
     rows = [row for row in rows if "moved" not in row[1]]
     shown = [cell.text for cell in causal.all("#still-0 tbody td strong")]
     saved = [round(100 * float(row[2])) for row in rows]

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_info
 from experiments.results.measurements import read_arrays
 from experiments.results import findings
 from experiments.results.findings import Cells
-from experiments.runs.processes import side_by_side
+from experiments.runs.processes import process_map
 from nope_interp.errors import UserError
 
 
@@ -58,7 +58,7 @@ def _counted(folder: Path, seed: int) -> dict[str, np.ndarray]:
 
 
 def test_pieces_run_in_several_processes_of_one_thread() -> None:
-    found = dict(side_by_side([partial(_process_and_threads, n) for n in range(6)], 2))
+    found = dict(process_map([partial(_process_and_threads, n) for n in range(6)], 2))
     assert {number: result[0] for number, result in found.items()} == {n: n for n in range(6)}
     processes = {result[1] for result in found.values()}
     assert os.getpid() not in processes
@@ -71,7 +71,7 @@ def test_the_last_piece_left_has_the_threads_of_all_others(
 ) -> None:
     for pool in ("OMP", "OPENBLAS", "MKL"):
         monkeypatch.setenv(f"{pool}_NUM_THREADS", "2")
-    found = dict(side_by_side([_process_and_all_threads] * left, 2))
+    found = dict(process_map([_process_and_all_threads] * left, 2))
     assert found.keys() == set(range(left))
     for process, threads in found.values():
         assert process != os.getpid()
@@ -80,11 +80,11 @@ def test_the_last_piece_left_has_the_threads_of_all_others(
 
 
 def test_no_work_gives_nothing() -> None:
-    assert list(side_by_side([], 2)) == []
+    assert list(process_map([], 2)) == []
 
 
 def test_one_at_once_runs_here_and_in_order() -> None:
-    found = list(side_by_side([partial(_process_and_threads, n) for n in range(3)], 1))
+    found = list(process_map([partial(_process_and_threads, n) for n in range(3)], 1))
     assert [number for number, _ in found] == [0, 1, 2]
     assert {result[1] for _, result in found} == {os.getpid()}
 
@@ -92,7 +92,7 @@ def test_one_at_once_runs_here_and_in_order() -> None:
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_what_a_piece_raises_is_raised_here(at_once: int) -> None:
     with pytest.raises(UserError, match="piece 2 cannot be done"):
-        list(side_by_side([partial(_refused, n) for n in range(4)], at_once))
+        list(process_map([partial(_refused, n) for n in range(4)], at_once))
 
 
 def _killed_after_the_first(folder: Path, seed: int) -> dict[str, np.ndarray]:
@@ -107,7 +107,7 @@ def _killed_after_the_first(folder: Path, seed: int) -> dict[str, np.ndarray]:
 def test_a_dead_worker_is_one_sentence_and_what_was_finished_is_kept(tmp_path: Path) -> None:
     compute = partial(_killed_after_the_first, tmp_path)
     with pytest.raises(UserError, match=r"^a worker died \(.*memory.*OMP_NUM_THREADS=1.*is kept"):
-        Cells(tmp_path, print, at_once=2).side_by_side({"t": compute}, [0, 1])
+        Cells(tmp_path, print, at_once=2).process_map({"t": compute}, [0, 1])
     [kept] = tmp_path.iterdir()
     np.testing.assert_array_equal(read_arrays(kept)["x"], _noise(0)["x"])
 
@@ -118,12 +118,12 @@ def test_what_a_worker_keeps_is_not_sent_back(
     sent: list[object] = []
 
     def listen(*arguments: object) -> Iterator[tuple[int, object]]:
-        for number, result in side_by_side(*arguments):  # type: ignore[arg-type]
+        for number, result in process_map(*arguments):  # type: ignore[arg-type]
             sent.append(result)
             yield number, result
 
     monkeypatch.setattr(findings, "side_by_side", listen)
-    found = Cells(tmp_path, print).side_by_side({"t": _noise}, [3, 4])["t"]
+    found = Cells(tmp_path, print).process_map({"t": _noise}, [3, 4])["t"]
     np.testing.assert_array_equal(found["x"], [_noise(3)["x"], _noise(4)["x"]])
     assert sent == [None, None]
 
@@ -134,7 +134,7 @@ def test_cells_side_by_side_have_the_bits_of_cells_one_by_one(tmp_path: Path) ->
     alone = Cells(tmp_path / "b", titles.append)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    found = together.side_by_side({"one": _noise, "two / three": _noise}, range(3))
+    found = together.process_map({"one": _noise, "two / three": _noise}, range(3))
     assert found.keys() == {"one", "two / three"}
     for title, cell in found.items():
         np.testing.assert_array_equal(cell["x"], alone.per_seed(title, range(3), _noise)["x"])
@@ -148,9 +148,9 @@ def test_only_what_is_missing_or_damaged_is_computed(tmp_path: Path) -> None:
     cells.mkdir()
     compute = partial(_counted, tmp_path)
     for _ in range(2):
-        Cells(cells, print, at_once=2).side_by_side({"t": compute}, range(3))
+        Cells(cells, print, at_once=2).process_map({"t": compute}, range(3))
     next(cells.glob("*seed 1*")).write_bytes(b"damaged")
-    found = Cells(cells, print, at_once=2).side_by_side({"t": compute}, range(3))["t"]
+    found = Cells(cells, print, at_once=2).process_map({"t": compute}, range(3))["t"]
     np.testing.assert_array_equal(found["x"][1], _noise(1)["x"])
     computed = {seed: (tmp_path / f"computed {seed}").read_text() for seed in range(3)}
     assert computed == {0: "x", 1: "xx", 2: "x"}

@@ -25,11 +25,11 @@ from experiments.heads import classify as heads
 from experiments.comparison.config import CompareConfig
 from experiments.runs.finished import FinishedRun
 from experiments.heads.config import HeadsConfig
-from experiments.probing.measure import Split, measure, places
-from nope_interp.pretrained.spec import Recipe
+from experiments.probing.measure import Split, measure, sites
+from nope_interp.pretrained.spec import ModelSpec
 from experiments.runs.folder import RunFolder
 from experiments.probing.shards import Shards, check_shards, cut, measure_in_shards, opened, shard_seed
-from experiments.variants.variants import random_init, subjects
+from experiments.variants.variants import random_init, model_variants
 from experiments.runs.workers import Pool
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
@@ -136,14 +136,14 @@ def test_recipes_make_the_same_models_again(tmp_path: Path, whole: Comparison) -
     given = dataclasses.replace(COMPARE, model=str(folder), text=str(text))
     for config in (COMPARE, given):
         run = RunFolder.of(ours, config)
-        found = list(subjects(config, run, "cpu", False))
+        found = list(model_variants(config, run, "cpu", False))
         found.append(random_init(found[0], config.seed, draw=1))
-        for subject in found:
-            again = travelled(subject.recipe).make()
-            assert again.cfg.n_layers == subject.n_layers
+        for variant in found:
+            again = travelled(variant.spec).make()
+            assert again.cfg.n_layers == variant.n_layers
             tokens = torch.arange(4, 14)[None]
-            assert torch.equal(again(tokens), subject.model(tokens)), subject.variant
-        outputs = [subject.model(tokens) for subject in found]
+            assert torch.equal(again(tokens), variant.model(tokens)), variant.kind
+        outputs = [variant.model(tokens) for variant in found]
         assert not any(torch.equal(outputs[-1], other) for other in outputs[:-1])
 
 
@@ -154,15 +154,15 @@ def test_recipes_make_the_same_models_again(tmp_path: Path, whole: Comparison) -
 @pytest.mark.parametrize("site", ["resid_post", "attn_out"])
 def test_any_number_of_shards_measures_the_same(tmp_path: Path, n: int, site: str) -> None:
     model = HookedTransformer(dataclasses.replace(COMPARE.transformer, init_scale=0.3))
-    recipe = Recipe(str(save_model(model, tmp_path / "model.safetensors", task="text")), "cpu")
+    spec = ModelSpec(str(save_model(model, tmp_path / "model.safetensors", task="text")), "cpu")
     generator = torch.Generator().manual_seed(n)
     tokens = torch.randint(256, (60, 12), generator=generator)
-    split, where = Split(tokens[:35], tokens[35:]), places(1, [site])
+    split, where = Split(tokens[:35], tokens[35:]), sites(1, [site])
     how: dict[str, Any] = {"context": {}, "seed": 3, "batch_size": 8}
     expected = measure(model, split, where, **how)
     with pickling(n, None, "cpu") as shards:
         assert shards is not None
-        found = measure_in_shards(shards, recipe, split, where, **how)
+        found = measure_in_shards(shards, spec, split, where, **how)
     assert len(expected.rows) == len(found.rows)
     for one, other in zip(expected.rows, found.rows, strict=True):
         what = {name: value for name, value in one.items() if name not in RESAMPLED}
@@ -343,10 +343,10 @@ def test_workers_keep_their_model_and_their_death_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_model(HookedTransformer(COMPARE.transformer), Path("a.safetensors"), task="text")
-    recipe = Recipe("a.safetensors", "cpu")
+    spec = ModelSpec("a.safetensors", "cpu")
     with opened(2, None, "cpu") as shards:
         assert shards is not None
-        first, second = (shards.map(seen, recipe, range(8)) for _ in range(2))
+        first, second = (shards.map(seen, spec, range(8)) for _ in range(2))
         models = {process: model for process, model, _ in first}
         assert os.getpid() not in models
         assert all(models.get(process, model) == model for process, model, _ in second)
@@ -354,10 +354,10 @@ def test_workers_keep_their_model_and_their_death_is_one_sentence(
         # Other weights in the same place are another model.
         weights = HookedTransformer(dataclasses.replace(COMPARE.transformer, seed=1))
         save_model(weights, Path("a.safetensors"), task="text")
-        third = shards.map(seen, recipe, range(8))
+        third = shards.map(seen, spec, range(8))
         assert all(models.get(process) != model for process, model, _ in third)
         with pytest.raises(UserError, match=r"a worker died .* fewer --shards"):
-            shards.map(drowned, recipe, range(2))
+            shards.map(drowned, spec, range(2))
 
 
 @pytest.fixture

@@ -171,11 +171,11 @@ def test_similar_means_are_read_and_not_the_tokens_mixed_with_them(seed: int) ->
     generator = torch.Generator().manual_seed(seed)
 
     def deal(x: Tensor) -> Tensor:
-        dealt = x.clone()
+        permuted = x.clone()
         for t in range(x.shape[1]):
             order = torch.randperm(len(x), generator=generator)
-            dealt[:, t, means] = x[order, t][:, means]
-        return dealt
+            permuted[:, t, means] = x[order, t][:, means]
+        return permuted
 
     assert built.chance < loss(built, deal) < built.chance + 1.8
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.probing.measure import Place, Split, measure
+from experiments.probing.measure import Site, Split, measure
 from nope_interp.errors import UserError
 from nope_interp.pretrained.load import Pretrained, cache_folder, load_pretrained, random_twin
 from nope_interp.sites import hook_name
@@ -76,9 +76,7 @@ def test_stream_equals_cache(loaded: Pretrained) -> None:
 
 def test_rotary_positions_are_read_from_the_trained_model(loaded: Pretrained) -> None:
     split = Split(text(loaded, 48, 64, "fit"), text(loaded, 24, 64))
-    reading = measure(
-        loaded.model, split, [Place(0, "resid_pre"), Place(6, "attn_out")], context={}
-    )
+    reading = measure(loaded.model, split, [Site(0, "resid_pre"), Site(6, "attn_out")], context={})
     mae = {
         (row["layer"], row["control"]): row
         for row in reading.rows

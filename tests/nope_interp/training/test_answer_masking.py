@@ -13,7 +13,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask, Examples
 from nope_interp.tasks.registry import make_answer_task
-from nope_interp.training.answer_masking import Blanks
+from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
 
@@ -34,9 +34,9 @@ def config_for(task: AnswerTask, *, causal: bool, seed: int = 0) -> TransformerC
 
 def test_the_answer_its_end_and_the_padding_are_hidden_and_the_answer_is_asked_for() -> None:
     examples = examples_of(ADDITION, 2)
-    blanks = Blanks.of(ADDITION)
-    hidden = blanks.hidden(examples.tokens, examples.answer)
-    asked = blanks.asked(examples.tokens, examples.answer)
+    masking = AnswerMasking.of(ADDITION)
+    hidden = masking.hidden(examples.tokens, examples.answer)
+    asked = masking.asked(examples.tokens, examples.answer)
     assert len(set(examples.length.tolist())) == 2  # sums of two and of three digits
     for row, tokens, wanted, (prompt, answer) in zip(
         hidden, examples.tokens, asked, ADDITION.text(examples), strict=True
@@ -49,31 +49,31 @@ def test_the_answer_its_end_and_the_padding_are_hidden_and_the_answer_is_asked_f
 
 def test_the_loss_is_that_of_each_token_at_its_own_place() -> None:
     examples = examples_of(ADDITION, 2, n=6)
-    blanks = Blanks.of(ADDITION)
+    masking = AnswerMasking.of(ADDITION)
     model = HookedTransformer(config_for(ADDITION, causal=False))
     losses = []
     with torch.no_grad():
-        logits = model(blanks.hidden(examples.tokens, examples.answer))
+        logits = model(masking.hidden(examples.tokens, examples.answer))
         for i, (prompt, answer) in enumerate(ADDITION.text(examples)):
             places = range(1 + len(prompt), 1 + len(prompt) + len(answer))
             losses += [
                 F.cross_entropy(logits[i, place], examples.tokens[i, place]) for place in places
             ]
-        found = blanks.loss(model, examples.tokens, examples.answer)
+        found = masking.loss(model, examples.tokens, examples.answer)
     torch.testing.assert_close(found, torch.stack(losses).mean())
 
 
 def test_an_answer_is_right_where_every_blank_is() -> None:
     examples = examples_of(REVERSAL, 2, n=60)
-    blanks = Blanks.of(REVERSAL)
+    masking = AnswerMasking.of(REVERSAL)
     model = HookedTransformer(config_for(REVERSAL, causal=True))
     with torch.no_grad():
-        given_at = model(blanks.hidden(examples.tokens, examples.answer)).argmax(dim=-1)
+        given_at = model(masking.hidden(examples.tokens, examples.answer)).argmax(dim=-1)
     # What the model says becomes the answer of every second example.
     tokens = examples.tokens.clone()
     tokens[::2, 4:] = given_at[::2, 4:]
     changed = Examples(tokens, examples.prompt_length, examples.length)
-    right = blanks.exact_matches(model, changed, batch_size=7)
+    right = masking.exact_matches(model, changed, batch_size=7)
     assert right[::2].all()
     expected = (given_at[:, 4:] == tokens[:, 4:]).all(dim=1)
     assert torch.equal(right, expected)
@@ -82,8 +82,8 @@ def test_an_answer_is_right_where_every_blank_is() -> None:
 
 def test_blanks_are_alike_without_mask_and_positions_and_only_then() -> None:
     examples = examples_of(REVERSAL, 5)
-    blanks = Blanks.of(REVERSAL)
-    hidden = blanks.hidden(examples.tokens, examples.answer)
+    masking = AnswerMasking.of(REVERSAL)
+    hidden = masking.hidden(examples.tokens, examples.answer)
 
     def spread(config: TransformerConfig) -> float:
         """The largest difference between the logits of two blanks of an example."""
@@ -103,7 +103,7 @@ def test_whatever_the_weights_only_answers_of_one_token_can_be_right_without_the
     seed: int,
 ) -> None:
     examples = examples_of(REVERSAL, 2, n=200)
-    right = Blanks.of(REVERSAL).exact_matches(
+    right = AnswerMasking.of(REVERSAL).exact_matches(
         HookedTransformer(config_for(REVERSAL, causal=False, seed=seed)), examples
     )
     alike = torch.tensor([len(set(answer)) == 1 for _, answer in REVERSAL.text(examples)])
@@ -112,16 +112,16 @@ def test_whatever_the_weights_only_answers_of_one_token_can_be_right_without_the
 
 
 def test_only_blanks_let_a_bidirectional_model_be_trained() -> None:
-    blanks = Blanks.of(REVERSAL)
+    masking = AnswerMasking.of(REVERSAL)
     config = config_for(REVERSAL, causal=False)
     training = TrainingConfig(steps=20, batch_size=16, seq_len=REVERSAL.n_tokens(5), warmup=2)
     with pytest.raises(UserError, match="bidirectional"):
         train(config, training, REVERSAL, show_progress=False)
-    trained = train(config, training, REVERSAL, blanks=blanks, show_progress=False)
+    trained = train(config, training, REVERSAL, masking=masking, show_progress=False)
     examples = examples_of(REVERSAL, 3, n=200)
     with torch.no_grad():
         before, after = (
-            blanks.loss(model, examples.tokens, examples.answer)
+            masking.loss(model, examples.tokens, examples.answer)
             for model in (HookedTransformer(config), trained)
         )
     assert after < before
@@ -134,6 +134,6 @@ def test_a_training_with_blanks_goes_on_from_no_other(tmp_path: Path) -> None:
     )
     state = tmp_path / "state.safetensors"
     train(config, training, REVERSAL, state_path=state, show_progress=False)
-    blanks = Blanks.of(REVERSAL)
+    masking = AnswerMasking.of(REVERSAL)
     with pytest.raises(UserError, match="another training"):
-        train(config, training, REVERSAL, state_path=state, blanks=blanks, show_progress=False)
+        train(config, training, REVERSAL, state_path=state, masking=masking, show_progress=False)

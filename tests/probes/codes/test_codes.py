@@ -12,11 +12,11 @@ from sklearn.decomposition import PCA
 
 from probes.codes.controls import (
     OtherContent,
-    RescalingDealt,
-    displaced,
+    PermutedRescaling,
     moved_elsewhere,
     random_subspace,
     side_effects,
+    size_matched,
     sizes_of,
 )
 from probes.codes.directions import (
@@ -29,7 +29,7 @@ from probes.codes.directions import (
     scale_channel,
     swap_vectors,
 )
-from probes.codes.filter import KeptCodes
+from probes.codes.filter import CodeFilter
 from probes.codes.statistics import CODES, CodeStatistics
 from probes.errors import ProbeError
 from probes.positional_vectors import PositionalVectorProbe
@@ -225,7 +225,7 @@ def test_codes_dealt_out_are_those_of_other_positions():
     """Means, log variances and correlations at position t are those planted at order[t]."""
     order = torch.randperm(24, generator=torch.Generator().manual_seed(5))
     statistics, x = fitted(planted(2048, 0)), planted(512, 1)
-    changed = statistics.kept(CODES, dealt=order)(x).double()
+    changed = statistics.kept(CODES, permuted=order)(x).double()
 
     means = changed.mean(dim=0)
     for truth in (planted_counting(), planted_vectors()):
@@ -238,7 +238,7 @@ def test_codes_dealt_out_are_those_of_other_positions():
         row_variance(changed).log().mean(dim=0), logs[order], atol=0.03, rtol=0
     )
 
-    alone = statistics.kept(("similarity",), dealt=order)(x).double()
+    alone = statistics.kept(("similarity",), permuted=order)(x).double()
     rests = alone - alone.mean(dim=0)
     products = torch.einsum("bid,bjd->ij", rests, rests)
     scale = products.diagonal().sqrt()
@@ -251,7 +251,7 @@ def test_codes_dealt_out_are_those_of_other_positions():
 def test_a_code_dealt_out_alone_leaves_no_other(code, statistics, fresh):
     """Dealt back, it is where it was: the others stay away."""
     order = torch.randperm(24, generator=torch.Generator().manual_seed(5))
-    once = statistics.kept((code,), dealt=order)(fresh[0])
+    once = statistics.kept((code,), permuted=order)(fresh[0])
     alone = statistics.kept((code,))(fresh[0])
     for rows, back in ((alone, slice(None)), (once, order.argsort())):
         means = rows.mean(dim=0).double()[back]
@@ -271,21 +271,21 @@ def test_a_code_dealt_out_alone_leaves_no_other(code, statistics, fresh):
 def test_positions_dealt_in_their_order_change_nothing_else(statistics, fresh):
     x = fresh[0]
     for codes in SUBSETS:
-        same = statistics.kept(codes, dealt=torch.arange(24))(x)
+        same = statistics.kept(codes, permuted=torch.arange(24))(x)
         torch.testing.assert_close(same, statistics.kept(codes)(x), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dealt", [[0, 0, 1], list(range(23)), list(range(1, 25))])
-def test_what_is_no_order_of_the_positions_is_refused(statistics, dealt):
+def test_what_is_no_order_of_the_positions_is_refused(statistics, permuted):
     with pytest.raises(ProbeError, match=r"no order of 24 positions: give each of 0 to 23 once"):
-        statistics.kept(CODES, dealt=torch.tensor(dealt))
+        statistics.kept(CODES, permuted=torch.tensor(permuted))
 
 
 @pytest.mark.parametrize("dealt", [None, POSITIONS.flip(0) - 1])
-def test_no_row_knows_of_later_rows(statistics, fresh, dealt):
+def test_no_row_knows_of_later_rows(statistics, fresh, permuted):
     x = fresh[0][:8]
     for codes in SUBSETS:
-        kept = statistics.kept(codes, dealt=dealt)
+        kept = statistics.kept(codes, permuted=permuted)
         for i in (0, 7, 22):
             changed = x.clone()
             changed[:, i + 1 :] = 5 * fresh[0][8:16, i + 1 :]
@@ -368,7 +368,7 @@ def test_the_factor_is_the_best_there_is(seed, size, shift, d_model):
     generator = torch.Generator().manual_seed(seed)
     x = size * torch.randn(2, 3, d_model, generator=generator, dtype=torch.float64)
     y = size * shift * torch.randn(3, d_model, generator=generator)
-    kept = KeptCodes(means=0 * y, removed=-y, whitening=None, variance_map=None)
+    kept = CodeFilter(means=0 * y, removed=-y, whitening=None, variance_map=None)
     missed = (row_variance(kept(x)) - row_variance(x)).abs()
     others = torch.linspace(0, 10, 101, dtype=torch.float64)[:, None, None, None] * x + y
     variances = others.var(dim=-1, correction=0)
@@ -585,7 +585,7 @@ def test_each_removal_is_held_against_its_own_displacement(statistics):
     sizes = torch.ones(24)
     for code in CODES:
         removal = statistics.kept(set(CODES) - {code})
-        control = displaced(removal, sizes, statistics)
+        control = size_matched(removal, sizes, statistics)
         in_the_mean = code in ("counting", "positional vectors")
         assert isinstance(control, MovedVectors if in_the_mean else OtherContent)
 
@@ -646,13 +646,13 @@ def test_dealt_rescaling_uses_the_next_sequences_factors(statistics, fresh):
     def factors(changed: torch.Tensor) -> torch.Tensor:
         return (changed - means).norm(dim=-1) / rest.norm(dim=-1)
 
-    dealt = RescalingDealt(kept, seed=0)(x)
-    ours, theirs = factors(dealt), factors(kept(x))
+    permuted = PermutedRescaling(kept, seed=0)(x)
+    ours, theirs = factors(permuted), factors(kept(x))
     torch.testing.assert_close(ours.sort(dim=-1).values, theirs.roll(1, 0).sort(dim=-1).values)
-    cosines = torch.nn.functional.cosine_similarity(dealt - means, rest, dim=-1)
+    cosines = torch.nn.functional.cosine_similarity(permuted - means, rest, dim=-1)
     torch.testing.assert_close(cosines, torch.ones_like(cosines))
-    assert torch.equal(RescalingDealt(kept, seed=0)(x), dealt)
-    assert not torch.equal(RescalingDealt(kept, seed=1)(x), dealt)
+    assert torch.equal(PermutedRescaling(kept, seed=0)(x), permuted)
+    assert not torch.equal(PermutedRescaling(kept, seed=1)(x), permuted)
 
 
 def test_side_effects_are_their_formulas():

@@ -218,9 +218,9 @@ def dirichlet_scores(seed: int, n_heads: int, concentration: float, batch: int =
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6), concentration=st.floats(0.1, 1.5))
 def test_random_patterns_get_no_label(seed, concentration):
-    subject = dirichlet_scores(seed, 4, concentration)
+    variant = dirichlet_scores(seed, 4, concentration)
     twin = dirichlet_scores(seed + 1, 6, concentration)
-    for label in classify([subject], [twin]):
+    for label in classify([variant], [twin]):
         # At a concentration of 1.5 rows are still a third of their weight away from uniform.
         assert label.label == NONE
         assert label.confidence > 0.9
@@ -232,13 +232,13 @@ def test_false_discoveries_among_random_heads_stay_below_the_stated_rate():
     # the share of models with any must not exceed the rate. The error of 200 models is 0.015.
     beyond_both, beyond_shuffled, p_shuffled = [], [], []
     for seed in range(200):
-        subject = dirichlet_scores(2 * seed, 3, 1.0)
-        labels = classify([subject], [dirichlet_scores(2 * seed + 1, 8, 1.0)])
+        variant = dirichlet_scores(2 * seed, 3, 1.0)
+        labels = classify([variant], [dirichlet_scores(2 * seed + 1, 8, 1.0)])
         beyond_both.append(min(label.q_value for label in labels) <= FALSE_DISCOVERY_RATE)
-        alone = min(label.q_value for label in classify([subject]))
+        alone = min(label.q_value for label in classify([variant]))
         beyond_shuffled.append(alone <= FALSE_DISCOVERY_RATE)
         column = METRICS.index("previous_token")
-        t = (subject.value - subject.chance)[:, column] / subject.stderr[:, column]
+        t = (variant.value - variant.chance)[:, column] / variant.stderr[:, column]
         p_shuffled.extend(scipy.stats.t(7).sf(t))
         assert all(label.label == NONE for label in labels)
     assert np.mean(beyond_both) <= FALSE_DISCOVERY_RATE + 2 * 0.015
