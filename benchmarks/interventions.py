@@ -18,7 +18,8 @@ from nope_interp.interventions.intervene import intervene
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import run_trunk, stream
-from probes.codes.statistics import CODES, CodeStatistics, Intervention
+from probes.code_names import CODES
+from probes.codes.statistics import CodeStatistics, Intervention
 
 ROUNDS, LENGTH = 15, 128
 PLACE = "blocks.2.hook_resid_post"

@@ -19,8 +19,8 @@ from nope_interp.sites import hook_name
 from nope_interp.streams import one_thread_pool, stream
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
-from probes.scores import StreamingProbe
 from probes.similarity import SimilarityProbe
+from probes.streaming import StreamingProbe
 from probes.variance import VarianceProbe
 from tests.gemma import gemma
 

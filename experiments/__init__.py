@@ -20,15 +20,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from experiments.comparison.compare import Comparison, compare
+    from experiments.comparison.compare import compare
     from experiments.comparison.config import CompareConfig
-    from experiments.heads.classify import HeadClassification, classify_heads
+    from experiments.comparison.result import Comparison
+    from experiments.heads.classify import classify_heads
     from experiments.heads.config import HeadsConfig
-    from experiments.sweeps.sweep import Sweep, read_sweep, run_sweep
+    from experiments.heads.result import HeadClassification
+    from experiments.sweeps.run import run_sweep
+    from experiments.sweeps.sweep import Sweep, read_sweep
 
 # Where each name is defined.
 _HOMES = {
-    "CompareConfig": "comparison.config",
+    "CompareConfig": "experiments.comparison.config",
     "Comparison": "comparison.compare",
     "HeadClassification": "heads.classify",
     "HeadsConfig": "heads.config",
@@ -36,7 +39,7 @@ _HOMES = {
     "classify_heads": "heads.classify",
     "compare": "comparison.compare",
     "read_sweep": "sweeps.sweep",
-    "run_sweep": "sweeps.sweep",
+    "run_sweep": "sweeps.run",
 }
 
 __all__ = [

@@ -6,7 +6,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.controls import SequenceBootstrap, chance_error, half_of
+from probes.bootstrap import SequenceBootstrap, half_of
+from probes.controls import chance_error
 from probes.scores import SHUFFLED, Score
 
 

@@ -9,9 +9,9 @@ from einops import rearrange
 from sklearn.base import clone
 from torch import Tensor
 
-from probes._streaming import BaseStreamingProbe, require_finite, upcast
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
+from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 
 class EstimatorProbe(BaseStreamingProbe):

@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn import functional
 
-from probes._streaming import BaseStreamingProbe, require_finite, upcast
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
+from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 
 class _Networks:

@@ -13,9 +13,9 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
-from probes._streaming import BaseStreamingProbe, require_finite, upcast
-from probes.controls import ArrayFunction, SequenceBootstrap
+from probes.bootstrap import ArrayFunction, SequenceBootstrap
 from probes.scores import SHUFFLED, ProbeResult
+from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 
 class PositionalVectorProbe(BaseStreamingProbe):

@@ -12,9 +12,9 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from probes._streaming import BaseStreamingProbe, require_finite, upcast
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
+from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 # Four column blocks spend 62.5% of the full product; more of them gain no time.
 _BLOCKS = 4

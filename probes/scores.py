@@ -1,11 +1,8 @@
 """What every probe returns, and the interface that streams drive."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from probes.errors import ProbeError
 
@@ -44,29 +41,3 @@ class ProbeResult:
                 return score
         known = ", ".join(repr((score.metric, score.control)) for score in self.scores)
         raise ProbeError(f"no score {(metric, control)!r} (metric, control): there are {known}")
-
-
-@runtime_checkable
-class StreamingProbe(Protocol):
-    """A probe fed batch by batch, which keeps statistics only and never the activations.
-
-    Sequences given to `update` are fitted on, sequences given to `evaluate` are held out. The first
-    `evaluate` solves the fit; an `update` after it raises ProbeError.
-
-    `result` is keyed by the probe's name in the measurements, because one set of statistics may
-    answer for several: the Gram matrix of `LinearProbe` gives "linear" and "counting".
-    """
-
-    def update(
-        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
-    ) -> None: ...
-
-    def evaluate(
-        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
-    ) -> None: ...
-
-    def merge(self, other: Any) -> None: ...
-
-    def for_shard(self, seed: int, start: int) -> "StreamingProbe": ...
-
-    def result(self) -> dict[str, ProbeResult]: ...

@@ -14,11 +14,11 @@ from jaxtyping import Float, Int
 from scipy.linalg import eigh
 from torch import Tensor
 
-from probes._streaming import BaseStreamingProbe, require_finite, upcast
-from probes.controls import SequenceBootstrap
+from probes.bootstrap import SequenceBootstrap
 from probes.errors import ProbeError
 from probes.regression import LinearMoments
 from probes.scores import SHUFFLED, ProbeResult, Score
+from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 
 def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch pos pos"]:

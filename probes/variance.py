@@ -18,9 +18,9 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from probes._streaming import BaseStreamingProbe, require_finite, upcast
-from probes.controls import ArrayFunction, SequenceBootstrap, half_of
+from probes.bootstrap import ArrayFunction, SequenceBootstrap, half_of
 from probes.scores import SHUFFLED, ProbeResult
+from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 # Bins of log variance, in nats: a thousandth is far below the spread of any row's log variance
 # (sqrt(2/d), 0.02 at d = 4096). Every shard uses the same grid, so that its bins add up.

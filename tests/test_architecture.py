@@ -1,56 +1,180 @@
-"""Imports go down only, and cheap things stay cheap."""
+"""Which room may import which, in one table; and cheap things stay cheap.
+
+A room is a folder of one of the three packages. What stands loose in a package is the room with the
+package's own name, and a package's `__init__.py`, which hands names on, is its door.
+"""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.paths import ROOT
 
-# Who may import whom: each floor stands on those below it.
-FLOORS = {
-    "probes": set(),
-    "nope_interp": set(),
-    "experiments": {"probes", "nope_interp"},
+PACKAGES = ("nope_interp", "probes", "experiments")
+
+# The other rooms that a room may look into. `nope_interp` and `probes` stand side by side below
+# `experiments`; within a package, `.name` is the room of that name.
+ROOMS = {
+    "probes": "",
+    "probes.heads": "probes",
+    "probes.codes": "probes",
+    "nope_interp": "",
+    "nope_interp.models": "nope_interp",
+    "nope_interp.tasks": "nope_interp",
+    "nope_interp.positions": "nope_interp .models",
+    "nope_interp.interventions": "nope_interp .models",
+    "nope_interp.pretrained": "nope_interp .models .tasks",
+    "nope_interp.training": "nope_interp .models .tasks",
+    "nope_interp.theory": "nope_interp .models",
+    "nope_interp.constructions": "nope_interp .models",
+    "experiments.results": "nope_interp probes",
+    "experiments.report": "nope_interp probes .results",
+    "experiments.runs": "nope_interp .results",
+    "experiments.variants": "nope_interp nope_interp.models nope_interp.pretrained "
+    "nope_interp.tasks nope_interp.training .runs",
+    "experiments.probing": "nope_interp nope_interp.interventions nope_interp.pretrained probes "
+    ".results .runs",
+    "experiments.codes": "nope_interp nope_interp.interventions nope_interp.models "
+    "nope_interp.tasks probes probes.codes .results .variants .probing",
+    "experiments.heads": "nope_interp nope_interp.models nope_interp.positions "
+    "nope_interp.pretrained nope_interp.tasks probes probes.heads .results .report .runs .variants "
+    ".probing",
+    "experiments.emergence": "nope_interp nope_interp.models nope_interp.positions "
+    "nope_interp.tasks nope_interp.training probes probes.heads .results .report .runs .variants "
+    ".probing .codes .heads",
+    "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
+    "nope_interp.positions nope_interp.tasks nope_interp.theory nope_interp.training probes "
+    "probes.heads .results .report .runs .variants .heads",
+    "experiments.comparison": "nope_interp nope_interp.models nope_interp.positions probes "
+    "probes.codes .results .report .runs .variants .probing .codes .emergence",
+    "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
+    ".emergence .papers .comparison",
+    "experiments.cli": "nope_interp probes .results .variants .heads .emergence .papers "
+    ".comparison .sweeps",
+    # Doors hand on what stands inside, and only when it is asked for.
+    "door of experiments": "experiments.heads experiments.comparison experiments.sweeps",
 }
-PACKAGES = set(FLOORS)
+MOST_FLOORS = 9
 
 
-def imports_of(path: Path) -> set[str]:
-    names = set()
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {module_of(path): path for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
+
+
+def room_of(module: str) -> str:
+    path = modules()[module].relative_to(ROOT)
+    if len(path.parts) == 2 and path.name == "__init__.py":
+        return f"door of {path.parts[0]}"
+    return ".".join(path.parent.parts[:2])
+
+
+def allowed(room: str) -> set[str]:
+    package = room.split(".")[0]
+    names = ROOMS[room].split()
+    return {f"{package}{name}" if name.startswith(".") else name for name in names}
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and name of every import of ours, inside functions too, and of every module that is
+    named in a string, as for `import_module`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.add((node.module or "").split(".")[0])
-    return names
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from ((node.lineno, n if n in modules() else str(node.module)) for n in names)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"\w+(\.\w+)+", str(node.value)):
+            yield node.lineno, str(node.value)
 
 
-@pytest.mark.parametrize("package", sorted(FLOORS))
-def test_imports_go_down_only(package: str) -> None:
-    files = sorted((ROOT / package).rglob("*.py"))
-    assert files
-    for path in files:
-        sideways_or_up = imports_of(path) & PACKAGES - FLOORS[package] - {package}
-        assert not sideways_or_up, f"{path.relative_to(ROOT)} imports {sideways_or_up}"
+def crossings() -> Iterator[tuple[str, str, str]]:
+    """Room, room that it imports, and the line that does."""
+    for module, path in modules().items():
+        for line, name in imported(path):
+            if name in modules() and room_of(name) != room_of(module):
+                where = f"{path.relative_to(ROOT)}:{line} imports {name}"
+                yield room_of(module), room_of(name), where
+
+
+def test_a_room_imports_what_the_table_lets_it_and_nothing_else() -> None:
+    wrong = [where for room, other, where in crossings() if other not in allowed(room)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_knows_every_room_and_lists_no_more_than_is_used() -> None:
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for room, other, _ in crossings():
+        used[room].add(other)
+    assert {room_of(module) for module in modules()} - {f"door of {n}" for n in PACKAGES} == {
+        room for room in ROOMS if not room.startswith("door")
+    }
+    assert {room: allowed(room) - used[room] for room in ROOMS if allowed(room) - used[room]} == {}
+
+
+def floor(room: str, below: tuple[str, ...] = ()) -> int:
+    """A room stands above all that it imports."""
+    assert room not in below, f"a circle: {' -> '.join((*below, room))}"
+    return 1 + max((floor(other, (*below, room)) for other in allowed(room)), default=0)
+
+
+def test_there_is_no_circle_and_few_floors() -> None:
+    assert max(floor(room) for room in ROOMS if not room.startswith("door")) <= MOST_FLOORS
+
+
+def test_modules_of_a_room_do_not_import_each_other_in_a_circle() -> None:
+    edges = {
+        module: {name for _, name in imported(path) if name in modules()} - {module}
+        for module, path in modules().items()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path[path.index(module) :], module))
+        if module not in done:
+            for other in sorted(edges[module]):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in sorted(modules()):
+        if not room_of(module).startswith("door"):
+            visit(module, ())
+
+
+def test_few_files_stand_loose_in_experiments() -> None:
+    assert len(list((ROOT / "experiments").glob("*.py"))) <= 3
+
+
+def test_no_source_file_is_long() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in modules().values()
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
+    }
+    assert long == {}
 
 
 def test_probes_stand_on_arrays_alone() -> None:
-    allowed = {
-        "torch",
-        "numpy",
-        "scipy",
-        "sklearn",
-        "einops",
-        "jaxtyping",
-        "probes",
-        "concept_erasure",
-    }
-    for path in sorted((ROOT / "probes").rglob("*.py")):
-        foreign = imports_of(path) - allowed - set(sys.stdlib_module_names)
-        assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+    known = {"torch", "numpy", "scipy", "sklearn", "einops", "jaxtyping", "concept_erasure"}
+    for module, path in modules().items():
+        if module.split(".")[0] == "probes":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                foreign = {n.split(".")[0] for n in names} - known - {"probes"}
+                assert not foreign - set(sys.stdlib_module_names), f"{path}:{node.lineno}"
 
 
 @pytest.mark.parametrize("module", ["nope_interp", "probes", "experiments", "experiments.cli.main"])
@@ -59,9 +183,3 @@ def test_packages_and_command_line_import_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
-
-
-def test_only_our_own_files_are_tracked_in_the_packages() -> None:
-    """The owner fixed the top level."""
-    for name in (*PACKAGES, "tests", "pyproject.toml", "README.md"):
-        assert (ROOT / name).exists()

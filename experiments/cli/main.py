@@ -339,7 +339,7 @@ def reproduce(
         return
     chosen = ReproduceConfig(name, seeds, width, length, depth, training, preset, seed, model, text)
     from experiments.papers.reproduce import reproduce as run
-    from experiments.results.head_summary import markdown_table
+    from experiments.results.markdown import markdown_table
 
     found = run(chosen, out=out, device=device)
     report = found.folder / "report.html"
@@ -352,7 +352,7 @@ def reproduce(
 
 def _list_claims(out: Path, as_json: bool) -> None:
     from experiments.papers.reproduce import listing
-    from experiments.results.head_summary import markdown_table
+    from experiments.results.markdown import markdown_table
 
     table = listing(out)
     if as_json:
@@ -411,7 +411,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run an experiment once for each cell of a grid; started again, it does what is left."""
-    from experiments.sweeps.sweep import run_sweep
+    from experiments.sweeps.run import run_sweep
 
     swept = run_sweep(file, out=out, jobs=jobs, ray=ray, gpus_per_cell=gpus_per_cell, device=device)
     failed = swept.failed()

@@ -24,29 +24,30 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.codes.conditions import (
-    NONE_KEPT,
-    RANDOM_RESCALING,
-    SIZE_MATCHED,
-    Condition,
-    Fit,
-    Maker,
-    every_condition,
-    of_codes,
-    only,
-    without,
-)
+from experiments.codes.conditions import Condition, Fit, Maker, every_condition, of_codes
 from experiments.codes.first_token import first_token_conditions
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, code_probes, feed, reading_of
-from experiments.results.measurements import INTACT, LOSS
+from experiments.results.code_ablation import (
+    EVERYWHERE,
+    INTACT_CONDITION,
+    NONE_KEPT,
+    RANDOM_RESCALING,
+    SIDE_EFFECT,
+    SIZE_MATCHED,
+    STREAM,
+    only,
+    without,
+)
+from experiments.results.measurements import LOSS
 from nope_interp.interventions.intervene import intervene
 from nope_interp.sites import hook_name
 from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
+from probes.bootstrap import ArrayFunction, SequenceBootstrap
+from probes.code_names import CODES
 from probes.codes.controls import SIDE_EFFECTS, side_effects, size_matched, sizes_of
 from probes.codes.filter import CodeFilter
-from probes.codes.statistics import CODES, CodeStatistics, Intervention
-from probes.controls import ArrayFunction, SequenceBootstrap
+from probes.codes.statistics import CodeStatistics, Intervention
 from probes.scores import SHUFFLED, Score
 
 
@@ -67,10 +68,6 @@ class Outcome:
 # By the name of a condition and its control.
 ByCondition = dict[tuple[str, str], Outcome]
 
-INTACT_CONDITION = (INTACT, "")
-SIDE_EFFECT = "side effect"
-# The layer of rows about the whole stream, and their site.
-EVERYWHERE, STREAM = -1, "resid_post"
 _SITES = ("resid_mid", STREAM)
 
 

@@ -6,6 +6,14 @@ from functools import partial
 
 import torch
 
+from experiments.results.code_ablation import (
+    NONE_KEPT,
+    RANDOM_RESCALING,
+    RANDOM_SUBSPACE,
+    only,
+    without,
+)
+from probes.code_names import CODES
 from probes.codes.controls import PermutedRescaling, random_subspace
 from probes.codes.directions import (
     Leace,
@@ -16,19 +24,12 @@ from probes.codes.directions import (
     scale_channel,
 )
 from probes.codes.filter import CodeFilter
-from probes.codes.statistics import CODES, CodeStatistics, Intervention
+from probes.codes.statistics import CodeStatistics, Intervention
 from probes.regression import LinearProbe
 from probes.scores import SHUFFLED
 
 # Of what the positional vectors vary by, the share that the projected subspace holds.
 _SUBSPACE_SHARE = 0.95
-
-SIZE_MATCHED, RANDOM_SUBSPACE, RANDOM_RESCALING = (
-    "size-matched",
-    "random subspace",
-    "random rescaling",
-)
-NONE_KEPT = "without all four codes"
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,6 @@ class Condition:
     make: Maker
     takes_code: bool = False
     linear: bool = False
-
-
-def without(code: str) -> str:
-    """The name of the condition in which this code is taken away."""
-    return f"without {code}"
-
-
-def only(code: str) -> str:
-    """The name of the condition in which, of the four codes, this one alone is kept."""
-    return f"only {code}"
 
 
 def of_codes(seed: int) -> Iterator[Condition]:

@@ -14,25 +14,21 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from experiments.codes.ablation import STREAM
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import ALL_BUT_FIRST, Site
+from experiments.results.code_ablation import MIXED, OFFSET, PROBE, SHIFTED, STREAM
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
+from probes.bootstrap import SequenceBootstrap
 from probes.codes.controls import OtherContent, sizes_of
 from probes.codes.directions import swap_vectors
 from probes.codes.statistics import CodeStatistics, Intervention
-from probes.controls import SequenceBootstrap
 from probes.regression import LinearProbe
 
-OFFSET = 8
 # The reading's slope along the sequence, 1 where it is exact, below which nothing can follow.
 _LEAST = 0.1
-ARM = f"positional vectors of {OFFSET} positions on"
-PROBE = "shift"
-MIXED = "mixed"
 # Where something may stand that later layers read and leave standing.
 _SITES = ("resid_pre", "resid_mid", STREAM)
 
@@ -81,7 +77,7 @@ def shift_rows(
             pair = np.stack([moved[:, :-OFFSET].mean(axis=1), own.mean(axis=1)], axis=1)
             bootstrap = SequenceBootstrap(seed=task.seed).update(pair)
             score = bootstrap.score("followed", lambda m: m[..., 0] / m[..., 1], chance=0.0)
-            where = {"layer": site.layer, "site": site.hook, "positions": ARM, "probe": PROBE}
+            where = {"layer": site.layer, "site": site.hook, "positions": SHIFTED, "probe": PROBE}
             found.append({**context, **where, **vars(score), "control": control})
     return found
 

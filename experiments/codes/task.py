@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from experiments.comparison.config import CompareConfig
 from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Split
+from experiments.variants.probing_config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.interventions.intervene import Where
@@ -64,7 +64,7 @@ class InterventionTask:
         return torch.arange(self.split.fit.shape[1])[self.positions]
 
 
-def check_enough_to_fit(config: CompareConfig, d_model: int, positions: int) -> None:
+def check_enough_to_fit(config: ProbingConfig, d_model: int, positions: int) -> None:
     """Raise UserError where codes cannot be taken away from rows of that width and number.
 
     As many numbers as positions are needed to tell the correlation between positions, and more rows
@@ -79,7 +79,7 @@ def check_enough_to_fit(config: CompareConfig, d_model: int, positions: int) -> 
         )
 
 
-def intervention_task_of(config: CompareConfig, variant: ModelVariant) -> InterventionTask:
+def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> InterventionTask:
     """The model on the source that it was made for.
 
     Text of pretrained models starts with their begin token, where they have one: without what they
@@ -110,7 +110,7 @@ def intervention_task_of(config: CompareConfig, variant: ModelVariant) -> Interv
     )
 
 
-def _of_answers(config: CompareConfig, variant: ModelVariant, task: AnswerTask) -> InterventionTask:
+def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) -> InterventionTask:
     length = max(task.fitting_lengths(config.seq_len), default=min(task.training_lengths))
     seed, lengths = config.seed, [length]
     fit = dataset(task, config.n_fit, split="train", seed=seed, lengths=lengths)[length]

@@ -6,12 +6,12 @@ cells of the run; each is one stream through the model, and is written to disk w
 """
 
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,24 +23,21 @@ from experiments.codes.ablation import place_by_place, statistics_at, through_th
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask, check_enough_to_fit, intervention_task_of
 from experiments.comparison.config import CompareConfig
+from experiments.comparison.example import LONGEST, example_arrays
+from experiments.comparison.result import Comparison
 from experiments.emergence.history import history_rows
-from experiments.probing.example import LONGEST, example_arrays, example_of, example_strings
-from experiments.probing.measure import FIRST_POSITION, Site, Split, measure, sites
+from experiments.probing.measure import Site, Split, measure, sites
 from experiments.probing.shards import Shards, check_shards, measure_in_shards, note_on, opened
-from experiments.report.data import ReportData
 from experiments.results.measurements import (
+    FIRST_POSITION,
     read_arrays,
     read_table,
     table,
     write_arrays,
     write_table,
 )
-from experiments.results.mechanism import linear_probe_sentence
-from experiments.results.readability import Verdict, headline, verdicts
-from experiments.results.usage import UseVerdict, use_verdicts
-from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
-from experiments.variants.variants import ModelVariant, model_variants
+from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.models.transformer import HookedTransformer
@@ -53,56 +50,6 @@ _FRAME = (
     "they share, is left as it is and not scored: the mean row there tells a token as well as a "
     "position. Elsewhere means still hold what the frame makes of each place."
 )
-
-
-@dataclass(frozen=True)
-class Comparison(FinishedRun):
-    """A finished comparison: its numbers, what they say, and the page that shows them."""
-
-    experiment: ClassVar[str] = "compare"
-    needs_info: ClassVar[Set[str]] = frozenset(
-        {"model", "positions", "notes", "example_tokens", "config", "command"}
-    )
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """What each hypothesis comes to, by the rules in `experiments.results.readability`."""
-        return verdicts(self.measurements)
-
-    @property
-    def uses(self) -> list[UseVerdict]:
-        """Which position codes the model uses, by the rules in `experiments.results.usage`."""
-        return use_verdicts(self.measurements)
-
-    @property
-    def headline(self) -> str:
-        """Which codes are used; then what can be read under the first condition."""
-        return " ".join([*(use.sentence for use in self.uses), headline(self.verdicts)])
-
-    @property
-    def mechanism(self) -> str | None:
-        """Where a linear probe is at chance in a random NoPE twin, and what wakes it, else None."""
-        if self.info["positions"] != "none":
-            return None
-        return linear_probe_sentence(self.measurements)
-
-    def html(self) -> str:
-        """The report: one page that needs no network."""
-        from experiments.report.page import render
-
-        return render(
-            ReportData(
-                title=f"How does {self.info['model']} know where it is?",
-                measurements=self.measurements,
-                arrays=self.arrays,
-                info=self.info,
-                verdicts=self.verdicts,
-                uses=self.uses,
-                headline=self.headline,
-                mechanism=self.mechanism,
-                example=example_of(self.info, self.arrays),
-            )
-        )
 
 
 def compare(
@@ -162,7 +109,7 @@ def _run(
     facts: dict[str, Any] = {"notes": [*note_on(workers)]}
     if config.code_ablation != "no" and config.task != "text":
         facts["notes"].append(_FRAME)
-    for variant in model_variants(config, run, device, show_progress):
+    for variant in _variants(config, run, device, show_progress):
         facts["model"], facts["positions"] = variant.name, variant.positions
         facts["n_layers"] = variant.n_layers
         facts["notes"] += variant.notes
@@ -176,6 +123,27 @@ def _run(
                 ablation.verify()
     _gather(run)
     run.finish(facts, config, time.monotonic() - began)
+
+
+def _variants(
+    config: CompareConfig, run: RunFolder, device: str, show_progress: bool
+) -> Iterator[ModelVariant]:
+    """The model in question, then its random-init twin, then, where it can have one, its
+    bidirectional twin; each is made when it is its turn."""
+    variant = variant_of(
+        config,
+        run,
+        device,
+        show_progress,
+        needed={"fit": config.n_fit, "held_out": config.n_held_out},
+        keep_history=config.history,
+    )
+    yield variant
+    if not config.twins:
+        return
+    yield random_init(variant, config.seed)
+    if isinstance(variant.model, HookedTransformer) and variant.model.config.causal:
+        yield bidirectional(variant)
 
 
 def _check_ablation(config: CompareConfig) -> None:
@@ -218,7 +186,7 @@ def _read(
         _ablate_codes(config, run, variant, task, statistics, show_progress)
     if config.history and variant.kind == "trained":
         _read_history(config, run, variant, show_progress)
-    return example_strings(variant, example)
+    return variant.token_strings(example)
 
 
 @dataclass(frozen=True)
@@ -337,7 +305,9 @@ def _read_history(
     if _whole(table_path, arrays_path):
         return
     label = f"{variant.kind}, history" if show_progress else None
-    rows = table(history_rows(config, run, variant, description=label))
+    rows = table(
+        history_rows(config, run, variant, experiment=config.experiment, description=label)
+    )
     write_arrays({}, arrays_path)
     write_table(rows, table_path)
 

@@ -3,77 +3,40 @@
 from dataclasses import dataclass
 from typing import ClassVar, no_type_check
 
-from experiments.variants.config import ExperimentConfig
-from nope_interp.errors import UserError, unknown_name
-from nope_interp.sites import check_site
-
-USES = ("no", "stream", "sites")
+from experiments.variants.probing_config import ProbingConfig
+from nope_interp.errors import UserError
 
 
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
-class CompareConfig(ExperimentConfig):
-    """Which model is read, where, and on how much.
+class CompareConfig(ProbingConfig):
+    """Which model is compared with its twins, where, and on how much.
 
-    Attributes, beside those of `SubjectConfig`:
-        layers: which blocks are read; None reads all of them.
-        sites: where in each layer probes read.
+    Attributes, beside those of `ProbingConfig`:
         twins: whether the model's twins are read beside it; without them nothing is compared.
-        n_fit: sequences that probes are fitted on.
-        n_held_out: other sequences that they are scored on.
-        ablate: positions to take away from the model and its twins before anything is read, as
-            `ablate_positions` takes them: "all", "rotary:none", ...
-        uses: whether position codes are taken away, to see which the model uses: "no", "stream"
-            (through the whole stream) or "sites" (also site by site); None takes the latter for
-            models of ours and "stream" for pretrained ones, whose every forward pass is long.
         history: whether the model is kept as it was after 0, 1, 2, 4, 8, ... steps of its training,
             and read at each of these, too.
     """
 
     experiment: ClassVar[str] = "compare"
-    least: ClassVar[dict[str, int]] = {**ExperimentConfig.least, "n_fit": 8, "n_held_out": 8}
 
-    layers: tuple[int, ...] | None = None
-    sites: tuple[str, ...] = ("resid_post", "attn_out")
     twins: bool = True
-    n_fit: int = 512
-    n_held_out: int = 256
-    ablate: str | None = None
-    uses: str | None = None
     history: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for site in self.sites:
-            check_site(site)
         if self.history and self.model is not None:
             raise UserError(
                 f"history is of a training, but {self.model!r} is a model that is trained: leave "
                 "one out."
             )
-        if self.uses is not None and self.uses not in USES:
-            raise unknown_name("choice of uses", self.uses, USES)
-        if not self.sites or len(set(self.sites)) < len(self.sites):
-            raise UserError(f"sites are {list(self.sites)}: name at least one, each once.")
-        if self.layers is not None and (
-            not self.layers or len(set(self.layers)) < len(self.layers) or min(self.layers) < 0
-        ):
-            raise UserError(
-                f"layers are {list(self.layers)}: name at least one, each once, from 0."
-            )
 
     @property
     def code_ablation(self) -> str:
-        """One of `USES`. Without twins a model is read only."""
-        if not self.twins:
-            return "no"
-        own = self.model is None or self.model.endswith(".safetensors")
-        return self.uses or ("sites" if own else "stream")
-
-    def run_name(self) -> str:
-        """The readable half of the run folder's name."""
-        return f"{self.model_name()}-{self.task}"
+        """How position codes are taken away; without twins a model is read only."""
+        return super().code_ablation if self.twins else "no"
 
     @property
     def command_name(self) -> str:
+        """The command of `nope-interp` that runs this."""
         return "compare" if self.twins else "probe"

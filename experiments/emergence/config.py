@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, no_type_check
 
-from experiments.comparison.config import CompareConfig
 from experiments.variants.config import ExperimentConfig
+from experiments.variants.probing_config import ProbingConfig
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
@@ -49,7 +49,7 @@ class EmergenceConfig(ExperimentConfig):
         """The seeds in use."""
         return range(self.seed, self.seed + self.n_seeds)
 
-    def of_seed(self, seed: int) -> CompareConfig:
+    def of_seed(self, seed: int) -> ProbingConfig:
         """One training and how it is read."""
         own = {f.name: getattr(self, f.name) for f in fields(ExperimentConfig)}
         seeded = {
@@ -57,7 +57,7 @@ class EmergenceConfig(ExperimentConfig):
             "training": replace(self.training, seed=seed),
             "seed": seed,
         }
-        return CompareConfig(**{**own, **seeded}, history=True)
+        return ProbingConfig(**{**own, **seeded})
 
     def run_name(self) -> str:
         """The readable half of the run folder's name."""

@@ -5,33 +5,30 @@ Every kept model is read on the same few sequences with the same draws, so that 
 step to the next is the model.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-import pandas as pd
 from einops import rearrange
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.codes.ablation import EVERYWHERE, STREAM
 from experiments.codes.task import InterventionTask, intervention_task_of
-from experiments.comparison.config import CompareConfig
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.rows import head_rows, label_rows
 from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.measure import code_probes, feed, reading_of, sites
+from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import INTACT, LOSS
-from experiments.results.readability import HYPOTHESES, gain, verdicts
 from experiments.runs.folder import RunFolder
 from experiments.variants.config import ExperimentConfig
+from experiments.variants.probing_config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.layers import layer_positions
 from nope_interp.training.train import watched_steps
-from probes.controls import SequenceBootstrap
+from probes.bootstrap import SequenceBootstrap
 from probes.heads.detectors import HeadScores
 from probes.heads.labels import classify
 
@@ -42,11 +39,16 @@ N_FIT, N_HELD_OUT, N_OF_HEADS = 96, 48, 16
 
 
 def history_rows(
-    config: CompareConfig, run: RunFolder, variant: ModelVariant, *, description: str | None = None
+    config: ProbingConfig,
+    run: RunFolder,
+    variant: ModelVariant,
+    *,
+    experiment: str,
+    description: str | None = None,
 ) -> Iterator[Row]:
     """Rows of the tidy table, with the column `step` filled, of every model in the run's history.
 
-    On held-out sequences of what `subject` was made for:
+    On held-out sequences of what `variant` was made for:
 
     * probe "loss", metric `nats`: the task's loss, chance that of knowing no context; layer -1.
     * the probes of every position code at the layers and sites of `config`; "similarity" has the
@@ -66,7 +68,7 @@ def history_rows(
     tokens = _tokens_of_heads(config, task, variant)
     device = next(variant.model.parameters()).device
     context = {
-        "experiment": config.experiment,
+        "experiment": experiment,
         "model": variant.name,
         "variant": variant.kind,
         "positions": INTACT,
@@ -92,7 +94,7 @@ def history_rows(
 
 
 def _tokens_of_heads(
-    config: CompareConfig, task: InterventionTask, variant: ModelVariant
+    config: ProbingConfig, task: InterventionTask, variant: ModelVariant
 ) -> HeadTokens | None:
     if config.seq_len < HeadsConfig.least["seq_len"]:
         return None
@@ -114,7 +116,7 @@ def _loss_row(task: InterventionTask, context: Row) -> Row:
     return {**context, "layer": EVERYWHERE, "site": STREAM, "probe": LOSS, **vars(score)}
 
 
-def _code_rows(config: CompareConfig, task: InterventionTask, context: Row) -> list[Row]:
+def _code_rows(config: ProbingConfig, task: InterventionTask, context: Row) -> list[Row]:
     _, *where = sites(task.model.cfg.n_layers, config.sites, config.layers)
     probes = {site: code_probes(task.seed) for site in where}
     size = task.batch_size
@@ -124,7 +126,7 @@ def _code_rows(config: CompareConfig, task: InterventionTask, context: Row) -> l
 
 
 def _scored_heads(
-    config: CompareConfig, model: Any, tokens: HeadTokens, context: Row
+    config: ProbingConfig, model: Any, tokens: HeadTokens, context: Row
 ) -> tuple[list[HeadScores], list[Row]]:
     cell = read_cell(
         model,
@@ -136,85 +138,3 @@ def _scored_heads(
         description=None,
     )
     return cell.scores, [row for row in head_rows(cell, context) if row["probe"] == "heads"]
-
-
-def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
-    """What each code comes to at every step of one training, by `experiments.results.readability`.
-
-    One row for each code and step: code, step, layer and site of its best place there, gain with
-    its interval low to high, control (the gain of the shuffled positions at that place) and word.
-    Every step is judged as a variant of its own, so that intervals are widened for the number of
-    steps, too.
-    """
-    kept = measurements[measurements["step"].notna()]
-    no_step = pd.Series(pd.NA, kept.index, dtype="Int64")
-    judged = verdicts(kept.assign(variant=kept["step"].astype("string"), step=no_step))
-    rows = []
-    for verdict in judged:
-        _, _, smaller = HYPOTHESES[verdict.hypothesis]
-        for row in verdict.rows:
-            ends = (gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
-            low, high = sorted(ends)
-            rows.append(
-                {
-                    "code": verdict.hypothesis,
-                    "step": int(row["variant"]),
-                    "layer": row["layer"],
-                    "site": row["site"],
-                    "gain": row["gain"],
-                    "low": low,
-                    "high": high,
-                    "control": gain(row["control_value"], row["chance"], smaller),
-                    "word": row["verdict"],
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-def onsets(measurements: pd.DataFrame) -> dict[str, float]:
-    """The first watched step of one training at which each code is readable, and "loss": at which
-    the loss has fallen half of its way from the first step to the last. NaN for what never comes.
-
-    `readable` is the word of `experiments.results.readability`: surely a gain of a tenth or more.
-    """
-    gains = code_gains(measurements)
-    found = {
-        str(code): _first(of_code["step"][of_code["word"] == "readable"])
-        for code, of_code in gains.groupby("code", sort=False)
-    }
-    losses = loss_by_step(measurements)
-    half_way = (losses.iloc[0] + losses.iloc[-1]) / 2
-    return {**found, LOSS: _first(losses.index[losses <= half_way].to_series())}
-
-
-def order_sentence(measurements: pd.DataFrame) -> str:
-    """Which codes are surely readable first in this one training, which later and which never."""
-    found = onsets(measurements)
-    half_way = found.pop(LOSS)
-    never = [code for code, step in found.items() if math.isnan(step)]
-    by_step: dict[float, list[str]] = {}
-    for code, step in sorted(found.items(), key=lambda onset: onset[1]):
-        if code not in never:
-            by_step.setdefault(step, []).append(code)
-    parts = [
-        f"{' and '.join(codes)} {f'from step {step:.0f} on' if step else 'before any step'}"
-        for step, codes in by_step.items()
-    ]
-    sentences = []
-    if parts:
-        sentences.append(f"Surely readable first in this training: {'; then '.join(parts)}")
-    if never:
-        sentences.append(f"Surely readable at no watched step: {', '.join(never)}")
-    if half_way > 0:
-        sentences.append(f"The loss has come half of its way down by step {half_way:.0f}")
-    return f"{'. '.join(sentences)}."
-
-
-def loss_by_step(measurements: pd.DataFrame) -> "pd.Series[float]":
-    """The loss, in nats, of one training at each step."""
-    kept = measurements[measurements["step"].notna() & (measurements["probe"] == LOSS)]
-    return kept.set_index("step")["value"].sort_index()
-
-
-def _first(steps: "pd.Series[int]") -> float:
-    return float(steps.min()) if len(steps) else math.nan

@@ -7,15 +7,14 @@ written to disk when it is done.
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -24,13 +23,11 @@ from tqdm import tqdm
 from experiments.heads import rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import HeadCell, load_cell, read_cell, read_layer, write_cell
+from experiments.heads.result import INTACT, TWIN, HeadClassification
 from experiments.heads.shards import read_cell_in_shards, read_layer_in_shards
 from experiments.heads.tokens import HeadTokens, head_tokens
-from experiments.probing.example import example_strings
 from experiments.probing.shards import Shards, check_shards, note_on, opened
-from experiments.results.head_summary import headline, markdown_table
 from experiments.results.measurements import table, write_arrays, write_table
-from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
 from experiments.variants.variants import ModelVariant, random_init, variant_of
 from nope_interp.devices import check_device
@@ -47,89 +44,12 @@ from nope_interp.positions.layers import (
 )
 from nope_interp.tasks.sources import Split, with_begin_token
 from probes.heads.detectors import HeadScores, offset_chance
-from probes.heads.labels import RULES, HeadLabel, classify, dependence
-
-INTACT = "intact"
-TWIN = "random-init twin"
+from probes.heads.labels import HeadLabel, classify, dependence
 
 # Prompts that the report takes from the text by itself, and how many of their tokens it shows.
 N_PROMPTS = 4
 SHOWN_TOKENS = 64
 MOST_TOKENS = 128
-
-
-@dataclass(frozen=True)
-class HeadClassification(FinishedRun):
-    """A finished classification: every head's label and numbers, and the page that shows them."""
-
-    experiment: ClassVar[str] = "heads"
-    needs_info: ClassVar[Set[str]] = frozenset(
-        {"model", "positions", "ablation", "notes", "prompts", "config", "command"}
-    )
-
-    @property
-    def heads(self) -> pd.DataFrame:
-        """One row for each head: label, confidence, p-values, every score, and what the ablation
-        leaves of it."""
-        return rows.heads_table(self.measurements, self.info["ablation"])
-
-    @property
-    def headline(self) -> str:
-        """How many heads of each kind there are, what the ablation leaves, and what it costs."""
-        return headline(self.heads, rows.losses(self.measurements), self.info)
-
-    def markdown(self) -> str:
-        """The table of heads as a Markdown table: labels, confidence, and what is left of them."""
-        shown = ["layer", "head", "label", "confidence", "q_value", "runner_up"]
-        if self.info["ablation"]:
-            shown += ["dependence", "retention", "ablated_label"]
-        return markdown_table(self.heads[shown])
-
-    def html(self) -> str:
-        """The report: one page that needs no network."""
-        from experiments.report.heads_data import HeadsReportData
-        from experiments.report.heads_page import render_heads
-
-        conditions = ["intact", *([self.info["ablation"]] if self.info["ablation"] else [])]
-        prompts = self.info["prompts"]
-        measurements = self.measurements
-        return render_heads(
-            HeadsReportData(
-                title=f"The attention heads of {self.info['model']}",
-                headline=self.headline,
-                measurements=measurements,
-                heads=self.heads,
-                metrics=rows.head_metrics(measurements),
-                conditions=conditions,
-                losses=[r for r in rows.losses(measurements) if r["variant"] != TWIN],
-                offset_profiles={
-                    c: self.arrays[f"offset_profile/{c}"]
-                    for c in (*conditions, "chance")
-                    if f"offset_profile/{c}" in self.arrays
-                },
-                frequencies=self._frequencies(),
-                prompts=prompts,
-                patterns={
-                    c: [self.arrays[f"pattern/{c}/{i}"] for i in range(len(prompts))]
-                    for c in conditions
-                },
-                edges=rows.edges(measurements),
-                rules=[
-                    {
-                        "label": rule.label,
-                        "rule": f"{rule.condition}: {rule.says}",
-                        "nulls": ", ".join(rule.nulls) or "its own threshold",
-                    }
-                    for rule in RULES
-                ],
-                info=self.info,
-            )
-        )
-
-    def _frequencies(self) -> dict[str, np.ndarray] | None:
-        names = ("radians_per_token", "query_norm", "key_norm")
-        found = {name: self.arrays.get(f"frequency/{name}") for name in names}
-        return None if found["query_norm"] is None else found  # type: ignore[return-value]
 
 
 def classify_heads(
@@ -235,7 +155,7 @@ def _run(
         "model": variant.name,
         "positions": describe_positions(variant.model),
         "ablation": name,
-        "prompts": [example_strings(variant, prompt) for prompt in prompts],
+        "prompts": [variant.token_strings(prompt) for prompt in prompts],
         "notes": [*note_on(workers), *_notes(tokens, cells), *caveats],
     }
     run.finish(facts, config, time.monotonic() - began)

@@ -19,7 +19,7 @@ from nope_interp.errors import UserError
 from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.positions.layers import LayerPositions
 from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
-from probes.controls import SequenceBootstrap
+from probes.bootstrap import SequenceBootstrap
 from probes.heads.detectors import METRICS, HeadProbe, HeadScores
 from probes.heads.frequencies import FrequencyUsage
 from probes.scores import Score

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from experiments.heads.reading import HeadCell
+from experiments.results.heads import _OF_LABELS
 from probes.heads.detectors import FEEDS, HeadScores
 from probes.heads.labels import Dependence, HeadLabel
 from probes.scores import Score
@@ -16,14 +16,6 @@ Row = dict[str, Any]
 # What the feeds of a head probe are called where they are tokens, and where they are read.
 _TOKENS = {"text": "text", "repeated": "repeated", "copies": "copies", "scores": "alphabet"}
 _SITES = {"text": "pattern", "repeated": "pattern", "copies": "pattern", "scores": "attn_scores"}
-
-# Columns of the table of heads, and the probes that their rows are kept under.
-_OF_LABELS = {
-    "confidence": "label",
-    "p_shuffled": "p of label, shuffled",
-    "p_random_init": "p of label, random init",
-    "q_value": "q of label",
-}
 
 
 def head_rows(cell: HeadCell, context: Row) -> Iterator[Row]:
@@ -75,72 +67,6 @@ def edge_rows(edges: Sequence[Row], context: Row) -> Iterator[Row]:
         metric = f"L{edge['from_layer']}H{edge['from_head']}"
         score = Score(metric, edge["score"], np.nan, np.nan, edge["chance"], 0)
         yield _row(context, edge["to_layer"], edge["to_head"], "W_K", "k-composition", score)
-
-
-def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFrame:
-    """One row for each head, as the report and the exports show it, from the tidy table alone."""
-    of_heads = measurements.dropna(subset=["head"])
-    variant = of_heads[of_heads["variant"] != "random-init twin"]
-    intact = variant[variant["positions"] == "intact"]
-    ablated = variant[variant["positions"] == ablation] if ablation else variant.iloc[:0]
-    columns = {
-        "label": _column(intact, "label", "metric"),
-        "runner_up": _column(intact, ("runner-up", "nearest"), "metric"),
-        **{name: _column(intact, probe, "value") for name, probe in _OF_LABELS.items()},
-        "dependence": _column(ablated, "dependence", "metric"),
-        "retention": _column(ablated, "dependence", "value"),
-        "retention_low": _column(ablated, "dependence", "ci_low"),
-        "retention_high": _column(ablated, "dependence", "ci_high"),
-        "retention_whole_model": _column(ablated, "retention, whole model", "value"),
-        "ablated_label": _column(ablated, "label", "metric"),
-    }
-    for metric in head_metrics(measurements):
-        for name, rows in (("", intact), ("_ablated", ablated)):
-            scores = rows[rows["metric"] == metric]
-            for suffix in ("", "_low", "_high", "_chance"):
-                column = _SUFFIXES[suffix]
-                columns[f"{metric}{name}{suffix}"] = _column(scores, _SCORED, column)
-    return pd.DataFrame(columns).sort_index().rename_axis(["layer", "head"]).reset_index()
-
-
-# Probes whose numbers are scores of a head, and where each suffix of a column comes from.
-_SCORED = ("heads", "frequency usage")
-_SUFFIXES = {"": "value", "_low": "ci_low", "_high": "ci_high", "_chance": "chance"}
-
-
-def _column(rows: pd.DataFrame, probe: str | tuple[str, ...], column: str) -> "pd.Series[Any]":
-    """One column of the rows of a probe, by layer and head."""
-    chosen = rows[rows["probe"].isin((probe,) if isinstance(probe, str) else probe)]
-    return chosen.set_index(["layer", "head"])[column]
-
-
-def head_metrics(measurements: pd.DataFrame) -> list[str]:
-    """The detectors that gave numbers, in the order they stand in the table."""
-    scored = measurements[measurements["probe"].isin(_SCORED)]
-    return [str(metric) for metric in scored["metric"].unique()]
-
-
-def losses(measurements: pd.DataFrame) -> list[Row]:
-    """The loss under each condition, as the report shows it."""
-    rows = measurements[measurements["probe"] == "loss"]
-    names = ("positions", "variant", "tokens", "value", "ci_low", "ci_high", "chance", "n")
-    return [{name: row[name] for name in names} for row in rows.to_dict("records")]
-
-
-def edges(measurements: pd.DataFrame) -> list[Row]:
-    """The K-composition edges again, from the tidy table."""
-    found = measurements[measurements["probe"] == "k-composition"]
-    return [
-        {
-            "from_layer": int(row["metric"][1:].split("H")[0]),
-            "from_head": int(row["metric"].split("H")[1]),
-            "to_layer": int(row["layer"]),
-            "to_head": int(row["head"]),
-            "score": float(row["value"]),
-            "chance": float(row["chance"]),
-        }
-        for row in found.to_dict("records")
-    ]
 
 
 def _score(scores: HeadScores, head: int, metric: str) -> Score:

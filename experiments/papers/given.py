@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from experiments.comparison.config import CompareConfig
 from experiments.papers.config import ReproduceConfig
+from experiments.variants.probing_config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.tasks.sources import Split
 
 
-def given_subject(
+def given_variant(
     config: ReproduceConfig, device: str, *, seq_len: int, needed: Mapping[Split, int]
 ) -> ModelVariant:
     """The model that `config.model` names, with text to read it on.
@@ -16,5 +16,5 @@ def given_subject(
     Raises UserError where it cannot be loaded, has too short a context for `seq_len` tokens, or its
     text has fewer than the `needed` sequences.
     """
-    read = CompareConfig(model=config.model, text=config.text, seq_len=seq_len, seed=config.seed)
+    read = ProbingConfig(model=config.model, text=config.text, seq_len=seq_len, seed=config.seed)
     return loaded_variant(read, device, needed=needed)

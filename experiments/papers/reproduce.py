@@ -2,121 +2,31 @@
 
 import math
 import time
-from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, Protocol, cast
 
 import pandas as pd
 import torch
 from tqdm import tqdm
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.registry import PAPERS, paper
-from experiments.results.claims import UNDECIDED, Claim, Paper, Verdict
-from experiments.results.findings import Cells, Figure, Findings, Measured, pack, unpack
+from experiments.papers.registry import PAPERS
+from experiments.papers.result import CLAIM, Reproduction, _row_of
+from experiments.results.claims import UNDECIDED, Claim, Outcome
+from experiments.results.findings import Findings, pack
 from experiments.results.measurements import table, write_arrays, write_table
-from experiments.runs.finished import FinishedRun
+from experiments.runs.cells import Cells
 from experiments.runs.folder import RunFolder
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
-
-CLAIM = "claim"
-NOT_RUN = "not run yet"
-NOT_MEASURED = Measured(math.nan, math.nan, math.nan, 0)
-_NUMBERS = ("value", "ci_low", "ci_high", "n")
 
 
 class Experiment(Protocol):
     """What every module named for a paper offers."""
 
     def reproduce(self, config: ReproduceConfig, cells: Cells, device: str) -> Findings: ...
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A claim, what was measured for it, and what its test says."""
-
-    claim: Claim
-    found: Measured
-
-    @property
-    def verdict(self) -> Verdict:
-        """By the claim's test alone."""
-        return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
-
-    @property
-    def said(self) -> str:
-        """The verdict; where the claim was not reproduced, with what came instead."""
-        if self.verdict != "not reproduced":
-            return self.verdict
-        contradicted = self.claim.contradicts(self.found.ci_low, self.found.ci_high)
-        return f"{self.verdict}, {'contradicted' if contradicted else 'uncertain'}"
-
-    @property
-    def difference(self) -> float:
-        """Measured less expected; NaN where the claim is a bound."""
-        return self.found.value - self.claim.expected
-
-
-@dataclass(frozen=True)
-class Reproduction(FinishedRun):
-    """A finished run: each claim's outcome, the curves behind it, and the page that shows them."""
-
-    experiment: ClassVar[str] = "reproduce"
-    needs_info: ClassVar[Set[str]] = frozenset(
-        {"paper", "setting", "figures", "notes", "config", "command"}
-    )
-
-    @property
-    def paper(self) -> Paper:
-        """What was reproduced."""
-        return paper(self.info["paper"])
-
-    @property
-    def config(self) -> ReproduceConfig:
-        """How it was run."""
-        return ReproduceConfig.from_dict(self.info["config"])
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """One for each claim of the paper, in its order; tests are those of today's registry."""
-        rows = self.measurements[self.measurements["probe"] == CLAIM].to_dict("records")
-        found = {str(row["metric"]): Measured(*(row[name] for name in _NUMBERS)) for row in rows}
-        return [Outcome(claim, found.get(claim.id, NOT_MEASURED)) for claim in self.paper.claims]
-
-    @property
-    def claims(self) -> pd.DataFrame:
-        """The outcomes as a table: claim, status, value, interval, expected, difference, test."""
-        return pd.DataFrame([_row_of(o.claim, o) for o in self.outcomes])
-
-    @property
-    def figures(self) -> list[Figure]:
-        """The curves behind the outcomes."""
-        return unpack(self.info["figures"], self.arrays)
-
-    @property
-    def headline(self) -> str:
-        """How many claims were reproduced, and which were not: contradicted, or uncertain, where
-        the interval crosses a bound; or not measured, and what the run was not given for it."""
-        given = {"--preset": self.config.preset, "--model": self.config.model}
-        told: dict[str, list[str]] = {}
-        for outcome in self.outcomes:
-            said, needs = outcome.said, outcome.claim.needs
-            if said == "not measured" and given[needs.split()[0]] is None:
-                said += f", needs {needs}"
-            told.setdefault(said, []).append(outcome.claim.id)
-        reproduced = told.pop("reproduced", [])
-        parts = [f"{len(reproduced)} of {len(self.outcomes)} claims are reproduced"]
-        parts += [f"{said}: {', '.join(ids)}" for said, ids in sorted(told.items())]
-        return "; ".join(parts) + "."
-
-    def html(self) -> str:
-        """The report: one page that needs no network."""
-        from experiments.report.reproduce_page import render_reproduction
-
-        return render_reproduction(self)
 
 
 def reproduce(
@@ -174,20 +84,6 @@ def _outcome_in(runs: list[Reproduction], claim: Claim) -> tuple[Reproduction, O
     found = [(run, o) for run in runs for o in run.outcomes if o.claim.id == claim.id]
     tested = [(run, o) for run, o in found if o.verdict not in UNDECIDED]
     return next(iter(tested or found), None)
-
-
-def _row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
-    shown = Outcome(claim, NOT_MEASURED) if outcome is None else outcome
-    return {
-        "claim": claim.id,
-        "status": NOT_RUN if outcome is None else outcome.verdict,
-        "value": shown.found.value,
-        "ci_low": shown.found.ci_low,
-        "ci_high": shown.found.ci_high,
-        "expected": claim.expected,
-        "difference": shown.difference,
-        "test": claim.test,
-    }
 
 
 def _best_first(out: Path, name: str) -> list[Reproduction]:

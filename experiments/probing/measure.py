@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from experiments.results.measurements import rows_of
+from experiments.results.measurements import FIRST_POSITION, rows_of
 from nope_interp.errors import UserError
 from nope_interp.interventions.intervene import Where
 from nope_interp.sites import hook_name
@@ -18,13 +18,10 @@ from nope_interp.streams import Listener, one_thread_pool, stream
 from probes.nonlinear import TwoLayerProbe
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
-from probes.scores import StreamingProbe
 from probes.similarity import SimilarityProbe
+from probes.streaming import StreamingProbe
 from probes.variance import VarianceProbe
 
-# Position 0 is left out: the begin token, or the attention sink that a first token becomes, gives
-# it away for nothing.
-FIRST_POSITION = 1
 ALL_BUT_FIRST = slice(FIRST_POSITION, None)
 
 Stage = Literal["update", "evaluate"]

@@ -27,7 +27,7 @@ from experiments.runs.workers import Pool, Run, WorkerDied, pool_of, settle
 from nope_interp.errors import UserError
 from nope_interp.pretrained.spec import ModelSpec
 from probes.nonlinear import TwoLayerProbe
-from probes.scores import StreamingProbe
+from probes.streaming import StreamingProbe
 
 Probes = dict[Site, list[StreamingProbe]]
 

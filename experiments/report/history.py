@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.emergence.history import code_gains, order_sentence
 from experiments.report._encode import number, numbers
 from experiments.report._lookup import make_panel, make_series
 from experiments.report.data import ReportData
 from experiments.report.figures import Chart
+from experiments.results.emergence import code_gains, order_sentence
 from experiments.results.measurements import LOSS
 from experiments.results.readability import WORTH_NAMING, widened
-from probes.heads.labels import LABELS, NONE, RULES
+from probes.head_rules import LABELS, NONE, RULES
 from probes.scores import SHUFFLED
 
 # A history is of one variant, under one condition.

@@ -1,46 +1,43 @@
 """The page of one run of `nope-interp reproduce`: claims, measurements and their difference."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from experiments.report._encode import number
 from experiments.report._shell import fill, measurements_table, page_script, plotly
 from experiments.report.findings import PageData, figure_data
+from experiments.results.claims import Outcome, Paper
 from experiments.results.findings import Figure
-
-if TYPE_CHECKING:
-    from experiments.papers.reproduce import Outcome, Reproduction
 
 _MARGIN = 6.0  # percent of a scale that is left free at either end
 
 
-def render_reproduction(run: "Reproduction") -> str:
+def render_reproduction(
+    data: PageData, paper: Paper, outcomes: Sequence[Outcome], figures: Sequence[Figure]
+) -> str:
     """The whole report as one HTML page: scripts, styles and numbers inside, no request made.
 
     Every string is shown as text whatever it holds, and a content security policy names the page's
     own scripts by their hashes, so that nothing else can run.
     """
-    figures = run.figures
     page_data = {
         "figures": [figure_data(figure) for figure in figures],
-        "table": measurements_table(run.measurements),
+        "table": measurements_table(data.measurements),
     }
-    info = {k: v for k, v in run.info.items() if k not in ("figures", "experiment")}
-    data = PageData(f"Reproducing {run.paper.name}", run.headline, run.measurements, info)
     return fill(
         "reproduce.html",
         [plotly(), page_script("reproduce.js")],
         page_data,
         data,
-        paper=run.paper,
-        outcomes=[_outcome(outcome, figures) for outcome in run.outcomes],
+        paper=paper,
+        outcomes=[_outcome(outcome, figures) for outcome in outcomes],
         figures=figures,
     )
 
 
-def _outcome(outcome: "Outcome", figures: Sequence[Figure]) -> dict[str, Any]:
+def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:
     claim = outcome.claim
     return {
         "claim": claim,
@@ -55,7 +52,7 @@ def _outcome(outcome: "Outcome", figures: Sequence[Figure]) -> dict[str, Any]:
     }
 
 
-def _marks(outcome: "Outcome") -> dict[str, float]:
+def _marks(outcome: Outcome) -> dict[str, float]:
     """Percent of a row's own scale: the number, its interval, what is expected, and the bounds."""
     claim = outcome.claim
     at = {

@@ -7,9 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.codes.ablation import EVERYWHERE, SIDE_EFFECT
-from experiments.codes.conditions import NONE_KEPT, only, without
-from experiments.codes.shift import MIXED, OFFSET, PROBE
 from experiments.report._encode import number
 from experiments.report._lookup import (
     depth_ticks,
@@ -24,10 +21,20 @@ from experiments.report._lookup import (
 from experiments.report._shell import marks, top_of
 from experiments.report.data import ReportData
 from experiments.report.figures import Chart
+from experiments.results.code_ablation import (
+    EVERYWHERE,
+    MIXED,
+    NONE_KEPT,
+    OFFSET,
+    PROBE,
+    SIDE_EFFECT,
+    only,
+    without,
+)
 from experiments.results.measurements import INTACT, LOSS
 from experiments.results.readability import HYPOTHESES, gain
 from experiments.results.usage import Interval, Use, UseVerdict
-from probes.codes.statistics import CODES
+from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
 _CONTROL = "size-matched control"

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from experiments.results.measured import Measured
 from nope_interp.errors import unknown_name
 
 VERIFIED = "read in the paper's abstract"
@@ -104,3 +105,32 @@ class Paper:
             if claim.id == id:
                 return claim
         raise unknown_name(f"claim of {self.name}", id, [claim.id for claim in self.claims])
+
+
+NOT_MEASURED = Measured(math.nan, math.nan, math.nan, 0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A claim, what was measured for it, and what its test says."""
+
+    claim: Claim
+    found: Measured
+
+    @property
+    def verdict(self) -> Verdict:
+        """By the claim's test alone."""
+        return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
+
+    @property
+    def said(self) -> str:
+        """The verdict; where the claim was not reproduced, with what came instead."""
+        if self.verdict != "not reproduced":
+            return self.verdict
+        contradicted = self.claim.contradicts(self.found.ci_low, self.found.ci_high)
+        return f"{self.verdict}, {'contradicted' if contradicted else 'uncertain'}"
+
+    @property
+    def difference(self) -> float:
+        """Measured less expected; NaN where the claim is a bound."""
+        return self.found.value - self.claim.expected

@@ -38,6 +38,10 @@ COLUMNS = {
     "n": "int64",
 }
 
+# Position 0 is left out: the begin token, or the attention sink that a first token becomes, gives
+# it away for nothing.
+FIRST_POSITION = 1
+
 # What `positions` says of a model as it is, and the probe of rows that tell a loss.
 INTACT, LOSS = "intact", "loss"
 

@@ -32,11 +32,19 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from experiments.codes.ablation import EVERYWHERE, INTACT_CONDITION, STREAM
-from experiments.codes.conditions import NONE_KEPT, RANDOM_RESCALING, SIZE_MATCHED, only, without
+from experiments.results.code_ablation import (
+    EVERYWHERE,
+    INTACT_CONDITION,
+    NONE_KEPT,
+    RANDOM_RESCALING,
+    SIZE_MATCHED,
+    STREAM,
+    only,
+    without,
+)
 from experiments.results.measurements import LOSS
 from experiments.results.readability import CONDITION, widened
-from probes.codes.statistics import CODES
+from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
 WORDS = ("used", "unused", "undecided")
@@ -54,7 +62,7 @@ class Use:
     """Whether a code is used, through the whole stream or at one place.
 
     Attributes:
-        code: one of `probes.codes.statistics.CODES`.
+        code: one of `probes.code_names.CODES`.
         layer, site: where it was taken away; layer -1 stands for the whole stream.
         word: "used", "unused" or "undecided".
         increase: what the model loses more without it, in nats: value, low, high.
@@ -141,8 +149,8 @@ class UseVerdict:
 
 def _words(word: str, uses: tuple[Use, ...]) -> str:
     named = [
-        f"{use.code} ({_share(use.necessity)} of that without it, {use.sufficiency[0]:.0%} back with "
-        "it alone)"
+        f"{use.code} ({_share(use.necessity)} of that without it, {use.sufficiency[0]:.0%} back "
+        "with it alone)"
         for use in uses
         if use.word == word and use.necessity is not None and use.sufficiency is not None
     ]

@@ -15,11 +15,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from experiments.comparison.config import CompareConfig
-from experiments.emergence.config import EmergenceConfig
-from experiments.heads.config import HeadsConfig
-from experiments.papers.config import ReproduceConfig
-from experiments.variants.config import ExperimentConfig
+from experiments.runs.config import RunConfig
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, read_json, write_json
 
@@ -39,11 +35,7 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def of(
-        cls,
-        parent: Path,
-        config: CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig,
-    ) -> "RunFolder":
+    def of(cls, parent: Path, config: RunConfig) -> "RunFolder":
         """Where under `parent` a config's run is kept, whether it was begun or not.
 
         A local model or text that has changed on disk is another run.
@@ -51,17 +43,7 @@ class RunFolder:
         changing = {"fingerprints": fingerprints(config.model, config.text)}
         return cls(parent / f"{config.run_name()}-{short_hash(config.to_dict() | changing)}")
 
-    @classmethod
-    def of_training(cls, parent: Path, config: ExperimentConfig) -> "RunFolder":
-        """Where under `parent` the model that a config trains is kept; nothing else names it."""
-        known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
-        every = config.to_dict()
-        identity = {name: every[name] for name in known if name in every}
-        identity["fingerprints"] = fingerprints(config.text)
-        name = f"train-{config.transformer.positions}-{config.task}"
-        return cls(parent / f"{name}-{short_hash(identity)}")
-
-    def begin(self, config: ExperimentConfig | ReproduceConfig) -> "RunFolder":
+    def begin(self, config: RunConfig) -> "RunFolder":
         """Make the folder, or go on in the one begun before.
 
         `config` is kept in it, so that the run can be made again. Raises UserError where the folder
@@ -120,9 +102,7 @@ class RunFolder:
     def finished(self) -> bool:
         return self.info.is_file()
 
-    def finish(
-        self, facts: dict[str, Any], config: ExperimentConfig | ReproduceConfig, seconds: float
-    ) -> None:
+    def finish(self, facts: dict[str, Any], config: RunConfig, seconds: float) -> None:
         """Write `info.json`, with how the run was made, and drop the cells."""
         how = {
             "experiment": config.experiment,

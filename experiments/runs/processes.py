@@ -21,9 +21,7 @@ from nope_interp.streams import one_thread_pool
 Result = TypeVar("Result")
 
 
-def process_map(
-    work: Sequence[Callable[[], Result]], at_once: int
-) -> Iterator[tuple[int, Result]]:
+def process_map(work: Sequence[Callable[[], Result]], at_once: int) -> Iterator[tuple[int, Result]]:
     """The results and the numbers of the pieces they belong to, as they come.
 
     With one at once they run here, in order. What a piece raises is raised here, and no further

@@ -51,6 +51,12 @@ class Experiment:
         return all((folder / name).is_file() for name in self.last_written)
 
 
+def _training_folder(parent: Path, config: Any) -> RunFolder:
+    from experiments.variants.train import training_folder  # loads torch
+
+    return training_folder(parent, config)
+
+
 _COMPARE = ("experiments.comparison.compare", "compare")
 
 EXPERIMENTS = {
@@ -65,7 +71,7 @@ EXPERIMENTS = {
             "train",
             CompareConfig,
             ("experiments.variants.train", "train"),
-            folder=RunFolder.of_training,
+            folder=_training_folder,
             last_written=("model.safetensors",),
         ),
     )

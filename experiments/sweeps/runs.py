@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from experiments.comparison.compare import Comparison
-from experiments.emergence.watch import Emergence
-from experiments.heads.classify import HeadClassification
-from experiments.papers.reproduce import Reproduction
+from experiments.comparison.result import Comparison
+from experiments.emergence.result import Emergence
+from experiments.heads.result import HeadClassification
+from experiments.papers.result import Reproduction
 from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
 from nope_interp.errors import unknown_name

@@ -166,6 +166,10 @@ class ExperimentConfig:
         stem = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
         return stem[:60] or "model"
 
+    def run_name(self) -> str:
+        """The readable half of the run folder's name."""
+        return f"{self.model_name()}-{self.task}"
+
     @property
     def command_name(self) -> str:
         """The command of `nope-interp` that runs this."""

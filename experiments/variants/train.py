@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from experiments.runs.folder import RunFolder
+from experiments.runs.folder import RunFolder, fingerprints, short_hash
 from experiments.variants.config import ExperimentConfig
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
@@ -29,10 +29,20 @@ def train(
     UserError for a config that cannot be trained and an unwritable `out`.
     """
     check_device(device)
-    run = RunFolder.of_training(Path(out), config).begin(config)
+    run = training_folder(Path(out), config).begin(config)
     with run.locked():
         trained_model(config, run, device, show_progress)
     return run.model
+
+
+def training_folder(parent: Path, config: ExperimentConfig) -> RunFolder:
+    """Where under `parent` the model that a config trains is kept; nothing else names it."""
+    known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
+    every = config.to_dict()
+    identity = {name: every[name] for name in known if name in every}
+    identity["fingerprints"] = fingerprints(config.text)
+    name = f"train-{config.transformer.positions}-{config.task}"
+    return RunFolder(parent / f"{name}-{short_hash(identity)}")
 
 
 def trained_model(

@@ -1,11 +1,13 @@
 """The models that an experiment reads: the one in question, its twins, and their tokens."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.comparison.config import CompareConfig
+from jaxtyping import Int
+from torch import Tensor
+
 from experiments.runs.folder import RunFolder
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.train import task_of, trained_model
@@ -54,29 +56,9 @@ class ModelVariant:
             return self.tokenizer.encode(text)
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
-
-def model_variants(
-    config: CompareConfig, run: RunFolder, device: str, show_progress: bool
-) -> Iterator[ModelVariant]:
-    """The model in question, then its random-init twin, then, where it can have one, its
-    bidirectional twin; each is made when it is its turn."""
-    variant = variant_of(
-        config,
-        run,
-        device,
-        show_progress,
-        needed={"fit": config.n_fit, "held_out": config.n_held_out},
-        keep_history=config.history,
-    )
-    yield variant
-    if not config.twins:
-        return
-    yield random_init(variant, config.seed)
-    if isinstance(variant.model, HookedTransformer) and variant.model.config.causal:
-        notes = (_BIDIRECTIONAL_NOTE,) if variant.positions == "none" else ()
-        twin = bidirectional_twin(variant.model)
-        spec = replace(variant.spec, twin="bidirectional")
-        yield replace(variant, kind="bidirectional", model=twin, notes=notes, spec=spec)
+    def token_strings(self, tokens: Int[Tensor, " pos"]) -> list[str]:
+        """Each token as text."""
+        return [self.tokenizer.decode([token]) for token in tokens.tolist()]
 
 
 def variant_of(
@@ -129,6 +111,14 @@ def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVari
         twin = random_twin(loaded, seed + draw).model
     spec = replace(variant.spec, twin="random-init", seed=seed, draw=draw)
     return replace(variant, kind="random-init", model=twin, notes=(), spec=spec)
+
+
+def bidirectional(variant: ModelVariant) -> ModelVariant:
+    """A model of ours with the weights it has and no causal mask."""
+    notes = (_BIDIRECTIONAL_NOTE,) if variant.positions == "none" else ()
+    twin = bidirectional_twin(variant.model)
+    spec = replace(variant.spec, twin="bidirectional")
+    return replace(variant, kind="bidirectional", model=twin, notes=notes, spec=spec)
 
 
 def _checkpoint_variant(

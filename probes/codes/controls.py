@@ -9,12 +9,12 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from probes._streaming import upcast
 from probes.codes.directions import Leace, MovedVectors, ScaledDirections
 from probes.codes.filter import CodeFilter, require_fitted_shape, with_rest_scaled
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.controls import shuffled_positions
 from probes.similarity import cosine_similarity
+from probes.streaming import upcast
 
 
 def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> Float[Tensor, " pos"]:

@@ -12,11 +12,11 @@ from concept_erasure import LeaceEraser, LeaceFitter
 from jaxtyping import Float
 from torch import Tensor
 
-from probes._streaming import upcast
 from probes.codes.filter import require_fitted_shape
 from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
 from probes.regression import LinearProbe
+from probes.streaming import upcast
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes._streaming import upcast
 from probes.errors import ProbeError
+from probes.streaming import upcast
 from probes.variance import row_variance
 
 # A rest that would have to grow more, to make up for a mean code many times its size, is hardly

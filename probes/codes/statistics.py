@@ -21,11 +21,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes._streaming import BaseStreamingProbe, require_finite, upcast
+from probes.code_names import CODES
 from probes.codes.filter import CodeFilter, log_variance
 from probes.errors import ProbeError
-
-CODES = ("variance", "similarity", "counting", "positional vectors")
+from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 # What every intervention is: [batch pos d_model] to the same.
 Intervention = Callable[[Tensor], Tensor]

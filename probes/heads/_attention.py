@@ -8,8 +8,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes._streaming import upcast
 from probes.errors import ProbeError
+from probes.streaming import upcast
 
 # A query that sees few keys cannot but give each much weight, which makes all heads look alike.
 FIRST_QUERY = 8

@@ -5,7 +5,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.controls import SequenceBootstrap
+from probes.bootstrap import SequenceBootstrap
 from probes.errors import ProbeError
 
 

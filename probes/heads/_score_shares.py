@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from probes._streaming import upcast
 from probes.errors import ProbeError
 from probes.heads._attention import FIRST_QUERY, n_visible, offset_sums, parts
+from probes.streaming import upcast
 
 # The gram of the tokens is a square of this: a large alphabet would be slow, and say little.
 _MAX_ALPHABET = 512

@@ -11,7 +11,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.controls import SequenceBootstrap
+from probes.bootstrap import SequenceBootstrap
 from probes.errors import ProbeError
 from probes.scores import Score
 

@@ -13,104 +13,20 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import t as student
 
-from probes.controls import benjamini_hochberg
+from probes.bootstrap import benjamini_hochberg
 from probes.errors import ProbeError
+from probes.head_rules import (
+    FALSE_DISCOVERY_RATE,
+    LABELS,
+    NONE,
+    RANDOM_INIT,
+    RULES,
+    SHUFFLED_OFFSETS,
+)
 from probes.heads.detectors import HeadScores
-
-# The share of false labels, among the labels given, that is put up with.
-FALSE_DISCOVERY_RATE = 0.05
-
-NONE = "none"
-
-SHUFFLED_OFFSETS = "shuffled offsets"
-SHUFFLED_TOKENS = "shuffled key tokens"
-RANDOM_INIT = "random init"
 
 # What single precision leaves of a score: a smaller standard error is one of rounding.
 _ROUNDING = 1e-6
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A label is given where `metric` is above `threshold` and beats all the `nulls`.
-
-    The threshold is tested too, by a one-sided t-test over sequences.
-
-    * shuffled offsets: each query's weights dealt anew to the keys it sees. The expected score is
-      then the chance level exactly, so no shuffling is done: a one-sided t-test over sequences.
-    * shuffled key tokens: the same, for tokens dealt anew to the keys; the expected share is 0.
-    * random init: the same architecture untrained. The score is compared with those of all heads of
-      the random twin, by a one-sided t-test for one more draw from their distribution.
-
-    A rule without nulls is tested against its threshold alone.
-    """
-
-    label: str
-    metric: str
-    threshold: float
-    nulls: tuple[str, ...]
-    says: str
-
-    @property
-    def condition(self) -> str:
-        return f"{self.metric} > {self.threshold}"
-
-
-_OFFSETS = (SHUFFLED_OFFSETS, RANDOM_INIT)
-
-# The first rule that holds gives the label: the specific stand before the general. A head that
-# matches equal tokens attends to itself too, and one that looks one back is local, too.
-RULES = (
-    Rule(
-        "induction",
-        "induction",
-        0.4,
-        _OFFSETS,
-        "on repeated random tokens it attends to the token after the earlier copy of its own",
-    ),
-    Rule(
-        "duplicate-token",
-        "duplicate_token",
-        0.3,
-        _OFFSETS,
-        "on repeated random tokens it attends to the earlier copy of its own; half is the most for "
-        "a head that matches tokens, since it matches itself as well",
-    ),
-    Rule("previous-token", "previous_token", 0.4, _OFFSETS, "it attends to the token before"),
-    Rule("diagonal", "diagonal", 0.4, _OFFSETS, "it attends to its own token"),
-    Rule(
-        "local",
-        "local",
-        0.6,
-        _OFFSETS,
-        "it attends to the last few tokens, its own included, without one favourite",
-    ),
-    Rule(
-        "first-token",
-        "first_token",
-        0.5,
-        _OFFSETS,
-        "half its attention or more rests on the first token",
-    ),
-    Rule(
-        "uniform",
-        "uniform",
-        0.8,
-        (),
-        "it spreads over all tokens alike: at most a fifth of its weight would have to move. This "
-        "claims the absence of a preference, which neither null can refute (shuffling keeps it, "
-        "and untrained heads are like it), so the test is against the bound itself",
-    ),
-    Rule(
-        "content",
-        "token_share",
-        0.25,
-        (SHUFFLED_TOKENS, RANDOM_INIT),
-        "a quarter or more of what distinguishes its scores is which token the key is, wherever "
-        "that stands",
-    ),
-)
-LABELS = (*(rule.label for rule in RULES), NONE)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from nope_interp.constructions.planted import N_CTX, plant
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
-from probes.heads.labels import RULES
+from probes.head_rules import RULES
 from tests.paths import ROOT
 
 HOSTILE = "</script><script>document.title='x'</script>"

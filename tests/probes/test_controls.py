@@ -9,13 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.controls import (
-    SequenceBootstrap,
-    chance_error,
-    half_of,
-    shuffled_positions,
-    skip_shuffled,
-)
+from probes.bootstrap import SequenceBootstrap, half_of
+from probes.controls import chance_error, shuffled_positions, skip_shuffled
 from probes.errors import ProbeError
 
 

@@ -11,8 +11,9 @@ from probes.errors import ProbeError
 from probes.nonlinear import TwoLayerProbe
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
-from probes.scores import SHUFFLED, StreamingProbe
+from probes.scores import SHUFFLED
 from probes.similarity import SimilarityProbe
+from probes.streaming import StreamingProbe
 from probes.variance import VarianceProbe
 
 PROBES = [LinearProbe, TwoLayerProbe, VarianceProbe, SimilarityProbe, PositionalVectorProbe]

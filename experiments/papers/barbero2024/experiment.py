@@ -13,7 +13,6 @@ from experiments.papers.barbero2024.given import read_given
 from experiments.papers.barbero2024.previous_token import ENCODINGS, TOKENS, previous_token_learning
 from experiments.papers.config import ReproduceConfig
 from experiments.results.findings import (
-    Cells,
     Figure,
     Findings,
     Panel,
@@ -23,6 +22,7 @@ from experiments.results.findings import (
     line,
     over_seeds,
 )
+from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import (
     positional_head,
     repeated_token_gap,

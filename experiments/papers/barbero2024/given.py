@@ -15,12 +15,10 @@ from torch import Tensor
 
 from experiments.heads.reading import on_rotated
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.given import given_subject
+from experiments.papers.given import given_variant
 from experiments.results.findings import (
-    Cells,
     Figure,
     Findings,
-    Measured,
     Panel,
     Series,
     curve,
@@ -28,13 +26,15 @@ from experiments.results.findings import (
     line,
     over_seeds,
 )
+from experiments.results.measured import Measured
+from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import repeated_token_gap
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.streams import one_thread_pool, stream
+from probes.head_rules import RULES
 from probes.heads.detectors import HeadProbe
 from probes.heads.frequencies import frequency_shares, n_high
-from probes.heads.labels import RULES
 
 Array = np.ndarray
 
@@ -67,7 +67,7 @@ def read_given(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
 
 
 def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
-    variant = given_subject(config, device, seq_len=_LEAST_LENGTH, needed={})
+    variant = given_variant(config, device, seq_len=_LEAST_LENGTH, needed={})
     positions = layer_positions(variant.model)
     natural, uniform = variant.sources[:2]
     begin = natural.begin_id is not None

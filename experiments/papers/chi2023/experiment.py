@@ -15,10 +15,8 @@ from experiments.papers.chi2023.probes import probes
 from experiments.papers.chi2023.trained import given_model, least_shrinkage, trained_models
 from experiments.papers.config import ReproduceConfig
 from experiments.results.findings import (
-    Cells,
     Figure,
     Findings,
-    Measured,
     Panel,
     curve,
     largest_deviation,
@@ -27,6 +25,8 @@ from experiments.results.findings import (
     over_seeds,
     slope,
 )
+from experiments.results.measured import Measured
+from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name

@@ -16,17 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
-from experiments.results.findings import (
-    Cells,
-    Figure,
-    Measured,
-    Panel,
-    Series,
-    chances,
-    curve,
-    line,
-    over_seeds,
-)
+from experiments.results.findings import Figure, Panel, Series, chances, curve, line, over_seeds
+from experiments.results.measured import Measured
+from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name

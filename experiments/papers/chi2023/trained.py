@@ -21,12 +21,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.given import given_subject
+from experiments.papers.given import given_variant
 from experiments.results.findings import (
-    Cells,
     Figure,
     Findings,
-    Measured,
     Panel,
     Series,
     curve,
@@ -35,6 +33,8 @@ from experiments.results.findings import (
     log_spaced,
     over_seeds,
 )
+from experiments.results.measured import Measured
+from experiments.runs.cells import Cells
 from experiments.variants.variants import random_init
 from nope_interp.models.checkpoints import bidirectional_twin
 from nope_interp.models.config import TransformerConfig
@@ -180,7 +180,7 @@ def _trained(
 
 def _given(config: ReproduceConfig, device: str) -> dict[str, Array]:
     """By sequence, layer and point, for each source of tokens, model and site."""
-    variant = given_subject(config, device, seq_len=_LEAST_LENGTH, needed={})
+    variant = given_variant(config, device, seq_len=_LEAST_LENGTH, needed={})
     length = min(config.scaled("length", _LENGTH, least=_LEAST_LENGTH), variant.model.cfg.n_ctx)
     seen = log_spaced(length)[1:]
     models = {_GIVEN: variant.model, _RANDOM: random_init(variant, config.seed).model}

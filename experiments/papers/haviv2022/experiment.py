@@ -13,10 +13,8 @@ from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
 from experiments.results.findings import (
-    Cells,
     Figure,
     Findings,
-    Measured,
     Panel,
     Series,
     chances,
@@ -24,6 +22,8 @@ from experiments.results.findings import (
     line,
     over_seeds,
 )
+from experiments.results.measured import Measured
+from experiments.runs.cells import Cells
 from nope_interp.models.checkpoints import bidirectional_twin
 from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.losses import logits_at, sequence_losses, unigram_losses

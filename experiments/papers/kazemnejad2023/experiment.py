@@ -11,15 +11,8 @@ from experiments.papers.config import ReproduceConfig
 from experiments.papers.kazemnejad2023.lengths import length_findings
 from experiments.papers.kazemnejad2023.presets import PRESETS
 from experiments.papers.kazemnejad2023.scratchpads import scratchpad_findings
-from experiments.results.findings import (
-    Cells,
-    Figure,
-    Findings,
-    Panel,
-    Series,
-    exactly,
-    line,
-)
+from experiments.results.findings import Figure, Findings, Panel, Series, exactly, line
+from experiments.runs.cells import Cells
 from nope_interp.constructions.kazemnejad import (
     POSITION,
     absolute_position,

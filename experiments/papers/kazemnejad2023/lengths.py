@@ -20,16 +20,8 @@ from experiments.papers.kazemnejad2023.presets import ENCODINGS, Preset, Runs
 from experiments.papers.kazemnejad2023.published import CAPTION, RANKS, published, sizes_match
 from experiments.papers.kazemnejad2023.scaling import scaling_findings
 from experiments.papers.kazemnejad2023.tasks import by_task_figure, order_notes
-from experiments.results.findings import (
-    Array,
-    Cells,
-    Figure,
-    Findings,
-    Panel,
-    curve,
-    line,
-    over_seeds,
-)
+from experiments.results.findings import Array, Figure, Findings, Panel, curve, line, over_seeds
+from experiments.runs.cells import Cells
 
 # A ranking needs so many pairs of a task and a seed that every encoding learned, of two tasks.
 _FEWEST_UNITS = 4

@@ -8,16 +8,8 @@ from scipy import stats
 from scipy.stats import rankdata
 
 from experiments.papers.kazemnejad2023.presets import ENCODINGS, Preset, Runs
-from experiments.results.findings import (
-    Array,
-    Figure,
-    Findings,
-    Measured,
-    Panel,
-    Series,
-    curve,
-    line,
-)
+from experiments.results.findings import Array, Figure, Findings, Panel, Series, curve, line
+from experiments.results.measured import Measured
 
 READINGS = ("within", "extrapolated", "refitted")
 # A correlation needs so many models that learned, of two tasks.
@@ -120,7 +112,7 @@ def bootstrapped(
     """The correlation with its 95% interval over resampled clusters, ranked anew each time.
 
     Models of one cluster are near copies and are drawn together. Of few clusters, quantiles spread
-    too little: they are drawn out as those of `probes.controls.SequenceBootstrap`.
+    too little: they are drawn out as those of `probes.bootstrap.SequenceBootstrap`.
     """
     value = rank_correlation(x, y, group)
     members = [np.flatnonzero(cluster == one) for one in np.unique(cluster)]

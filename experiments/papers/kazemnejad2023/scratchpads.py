@@ -17,16 +17,8 @@ from torch import Tensor
 from experiments.papers.answering import LEARNED, by_task, trained_to_answer
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.kazemnejad2023.presets import FULL, PLAIN, Runs, Scratchpads
-from experiments.results.findings import (
-    Array,
-    Cells,
-    Figure,
-    Findings,
-    Panel,
-    curve,
-    line,
-    over_seeds,
-)
+from experiments.results.findings import Array, Figure, Findings, Panel, curve, line, over_seeds
+from experiments.runs.cells import Cells
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask, Examples, TaskSplit, dataset
 from nope_interp.tasks.scratchpad import without_steps

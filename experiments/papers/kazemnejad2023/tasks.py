@@ -5,7 +5,8 @@ from jaxtyping import Bool, Float
 
 from experiments.papers.kazemnejad2023.presets import ENCODINGS
 from experiments.papers.kazemnejad2023.published import ACCURACIES, CAPTION, published
-from experiments.results.findings import Array, Figure, Measured, Panel, Series, curve, over_seeds
+from experiments.results.findings import Array, Figure, Panel, Series, curve, over_seeds
+from experiments.results.measured import Measured
 
 # An interval over seeds needs so many of them.
 _FEWEST = 2

@@ -22,7 +22,7 @@ from nope_interp.models.clockwork import ClockworkRNN
 from nope_interp.models.clockwork_config import POWERS_OF_TWO, ClockworkConfig
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import RotaryPositions
-from probes.controls import SequenceBootstrap
+from probes.bootstrap import SequenceBootstrap
 from probes.regression import RidgeRegressor
 
 # A ladder as the clocks': each wavelength is twice the one before it, from the 2π that all rotary

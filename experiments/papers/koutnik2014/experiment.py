@@ -22,7 +22,6 @@ from experiments.papers.koutnik2014.waveforms import (
     waveform,
 )
 from experiments.results.findings import (
-    Cells,
     Figure,
     Findings,
     Panel,
@@ -33,6 +32,7 @@ from experiments.results.findings import (
     log_spaced,
     over_seeds,
 )
+from experiments.runs.cells import Cells
 from nope_interp.models.clockwork import ClockworkRNN
 from nope_interp.models.clockwork_config import POWERS_OF_TWO, ClockworkConfig
 

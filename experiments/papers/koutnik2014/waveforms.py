@@ -22,7 +22,7 @@ from tqdm import tqdm
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.clockwork import ClockworkRNN
 from nope_interp.models.clockwork_config import ClockworkConfig
-from probes.controls import SequenceBootstrap
+from probes.bootstrap import SequenceBootstrap
 
 PERIODS = (8, 32, 80, 160)
 LENGTH = 320

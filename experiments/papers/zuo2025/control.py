@@ -19,7 +19,6 @@ from experiments.papers.config import ReproduceConfig
 from experiments.papers.zuo2025.presets import Preset
 from experiments.results.findings import (
     Array,
-    Cells,
     Figure,
     Findings,
     Panel,
@@ -28,6 +27,7 @@ from experiments.results.findings import (
     line,
     over_seeds,
 )
+from experiments.runs.cells import Cells
 from nope_interp.models.config import Positions
 from nope_interp.tasks.answers import AnswerTask, dataset
 from nope_interp.training.answer_masking import AnswerMasking

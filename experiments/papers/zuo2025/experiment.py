@@ -16,7 +16,6 @@ from experiments.papers.zuo2025.presets import PRESETS
 from experiments.papers.zuo2025.scores import PLACES, SCORES, read_rows
 from experiments.papers.zuo2025.trained import trained_findings
 from experiments.results.findings import (
-    Cells,
     Figure,
     Findings,
     Panel,
@@ -25,6 +24,7 @@ from experiments.results.findings import (
     log_spaced,
     over_seeds,
 )
+from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name

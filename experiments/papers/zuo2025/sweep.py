@@ -15,16 +15,8 @@ from experiments.papers.zuo2025.scores import (
     read_through_training,
     variance_trend,
 )
-from experiments.results.findings import (
-    Array,
-    Cells,
-    Figure,
-    Findings,
-    Panel,
-    Series,
-    line,
-    over_seeds,
-)
+from experiments.results.findings import Array, Figure, Findings, Panel, Series, line, over_seeds
+from experiments.runs.cells import Cells
 from nope_interp.training.train import watched_steps
 
 # Arrays by task and setting, of one seed, along the first axis.

@@ -20,7 +20,6 @@ from experiments.papers.zuo2025.scores import (
 from experiments.papers.zuo2025.sweep import sweep_findings
 from experiments.results.findings import (
     Array,
-    Cells,
     Figure,
     Findings,
     Panel,
@@ -29,6 +28,7 @@ from experiments.results.findings import (
     line,
     over_seeds,
 )
+from experiments.runs.cells import Cells
 from nope_interp.training.train import watched_steps
 
 # Arrays of one task, seeds along the first axis and watched steps along the second.

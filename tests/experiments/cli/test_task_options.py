@@ -12,7 +12,7 @@ from experiments.comparison.config import CompareConfig
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.workers import check_cells
-from experiments.variants.train import check_training, task_of, train
+from experiments.variants.train import check_training, task_of, train, training_folder
 from experiments.variants.variants import loaded_variant
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import TrainedOn, load_model
@@ -68,13 +68,13 @@ def test_options_are_part_of_what_a_run_is_and_their_absence_changes_no_name() -
         config(task="addition", lengths=[1, 8]),
         config(task="addition", scratchpad=["input"]),
     ]
-    for folder in (RunFolder.of, RunFolder.of_training):
+    for folder in (RunFolder.of, training_folder):
         assert len({folder(Path(), some).path for some in (plain, *others)}) == 3
     assert not {"lengths", "scratchpad"} & plain.to_dict().keys()
     assert "compile" not in plain.to_dict()["training"]
     # As a version without these options named it.
     reversal = CompareConfig(task="reversal")
-    assert RunFolder.of_training(Path(), reversal).path.name == "train-none-reversal-977dd1e6cc"
+    assert training_folder(Path(), reversal).path.name == "train-none-reversal-977dd1e6cc"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_the_command_line_says_the_same_as_a_config(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     asked = config(task="addition", lengths=[1, 2], scratchpad=["input", "output"])
     path = tmp_path / json.loads(run.stdout)["model"]
-    assert path.parent.name == RunFolder.of_training(Path(), asked).path.name
+    assert path.parent.name == training_folder(Path(), asked).path.name
     assert CompareConfig.read(path.parent / "config.json") == asked
 
 

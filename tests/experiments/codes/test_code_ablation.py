@@ -11,16 +11,13 @@ import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
 from experiments.codes.ablation import (
-    EVERYWHERE,
-    SIDE_EFFECT,
-    STREAM,
     fitted_in_depth,
     place_by_place,
     statistics_at,
     stream_places,
     through_the_stream,
 )
-from experiments.codes.conditions import NONE_KEPT, of_codes, only, without
+from experiments.codes.conditions import of_codes
 from experiments.codes.first_token import (
     ANY_TOKEN,
     AT_EACH_POSITION,
@@ -31,6 +28,14 @@ from experiments.codes.first_token import (
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Site, Split
+from experiments.results.code_ablation import (
+    EVERYWHERE,
+    NONE_KEPT,
+    SIDE_EFFECT,
+    STREAM,
+    only,
+    without,
+)
 from experiments.results.measurements import table
 from experiments.results.usage import Use, use_verdicts, uses_at
 from nope_interp.constructions.planted import Planted, decoy, plant
@@ -39,7 +44,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import stream
-from probes.codes.statistics import CODES
+from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
 CONTEXT = {

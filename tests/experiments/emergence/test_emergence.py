@@ -15,7 +15,8 @@ import pytest
 from experiments.comparison.config import CompareConfig
 from experiments.emergence import watch as module
 from experiments.emergence.config import EmergenceConfig
-from experiments.emergence.watch import Emergence, emergence
+from experiments.emergence.result import Emergence
+from experiments.emergence.watch import emergence
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.registry import experiment

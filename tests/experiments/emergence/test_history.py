@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 
 from experiments.comparison.config import CompareConfig
-from experiments.emergence.history import code_gains, history_rows, onsets
+from experiments.emergence.history import history_rows
 from experiments.probing.measure import Site, code_probes, feed, reading_of
+from experiments.results.emergence import code_gains, onsets
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
 from experiments.variants.train import trained_model
@@ -29,8 +30,8 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.text import TextTask
 from nope_interp.training import train as training_module
 from nope_interp.training.config import TrainingConfig
+from probes.head_rules import LABELS
 from probes.heads.detectors import METRICS
-from probes.heads.labels import LABELS
 from probes.scores import SHUFFLED
 from tests.paths import ROOT
 

@@ -15,7 +15,7 @@ import torch
 from experiments import HeadClassification, HeadsConfig, classify_heads
 from experiments.heads import classify as heads
 from experiments.heads import reading as head_cells
-from experiments.heads.classify import TWIN
+from experiments.heads.result import TWIN
 from experiments.heads.tokens import HeadTokens
 from experiments.results.measurements import write_arrays
 from experiments.sweeps.runs import load_run

@@ -13,7 +13,8 @@ from experiments.papers.barbero2024 import given as barbero2024_given
 from experiments.papers.barbero2024.given import read_given
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.reproduce import reproduce
-from experiments.results.findings import Cells, Findings, Series
+from experiments.results.findings import Findings, Series
+from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import positional_head, rotary_frequencies, strength_needed
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
@@ -168,7 +169,7 @@ def test_pretrained_models(family: str, tmp_path: Path) -> None:
             )
     ids = torch.tensor(word_tokenizer()(TEXT, add_special_tokens=False).input_ids)
     config = ReproduceConfig("barbero2024", model=str(folder), text=str(tmp_path / "text.txt"))
-    variant = barbero2024_given.given_subject(config, "cpu", seq_len=40, needed={})
+    variant = barbero2024_given.given_variant(config, "cpu", seq_len=40, needed={})
     text = variant.sources[0].sequences(32, 64, begin_token=True, split="held_out", seed=0)
     assert text[0, 0] == 1
     assert set(text[:, 1:].flatten().tolist()) <= set(ids.tolist())

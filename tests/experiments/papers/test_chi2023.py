@@ -16,7 +16,8 @@ from experiments.papers.chi2023.trained import _trained, given_model, least_shri
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import paper
 from experiments.papers.reproduce import reproduce
-from experiments.results.findings import Cells, Findings, log_spaced
+from experiments.results.findings import Findings, log_spaced
+from experiments.runs.cells import Cells
 from experiments.variants.train import train
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model, save_model

@@ -40,7 +40,8 @@ from experiments.papers.kazemnejad2023.presets import (
 from experiments.papers.kazemnejad2023.published import ACCURACIES, RANKS, sizes_match
 from experiments.papers.kazemnejad2023.tasks import by_task_figure, order_said
 from experiments.papers.reproduce import reproduce
-from experiments.results.findings import Cells, Figure, Findings
+from experiments.results.findings import Figure, Findings
+from experiments.runs.cells import Cells
 from experiments.runs.folder import RunFolder
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig

@@ -23,7 +23,8 @@ from experiments.papers.kazemnejad2023.scratchpads import (
     smallest_gains,
     trained_to_write,
 )
-from experiments.results.findings import Cells, Findings
+from experiments.results.findings import Findings
+from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask, Examples, dataset

@@ -25,12 +25,11 @@ from experiments.papers.koutnik2014.clocks import SCALES
 from experiments.papers.koutnik2014.waveforms import make_network, matched_sizes
 from experiments.papers.markdown import papers_markdown
 from experiments.papers.registry import PAPERS, paper
-from experiments.papers.reproduce import NOT_RUN, Outcome, Reproduction, listing, reproduce
-from experiments.results.claims import UNDECIDED, Claim
+from experiments.papers.reproduce import listing, reproduce
+from experiments.papers.result import NOT_RUN, Reproduction
+from experiments.results.claims import UNDECIDED, Claim, Outcome
 from experiments.results.findings import (
-    Cells,
     Figure,
-    Measured,
     Panel,
     Series,
     curve,
@@ -42,6 +41,8 @@ from experiments.results.findings import (
     slope,
     unpack,
 )
+from experiments.results.measured import Measured
+from experiments.runs.cells import Cells
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError

@@ -26,7 +26,8 @@ from experiments.papers.zuo2025.scores import (
     variance_trend,
 )
 from experiments.papers.zuo2025.trained import trained_findings
-from experiments.results.findings import Cells, Findings
+from experiments.results.findings import Findings
+from experiments.runs.cells import Cells
 from nope_interp.models.checkpoints import bidirectional_twin
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer

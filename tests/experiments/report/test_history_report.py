@@ -11,14 +11,14 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
-from experiments.emergence.history import code_gains, order_sentence
 from experiments.report import figures
 from experiments.report.data import ReportData
 from experiments.report.history import history_of
 from experiments.report.page import render
 from experiments.report.uses import use_groups
+from experiments.results.emergence import code_gains, order_sentence
 from experiments.results.readability import widened
-from probes.heads.labels import RULES
+from probes.head_rules import RULES
 from tests.experiments.conftest import HISTORY_STEPS, with_history
 from tests.experiments.report.browser import Browser
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page

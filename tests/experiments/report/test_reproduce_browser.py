@@ -9,7 +9,8 @@ import pytest
 from selenium import webdriver
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.reproduce import Reproduction, reproduce
+from experiments.papers.reproduce import reproduce
+from experiments.papers.result import Reproduction
 from experiments.results.findings import Figure, Panel, line, pack
 from tests.experiments.report.browser import Browser
 from tests.experiments.report.parsed_page import HOSTILE

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.reproduce import Reproduction, reproduce
+from experiments.papers.reproduce import reproduce
+from experiments.papers.result import Reproduction
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError

@@ -15,9 +15,9 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from experiments.results.measurements import read_arrays
 from experiments.results import findings
-from experiments.results.findings import Cells
+from experiments.results.measurements import read_arrays
+from experiments.runs.cells import Cells
 from experiments.runs.processes import process_map
 from nope_interp.errors import UserError
 

@@ -21,21 +21,28 @@ import torch
 
 from experiments import Comparison, classify_heads, compare
 from experiments.comparison import compare as hypotheses
-from experiments.heads import classify as heads
 from experiments.comparison.config import CompareConfig
-from experiments.runs.finished import FinishedRun
+from experiments.heads import classify as heads
 from experiments.heads.config import HeadsConfig
 from experiments.probing.measure import Split, measure, sites
-from nope_interp.pretrained.spec import ModelSpec
+from experiments.probing.shards import (
+    Shards,
+    check_shards,
+    cut,
+    measure_in_shards,
+    opened,
+    shard_seed,
+)
+from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
-from experiments.probing.shards import Shards, check_shards, cut, measure_in_shards, opened, shard_seed
-from experiments.variants.variants import random_init, model_variants
 from experiments.runs.workers import Pool
+from experiments.variants.variants import model_variants, random_init
+from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
-from nope_interp.errors import UserError
-from nope_interp.training.config import TrainingConfig
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.pretrained.spec import ModelSpec
+from nope_interp.training.config import TrainingConfig
 from tests.experiments.cli.test_cli import assert_one_sentence, nope_interp
 from tests.huggingface import save_folder, tiny_gemma3, words
 

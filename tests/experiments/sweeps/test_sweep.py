@@ -33,7 +33,8 @@ from experiments.runs.folder import RunFolder
 from experiments.sweeps import registry
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.progress import Progress
-from experiments.sweeps.sweep import Sweep, _begin, _locked, read_sweep, run_sweep
+from experiments.sweeps.run import _begin, run_sweep
+from experiments.sweeps.sweep import Sweep, _locked, read_sweep
 from experiments.sweeps.workers import Pool, WorkerDied, _marked, check_cells, run_all
 from nope_interp.errors import UserError
 from tests.experiments.cli.test_cli import JUNK, assert_one_sentence, nope_interp

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
+from probes.code_names import CODES
 from probes.codes.controls import (
     OtherContent,
     PermutedRescaling,
@@ -30,7 +31,7 @@ from probes.codes.directions import (
     swap_vectors,
 )
 from probes.codes.filter import CodeFilter
-from probes.codes.statistics import CODES, CodeStatistics
+from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe

@@ -10,19 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from probes.controls import benjamini_hochberg
+from probes.bootstrap import benjamini_hochberg
 from probes.errors import ProbeError
+from probes.head_rules import FALSE_DISCOVERY_RATE, LABELS, NONE, RULES
 from probes.heads.detectors import METRICS, HeadProbe, HeadScores
-from probes.heads.labels import (
-    DEPENDENCE_RULES,
-    FALSE_DISCOVERY_RATE,
-    LABELS,
-    NONE,
-    RULES,
-    classify,
-    dependence,
-    rules_markdown,
-)
+from probes.heads.labels import DEPENDENCE_RULES, classify, dependence, rules_markdown
 from tests.paths import ROOT
 
 LENGTH, PERIOD, ALPHABET = 40, 20, 8

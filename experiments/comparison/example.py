@@ -1,13 +1,12 @@
 """One held-out sequence, token by token: what the linear probe reads, and who attends to whom."""
 
-from typing import Any
-
 import numpy as np
 from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor
 
 from experiments.probing.measure import FIRST_POSITION, Reading, Site
+from experiments.results.example import PREFIX
 from experiments.variants.variants import ModelVariant
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
@@ -15,13 +14,6 @@ from probes.regression import LinearProbe
 
 # Attention views of longer sequences are unreadable, and their pages heavy.
 LONGEST = 64
-
-_PREFIX = "example"
-
-
-def example_strings(variant: ModelVariant, tokens: Int[Tensor, " pos"]) -> list[str]:
-    """Each token as text."""
-    return [variant.tokenizer.decode([token]) for token in tokens.tolist()]
 
 
 def example_arrays(
@@ -35,30 +27,14 @@ def example_arrays(
     listeners: dict[str, Listener] = {}
     for site, probes in reading.probes.items():
         if site.hook.startswith("resid"):
-            key = f"{_PREFIX}/{variant.kind}/prediction/{_label(site)}"
+            key = f"{PREFIX}/{variant.kind}/prediction/{_label(site)}"
             linear = next(probe for probe in probes if isinstance(probe, LinearProbe))
             listeners[hook_name(site.layer, site.hook)] = _predictor(linear, found, key)
     for layer in range(variant.n_layers):
-        key = f"{_PREFIX}/{variant.kind}/pattern/{layer}"
+        key = f"{PREFIX}/{variant.kind}/pattern/{layer}"
         listeners[f"blocks.{layer}.attn.hook_pattern"] = _keeper(found, key)
     stream(variant.model, rearrange(tokens, "pos -> 1 pos"), listeners)
     return found
-
-
-def example_of(info: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """What the report shows of the example: tokens, predictions and patterns by variant."""
-    example: dict[str, Any] = {
-        "tokens": info["example_tokens"],
-        "predictions": {},
-        "patterns": {},
-    }
-    for key, array in arrays.items():
-        if key.startswith(f"{_PREFIX}/"):
-            _, variant, kind, label = key.split("/")
-            # Position 0 was not probed: it has no prediction.
-            values = [None] * FIRST_POSITION + array.tolist() if kind == "prediction" else array
-            example[f"{kind}s"].setdefault(variant, {})[label] = values
-    return example
 
 
 def _label(site: Site) -> str:

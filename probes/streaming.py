@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -238,3 +238,29 @@ def _same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
         a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=1e-9 * np.abs(a).max())
         for a, b in zip(ours, theirs, strict=True)
     )
+
+
+@runtime_checkable
+class StreamingProbe(Protocol):
+    """A probe fed batch by batch, which keeps statistics only and never the activations.
+
+    Sequences given to `update` are fitted on, sequences given to `evaluate` are held out. The first
+    `evaluate` solves the fit; an `update` after it raises ProbeError.
+
+    `result` is keyed by the probe's name in the measurements, because one set of statistics may
+    answer for several: the Gram matrix of `LinearProbe` gives "linear" and "counting".
+    """
+
+    def update(
+        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
+    ) -> None: ...
+
+    def evaluate(
+        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
+    ) -> None: ...
+
+    def merge(self, other: Any) -> None: ...
+
+    def for_shard(self, seed: int, start: int) -> "StreamingProbe": ...
+
+    def result(self) -> dict[str, ProbeResult]: ...

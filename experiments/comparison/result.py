@@ -1,0 +1,62 @@
+"""A finished comparison: its numbers, what they say, and the page that shows them."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import ClassVar
+
+from experiments.report.data import ReportData
+from experiments.results.example import example_of
+from experiments.results.mechanism import linear_probe_sentence
+from experiments.results.readability import Verdict, headline, verdicts
+from experiments.results.usage import UseVerdict, use_verdicts
+from experiments.runs.finished import FinishedRun
+
+
+@dataclass(frozen=True)
+class Comparison(FinishedRun):
+    """A finished comparison: its numbers, what they say, and the page that shows them."""
+
+    experiment: ClassVar[str] = "compare"
+    needs_info: ClassVar[Set[str]] = frozenset(
+        {"model", "positions", "notes", "example_tokens", "config", "command"}
+    )
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What each hypothesis comes to, by the rules in `experiments.results.readability`."""
+        return verdicts(self.measurements)
+
+    @property
+    def uses(self) -> list[UseVerdict]:
+        """Which position codes the model uses, by the rules in `experiments.results.usage`."""
+        return use_verdicts(self.measurements)
+
+    @property
+    def headline(self) -> str:
+        """Which codes are used; then what can be read under the first condition."""
+        return " ".join([*(use.sentence for use in self.uses), headline(self.verdicts)])
+
+    @property
+    def mechanism(self) -> str | None:
+        """Where a linear probe is at chance in a random NoPE twin, and what wakes it, else None."""
+        if self.info["positions"] != "none":
+            return None
+        return linear_probe_sentence(self.measurements)
+
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+        from experiments.report.page import render
+
+        return render(
+            ReportData(
+                title=f"How does {self.info['model']} know where it is?",
+                measurements=self.measurements,
+                arrays=self.arrays,
+                info=self.info,
+                verdicts=self.verdicts,
+                uses=self.uses,
+                headline=self.headline,
+                mechanism=self.mechanism,
+                example=example_of(self.info, self.arrays),
+            )
+        )

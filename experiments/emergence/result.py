@@ -1,0 +1,277 @@
+"""Finished trainings: what could be read at every step, and in which order it came.
+
+Times are compared in doublings of the number of steps, which is how finely they are known: step 0
+counts as one doubling before step 1, and what never comes as one after the end, the earliest that
+it could. Each code is timed by its own measure against its own chance, and one that is measured
+more finely is seen earlier: the order is that of readings, not of what the model does with the
+codes.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from experiments.results.emergence import code_gains, onsets
+from experiments.results.findings import Figure, Panel, curve, exactly, line, over_seeds
+from experiments.results.markdown import markdown_table
+from experiments.results.measured import Measured
+from experiments.results.measurements import LOSS
+from experiments.results.readability import WORTH_NAMING, widened
+from experiments.runs.finished import FinishedRun
+from probes.head_rules import RULES
+from probes.scores import SHUFFLED
+
+# Onsets are whole doublings: two or three seeds agree by chance, and show no spread at all.
+_SEEDS_TO_BE_SURE = 5
+
+
+_ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
+
+
+@dataclass(frozen=True)
+class Emergence(FinishedRun):
+    """Finished trainings: what could be read at every step, and in which order it came."""
+
+    experiment: ClassVar[str] = "emergence"
+    needs_info: ClassVar[Set[str]] = frozenset({"setting", "notes", "config", "command"})
+
+    @cached_property
+    def onsets(self) -> pd.DataFrame:
+        """One row for each seed: `history.onsets`, of each code and of the loss."""
+        found = {seed: onsets(rows) for seed, rows in self.measurements.groupby("seed")}
+        return pd.DataFrame(found).T.rename_axis("seed")
+
+    def markdown(self) -> str:
+        """The onsets as a Markdown table."""
+        told = self.onsets.map(lambda step: "never" if np.isnan(step) else f"{step:.0f}")
+        return markdown_table(told.reset_index())
+
+    @cached_property
+    def gains(self) -> pd.DataFrame:
+        """`experiments.results.emergence.code_gains` of every seed."""
+        by_seed = self.measurements.groupby("seed")
+        return pd.concat([code_gains(rows).assign(seed=seed) for seed, rows in by_seed])
+
+    @property
+    def doublings(self) -> pd.DataFrame:
+        """The onsets as powers of two; see the head of this module."""
+        last_step = float(self.measurements["step"].max())
+        return self.onsets.clip(lower=0.5).fillna(2 * last_step).apply(np.log2)
+
+    @cached_property
+    def claims(self) -> dict[str, Measured]:
+        """Differences of onsets in doublings and changes of gains, both over seeds, and the most
+        that shuffled positions gain; by what they are of."""
+        return _times(self.doublings) | _changes(self.gains)
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """What is told, step by step."""
+        return (
+            _figure_of_loss(self.measurements),
+            _figure_of_gains(self.gains),
+            _figure_of_adjacency(self.measurements),
+            _figure_of_heads(self.measurements),
+        )
+
+    @property
+    def headline(self) -> str:
+        """Which code is readable first, what comes later by how much, and what training changes."""
+        return _headline(self.onsets, _in_order(self.doublings), self.claims)
+
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+        from experiments.report.emergence_page import render_emergence
+        from experiments.report.findings import PageData
+
+        title = "When do the position codes appear?"
+        data = PageData(title, self.headline, self.measurements, self.info)
+        return render_emergence(data, self.claims, self.figures)
+
+
+def _in_order(doublings: pd.DataFrame) -> list[str]:
+    """The codes as they come in the mean."""
+    mean = doublings.drop(columns=LOSS).mean()
+    return [str(code) for code in mean.sort_values(kind="stable").index]
+
+
+def _times(doublings: pd.DataFrame) -> dict[str, Measured]:
+    first, *later = _in_order(doublings)
+    pairs = [(name, first) for name in (*later, LOSS)] + [(code, LOSS) for code in (first, *later)]
+    return {
+        f"doublings, {name} after {other}": over_seeds(
+            (doublings[name] - doublings[other]).to_numpy()
+        )
+        for name, other in pairs
+    }
+
+
+def _changes(gains: pd.DataFrame) -> dict[str, Measured]:
+    changes = {
+        f"change of gain, {code}": over_seeds(values[:, -1] - values[:, 0])
+        for code, values in _by_code(gains, "gain").items()
+    }
+    return {**changes, f"largest gain, {SHUFFLED}": exactly(gains["control"])}
+
+
+def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured]) -> str:
+    first, *later = codes
+    never = [code for code in codes if onsets[code].isna().all()]
+    if first in never:
+        return "No code is surely readable at any step."
+
+    def delay(name: str) -> str:
+        found = claims[f"doublings, {name} after {first}"]
+        if found.value == found.ci_low == found.ci_high == 0:
+            return "at the same step"
+        word = "surely" if _sure(found, len(codes)) else "perhaps"
+        if found.value < 0:
+            before = replace(
+                found, value=-found.value, ci_low=-found.ci_high, ci_high=-found.ci_low
+            )
+            return f"{word} {_told(before)} earlier"
+        return f"{word} {_told(found)} later"
+
+    median = onsets[first].fillna(np.inf).median()
+    at = f"at step {median:g}" if np.isfinite(median) else "and never"
+    parts = [
+        f"{first} is readable first in the mean, {at} in the median of {len(onsets)} seeds",
+        f"in doublings of steps the loss is half way down {delay(LOSS)}",
+        *(f"{code} is readable {delay(code)}" for code in later if code not in never),
+    ]
+    changes = [
+        f"{code} {_told(change)}"
+        for code in codes
+        if _sure(change := claims[f"change of gain, {code}"], len(codes))
+    ]
+    sentences = [
+        "; ".join(parts),
+        *([f"Never surely readable: {', '.join(never)}"] if never else []),
+        f"Gains that training surely changes: {', '.join(changes) or 'none'}",
+        f"Shuffled positions gain {claims[f'largest gain, {SHUFFLED}'].value:.2g} at most",
+    ]
+    return f"{'. '.join(sentences)}."
+
+
+def _sure(found: Measured, n_compared: int) -> bool:
+    """Whether one of so many differences is beyond its interval, over enough seeds."""
+    low, high = widened(found.value, found.ci_low, found.ci_high, n_compared, found.n)
+    return found.n >= _SEEDS_TO_BE_SURE and not low <= 0 <= high
+
+
+def _told(found: Measured) -> str:
+    return f"{found.value:.2g} [{found.ci_low:.2g}, {found.ci_high:.2g}]"
+
+
+def _by_code(gains: pd.DataFrame, column: str) -> dict[str, np.ndarray]:
+    """A column of the gains as [seed step], by code."""
+    return {str(code): _by_step(rows, column) for code, rows in gains.groupby("code", sort=False)}
+
+
+def _by_step(rows: pd.DataFrame, column: str = "value") -> np.ndarray:
+    """The largest of each seed and step, [seed step]."""
+    return rows.groupby(["seed", "step"])[column].max().unstack().to_numpy(dtype=float)
+
+
+def _figure_of_loss(measurements: pd.DataFrame) -> Figure:
+    losses = measurements[measurements["probe"] == LOSS]
+    steps = _steps(losses)
+    at = np.arange(len(steps))
+    series = (
+        curve("loss", "measured", at, _by_step(losses)),
+        line("no context", "chance", at, losses["chance"].mean()),
+    )
+    return Figure(
+        "loss",
+        "The loss",
+        "Mean over seeds on held-out sequences.",
+        "step",
+        "nats per token",
+        (Panel("", series),),
+        ticks=steps,
+    )
+
+
+def _figure_of_gains(gains: pd.DataFrame) -> Figure:
+    steps = _steps(gains)
+    at = np.arange(len(steps))
+    shuffled = _by_code(gains, "control")
+    panels = [
+        Panel(
+            code,
+            (
+                curve("gain", "measured", at, values),
+                curve(SHUFFLED, "reference", at, shuffled[code]),
+                line("a tenth", "chance", at, WORTH_NAMING),
+            ),
+        )
+        for code, values in _by_code(gains, "gain").items()
+    ]
+    return Figure(
+        "gains",
+        "The position codes",
+        "The gain at the best place of each step, mean over seeds, and the gain of shuffled "
+        "positions there.",
+        "step",
+        "gain",
+        tuple(panels),
+        ticks=steps,
+    )
+
+
+def _figure_of_adjacency(measurements: pd.DataFrame) -> Figure:
+    of_cosines = measurements[measurements["metric"].isin(_ADJACENCY)]
+    steps = _steps(of_cosines)
+    at = np.arange(len(steps))
+    panels = []
+    for metric, rows in of_cosines.groupby("metric"):
+        real, shuffled = (_by_step(rows[rows["control"] == c]) for c in ("", SHUFFLED))
+        series = (
+            curve("score", "measured", at, real),
+            curve(SHUFFLED, "reference", at, shuffled),
+            line("chance", "chance", at, rows["chance"].mean()),
+        )
+        panels.append(Panel(str(metric), series))
+    return Figure(
+        "adjacency",
+        "Adjacency",
+        "The largest score of any place, mean over seeds, of real and of shuffled positions.",
+        "step",
+        "probability",
+        tuple(panels),
+        ticks=steps,
+    )
+
+
+def _figure_of_heads(measurements: pd.DataFrame) -> Figure:
+    scores = measurements[measurements["probe"] == "heads"]
+    steps = _steps(scores)
+    at = np.arange(len(steps))
+    panels = []
+    for rule in RULES:
+        rows = scores[scores["metric"] == rule.metric]
+        series = [
+            curve("strongest head", "measured", at, _by_step(rows)),
+            line("threshold of the label", "reference", at, rule.threshold),
+        ]
+        if rows["chance"].notna().all():
+            series.append(line("chance", "chance", at, rows["chance"].mean()))
+        panels.append(Panel(rule.label, tuple(series)))
+    return Figure(
+        "heads",
+        "The heads",
+        "The strongest head of each kind, mean over seeds: the best of all heads, and so above "
+        "chance by chance.",
+        "step",
+        "score",
+        tuple(panels),
+        ticks=steps,
+    )
+
+
+def _steps(rows: pd.DataFrame) -> tuple[str, ...]:
+    return tuple(str(step) for step in sorted(rows["step"].unique()))

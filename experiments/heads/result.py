@@ -1,0 +1,93 @@
+"""A finished classification of heads: labels, numbers, and the page that shows them."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from experiments.results import heads as tables
+from experiments.results.heads import headline
+from experiments.results.markdown import markdown_table
+from experiments.runs.finished import FinishedRun
+from probes.head_rules import RULES
+
+INTACT = "intact"
+
+
+TWIN = "random-init twin"
+
+
+@dataclass(frozen=True)
+class HeadClassification(FinishedRun):
+    """A finished classification: every head's label and numbers, and the page that shows them."""
+
+    experiment: ClassVar[str] = "heads"
+    needs_info: ClassVar[Set[str]] = frozenset(
+        {"model", "positions", "ablation", "notes", "prompts", "config", "command"}
+    )
+
+    @property
+    def heads(self) -> pd.DataFrame:
+        """One row for each head: label, confidence, p-values, every score, and what the ablation
+        leaves of it."""
+        return tables.heads_table(self.measurements, self.info["ablation"])
+
+    @property
+    def headline(self) -> str:
+        """How many heads of each kind there are, what the ablation leaves, and what it costs."""
+        return headline(self.heads, tables.losses(self.measurements), self.info)
+
+    def markdown(self) -> str:
+        """The table of heads as a Markdown table: labels, confidence, and what is left of them."""
+        shown = ["layer", "head", "label", "confidence", "q_value", "runner_up"]
+        if self.info["ablation"]:
+            shown += ["dependence", "retention", "ablated_label"]
+        return markdown_table(self.heads[shown])
+
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+        from experiments.report.heads_data import HeadsReportData
+        from experiments.report.heads_page import render_heads
+
+        conditions = ["intact", *([self.info["ablation"]] if self.info["ablation"] else [])]
+        prompts = self.info["prompts"]
+        measurements = self.measurements
+        return render_heads(
+            HeadsReportData(
+                title=f"The attention heads of {self.info['model']}",
+                headline=self.headline,
+                measurements=measurements,
+                heads=self.heads,
+                metrics=tables.head_metrics(measurements),
+                conditions=conditions,
+                losses=[r for r in tables.losses(measurements) if r["variant"] != TWIN],
+                offset_profiles={
+                    c: self.arrays[f"offset_profile/{c}"]
+                    for c in (*conditions, "chance")
+                    if f"offset_profile/{c}" in self.arrays
+                },
+                frequencies=self._frequencies(),
+                prompts=prompts,
+                patterns={
+                    c: [self.arrays[f"pattern/{c}/{i}"] for i in range(len(prompts))]
+                    for c in conditions
+                },
+                edges=tables.edges(measurements),
+                rules=[
+                    {
+                        "label": rule.label,
+                        "rule": f"{rule.condition}: {rule.says}",
+                        "nulls": ", ".join(rule.nulls) or "its own threshold",
+                    }
+                    for rule in RULES
+                ],
+                info=self.info,
+            )
+        )
+
+    def _frequencies(self) -> dict[str, np.ndarray] | None:
+        names = ("radians_per_token", "query_norm", "key_norm")
+        found = {name: self.arrays.get(f"frequency/{name}") for name in names}
+        return None if found["query_norm"] is None else found  # type: ignore[return-value]

@@ -1,0 +1,99 @@
+"""A finished reproduction: each claim's outcome, the curves behind it, and the page."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.registry import paper
+from experiments.results.claims import NOT_MEASURED, Claim, Outcome, Paper
+from experiments.results.findings import Figure, unpack
+from experiments.results.measured import Measured
+from experiments.runs.finished import FinishedRun
+
+CLAIM = "claim"
+
+
+NOT_RUN = "not run yet"
+
+
+_NUMBERS = ("value", "ci_low", "ci_high", "n")
+
+
+@dataclass(frozen=True)
+class Reproduction(FinishedRun):
+    """A finished run: each claim's outcome, the curves behind it, and the page that shows them."""
+
+    experiment: ClassVar[str] = "reproduce"
+    needs_info: ClassVar[Set[str]] = frozenset(
+        {"paper", "setting", "figures", "notes", "config", "command"}
+    )
+
+    @property
+    def paper(self) -> Paper:
+        """What was reproduced."""
+        return paper(self.info["paper"])
+
+    @property
+    def config(self) -> ReproduceConfig:
+        """How it was run."""
+        return ReproduceConfig.from_dict(self.info["config"])
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """One for each claim of the paper, in its order; tests are those of today's registry."""
+        rows = self.measurements[self.measurements["probe"] == CLAIM].to_dict("records")
+        found = {str(row["metric"]): Measured(*(row[name] for name in _NUMBERS)) for row in rows}
+        return [Outcome(claim, found.get(claim.id, NOT_MEASURED)) for claim in self.paper.claims]
+
+    @property
+    def claims(self) -> pd.DataFrame:
+        """The outcomes as a table: claim, status, value, interval, expected, difference, test."""
+        return pd.DataFrame([_row_of(o.claim, o) for o in self.outcomes])
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The curves behind the outcomes."""
+        return unpack(self.info["figures"], self.arrays)
+
+    @property
+    def headline(self) -> str:
+        """How many claims were reproduced, and which were not: contradicted, or uncertain, where
+        the interval crosses a bound; or not measured, and what the run was not given for it."""
+        given = {"--preset": self.config.preset, "--model": self.config.model}
+        told: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            said, needs = outcome.said, outcome.claim.needs
+            if said == "not measured" and given[needs.split()[0]] is None:
+                said += f", needs {needs}"
+            told.setdefault(said, []).append(outcome.claim.id)
+        reproduced = told.pop("reproduced", [])
+        parts = [f"{len(reproduced)} of {len(self.outcomes)} claims are reproduced"]
+        parts += [f"{said}: {', '.join(ids)}" for said, ids in sorted(told.items())]
+        return "; ".join(parts) + "."
+
+    def html(self) -> str:
+        """The report: one page that needs no network."""
+        from experiments.report.findings import PageData
+        from experiments.report.reproduce_page import render_reproduction
+
+        info = {k: v for k, v in self.info.items() if k not in ("figures", "experiment")}
+        title = f"Reproducing {self.paper.name}"
+        data = PageData(title, self.headline, self.measurements, info)
+        return render_reproduction(data, self.paper, self.outcomes, self.figures)
+
+
+def _row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
+    shown = Outcome(claim, NOT_MEASURED) if outcome is None else outcome
+    return {
+        "claim": claim.id,
+        "status": NOT_RUN if outcome is None else outcome.verdict,
+        "value": shown.found.value,
+        "ci_low": shown.found.ci_low,
+        "ci_high": shown.found.ci_high,
+        "expected": claim.expected,
+        "difference": shown.difference,
+        "test": claim.test,
+    }

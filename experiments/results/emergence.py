@@ -1,0 +1,90 @@
+"""When codes become readable in a training, out of the tidy table."""
+
+import math
+
+import pandas as pd
+
+from experiments.results.measurements import LOSS
+from experiments.results.readability import HYPOTHESES, gain, verdicts
+
+
+def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
+    """What each code comes to at every step of one training, by `experiments.results.readability`.
+
+    One row for each code and step: code, step, layer and site of its best place there, gain with
+    its interval low to high, control (the gain of the shuffled positions at that place) and word.
+    Every step is judged as a variant of its own, so that intervals are widened for the number of
+    steps, too.
+    """
+    kept = measurements[measurements["step"].notna()]
+    no_step = pd.Series(pd.NA, kept.index, dtype="Int64")
+    judged = verdicts(kept.assign(variant=kept["step"].astype("string"), step=no_step))
+    rows = []
+    for verdict in judged:
+        _, _, smaller = HYPOTHESES[verdict.hypothesis]
+        for row in verdict.rows:
+            ends = (gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
+            low, high = sorted(ends)
+            rows.append(
+                {
+                    "code": verdict.hypothesis,
+                    "step": int(row["variant"]),
+                    "layer": row["layer"],
+                    "site": row["site"],
+                    "gain": row["gain"],
+                    "low": low,
+                    "high": high,
+                    "control": gain(row["control_value"], row["chance"], smaller),
+                    "word": row["verdict"],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def onsets(measurements: pd.DataFrame) -> dict[str, float]:
+    """The first watched step of one training at which each code is readable, and "loss": at which
+    the loss has fallen half of its way from the first step to the last. NaN for what never comes.
+
+    `readable` is the word of `experiments.results.readability`: surely a gain of a tenth or more.
+    """
+    gains = code_gains(measurements)
+    found = {
+        str(code): _first(of_code["step"][of_code["word"] == "readable"])
+        for code, of_code in gains.groupby("code", sort=False)
+    }
+    losses = loss_by_step(measurements)
+    half_way = (losses.iloc[0] + losses.iloc[-1]) / 2
+    return {**found, LOSS: _first(losses.index[losses <= half_way].to_series())}
+
+
+def order_sentence(measurements: pd.DataFrame) -> str:
+    """Which codes are surely readable first in this one training, which later and which never."""
+    found = onsets(measurements)
+    half_way = found.pop(LOSS)
+    never = [code for code, step in found.items() if math.isnan(step)]
+    by_step: dict[float, list[str]] = {}
+    for code, step in sorted(found.items(), key=lambda onset: onset[1]):
+        if code not in never:
+            by_step.setdefault(step, []).append(code)
+    parts = [
+        f"{' and '.join(codes)} {f'from step {step:.0f} on' if step else 'before any step'}"
+        for step, codes in by_step.items()
+    ]
+    sentences = []
+    if parts:
+        sentences.append(f"Surely readable first in this training: {'; then '.join(parts)}")
+    if never:
+        sentences.append(f"Surely readable at no watched step: {', '.join(never)}")
+    if half_way > 0:
+        sentences.append(f"The loss has come half of its way down by step {half_way:.0f}")
+    return f"{'. '.join(sentences)}."
+
+
+def loss_by_step(measurements: pd.DataFrame) -> "pd.Series[float]":
+    """The loss, in nats, of one training at each step."""
+    kept = measurements[measurements["step"].notna() & (measurements["probe"] == LOSS)]
+    return kept.set_index("step")["value"].sort_index()
+
+
+def _first(steps: "pd.Series[int]") -> float:
+    return float(steps.min()) if len(steps) else math.nan

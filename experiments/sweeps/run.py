@@ -1,0 +1,96 @@
+"""Run a sweep: everything, or what an earlier start did not finish."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiments.runs.folder import RunFolder, environment, refuse_newer, short_hash
+from experiments.sweeps.config import SweepConfig
+from experiments.sweeps.sweep import _CONFIG, Sweep, read_sweep
+from nope_interp.errors import UserError
+from nope_interp.files import make_folder, write_json
+
+
+def run_sweep(
+    config: SweepConfig | Path | str,
+    *,
+    out: Path | str = "runs",
+    jobs: int | None = None,
+    ray: str | None = None,
+    gpus_per_cell: float = 0,
+    device: str = "cpu",
+    show_progress: bool = True,
+) -> Sweep:
+    """Run what is left of a sweep: everything, or what an earlier start did not finish.
+
+    Bits are those of each cell's run alone, with as many threads.
+
+    Args:
+        config: the sweep, or its YAML file.
+        out: the folder that run folders, and the sweep's own, are made in; on Ray, one that all
+            machines share.
+        jobs: cells at once; None for one on each core, or as many as the Ray cluster holds.
+        ray: HOST:PORT of a running Ray cluster of which this machine is part; None runs here.
+        gpus_per_cell: GPUs that Ray keeps for each cell; fractions share one.
+        device: a torch device for each cell.
+        show_progress: show a table of cells, or lines where there is no terminal.
+
+    Returns the sweep; cells that failed left a log and did not keep others from running.
+
+    Raises UserError, before anything runs, for cells that cannot be run or are the same run, an
+    unwritable `out`, a device or a cluster that cannot be used, and a sweep that another process is
+    running; afterwards where workers die without a cell to blame, and where a log cannot be kept.
+    """
+    from experiments.runs.ray_cluster import check_answers
+    from experiments.sweeps.progress import shown
+
+    if ray is not None:
+        check_answers(ray)
+    # Loads torch, which takes longer.
+    from experiments.sweeps.workers import check_cells, run_all, sweep_pool
+
+    if not isinstance(config, SweepConfig):
+        config = SweepConfig.read(Path(config))
+    check_cells(config, device, here=ray is None)
+    pool = sweep_pool(len(config.cells), jobs, ray, gpus_per_cell, device)
+    sweep = _begin(config, Path(out))
+    with sweep.locked():
+        left = [cell for cell in sweep.cells if sweep.state(cell) != "done"]
+        for cell in left:
+            sweep.log(cell).unlink(missing_ok=True)
+            sweep.marker(cell).unlink(missing_ok=True)  # a killed sweep's are no one's now
+        if left:
+            with shown(sweep) if show_progress else _nothing_shown():
+                run_all(sweep, left, pool, device)
+    return sweep
+
+
+def _begin(config: SweepConfig, out: Path) -> Sweep:
+    """The folder of a sweep, with what its cells are."""
+    kind = config.experiment
+    folders = [kind.folder(out, cell.config) for cell in config.cells]
+    _refuse_twins(config, folders)
+    cells = [
+        {"values": cell.values, "config": cell.config.to_dict(), "folder": run.path.name}
+        for cell, run in zip(config.cells, folders, strict=True)
+    ]
+    asked = {"experiment": kind.name, "cells": cells}
+    folder = make_folder(out / f"sweep-{config.name}-{short_hash(asked)}")
+    if (folder / _CONFIG).is_file():
+        refuse_newer(folder / _CONFIG)
+    else:
+        write_json(folder / _CONFIG, {**asked, "environment": environment()})
+    return read_sweep(folder)
+
+
+def _refuse_twins(config: SweepConfig, folders: list[RunFolder]) -> None:
+    first: dict[Path, str] = {}
+    for cell, run in zip(config.cells, folders, strict=True):
+        if run.path in first:
+            raise UserError(f"{first[run.path]} and {cell.label} are the same run: leave one out.")
+        first[run.path] = cell.label
+
+
+@contextmanager
+def _nothing_shown() -> Iterator[None]:
+    yield

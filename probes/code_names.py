@@ -1,0 +1,3 @@
+"""The position codes that can be taken away. Needs no torch."""
+
+CODES = ("variance", "similarity", "counting", "positional vectors")
