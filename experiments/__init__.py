@@ -1,19 +1,12 @@
 """Experiments: which models, which tokens, which probes; and everything a person touches.
 
 Example:
-    >>> from experiments import CompareConfig, compare
-    >>> comparison = compare(CompareConfig())    # trains and reads the embedded model
-    >>> print(comparison.headline)               # what each model's position can be read from
-    >>> comparison.measurements                  # the numbers, one per row
-    >>> comparison.write_report("report.html")   # the page
+    >>> from experiments import compare
+    >>> comparison = compare("openai-community/gpt2", ablate="learned")  # doctest: +SKIP
+    >>> comparison.headline, comparison.measurements  # doctest: +SKIP
+    >>> comparison.write_report("report.html")  # doctest: +SKIP
 
-    >>> from experiments import HeadsConfig, classify_heads
-    >>> found = classify_heads(HeadsConfig(model="openai-community/gpt2", ablate="learned"))
-    >>> found.heads                              # one row per head
-
-    >>> from experiments import run_sweep
-    >>> sweep = run_sweep("seeds.yaml")          # a grid of configs, each cell a run
-    >>> sweep.measurements("cell.seed", "layer", "value")
+What stands in `__all__` is the public face; each name is imported when it is first asked for.
 """
 
 from importlib import import_module
@@ -23,40 +16,72 @@ if TYPE_CHECKING:
     from experiments.comparison.compare import compare
     from experiments.comparison.config import CompareConfig
     from experiments.comparison.result import Comparison
+    from experiments.emergence.config import EmergenceConfig
+    from experiments.emergence.result import Emergence
+    from experiments.emergence.watch import watch_emergence
     from experiments.heads.classify import classify_heads
     from experiments.heads.config import HeadsConfig
     from experiments.heads.result import HeadClassification
+    from experiments.loaded import LoadedModel, load
+    from experiments.papers.config import ReproduceConfig
+    from experiments.papers.reproduce import reproduce
+    from experiments.papers.result import Reproduction
     from experiments.sweeps.run import run_sweep
+    from experiments.sweeps.runs import load_run
     from experiments.sweeps.sweep import Sweep, read_sweep
+    from experiments.variants.train import train
 
-# Where each name is defined.
+# Where each public name is defined.
 _HOMES = {
     "CompareConfig": "experiments.comparison.config",
-    "Comparison": "comparison.compare",
-    "HeadClassification": "heads.classify",
-    "HeadsConfig": "heads.config",
-    "Sweep": "sweeps.sweep",
-    "classify_heads": "heads.classify",
-    "compare": "comparison.compare",
-    "read_sweep": "sweeps.sweep",
-    "run_sweep": "sweeps.run",
+    "Comparison": "experiments.comparison.result",
+    "Emergence": "experiments.emergence.result",
+    "EmergenceConfig": "experiments.emergence.config",
+    "HeadClassification": "experiments.heads.result",
+    "HeadsConfig": "experiments.heads.config",
+    "LoadedModel": "experiments.loaded",
+    "ReproduceConfig": "experiments.papers.config",
+    "Reproduction": "experiments.papers.result",
+    "Sweep": "experiments.sweeps.sweep",
+    "classify_heads": "experiments.heads.classify",
+    "compare": "experiments.comparison.compare",
+    "load": "experiments.loaded",
+    "load_run": "experiments.sweeps.runs",
+    "read_sweep": "experiments.sweeps.sweep",
+    "reproduce": "experiments.papers.reproduce",
+    "run_sweep": "experiments.sweeps.run",
+    "train": "experiments.variants.train",
+    "watch_emergence": "experiments.emergence.watch",
 }
 
 __all__ = [
     "CompareConfig",
     "Comparison",
+    "Emergence",
+    "EmergenceConfig",
     "HeadClassification",
     "HeadsConfig",
+    "LoadedModel",
+    "ReproduceConfig",
+    "Reproduction",
     "Sweep",
     "classify_heads",
     "compare",
+    "load",
+    "load_run",
     "read_sweep",
+    "reproduce",
     "run_sweep",
+    "train",
+    "watch_emergence",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: importing a submodule such as the command line must stay fast.
     if name not in _HOMES:
         raise AttributeError(f"module 'experiments' has no attribute {name!r}")
-    return getattr(import_module(f"experiments.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

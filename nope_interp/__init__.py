@@ -1,1 +1,116 @@
-"""Models whose activations we study, and the means to run and train them."""
+"""How does a transformer without positional encodings know where it is?
+
+Example:
+    >>> import nope_interp as ni
+    >>> lm = ni.load("openai-community/gpt2")  # doctest: +SKIP
+    >>> lm.probe_positions(ablate="learned")  # doctest: +SKIP
+    >>> lm.top_heads("previous_token", 5)  # doctest: +SKIP
+
+What stands in `__all__` is the public face; each name is imported when it is first asked for. The
+questions (`load`, `compare`, `classify_heads`, ...) are those of `experiments`, which stands on
+this package: this door is the one place that looks up.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from experiments.comparison.compare import compare
+    from experiments.emergence.watch import watch_emergence
+    from experiments.heads.classify import classify_heads
+    from experiments.loaded import load
+    from experiments.papers.reproduce import reproduce
+    from experiments.sweeps.run import run_sweep
+    from experiments.sweeps.runs import load_run
+    from experiments.variants.train import train
+    from nope_interp.interventions.intervene import intervene
+    from nope_interp.models.checkpoints import load_model, save_model
+    from nope_interp.models.config import TransformerConfig
+    from nope_interp.models.losses import sequence_losses
+    from nope_interp.models.transformer import HookedTransformer
+    from nope_interp.positions.ablation import ablate_positions
+    from nope_interp.pretrained.load import load_pretrained
+    from nope_interp.streams import stream
+    from nope_interp.tasks.registry import make_task
+    from nope_interp.training.config import TrainingConfig
+
+# Where each public name is defined.
+_HOMES = {
+    "HookedTransformer": "nope_interp.models.transformer",
+    "TrainingConfig": "nope_interp.training.config",
+    "TransformerConfig": "nope_interp.models.config",
+    "ablate_positions": "nope_interp.positions.ablation",
+    "classify_heads": "experiments.heads.classify",
+    "compare": "experiments.comparison.compare",
+    "intervene": "nope_interp.interventions.intervene",
+    "load": "experiments.loaded",
+    "load_model": "nope_interp.models.checkpoints",
+    "load_pretrained": "nope_interp.pretrained.load",
+    "load_run": "experiments.sweeps.runs",
+    "make_task": "nope_interp.tasks.registry",
+    "reproduce": "experiments.papers.reproduce",
+    "run_sweep": "experiments.sweeps.run",
+    "save_model": "nope_interp.models.checkpoints",
+    "sequence_losses": "nope_interp.models.losses",
+    "stream": "nope_interp.streams",
+    "train": "experiments.variants.train",
+    "watch_emergence": "experiments.emergence.watch",
+}
+
+__all__ = [
+    "HookedTransformer",
+    "TrainingConfig",
+    "TransformerConfig",
+    "ablate_positions",
+    "classify_heads",
+    "compare",
+    "intervene",
+    "load",
+    "load_model",
+    "load_pretrained",
+    "load_run",
+    "make_task",
+    "reproduce",
+    "run_sweep",
+    "save_model",
+    "sequence_losses",
+    "stream",
+    "train",
+    "watch_emergence",
+]
+
+
+def refuse_hidden_packages() -> None:
+    """Raise ImportError, in one sentence, where a folder of the user's hides a package of ours.
+
+    Python takes the first `experiments` or `probes` that it finds, and a project of research is
+    likely to have folders of these names.
+    """
+    for name in ("probes", "experiments"):
+        ours = Path(__file__).parent.parent / name
+        found = [Path(folder) for folder in import_module(name).__path__]
+        if ours not in found:
+            raise ImportError(
+                f"the folder {str(found[0])!r} hides the package {name!r} of nope-interp: rename "
+                "the folder, or start Python where it is not on the path."
+            )
+
+
+def main() -> None:
+    """The command `nope-interp`."""
+    refuse_hidden_packages()
+    from experiments.cli.main import main as run
+
+    run()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nope_interp' has no attribute {name!r}")
+    refuse_hidden_packages()
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -57,8 +57,14 @@ ROOMS = {
     ".emergence .papers .comparison",
     "experiments.cli": "nope_interp probes .results .variants .heads .emergence .papers "
     ".comparison .sweeps",
-    # Doors hand on what stands inside, and only when it is asked for.
-    "door of experiments": "experiments.heads experiments.comparison experiments.sweeps",
+    "experiments": "nope_interp nope_interp.models nope_interp.positions probes probes.heads "
+    ".results .variants .probing .heads",
+    # Doors hand on what stands inside, and only when it is asked for. That of `nope_interp`, which
+    # a user needs alone, also looks up.
+    "door of experiments": "experiments .variants .heads .emergence .papers .comparison .sweeps",
+    "door of nope_interp": "nope_interp .models .positions .interventions .pretrained .tasks "
+    ".training experiments experiments.variants experiments.heads experiments.emergence "
+    "experiments.papers experiments.comparison experiments.sweeps experiments.cli",
 }
 MOST_FLOORS = 9
 
@@ -81,7 +87,7 @@ def room_of(module: str) -> str:
 
 
 def allowed(room: str) -> set[str]:
-    package = room.split(".")[0]
+    package = room.removeprefix("door of ").split(".")[0]
     names = ROOMS[room].split()
     return {f"{package}{name}" if name.startswith(".") else name for name in names}
 

@@ -289,7 +289,7 @@ def emergence(
         {"n_seeds": seeds} | _asked_task(task, text, lengths, scratchpad) | _sizes(seq_len, seed),
         _trained(positions, init, steps, seq_len, seed),
     )
-    from experiments.emergence.watch import emergence as run
+    from experiments.emergence.watch import watch_emergence as run
 
     found = run(chosen, out=out)
     report = found.folder / "report.html"

@@ -26,7 +26,7 @@ from nope_interp.errors import UserError
 from nope_interp.tasks.sources import Split
 
 
-def emergence(
+def watch_emergence(
     config: EmergenceConfig | None = None,
     *,
     out: Path | str = "runs",

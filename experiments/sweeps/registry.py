@@ -65,7 +65,9 @@ EXPERIMENTS = {
         Experiment("compare", CompareConfig, _COMPARE),
         Experiment("probe", CompareConfig, _COMPARE, fixed={"twins": False}),
         Experiment("heads", HeadsConfig, ("experiments.heads.classify", "classify_heads")),
-        Experiment("emergence", EmergenceConfig, ("experiments.emergence.watch", "emergence")),
+        Experiment(
+            "emergence", EmergenceConfig, ("experiments.emergence.watch", "watch_emergence")
+        ),
         Experiment("reproduce", ReproduceConfig, ("experiments.papers.reproduce", "reproduce")),
         Experiment(
             "train",

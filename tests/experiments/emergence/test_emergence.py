@@ -16,7 +16,7 @@ from experiments.comparison.config import CompareConfig
 from experiments.emergence import watch as module
 from experiments.emergence.config import EmergenceConfig
 from experiments.emergence.result import Emergence
-from experiments.emergence.watch import emergence
+from experiments.emergence.watch import watch_emergence
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.registry import experiment
@@ -124,7 +124,7 @@ CONFIG = EmergenceConfig(
 
 
 def run(out: Path) -> Emergence:
-    return emergence(CONFIG, out=out, show_progress=False)
+    return watch_emergence(CONFIG, out=out, show_progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -185,8 +185,8 @@ def test_an_interrupted_run_keeps_its_finished_seeds(
     monkeypatch.setattr(module, "subject_of", second_is_killed)
     monkeypatch.setattr(module.torch, "get_num_threads", lambda: 1)
     with pytest.raises(KeyboardInterrupt):
-        emergence(short, out=tmp_path, show_progress=False)
-    again = emergence(short, out=tmp_path, show_progress=False)
+        watch_emergence(short, out=tmp_path, show_progress=False)
+    again = watch_emergence(short, out=tmp_path, show_progress=False)
     assert trained == [0, 1, 1]
     assert set(again.measurements["seed"]) == {0, 1}
 

@@ -1,0 +1,223 @@
+"""A loaded model, and the two questions that are asked of it most."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.heads.config import HeadsConfig
+from experiments.heads.reading import read_cell
+from experiments.heads.rows import head_rows
+from experiments.heads.tokens import head_tokens
+from experiments.probing.measure import Site, feed, reading_of, sites
+from experiments.results.measurements import INTACT, table
+from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.variants import ModelVariant, loaded_variant
+from nope_interp.errors import unknown_name
+from nope_interp.models.checkpoints import load_model
+from nope_interp.positions.ablation import PositionAblation, ablate_positions
+from nope_interp.positions.layers import layer_positions
+from probes.heads.detectors import METRICS
+from probes.regression import LinearProbe
+from probes.streaming import StreamingProbe
+
+_SCORE = ["value", "ci_low", "ci_high", "chance"]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with its tokenizer and the text that it is read on; made by `load`.
+
+    Attributes:
+        variant: the model, its tokenizer and its tokens.
+        config: where it came from.
+    """
+
+    variant: ModelVariant
+    config: ProbingConfig
+
+    @property
+    def model(self) -> Any:
+        """The hooked model itself, with TransformerLens's interface."""
+        return self.variant.model
+
+    def __repr__(self) -> str:
+        return (
+            f"LoadedModel({self.variant.name!r}, {self.variant.n_layers} layers of "
+            f"{self.model.cfg.n_heads} heads, positions: {self.variant.positions})\n"
+            '.probe_positions(ablate=...) and .top_heads("previous_token") give DataFrames; '
+            ".model is the hooked model."
+        )
+
+    def probe_positions(
+        self,
+        ablate: str | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        hooks: Sequence[str] = ("resid_post",),
+        n_fit: int = 192,
+        n_held_out: int = 96,
+        seq_len: int | None = None,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """At which layer can a linear probe read position, with and without the encoding?
+
+        Args:
+            ablate: positions to take away, as `ablate_positions` names them; None reads the model
+                as it is only.
+            layers: which blocks; None for all.
+            hooks: where in each block.
+            n_fit: sequences to fit on; give several times the model's width in tokens.
+            n_held_out: other sequences, which the error is taken on.
+            seq_len: tokens in a sequence; None takes 128, or the context where that is shorter.
+            seed: of the draw of sequences and of the bootstrap.
+
+        Returns:
+            One row for each condition and site: positions ("intact" or the ablation's name), layer,
+            site, and the mean absolute error in positions (value) with its 95% interval over
+            held-out sequences and the error of always answering the middle (chance). The first row
+            of a condition is the embedding.
+
+        Raises:
+            UserError: for an ablation or a layer that the model lacks, and too short a text.
+        """
+        where = sites(self.variant.n_layers, hooks, layers)
+        length = self._length(seq_len)
+        source = self.variant.sources[0]
+        draw = partial(source.sequences, seq_len=length, begin_token=False, seed=seed)
+        fit, held_out = draw(n_fit, split="fit"), draw(n_held_out, split="held_out")
+        found: list[dict[str, Any]] = []
+        for name in (INTACT, *([] if ablate is None else [ablate])):
+            probes: dict[Site, list[StreamingProbe]] = {s: [LinearProbe(seed=seed)] for s in where}
+            with self._condition(name, seed) as ablation:
+                read = partial(feed, self.model, probes=probes, batch_size=self.config.batch_size)
+                read(tokens=fit, stage="update")
+                read(tokens=held_out, stage="evaluate")
+                if ablation is not None:
+                    ablation.verify()
+            found += reading_of(probes, self._context(name, seed)).rows
+        rows = table(found)
+        of_position = (rows["probe"] == "linear") & (rows["metric"] == "mae")
+        shown = ["positions", "layer", "site", *_SCORE]
+        return rows[of_position & (rows["control"] == "")][shown].reset_index(drop=True)
+
+    def top_heads(
+        self,
+        detector: str = "previous_token",
+        n: int = 10,
+        *,
+        ablate: str | None = None,
+        n_sequences: int = 64,
+        seq_len: int | None = None,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Which heads do this most: look at the previous token, at their own, at the first, ...?
+
+        Args:
+            detector: one of `probes.heads.detectors.METRICS`, such as "previous_token", "diagonal",
+                "induction".
+            n: how many heads.
+            ablate: positions to take away first, as `ablate_positions` names them.
+            n_sequences: sequences of text to read.
+            seq_len: tokens in a sequence; None takes 128, or the context where that is shorter.
+            seed: of the draw of sequences and of the bootstrap.
+
+        Returns:
+            One row for each head, the strongest first: layer, head, the mean attention weight, or
+            what else the detector gives (value), its 95% interval over sequences, and what equal
+            weights on all visible tokens give (chance).
+
+        Raises:
+            UserError: for an unknown detector, and for an ablation that the model does not allow.
+        """
+        if detector not in METRICS:
+            raise unknown_name("detector", detector, METRICS)
+        config = HeadsConfig(
+            model=self.config.model,
+            task=self.config.task,
+            lengths=self.config.lengths,
+            scratchpad=self.config.scratchpad,
+            seq_len=self._length(seq_len),
+            n_sequences=n_sequences,
+            seed=seed,
+        )
+        tokens = head_tokens(self.variant, config)
+        with self._condition(ablate or INTACT, seed) as ablation:
+            cell = read_cell(
+                self.model,
+                tokens,
+                layer_positions(self.model),
+                [],
+                seed=seed,
+                batch_size=self.config.batch_size,
+                description=None,
+            )
+            if ablation is not None:
+                ablation.verify()
+        rows = table(head_rows(cell, self._context(ablate or INTACT, seed)))
+        chosen = rows[(rows["probe"] == "heads") & (rows["metric"] == detector)]
+        best = chosen.sort_values("value", ascending=False, kind="stable").head(n)
+        return best[["layer", "head", *_SCORE]].reset_index(drop=True)
+
+    def _condition(self, name: str, seed: int) -> AbstractContextManager[PositionAblation | None]:
+        if name == INTACT:
+            return nullcontext()
+        return ablate_positions(self.model, name, seed=seed)
+
+    def _length(self, asked: int | None) -> int:
+        return asked or min(128, self.model.cfg.n_ctx)
+
+    def _context(self, positions: str, seed: int) -> dict[str, Any]:
+        return {
+            "experiment": "probe",
+            "model": self.variant.name,
+            "variant": self.variant.kind,
+            "positions": positions,
+            "tokens": self.variant.sources[0].name,
+            "begin_token": False,
+            "seed": seed,
+        }
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    device: str = "cpu",
+    revision: str | None = None,
+    dtype: str = "float32",
+    text: str | None = None,
+) -> LoadedModel:
+    """A model that is ready to be asked.
+
+    Args:
+        name_or_path: a hub name, a Hugging Face folder, a GGUF file, or our model.safetensors.
+        device: a torch device, or "auto" to spread a pretrained model over several.
+        revision: branch, tag or commit of a hub name.
+        dtype: of a pretrained model's weights: float32, bfloat16 or float16.
+        text: a UTF-8 file to read instead of Python's own documentation.
+
+    Raises:
+        UserError: where it cannot be loaded.
+
+    Example:
+        >>> import nope_interp as ni
+        >>> lm = ni.load("examples/copy-rsc.safetensors")
+        >>> lm.top_heads("first_token", 2)[["layer", "head"]].shape
+        (2, 2)
+    """
+    name = str(name_or_path)
+    asked: dict[str, Any] = {"model": name, "revision": revision, "dtype": dtype, "text": text}
+    if name.endswith(".safetensors"):
+        own, trained_on = load_model(Path(name))
+        asked |= {
+            "task": trained_on.task,
+            "lengths": trained_on.lengths,
+            "scratchpad": trained_on.scratchpad,
+            "seq_len": own.config.n_ctx,
+        }
+    config = ProbingConfig(**asked)
+    return LoadedModel(loaded_variant(config, device, needed={}), config)
