@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.contest import RETURN_FREED_MEMORY, Claim, extra_megabytes, in_process
+from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.layers import layer_positions
 from nope_interp.pretrained.load import Pretrained
 from nope_interp.streams import stream
@@ -43,7 +44,7 @@ def tokens() -> dict[str, Tensor]:
     }
 
 
-def ours(model: Any, batches: dict[str, Tensor]) -> list[HeadProbe]:
+def ours(model: HookedModel, batches: dict[str, Tensor]) -> list[HeadProbe]:
     """Every kind of tokens through every detector of every layer."""
     probes = [HeadProbe(window=layer.window) for layer in layer_positions(model)]
     readers: dict[str, tuple[str, Callable[[HeadProbe], Callable[[Tensor], None]]]] = {

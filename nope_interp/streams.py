@@ -19,6 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.hooked_model import HookedModel
 
 Listener = Callable[[Tensor], None]
 
@@ -32,7 +33,7 @@ def one_thread_pool() -> AbstractContextManager[Any]:
     return threadpool_limits(1, user_api="blas")
 
 
-def run_trunk(model: Any, tokens: Int[Tensor, "batch pos"]) -> None:
+def run_trunk(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> None:
     """All layers of a model, hooks included, without the unembedding."""
     bridged = getattr(model, "original_model", None)
     if bridged is None:
@@ -41,7 +42,7 @@ def run_trunk(model: Any, tokens: Int[Tensor, "batch pos"]) -> None:
         bridged.base_model(tokens, use_cache=False)
 
 
-def check_tokens(model: Any, tokens: Int[Tensor, "sequence pos"], batch_size: int) -> None:
+def check_tokens(model: HookedModel, tokens: Int[Tensor, "sequence pos"], batch_size: int) -> None:
     """Raise UserError for tokens out of vocabulary and for a batch size below 1."""
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}: give at least 1.")
@@ -54,7 +55,7 @@ def check_tokens(model: Any, tokens: Int[Tensor, "sequence pos"], batch_size: in
 
 
 def stream(
-    model: Any,
+    model: HookedModel,
     tokens: Int[Tensor, "sequence pos"],
     listeners: Mapping[str, Listener],
     *,
@@ -108,7 +109,9 @@ class _Enough(Exception):
     """Ends a forward pass whose last listener has heard."""
 
 
-def firing_hooks(model: Any, names: Iterable[str], tokens: Int[Tensor, "batch pos"]) -> set[str]:
+def firing_hooks(
+    model: HookedModel, names: Iterable[str], tokens: Int[Tensor, "batch pos"]
+) -> set[str]:
     """Which of these hooks fire when the model reads `tokens`; names it lacks do not.
 
     Bridges list hook points that their architecture never computes.

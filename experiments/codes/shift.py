@@ -17,6 +17,7 @@ from torch import Tensor
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import ALL_BUT_FIRST, Site
 from experiments.results.code_ablation import MIXED, OFFSET, PROBE, SHIFTED, STREAM
+from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
@@ -122,7 +123,7 @@ def _written_behind(
     stream(task.model, tokens, listeners, batch_size=task.batch_size)
 
 
-def _sums(model: Any) -> bool:
+def _sums(model: HookedModel) -> bool:
     """Whether the stream is the sum of what layers write, as bridges' is taken to be."""
     if isinstance(model, HookedTransformer):
         return model.config.norm_placement == "pre" and model.config.residual

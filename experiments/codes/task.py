@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Split
 from experiments.variants.probing_config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
 from nope_interp.models.losses import answer_losses, sequence_losses, unigram_losses
 from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
@@ -23,7 +23,7 @@ from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
 _FEWEST_POSITIONS = 4
 
 # What a model loses on sequences, mean over the tokens of each, in nats.
-Losses = Callable[[Any, Tensor], Float[Tensor, " sequence"]]
+Losses = Callable[[HookedModel, Tensor], Float[Tensor, " sequence"]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class InterventionTask:
         reached: the share of scored tokens that are predicted from such a position.
     """
 
-    model: Any
+    model: HookedModel
     split: Split
     losses: Losses
     chance: float

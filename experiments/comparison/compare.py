@@ -40,6 +40,7 @@ from experiments.runs.folder import RunFolder
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import PositionAblation, ablate_positions
 from nope_interp.positions.conditions import parse_condition
@@ -155,7 +156,9 @@ def _check_ablation(config: CompareConfig) -> None:
             pass
 
 
-def _ablated(model: Any, config: CompareConfig) -> AbstractContextManager[PositionAblation | None]:
+def _ablated(
+    model: HookedModel, config: CompareConfig
+) -> AbstractContextManager[PositionAblation | None]:
     if config.ablate is None:
         return nullcontext()
     return ablate_positions(model, config.ablate, seed=config.seed)

@@ -25,6 +25,7 @@ from experiments.runs.folder import RunFolder
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.probing_config import ProbingConfig
 from experiments.variants.variants import ModelVariant
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.layers import layer_positions
 from nope_interp.training.train import watched_steps
@@ -126,7 +127,7 @@ def _code_rows(config: ProbingConfig, task: InterventionTask, context: Row) -> l
 
 
 def _scored_heads(
-    config: ProbingConfig, model: Any, tokens: HeadTokens, context: Row
+    config: ProbingConfig, model: HookedModel, tokens: HeadTokens, context: Row
 ) -> tuple[list[HeadScores], list[Row]]:
     cell = read_cell(
         model,

@@ -32,6 +32,7 @@ from experiments.runs.folder import RunFolder
 from experiments.variants.variants import ModelVariant, random_init, variant_of
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.composition import k_composition
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
@@ -176,7 +177,7 @@ def _variant(config: HeadsConfig, run: RunFolder, device: str, show_progress: bo
     return random_init(variant, config.seed) if config.random_init else variant
 
 
-def _ablated(model: Any, config: HeadsConfig) -> AbstractContextManager[Any]:
+def _ablated(model: HookedModel, config: HeadsConfig) -> AbstractContextManager[Any]:
     if config.ablate is None:
         return nullcontext()
     return ablate_positions(
@@ -262,7 +263,7 @@ def _prompts(
 
 
 def _arrays(
-    config: HeadsConfig, model: Any, cells: Mapping[str, HeadCell]
+    config: HeadsConfig, model: HookedModel, cells: Mapping[str, HeadCell]
 ) -> dict[str, np.ndarray]:
     """What the figures draw."""
     n_tokens = cells[INTACT].scores[0].offset_profile.shape[1]
@@ -328,7 +329,7 @@ def _rows(
     yield from rows.edge_rows(_edges(variant.model, labels[INTACT]), context)
 
 
-def _edges(model: Any, labels: Sequence[HeadLabel]) -> list[dict[str, Any]]:
+def _edges(model: HookedModel, labels: Sequence[HeadLabel]) -> list[dict[str, Any]]:
     """K-composition from every previous-token head to every later induction head.
 
     Chance is what a tenth of the other pairs of heads of the same two layers exceed: trained

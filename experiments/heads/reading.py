@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from tqdm import tqdm
 from experiments.heads.tokens import HeadTokens
 from experiments.results.measurements import read_arrays, write_arrays
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.positions.layers import LayerPositions
 from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
@@ -46,7 +46,7 @@ class HeadCell:
 
 
 def read_cell(
-    model: Any,
+    model: HookedModel,
     tokens: HeadTokens,
     positions: Sequence[LayerPositions],
     prompts: Sequence[Int[Tensor, " pos"]],
@@ -98,7 +98,7 @@ def head_readers(positions: Sequence[LayerPositions], seed: int) -> HeadReaders:
 
 
 def read(
-    model: Any,
+    model: HookedModel,
     tokens: HeadTokens,
     readers: HeadReaders,
     *,
@@ -126,7 +126,7 @@ def read(
 
 
 def judge(
-    model: Any,
+    model: HookedModel,
     tokens: HeadTokens,
     probes: Sequence[HeadProbe],
     *,
@@ -139,7 +139,7 @@ def judge(
 
 
 def cell_of(
-    model: Any,
+    model: HookedModel,
     tokens: HeadTokens,
     readers: HeadReaders,
     prompts: Sequence[Int[Tensor, " pos"]],
@@ -157,7 +157,7 @@ def cell_of(
 
 
 def read_layer(
-    model: Any,
+    model: HookedModel,
     layer: LayerPositions,
     tokens: HeadTokens,
     *,
@@ -174,7 +174,7 @@ def read_layer(
 
 
 def layer_probe(
-    model: Any,
+    model: HookedModel,
     layer: LayerPositions,
     tokens: HeadTokens,
     *,
@@ -206,7 +206,7 @@ def _repeated_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:
 
 
 def _stream_scores(
-    model: Any,
+    model: HookedModel,
     alphabet: Int[Tensor, "sequence pos"],
     probes: Sequence[HeadProbe],
     batch_size: int,
@@ -237,7 +237,7 @@ def _read_scores(
     probe.read_scores(scores, tokens, held_out=held_out, start=1)
 
 
-def _scores_site(model: Any, tokens: Int[Tensor, "batch pos"]) -> str:
+def _scores_site(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> str:
     """Where scores can be read: at `hook_pattern` where a bridge has its weights at both hooks.
 
     TransformerLens's bridges for OPT and GPT-Neo leave attention to the wrapped model, which gives
@@ -252,7 +252,7 @@ def _scores_site(model: Any, tokens: Int[Tensor, "batch pos"]) -> str:
 
 
 def _stream(
-    model: Any,
+    model: HookedModel,
     tokens: Tensor,
     listeners: Mapping[str, Listener],
     kind: str,
@@ -273,7 +273,7 @@ def _on_patterns(
 
 
 def on_rotated(
-    model: Any, readers: Mapping[int, Callable[[Tensor, Tensor], None]]
+    model: HookedModel, readers: Mapping[int, Callable[[Tensor, Tensor], None]]
 ) -> dict[str, Listener]:
     """Listeners that bring each rotating layer's queries and keys together, for its reader.
 
@@ -321,7 +321,7 @@ def _loss(losses: Float[Tensor, " sequence"], tokens: HeadTokens, d_vocab: int, 
     return bootstrap.score("loss", lambda means: means[:, 0], chance=float(unigram.mean()))
 
 
-def _patterns(model: Any, prompt: Int[Tensor, " pos"]) -> np.ndarray:
+def _patterns(model: HookedModel, prompt: Int[Tensor, " pos"]) -> np.ndarray:
     """Attention of every head on one prompt, in half precision: it is only looked at."""
     layers: dict[int, np.ndarray] = {}
 

@@ -20,20 +20,21 @@ from experiments.heads.reading import (
 )
 from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import Shards, cut, shard_seed
+from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.layers import LayerPositions
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.streams import one_thread_pool
 from probes.heads.detectors import HeadProbe, HeadScores
 
 # What a worker's model is under while it reads: nothing, or an ablation.
-Condition = Callable[[Any], AbstractContextManager[Any]]
+Condition = Callable[[HookedModel], AbstractContextManager[Any]]
 
 
 def read_cell_in_shards(
     shards: Shards,
     spec: ModelSpec,
     condition: Condition,
-    model: Any,
+    model: HookedModel,
     tokens: HeadTokens,
     positions: Sequence[LayerPositions],
     prompts: Sequence[Int[Tensor, " pos"]],
@@ -101,7 +102,11 @@ def _parts(tokens: HeadTokens, n: int) -> list[HeadTokens]:
 
 
 def _read(
-    model: Any, share: tuple[HeadTokens, HeadReaders], *, condition: Condition, batch_size: int
+    model: HookedModel,
+    share: tuple[HeadTokens, HeadReaders],
+    *,
+    condition: Condition,
+    batch_size: int,
 ) -> HeadReaders:
     tokens, readers = share
     with condition(model):
@@ -110,7 +115,11 @@ def _read(
 
 
 def _judge(
-    model: Any, share: tuple[HeadTokens, list[HeadProbe]], *, condition: Condition, batch_size: int
+    model: HookedModel,
+    share: tuple[HeadTokens, list[HeadProbe]],
+    *,
+    condition: Condition,
+    batch_size: int,
 ) -> list[HeadProbe]:
     tokens, probes = share
     with condition(model):
@@ -119,7 +128,7 @@ def _judge(
 
 
 def _read_layer(
-    model: Any,
+    model: HookedModel,
     share: tuple[HeadTokens, int],
     *,
     condition: Condition,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from experiments.results.measurements import FIRST_POSITION, rows_of
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, one_thread_pool, stream
@@ -98,7 +99,7 @@ def make_probes(site: Site, seed: int) -> list[StreamingProbe]:
 
 
 def measure(
-    model: Any,
+    model: HookedModel,
     split: Split,
     where: list[Site],
     *,
@@ -128,7 +129,7 @@ def measure(
 
 
 def feed(
-    model: Any,
+    model: HookedModel,
     tokens: Int[Tensor, "sequence pos"],
     probes: Mapping[Site, Sequence[Learner]],
     stage: Stage,

@@ -25,6 +25,7 @@ from experiments.runs.folder import fingerprint
 from experiments.runs.ray_cluster import check_answers
 from experiments.runs.workers import Pool, Run, WorkerDied, pool_of, settle
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.spec import ModelSpec
 from probes.nonlinear import TwoLayerProbe
 from probes.streaming import StreamingProbe
@@ -48,7 +49,7 @@ class Shards:
 
     def map(
         self,
-        work: Callable[[Any, Any], Any],
+        work: Callable[[HookedModel, Any], Any],
         spec: ModelSpec,
         shares: Sequence[Any],
         description: str | None = None,
@@ -185,7 +186,7 @@ class _Share:
     probes: Probes
 
 
-def _fed(model: Any, share: _Share, batch_size: int) -> Probes:
+def _fed(model: HookedModel, share: _Share, batch_size: int) -> Probes:
     feed(model, share.tokens, share.probes, share.stage, batch_size=batch_size)
     return share.probes
 
@@ -224,7 +225,7 @@ class _Job:
     Shares and what comes of them travel as bytes, since Ray gives arrays that cannot be written to.
     """
 
-    work: Callable[[Any, Any], Any]
+    work: Callable[[HookedModel, Any], Any]
     share: bytes
     spec: ModelSpec
     version: str
@@ -240,6 +241,6 @@ def _run_job(job: _Job) -> bytes:
 
 # A model and its twin take turns.
 @lru_cache(maxsize=2)
-def _model(spec: ModelSpec, version: str) -> Any:
+def _model(spec: ModelSpec, version: str) -> HookedModel:
     """The model of a recipe; `version` changes where the files behind it do."""
     return spec.make()

@@ -12,6 +12,7 @@ from experiments.runs.folder import RunFolder
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.train import task_of, trained_model
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import TrainedOn, bidirectional_twin, load_model
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.load import Pretrained, load_pretrained, random_twin
@@ -39,7 +40,7 @@ class ModelVariant:
 
     name: str
     kind: str
-    model: Any
+    model: HookedModel
     tokenizer: Any
     sources: tuple[TokenSource, ...]
     positions: str
@@ -105,7 +106,7 @@ def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVari
     model's are drawn by its own initialisation from `seed`.
     """
     if isinstance(variant.model, HookedTransformer):
-        twin: Any = untrained(variant.model, draw)
+        twin: HookedModel = untrained(variant.model, draw)
     else:
         loaded = Pretrained(variant.model, variant.tokenizer, variant.name)
         twin = random_twin(loaded, seed + draw).model
@@ -116,6 +117,7 @@ def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVari
 def bidirectional(variant: ModelVariant) -> ModelVariant:
     """A model of ours with the weights it has and no causal mask."""
     notes = (_BIDIRECTIONAL_NOTE,) if variant.positions == "none" else ()
+    assert isinstance(variant.model, HookedTransformer)
     twin = bidirectional_twin(variant.model)
     spec = replace(variant.spec, twin="bidirectional")
     return replace(variant, kind="bidirectional", model=twin, notes=notes, spec=spec)
@@ -227,7 +229,7 @@ def _own_name(config: ExperimentConfig) -> str:
     return f"a {config.transformer.n_layers}-layer transformer with {positions}"
 
 
-def _notes_on_pretrained(model: Any, config: ExperimentConfig) -> tuple[str, ...]:
+def _notes_on_pretrained(model: HookedModel, config: ExperimentConfig) -> tuple[str, ...]:
     notes = [
         "A pretrained model has no bidirectional twin: its attention mask is not ours to lift. Of "
         "the controls only the shuffled positions should show nothing; the random-init twin shows "

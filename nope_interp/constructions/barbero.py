@@ -7,7 +7,6 @@ recalled, not quoted; the formulas for the weights are derived here.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from nope_interp.constructions.requirements import require
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import Listener, stream
@@ -135,7 +135,7 @@ def positional_head(
 
 
 def repeated_token_gap(
-    model: Any, token: int, length: int, before: Sequence[int] = ()
+    model: HookedModel, token: int, length: int, before: Sequence[int] = ()
 ) -> Float[np.ndarray, "layer head"]:
     """How unequally copies of one token are weighted: largest less smallest weight, at worst.
 

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from einops import rearrange
@@ -21,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import run_trunk, stream
 
@@ -52,7 +52,7 @@ class Intervention:
 
 @contextmanager
 def intervene(
-    model: Any,
+    model: HookedModel,
     functions: Mapping[str, Function],
     positions: Where = slice(None),
 ) -> Iterator[Intervention]:
@@ -119,7 +119,7 @@ def _changed(x: Tensor, function: Function, name: str, positions: Where) -> Tens
 
 
 def mean_first_attention(
-    model: Any, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
+    model: HookedModel, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
 ) -> Float[Tensor, "layer head query"]:
     """Each head's attention to the first token from each position, mean over sequences, 0 to 1.
 
@@ -167,7 +167,7 @@ def without_position(
 
 @contextmanager
 def freeze_first_attention(
-    model: Any, shares: Float[Tensor, "layer head query"]
+    model: HookedModel, shares: Float[Tensor, "layer head query"]
 ) -> Iterator[Intervention]:
     """A context in which queries give the first token shares of their attention that are fixed.
 
@@ -225,11 +225,11 @@ def _frozen(
     return torch.where((first > 0) & (total > 0), changed, pattern)
 
 
-def _patterns(model: Any) -> list[str]:
+def _patterns(model: HookedModel) -> list[str]:
     return [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
 
 
-def layer_with_idle_patterns(model: Any) -> int | None:
+def layer_with_idle_patterns(model: HookedModel) -> int | None:
     """The first layer whose attention goes on without what its pattern hook gives back, if any.
 
     Without any attention weights all rows of what attention writes are its bias, hence equal.

@@ -15,11 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 
 
 @torch.no_grad()
-def k_composition(model: Any, layer: int, later: int) -> Float[Tensor, "head later_head"]:
+def k_composition(model: HookedModel, layer: int, later: int) -> Float[Tensor, "head later_head"]:
     """K-composition of every head of `layer` with every head of `later`, each from 0 to 1.
 
     Positional encodings play no part in it: rotary models have the score of offset zero. Raises

@@ -1,7 +1,6 @@
 """How well a model predicts each sequence, in memory that does not grow with the vocabulary."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import check_tokens
 
@@ -21,7 +21,7 @@ Unembedding = Callable[[Tensor], Tensor]
 
 @torch.no_grad()
 def sequence_losses(
-    model: Any, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
+    model: HookedModel, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
 ) -> Float[Tensor, " sequence"]:
     """Mean cross-entropy of the next token, in nats, of each sequence.
 
@@ -105,9 +105,11 @@ def unigram_losses(
     return -probability.log()[tokens[:, 1:]].mean(dim=1).float()
 
 
-def _losses(model: Any, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, " batch"]:
-    read = _own if isinstance(model, HookedTransformer) else _bridged
-    final, unembed = read(model, tokens)
+def _losses(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, " batch"]:
+    if isinstance(model, HookedTransformer):
+        final, unembed = _own(model, tokens)
+    else:
+        final, unembed = _bridged(model, tokens)
     rows = rearrange(final[:, :-1], "batch pos d -> (batch pos) d")
     targets = rearrange(tokens[:, 1:], "batch pos -> (batch pos)").long().to(rows.device)
     size = max(1, _BYTES // (2 * 4 * model.cfg.d_vocab))
@@ -126,7 +128,7 @@ def _own(
 
 
 def _bridged(
-    model: Any, tokens: Int[Tensor, "batch pos"]
+    model: HookedModel, tokens: Int[Tensor, "batch pos"]
 ) -> tuple[Float[Tensor, "batch pos d_model"], Unembedding]:
     """What the unembedding reads, and the unembedding; the model itself computes one position."""
     kept: list[Tensor] = []

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.conditions import Condition, parse_condition, turning_frequencies
 from nope_interp.positions.hooks import (
     Change,
@@ -32,11 +33,11 @@ from nope_interp.positions.layers import LayerPositions, layer_positions, layer_
 _ADDED = ("learned", "sinusoidal")
 
 # What is ablated at present, of each model: encodings, and "window" where windows are lifted.
-_taken: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+_taken: WeakKeyDictionary[HookedModel, set[str]] = WeakKeyDictionary()
 
 
 def ablate_positions(
-    model: Any,
+    model: HookedModel,
     how: str = "all",
     *,
     layers: Iterable[int] | None = None,
@@ -62,7 +63,7 @@ def ablate_positions(
     """
     if not isinstance(how, str):
         raise UserError(f"positions to ablate are {how!r}: name them, such as 'rotary:none'.")
-    if not hasattr(model, "hook_dict"):
+    if not isinstance(model, HookedModel):
         raise UserError(
             f"a {type(model).__name__} has no hook points: give a HookedTransformer or the model "
             "of load_pretrained."
@@ -101,7 +102,7 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
     def __init__(
         self,
         name: str,
-        model: Any,
+        model: HookedModel,
         encodings: set[str],
         changes: Iterable[Change],
         windowed: list[LayerPositions],
@@ -186,7 +187,7 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
 
 
 def _encoding_changes(
-    model: Any,
+    model: HookedModel,
     condition: Condition,
     targets: list[LayerPositions],
     heads: list[int] | None,
@@ -255,7 +256,9 @@ def _targets(
     return targets
 
 
-def _chosen_heads(model: Any, targets: list[LayerPositions], heads: Iterable[int]) -> list[int]:
+def _chosen_heads(
+    model: HookedModel, targets: list[LayerPositions], heads: Iterable[int]
+) -> list[int]:
     chosen, n_heads = sorted(set(heads)), model.cfg.n_heads
     if not chosen:
         raise UserError("no heads are chosen: give at least one, or leave heads out.")
@@ -281,7 +284,7 @@ def _check_windows(windowed: list[LayerPositions], heads: list[int] | None) -> N
         raise UserError("heads share one mask: lift the window without choosing heads.")
 
 
-def _check_free(model: Any, encodings: set[str]) -> None:
+def _check_free(model: HookedModel, encodings: set[str]) -> None:
     both = _taken.get(model, set()) & encodings
     if both:
         raise UserError(

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.conditions import Condition, shuffled_positions, turning_frequencies
 from nope_interp.positions.layers import LayerPositions
@@ -42,7 +43,7 @@ class Change:
 Heads = Sequence[int] | None
 
 
-def embedding_changes(model: Any, condition: Condition, seed: int) -> Iterator[Change]:
+def embedding_changes(model: HookedModel, condition: Condition, seed: int) -> Iterator[Change]:
     """For learned and sinusoidal positions: what is added to the embedding."""
 
     def change(added: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
@@ -61,7 +62,7 @@ def embedding_changes(model: Any, condition: Condition, seed: int) -> Iterator[C
 
 
 def rotary_changes(
-    model: Any, layer: LayerPositions, condition: Condition, heads: Heads, seed: int
+    model: HookedModel, layer: LayerPositions, condition: Condition, heads: Heads, seed: int
 ) -> Iterator[Change]:
     """For rotary positions: other cosines and sines; for some heads, a second rotation."""
     attn, at = model.blocks[layer.layer].attn, f"blocks.{layer.layer}.attn"
@@ -148,7 +149,7 @@ class _SecondRotation:
 
 
 def bias_changes(
-    model: Any, layer: LayerPositions, condition: Condition, heads: Heads
+    model: HookedModel, layer: LayerPositions, condition: Condition, heads: Heads
 ) -> Iterator[Change]:
     """For ALiBi and T5's bias: zeros, or the mean of what is visible, in the chosen heads."""
     attn, at = model.blocks[layer.layer].attn, f"blocks.{layer.layer}.attn"
@@ -221,7 +222,7 @@ class _SharedBias:
         return (output[0], self.original, *output[2:])
 
 
-def window_changes(model: Any, layer: LayerPositions) -> Iterator[Change]:
+def window_changes(model: HookedModel, layer: LayerPositions) -> Iterator[Change]:
     """For a layer with a sliding window: the plain causal mask instead."""
     attn, at = model.blocks[layer.layer].attn, f"blocks.{layer.layer}.attn"
     if model.original_model.config.model_type == "gpt_neo":
@@ -258,7 +259,7 @@ def _gpt_neo_window(attention: Any, at: str) -> Change:
     return Change(f"{at} bias", attention, "output", lambda output: output, undo)
 
 
-def _still_cosine(model: Any, layer: LayerPositions) -> float:
+def _still_cosine(model: HookedModel, layer: LayerPositions) -> float:
     """The cosine of angle 0: 1, or the factor by which YaRN and LongRoPE scale queries and keys."""
     if isinstance(model, HookedTransformer):
         return 1.0
@@ -268,11 +269,11 @@ def _still_cosine(model: Any, layer: LayerPositions) -> float:
     return float(getattr(rotary, own if hasattr(rotary, own) else "attention_scaling"))
 
 
-def _key_heads(model: Any) -> int:
+def _key_heads(model: HookedModel) -> int:
     return getattr(model.cfg, "n_key_value_heads", None) or model.cfg.n_heads
 
 
-def _rotated(model: Any, attn: Any, letter: str) -> tuple[str, str]:
+def _rotated(model: HookedModel, attn: Any, letter: str) -> tuple[str, str]:
     """The module whose output is queries ("q") or keys ("k") next to their rotation, and its axes.
 
     Rotations in the same plane commute, so it does not matter that the bridges of models with

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 
 # Families, by Hugging Face `model_type`, whose every source of position is known. Any other may
@@ -56,7 +57,7 @@ class LayerPositions:
     window: int | None = None
 
 
-def layer_positions(model: Any) -> tuple[LayerPositions, ...]:
+def layer_positions(model: HookedModel) -> tuple[LayerPositions, ...]:
     """Each layer's source of position, for a HookedTransformer or a bridge.
 
     Raises UserError for a pretrained model of a family that is not in `FAMILIES`.
@@ -72,7 +73,7 @@ def layer_positions(model: Any) -> tuple[LayerPositions, ...]:
     return tuple(_pretrained_layer(model, config, layer) for layer in range(model.cfg.n_layers))
 
 
-def rotary_frequencies(model: Any, layer: int) -> Float[Tensor, " frequency"] | None:
+def rotary_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " frequency"] | None:
     """Radians per token of a layer's rotary frequencies, highest first; None without rotation.
 
     Scaling for long contexts is part of them. Raises UserError as `layer_positions`.
@@ -84,7 +85,7 @@ def rotary_frequencies(model: Any, layer: int) -> Float[Tensor, " frequency"] | 
     return _inverse_frequencies(model, layer)
 
 
-def describe_positions(model: Any) -> str:
+def describe_positions(model: HookedModel) -> str:
     """One sentence about `layer_positions`, equal layers collapsed to ranges.
 
     Example:
@@ -131,7 +132,7 @@ def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
     )
 
 
-def _pretrained_layer(model: Any, config: Any, layer: int) -> LayerPositions:
+def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPositions:
     encoding = _encoding(config, layer)
     window = _window(config, layer)
     if encoding != "rotary":
@@ -143,7 +144,7 @@ def _pretrained_layer(model: Any, config: Any, layer: int) -> LayerPositions:
     return LayerPositions(layer, encoding, float(base), rotated, window)
 
 
-def _inverse_frequencies(model: Any, layer: int) -> Float[Tensor, " frequency"]:
+def _inverse_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " frequency"]:
     rotary = model.rotary_emb.original_component
     own = f"{_layer_type(model.original_model.config, layer)}_inv_freq"
     return getattr(rotary, own if hasattr(rotary, own) else "inv_freq")

@@ -7,10 +7,11 @@ from typing import Any
 from einops import rearrange
 from torch import Tensor, nn
 
+from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.t5_decoder import T5DecoderLM, bridge_t5_decoder
 
 
-def wrap(model: Any) -> Any:
+def wrap(model: Any) -> HookedModel:
     """A bridge around `model`, whose submodules are replaced in place.
 
     Attention is computed step by step ("eager"), so that every architecture shows its patterns.
@@ -34,7 +35,7 @@ def wrap(model: Any) -> Any:
     return bridge
 
 
-def give_tokenizer(bridge: Any, tokenizer: Any) -> None:
+def give_tokenizer(bridge: HookedModel, tokenizer: Any) -> None:
     """Let the bridge turn text into tokens: `to_tokens`, `to_str_tokens`, text given to `forward`.
 
     Without the two facts about it the bridge would take every tokenizer for one that begins its

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import make_folder, write_json
+from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
 from nope_interp.tasks.sources import TextSource, UniformSource
@@ -39,7 +40,7 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece.model", "sentencepiece*", "*
 class Pretrained:
     """A bridge, its tokenizer (None where the model comes without one), and where it came from."""
 
-    model: Any
+    model: HookedModel
     tokenizer: Any
     name: str
 
@@ -190,7 +191,7 @@ def _load_tokenizer(where: dict[str, str]) -> Any:
         return None
 
 
-def _bridge(model: Any, tokenizer: Any, name: str) -> Any:
+def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
     model.eval()
     architecture = type(model).__name__
     if hasattr(model, "encoder"):
@@ -224,7 +225,7 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> Any:
 
 
 def _check_bridge(
-    bridge: Any, tokens: Int[Tensor, "batch pos"], expected: Tensor, name: str
+    bridge: HookedModel, tokens: Int[Tensor, "batch pos"], expected: Tensor, name: str
 ) -> None:
     patterns: list[Tensor] = []
 

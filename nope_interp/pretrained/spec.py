@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import bidirectional_twin, load_model
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.load import load_pretrained, random_twin
@@ -29,7 +30,7 @@ class ModelSpec:
     seed: int = 0
     draw: int = 0
 
-    def make(self) -> Any:
+    def make(self) -> HookedModel:
         """The model; raises UserError where it cannot be loaded."""
         if self.source.endswith(".safetensors"):
             own = load_model(Path(self.source))[0].to(self.device)

@@ -17,6 +17,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 
 
 class _Trunk(nn.Module):
@@ -67,7 +68,7 @@ class T5DecoderLM(nn.Module):
         return self.base_model.t5.get_input_embeddings()
 
 
-def bridge_t5_decoder(model: T5DecoderLM) -> Any:
+def bridge_t5_decoder(model: T5DecoderLM) -> HookedModel:
     """A TransformerBridge over the decoder, with `blocks`, `ln_final` and `unembed`."""
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.model_bridge.sources import build_bridge_config_from_hf

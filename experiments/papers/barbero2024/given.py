@@ -7,7 +7,6 @@ whether its first layer can tell copies of a token apart without its positions.
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -29,6 +28,7 @@ from experiments.results.findings import (
 from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import repeated_token_gap
+from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.streams import one_thread_pool, stream
@@ -87,7 +87,7 @@ def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
 
 
 def _read_text(
-    model: Any, positions: Sequence[LayerPositions], text: Int[Tensor, "sequence pos"]
+    model: HookedModel, positions: Sequence[LayerPositions], text: Int[Tensor, "sequence pos"]
 ) -> dict[str, Array]:
     """Each head's mean attention on its own token and the one before, and its use of frequencies.
 
@@ -123,7 +123,7 @@ def _read_text(
 
 
 def _read_copies(
-    model: Any,
+    model: HookedModel,
     positions: Sequence[LayerPositions],
     copied: Int[Tensor, " token"],
     before: Int[Tensor, " pos"],
@@ -144,7 +144,7 @@ def _read_copies(
 
 
 def _gaps(
-    model: Any, condition: str, copied: Int[Tensor, " token"], before: Int[Tensor, " pos"]
+    model: HookedModel, condition: str, copied: Int[Tensor, " token"], before: Int[Tensor, " pos"]
 ) -> dict[str, Array]:
     tokens = copied.tolist()
     first: dict[str, list[int]] = {"alone": [], "after": before.tolist()}

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +35,7 @@ from experiments.results.findings import (
 from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
 from experiments.variants.variants import random_init
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import bidirectional_twin
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
@@ -202,7 +202,7 @@ def _held_out(
 
 
 def _by_sequence(
-    model: Any, tokens: Int[Tensor, "sequence pos"], seen: Int[Array, " point"]
+    model: HookedModel, tokens: Int[Tensor, "sequence pos"], seen: Int[Array, " point"]
 ) -> dict[str, Float[Array, "sequence layer point"]]:
     """Variances of the rows that see so many tokens at both sites, and after blocks their mean
     squares."""

@@ -1,0 +1,40 @@
+"""The one type of all models that are read: what our code asks of them, and nothing else."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+
+
+@runtime_checkable
+class HookedModel(Protocol):
+    """A model with TransformerLens's interface and its classic hook names.
+
+    Our `HookedTransformer` and TransformerLens's `TransformerBridge` are such models, and code that
+    reads activations cannot tell which it got. `cfg` has at least `d_model`, `d_vocab`, `n_layers`
+    and `n_heads`. A bridge also has `original_model`, the Hugging Face model inside it.
+    """
+
+    tokenizer: Any
+
+    @property
+    def cfg(self) -> Any: ...
+
+    @property
+    def hook_dict(self) -> Mapping[str, nn.Module]: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    # A torch module finds its parts (`blocks`, `unembed`, ...) when they are asked for.
+    def __getattr__(self, name: str) -> Any: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def hooks(self, fwd_hooks: Any = ..., bwd_hooks: Any = ...) -> AbstractContextManager[Any]: ...
+
+    def run_with_cache(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]: ...
+
+    def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def to_tokens(self, text: str | list[str]) -> Any: ...
