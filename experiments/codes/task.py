@@ -44,8 +44,8 @@ class InterventionTask:
         reached: the share of scored tokens that are predicted from such a position.
     """
 
-    model: HookedModel
-    split: Split
+    model: HookedModel = field(repr=False)
+    split: Split = field(repr=False)
     losses: Losses
     chance: float
     seed: int = 0

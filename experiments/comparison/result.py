@@ -12,7 +12,7 @@ from experiments.results.usage import UseVerdict, use_verdicts
 from experiments.runs.finished import FinishedRun
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(FinishedRun):
     """A finished comparison: its numbers, what they say, and the page that shows them."""
 
@@ -20,6 +20,7 @@ class Comparison(FinishedRun):
     needs_info: ClassVar[Set[str]] = frozenset(
         {"model", "positions", "notes", "example_tokens", "config", "command"}
     )
+    leads_to: ClassVar[tuple[str, ...]] = (".verdicts", ".uses")
 
     @property
     def verdicts(self) -> list[Verdict]:

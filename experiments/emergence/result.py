@@ -32,12 +32,18 @@ _SEEDS_TO_BE_SURE = 5
 _ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Emergence(FinishedRun):
     """Finished trainings: what could be read at every step, and in which order it came."""
 
     experiment: ClassVar[str] = "emergence"
     needs_info: ClassVar[Set[str]] = frozenset({"setting", "notes", "config", "command"})
+    leads_to: ClassVar[tuple[str, ...]] = (".onsets", ".gains")
+
+    @property
+    def subject(self) -> str:
+        """The trainings."""
+        return str(self.info["setting"])
 
     @cached_property
     def onsets(self) -> pd.DataFrame:

@@ -19,7 +19,7 @@ INTACT = "intact"
 TWIN = "random-init twin"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadClassification(FinishedRun):
     """A finished classification: every head's label and numbers, and the page that shows them."""
 
@@ -27,6 +27,7 @@ class HeadClassification(FinishedRun):
     needs_info: ClassVar[Set[str]] = frozenset(
         {"model", "positions", "ablation", "notes", "prompts", "config", "command"}
     )
+    leads_to: ClassVar[tuple[str, ...]] = (".heads",)
 
     @property
     def heads(self) -> pd.DataFrame:

@@ -35,10 +35,10 @@ class HeadTokens:
 
     text: Int[Tensor, "sequence pos"]
     text_before: Int[Tensor, "sequence pos"]
-    repeated: Int[Tensor, "sequence pos"]
-    copies: Int[Tensor, "sequence pos"]
-    alphabet_fit: Int[Tensor, "sequence pos"]
-    alphabet_held_out: Int[Tensor, "sequence pos"]
+    repeated: Int[Tensor, "repeat repeat_pos"]
+    copies: Int[Tensor, "copy pos"]
+    alphabet_fit: Int[Tensor, "draw pos"]
+    alphabet_held_out: Int[Tensor, "draw pos"]
     start: int
     period: int
 

@@ -22,7 +22,7 @@ NOT_RUN = "not run yet"
 _NUMBERS = ("value", "ci_low", "ci_high", "n")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reproduction(FinishedRun):
     """A finished run: each claim's outcome, the curves behind it, and the page that shows them."""
 
@@ -30,11 +30,17 @@ class Reproduction(FinishedRun):
     needs_info: ClassVar[Set[str]] = frozenset(
         {"paper", "setting", "figures", "notes", "config", "command"}
     )
+    leads_to: ClassVar[tuple[str, ...]] = (".claims", ".figures")
 
     @property
     def paper(self) -> Paper:
         """What was reproduced."""
         return paper(self.info["paper"])
+
+    @property
+    def subject(self) -> str:
+        """The paper that was reproduced."""
+        return str(self.info["paper"])
 
     @property
     def config(self) -> ReproduceConfig:

@@ -1,7 +1,7 @@
 """Every probe at every layer and site of one model, on one kind of tokens, in one stream."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -59,9 +59,9 @@ class Reading:
     """What `measure` found: rows of the tidy table, arrays keyed `layer/site/probe/name`, and the
     fitted probes of each place."""
 
-    rows: list[dict[str, Any]]
-    arrays: dict[str, np.ndarray]
-    probes: dict[Site, list[StreamingProbe]]
+    rows: list[dict[str, Any]] = field(repr=False)
+    arrays: dict[str, np.ndarray] = field(repr=False)
+    probes: dict[Site, list[StreamingProbe]] = field(repr=False)
 
 
 def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = None) -> list[Site]:

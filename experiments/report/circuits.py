@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from experiments.report._encode import number, packed, script_text
+from experiments.report.encode import number, packed, script_text
 
 MOST_TOKENS = 64
 PATTERN_SCALE = 1000  # three digits after the point

@@ -30,10 +30,10 @@ class ReportData:
     """
 
     title: str
-    measurements: pd.DataFrame
-    arrays: Mapping[str, np.ndarray]
-    info: Mapping[str, Any]
-    verdicts: Sequence[Verdict]
+    measurements: pd.DataFrame = field(repr=False)
+    arrays: Mapping[str, np.ndarray] = field(repr=False)
+    info: Mapping[str, Any] = field(repr=False)
+    verdicts: Sequence[Verdict] = field(repr=False)
     headline: str
     uses: Sequence[UseVerdict] = ()
     mechanism: str | None = None

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from experiments.report._shell import fill, measurements_table, page_script, plotly
 from experiments.report.findings import PageData, figure_data
+from experiments.report.shell import fill, measurements_table, page_script, plotly
 from experiments.results.findings import Figure
 from experiments.results.measured import Measured
 

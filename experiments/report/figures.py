@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report._encode import every, number, packed
-from experiments.report._lookup import (
+from experiments.report.data import ReportData
+from experiments.report.encode import every, number, packed
+from experiments.report.lookup import (
     Places,
     Points,
     bounds_of,
@@ -21,7 +22,6 @@ from experiments.report._lookup import (
     variants_of,
     view_key,
 )
-from experiments.report.data import ReportData
 from probes.scores import SHUFFLED
 
 PROBES = {

@@ -1,11 +1,11 @@
 """Figures of findings as plain data, and what the pages that draw them are filled with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from experiments.report._encode import number, numbers
+from experiments.report.encode import number, numbers
 from experiments.results.findings import Figure, Series
 
 
@@ -15,8 +15,8 @@ class PageData:
 
     title: str
     headline: str
-    measurements: pd.DataFrame
-    info: dict[str, Any]
+    measurements: pd.DataFrame = field(repr=False)
+    info: dict[str, Any] = field(repr=False)
 
 
 def figure_data(figure: Figure) -> dict[str, Any]:

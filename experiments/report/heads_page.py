@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.report import circuits
-from experiments.report._encode import nested, number, packed_patterns
-from experiments.report._shell import (
+from experiments.report.encode import nested, number, packed_patterns
+from experiments.report.heads_data import CHANCE, HEAD_COLUMNS, INTACT, HeadsReportData
+from experiments.report.shell import (
     fill,
     marks,
     measurements_table,
@@ -17,7 +18,6 @@ from experiments.report._shell import (
     sortable,
     top_of,
 )
-from experiments.report.heads_data import CHANCE, HEAD_COLUMNS, INTACT, HeadsReportData
 
 # A CircuitsVis view of more is neither readable nor quick.
 MOST_TOKENS = 128

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.report._encode import number, numbers
-from experiments.report._lookup import make_panel, make_series
 from experiments.report.data import ReportData
+from experiments.report.encode import number, numbers
 from experiments.report.figures import Chart
+from experiments.report.lookup import make_panel, make_series
 from experiments.results.emergence import code_gains, order_sentence
 from experiments.results.measurements import LOSS
 from experiments.results.readability import WORTH_NAMING, widened

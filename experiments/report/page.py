@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.report import circuits, figures, history, uses
-from experiments.report._encode import number
-from experiments.report._lookup import variants_of
-from experiments.report._shell import (
+from experiments.report.data import ReportData
+from experiments.report.encode import number
+from experiments.report.lookup import variants_of
+from experiments.report.shell import (
     fill,
     marks,
     measurements_table,
@@ -14,7 +15,6 @@ from experiments.report._shell import (
     plotly,
     top_of,
 )
-from experiments.report.data import ReportData
 
 # What a verdict row draws on its scale.
 _MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report._encode import number
-from experiments.report._shell import fill, measurements_table, page_script, plotly
+from experiments.report.encode import number
 from experiments.report.findings import PageData, figure_data
+from experiments.report.shell import fill, measurements_table, page_script, plotly
 from experiments.results.claims import Outcome, Paper
 from experiments.results.findings import Figure
 

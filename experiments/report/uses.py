@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.report._encode import number
-from experiments.report._lookup import (
+from experiments.report.data import ReportData
+from experiments.report.encode import number
+from experiments.report.figures import Chart
+from experiments.report.lookup import (
     depth_ticks,
     make_panel,
     make_series,
@@ -18,9 +20,7 @@ from experiments.report._lookup import (
     variants_of,
     view_key,
 )
-from experiments.report._shell import marks, top_of
-from experiments.report.data import ReportData
-from experiments.report.figures import Chart
+from experiments.report.shell import marks, top_of
 from experiments.results.code_ablation import (
     EVERYWHERE,
     MIXED,

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.results.measurements import read_arrays, read_table
+from experiments.results.summary import summary
 from experiments.runs.folder import RunFolder
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
@@ -18,7 +19,7 @@ from nope_interp.files import write_atomically
 Run = TypeVar("Run", bound="FinishedRun")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FinishedRun(ABC):
     """What every experiment returns.
 
@@ -31,6 +32,8 @@ class FinishedRun(ABC):
 
     experiment: ClassVar[str]
     needs_info: ClassVar[Set[str]]
+    # What `repr` points to beside the table and the page.
+    leads_to: ClassVar[tuple[str, ...]] = ()
 
     folder: Path
     measurements: pd.DataFrame
@@ -102,6 +105,30 @@ class FinishedRun(ABC):
                 "missing): delete the run folder and run the command again."
             ) from error
         return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
+
+    def __repr__(self) -> str:
+        facts = {
+            "folder": self.folder,
+            "measurements": f"{len(self.measurements)} rows, and {len(self.arrays)} arrays",
+        }
+        return summary(
+            f"{type(self).__name__} of {self.subject}",
+            facts,
+            self._told(),
+            [*self.leads_to, ".measurements", ".headline", ".write_report()"],
+        )
+
+    @property
+    def subject(self) -> str:
+        """What the run is about: its model."""
+        return str(self.info["model"])
+
+    def _told(self) -> str:
+        # A run that cannot be told any more is still shown.
+        try:
+            return self.headline
+        except (KeyError, IndexError, UserError):
+            return "Its measurements do not belong together: run the command again."
 
     def _repr_html_(self) -> str:
         """The report in a notebook's cell, walled off in a frame of its own."""

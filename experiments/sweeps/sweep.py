@@ -6,6 +6,7 @@ what is left, whatever ended it: finished cells are not run again, failed ones a
 """
 
 import fcntl
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from experiments.results.measurements import COLUMNS, table
+from experiments.results.summary import summary
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.config import label
 from experiments.sweeps.registry import Experiment, experiment
@@ -52,7 +54,7 @@ class Cell:
         return label(self.number, self.values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """A sweep on disk, whatever has become of it.
 
@@ -65,6 +67,15 @@ class Sweep:
     folder: Path
     experiment: Experiment
     cells: tuple[Cell, ...]
+
+    def __repr__(self) -> str:
+        counts = Counter(self.states().values())
+        return summary(
+            f"Sweep of {self.experiment.name}, {len(self.cells)} cells",
+            {"folder": self.folder, "cells": ", ".join(f"{n} {s}" for s, n in counts.items())},
+            "",
+            (".summary()", ".measurements(...)", ".failed()"),
+        )
 
     def log(self, cell: Cell) -> Path:
         """The file that says why a cell failed."""

@@ -1,7 +1,7 @@
 """The models that an experiment reads: the one in question, its twins, and their tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ class ModelVariant:
 
     name: str
     kind: str
-    model: HookedModel
-    tokenizer: Any
-    sources: tuple[TokenSource, ...]
+    model: HookedModel = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    sources: tuple[TokenSource, ...] = field(repr=False)
     positions: str
     spec: ModelSpec
     notes: tuple[str, ...] = ()

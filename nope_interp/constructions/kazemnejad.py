@@ -5,7 +5,7 @@ paper's, the matrices inside a layer are filled in here and checked by the tests
 are the paper's, counted from 1: component 3 is index 2 of the stream.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -53,8 +53,8 @@ class Counter:
     shows, and no weight but the MLP's adds to it.
     """
 
-    model: HookedTransformer
-    reciprocal_error: Float[np.ndarray, " n_ctx"]
+    model: HookedTransformer = field(repr=False)
+    reciprocal_error: Float[np.ndarray, " n_ctx"] = field(repr=False)
 
 
 def absolute_position(config: TransformerConfig, begin_token: int | None) -> Counter:

@@ -16,7 +16,7 @@ are alike wherever they are, so the variance model's are, and `decoy` has both.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -74,7 +74,7 @@ class Planted:
     """
 
     code: str
-    model: HookedTransformer
+    model: HookedTransformer = field(repr=False)
     places: tuple[str, ...]
     task: Literal["position", "previous token"]
     begin_token: int | None

@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece.model", "sentencepiece*", "*
 class Pretrained:
     """A bridge, its tokenizer (None where the model comes without one), and where it came from."""
 
-    model: HookedModel
-    tokenizer: Any
+    model: HookedModel = field(repr=False)
+    tokenizer: Any = field(repr=False)
     name: str
 
     @property

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Split
 from experiments.report.data import ReportData
 from experiments.results.measurements import COLUMNS, table
+from experiments.results.readability import Verdict
 from experiments.results.usage import use_verdicts
 from nope_interp.constructions.planted import N_CTX, plant
 from nope_interp.models.config import TransformerConfig
@@ -40,13 +41,6 @@ METRICS = {
     "similarity": ("mae", "r2", "adjacency_a", "adjacency_b", "adjacency_c", "seriation_tau"),
     "positional_vectors": ("share",),
 }
-
-
-@dataclass(frozen=True)
-class SyntheticVerdict:
-    hypothesis: str
-    sentence: str
-    rows: tuple[dict[str, Any], ...]
 
 
 def _chance(metric: str, n_positions: int) -> float:
@@ -90,7 +84,7 @@ def synthetic_report(
                         variant, 0
                     )
                     strength = reach * depth / n_layers * (1.0 if begin else 0.85)
-                    site = f"{variant}/{source}/{'begin' if begin else 'nobegin'}/{layer}/{site}"
+                    kept = f"{variant}/{source}/{'begin' if begin else 'nobegin'}/{layer}/{site}"
                     for probe, metrics in METRICS.items():
                         if probe == "two_layer" and site == "attn_out":
                             continue
@@ -106,21 +100,21 @@ def synthetic_report(
                                 what = (layer, None, site, probe, control, metric)
                                 score = (value, value - half, value + half, chance, 64)
                                 rows.append(dict(zip(COLUMNS, where + what + score, strict=True)))
-                        arrays[f"{site}/{probe}/positions"] = positions
+                        arrays[f"{kept}/{probe}/positions"] = positions
                     law = np.array([0.3 + depth, strength * 4])
                     curve = law[0] + law[1] / m + rng.normal(0, 0.02, len(m))
                     arrays |= {
-                        f"{site}/variance/curve": curve,
-                        f"{site}/variance/curve_low": curve - 0.05,
-                        f"{site}/variance/curve_high": curve + 0.05,
-                        f"{site}/variance/law": law,
+                        f"{kept}/variance/curve": curve,
+                        f"{kept}/variance/curve_low": curve - 0.05,
+                        f"{kept}/variance/curve_high": curve + 0.05,
+                        f"{kept}/variance/law": law,
                     }
                     i, j = np.meshgrid(m, m, indexing="ij")
                     cosine = strength * np.sqrt(np.minimum(i, j) / np.maximum(i, j))
                     noise = rng.normal(0, 0.01, cosine.shape)
                     cosine = np.clip(cosine + (noise + noise.T) / 2, -1, 1)
                     np.fill_diagonal(cosine, 1.0)
-                    arrays[f"{site}/similarity/cosine"] = cosine
+                    arrays[f"{kept}/similarity/cosine"] = cosine
                     for probe in ("linear", "two_layer"):
                         if probe == "two_layer" and site == "attn_out":
                             continue
@@ -131,9 +125,9 @@ def synthetic_report(
                         )
                         error = error + rng.normal(0, 0.2, len(m))
                         arrays |= {
-                            f"{site}/{probe}/error": error,
-                            f"{site}/{probe}/error_low": error - 0.8,
-                            f"{site}/{probe}/error_high": error + 0.8,
+                            f"{kept}/{probe}/error": error,
+                            f"{kept}/{probe}/error_low": error - 0.8,
+                            f"{kept}/{probe}/error_high": error + 0.8,
                         }
     measurements = table(rows)
     fields: dict[str, Any] = {
@@ -172,7 +166,7 @@ def _tokens(n: int) -> list[str]:
 
 def _verdicts(
     measurements: pd.DataFrame, variants: Sequence[str], tokens: Sequence[str]
-) -> list[SyntheticVerdict]:
+) -> list[Verdict]:
     asked = {
         "variance": ("variance", "mae"),
         "similarity": ("similarity", "mae"),
@@ -201,7 +195,7 @@ def _verdicts(
         sentence = (
             f"Synthetic sentence about {hypothesis}: read in the trained model, absent before."
         )
-        verdicts.append(SyntheticVerdict(hypothesis, sentence, tuple(rows)))
+        verdicts.append(Verdict(hypothesis, sentence, rows))
     return verdicts
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.report._encode import packed_patterns
+from experiments.report.encode import packed_patterns
 from experiments.report.heads_data import HeadsReportData
 from experiments.report.heads_page import MOST_TOKENS, render_heads
 from nope_interp.errors import UserError

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.report import circuits, figures
-from experiments.report._encode import every, json_text, number, packed, script_text
 from experiments.report.data import ReportData
+from experiments.report.encode import every, json_text, number, packed, script_text
 from experiments.report.page import render
 from experiments.report.uses import use_groups
 from experiments.results.readability import verdicts

@@ -11,7 +11,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from experiments.report._encode import json_text, number, script_text
+from experiments.report.encode import json_text, number, script_text
 from experiments.results.measurements import COLUMNS
 
 _TABLE_DIGITS = 6

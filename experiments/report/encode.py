@@ -63,8 +63,13 @@ def packed_patterns(pattern: np.ndarray) -> list[list[str]]:
 
 def nested(values: np.ndarray, digits: int = 4) -> Any:
     """The array as lists within lists of `number`s."""
-    values = np.asarray(values)
-    return number(values, digits) if values.ndim == 0 else [nested(v, digits) for v in values]
+    return _rounded(np.asarray(values).tolist(), digits)
+
+
+def _rounded(values: Any, digits: int) -> Any:
+    if isinstance(values, list):
+        return [_rounded(value, digits) for value in values]
+    return number(values, digits)
 
 
 def every(length: int, most: int) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report._encode import number, numbers
 from experiments.report.data import ReportData
+from experiments.report.encode import number, numbers
 from experiments.results.measurements import intact_readings
 from probes.scores import SHUFFLED
 
