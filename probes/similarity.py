@@ -16,7 +16,7 @@ from torch import Tensor
 
 from probes.bootstrap import SequenceBootstrap
 from probes.errors import ProbeError
-from probes.regression import LinearMoments
+from probes.moments import LinearMoments
 from probes.scores import SHUFFLED, ProbeResult, Score
 from probes.streaming import BaseStreamingProbe, require_finite, upcast
 

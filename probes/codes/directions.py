@@ -15,7 +15,7 @@ from torch import Tensor
 from probes.codes.filter import require_fitted_shape
 from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
-from probes.regression import LinearProbe
+from probes.regression import LinearProbe, targets_of
 from probes.streaming import upcast
 
 
@@ -57,31 +57,28 @@ def leace(probe: LinearProbe) -> Leace:
         raise ProbeError(
             f"LEACE needs a LinearProbe fitted on 2 sequences at least; got {probe.n_fitted}"
         )
-    moments = probe._moments
-    least = len(moments._gram) + 2
+    moments, d_model = probe.moments, probe._d_model
+    least = d_model + 2
     if moments.n < least:
         raise ProbeError(
             f"{probe.n_fitted} sequences are {moments.n} rows, too few for LEACE in "
-            f"{len(moments._gram)} dimensions, which needs {least} at least, better ten times "
+            f"{d_model} dimensions, which needs {least} at least, better ten times "
             "that: give more sequences to update()"
         )
-    t = probe._positions.double()
-    deviations = torch.stack([t, 1 / (t + 1)]).std(dim=-1, correction=0).to(moments._cross)
-    # The other columns of the probe's targets are its control's.
-    cross = moments._cross[:, [0, 2]] / deviations
-    d_model, k = cross.shape
+    deviations = torch.stack(targets_of(probe._positions)).std(dim=-1, correction=0)
+    cross = torch.stack(probe.cross(), dim=-1)
+    cross = cross / deviations.to(cross)
     # The package's bound on the trace never binds for LEACE but by rounding, and would then leave
     # the concept in.
     fitter = LeaceFitter(
-        d_model, k, constrain_cov_trace=False, device=cross.device, dtype=cross.dtype
+        d_model, cross.shape[1], constrain_cov_trace=False, device=cross.device, dtype=cross.dtype
     )
-    upper = moments._gram.triu()
-    fitter.sigma_xx_ = upper + upper.triu(1).mT
+    fitter.sigma_xx_ = moments.gram()
     fitter.sigma_xz_ = cross
-    fitter.mean_x = moments._mean
+    fitter.mean_x = moments.mean
     fitter.n = torch.tensor(moments.n, device=cross.device)
     eraser = fitter.eraser
-    return Leace(eraser.proj_left.float(), eraser.proj_right.float(), moments._mean.float())
+    return Leace(eraser.proj_left.float(), eraser.proj_right.float(), moments.mean.float())
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probes.errors import ProbeError
-from probes.regression import LinearMoments, LinearProbe, RidgeRegressor
+from probes.moments import LinearMoments
+from probes.regression import LinearProbe, RidgeRegressor
 from probes.scores import SHUFFLED
 
 POSITIONS = torch.arange(1, 13)

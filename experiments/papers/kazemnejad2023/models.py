@@ -23,7 +23,7 @@ from nope_interp.tasks.answers import AnswerTask, Examples, TaskSplit, dataset
 from nope_interp.training.exact_match import exact_matches
 from nope_interp.training.head_scale import Batch, scaled_scores, tuned_factors
 from nope_interp.training.train import masked_loss
-from probes.regression import LinearMoments
+from probes.moments import LinearMoments
 
 # Patterns are kept of the same examples for every seed, so that any two models can be compared.
 _PATTERN_SEED = 0
