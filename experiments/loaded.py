@@ -18,6 +18,7 @@ from experiments.results.measurements import INTACT, table
 from experiments.variants.probing_config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import unknown_name
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.ablation import PositionAblation, ablate_positions
 from nope_interp.positions.layers import layer_positions
@@ -41,7 +42,7 @@ class LoadedModel:
     config: ProbingConfig
 
     @property
-    def model(self) -> Any:
+    def model(self) -> HookedModel:
         """The hooked model itself, with TransformerLens's interface."""
         return self.variant.model
 
