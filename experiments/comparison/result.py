@@ -34,12 +34,13 @@ class Comparison(FinishedRun):
 
     @property
     def headline(self) -> str:
-        """Which codes are used; then what can be read under the first condition."""
+        """Which codes are used; then what can be read on the tokens read first."""
         return " ".join([*(use.sentence for use in self.uses), headline(self.verdicts)])
 
     @property
     def mechanism(self) -> str | None:
-        """Where a linear probe is at chance in a random NoPE twin, and what wakes it, else None."""
+        """Where a linear probe is at chance in a random NoPE model, and what wakes it; None where
+        the model has positions."""
         if self.info["positions"] != "none":
             return None
         return linear_probe_sentence(self.measurements)

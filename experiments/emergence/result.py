@@ -220,7 +220,7 @@ def _figure_of_gains(gains: pd.DataFrame) -> Figure:
     return Figure(
         "gains",
         "The position codes",
-        "The gain at the best place of each step, mean over seeds, and the gain of shuffled "
+        "The gain at the best site of each step, mean over seeds, and the gain of shuffled "
         "positions there.",
         "step",
         "gain",
@@ -245,7 +245,7 @@ def _figure_of_adjacency(measurements: pd.DataFrame) -> Figure:
     return Figure(
         "adjacency",
         "Adjacency",
-        "The largest score of any place, mean over seeds, of real and of shuffled positions.",
+        "The largest score of any site, mean over seeds, of real and of shuffled positions.",
         "step",
         "probability",
         tuple(panels),

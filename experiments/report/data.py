@@ -22,7 +22,7 @@ class ReportData:
     [pos], "predictions" {variant: {layer label: predicted position per token, None where there is
     none}} and "patterns" {variant: {layer: [head query key]}}; it may be empty. info is JSON-able;
     its "command" and "notes" are shown apart from the rest. verdicts say what can be read, uses
-    what is used: the page shows those of conditions that the table has.
+    what is used: the page shows those of settings that the table has.
 
     Raises:
         UserError: a column of the table is missing, or a prediction or pattern of the example has

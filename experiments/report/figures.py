@@ -13,8 +13,8 @@ import numpy as np
 from experiments.report.data import ReportData
 from experiments.report.encode import every, number, packed
 from experiments.report.lookup import (
-    Places,
     Points,
+    SiteArrays,
     bounds_of,
     make_panel,
     make_series,
@@ -58,7 +58,7 @@ class Chart:
     ticks: dict[str, str] | None = None
     from_zero: bool = True
     log_toggle: bool = False
-    conditional: bool = True
+    switched: bool = True
     control: str = SHUFFLED
     fit: str = "perfect"
     text: str = "token"
@@ -78,13 +78,13 @@ class Section:
 def sections(data: ReportData) -> list[Section]:
     """Every section that the run has numbers for, in reading order."""
     points = Points(data)
-    places = Places(data)
+    arrays = SiteArrays(data)
     found = [
         Section(
             "by-layer",
             "Position by layer",
-            "How far a held-out guess of the position is from the truth, when only one signal may "
-            "be used. Below the dashed line, position can be read; on it, it cannot.",
+            "Error of the position that a probe recovers on held-out sequences, from one signal "
+            "alone. Below the dashed line position can be read; on it, it cannot.",
             (_probe_chart(points),),
         ),
         Section(
@@ -92,7 +92,7 @@ def sections(data: ReportData) -> list[Section]:
             "Variance by position",
             "Causal attention averages over the tokens it sees, so the spread of what it writes "
             "should fall as 1/m. A flat curve carries no position.",
-            (_variance_chart(places),),
+            (_variance_chart(arrays),),
         ),
         Section(
             "similarity",
@@ -100,14 +100,14 @@ def sections(data: ReportData) -> list[Section]:
             "If nearby positions point the same way, the matrix of cosines is brightest beside its "
             "diagonal, and a cell nearer the diagonal beats one further away more often than a "
             "coin would.",
-            (_cosine_chart(places), _adjacency_chart(points)),
+            (_cosine_chart(arrays), _adjacency_chart(points)),
         ),
         Section(
             "by-position",
             "Error by position",
             "Where in the sequence a probe goes wrong. A code such as 1/m tells early positions "
             "apart well and late ones badly.",
-            (_error_chart(places, points),),
+            (_error_chart(arrays, points),),
         ),
     ]
     kept = (
@@ -117,10 +117,11 @@ def sections(data: ReportData) -> list[Section]:
     return [section for section in kept if section.charts]
 
 
-def conditions_of(data: ReportData) -> list[tuple[str, bool]]:
+def settings_of(data: ReportData) -> list[tuple[str, bool]]:
     """The (tokens, begin token) pairs that were measured, in the order they are offered.
 
-    First those of the use verdicts, then text; without a begin token before with one.
+    First those of the use verdicts, then text; without a begin token before with one. Each is a
+    setting that the page can be switched to.
     """
     finished = data.measurements[data.measurements["step"].isna()]
     table = finished[["tokens", "begin_token"]].drop_duplicates()
@@ -158,7 +159,7 @@ def sequence_chart(data: ReportData) -> Chart:
         x="true position",
         views={"": {"panels": panels}} if panels else {},
         share_y=True,
-        conditional=False,
+        switched=False,
     )
 
 
@@ -222,9 +223,9 @@ def _adjacency_chart(points: Points) -> Chart:
     )
 
 
-def _variance_chart(places: Places) -> Chart:
+def _variance_chart(found: SiteArrays) -> Chart:
     views = {}
-    for key, variants in places.arrays("variance").items():
+    for key, variants in found.arrays("variance").items():
         panels = []
         for variant, arrays in variants.items():
             if "curve" not in arrays:
@@ -252,7 +253,7 @@ def _variance_chart(places: Places) -> Chart:
         "and, dashed, the curve's own mean: what no trace of position would look like. Each "
         "variant has its own scale.",
         x="tokens visible, m",
-        controls=places.controls(),
+        controls=found.controls(),
         views=views,
         interval="band",
         log_toggle=True,
@@ -260,12 +261,13 @@ def _variance_chart(places: Places) -> Chart:
     )
 
 
-def _cosine_chart(places: Places) -> Chart:
-    found = places.arrays("similarity")
-    cells = sum(a["cosine"].size // 2 for v in found.values() for a in v.values() if "cosine" in a)
+def _cosine_chart(found: SiteArrays) -> Chart:
+    of_views = found.arrays("similarity")
+    sizes = [a["cosine"].size for v in of_views.values() for a in v.values() if "cosine" in a]
+    cells = sum(size // 2 for size in sizes)
     step = int(np.ceil(np.sqrt(max(1.0, cells / COSINE_CELLS))))
     views = {}
-    for key, variants in found.items():
+    for key, variants in of_views.items():
         panels = []
         for variant, arrays in variants.items():
             if "cosine" not in arrays:
@@ -291,15 +293,15 @@ def _cosine_chart(places: Places) -> Chart:
         f"always 1, is left out so that the rest can be seen.{thinned}",
         x="position",
         kind="heat",
-        controls=places.controls(),
+        controls=found.controls(),
         views=views,
     )
 
 
-def _error_chart(places: Places, points: Points) -> Chart:
+def _error_chart(found: SiteArrays, points: Points) -> Chart:
     views: dict[str, Any] = {}
     for probe in ("linear", "two_layer"):
-        for key, variants in places.arrays(probe).items():
+        for key, variants in found.arrays(probe).items():
             series: list[dict[str, Any]] = []
             for variant, arrays in variants.items():
                 if "error" not in arrays:
@@ -323,7 +325,7 @@ def _error_chart(places: Places, points: Points) -> Chart:
         caption="Mean over held-out sequences with its 95% band. The dashed line is the chance "
         "level of the error averaged over positions.",
         x="position",
-        controls=places.controls(),
+        controls=found.controls(),
         views=views,
         interval="band",
         share_y=True,

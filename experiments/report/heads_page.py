@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.report import circuits
 from experiments.report.encode import nested, number, packed_patterns
-from experiments.report.heads_data import CHANCE, HEAD_COLUMNS, INTACT, HeadsReportData
+from experiments.report.heads_data import CHANCE, HEAD_COLUMNS, HeadsReportData
 from experiments.report.shell import (
     fill,
     marks,
@@ -18,6 +18,7 @@ from experiments.report.shell import (
     sortable,
     top_of,
 )
+from experiments.results.measurements import INTACT
 
 # A CircuitsVis view of more is neither readable nor quick.
 MOST_TOKENS = 128

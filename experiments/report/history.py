@@ -18,7 +18,7 @@ from experiments.results.readability import WORTH_NAMING, widened
 from probes.head_rules import LABELS, NONE, RULES
 from probes.scores import SHUFFLED
 
-# A history is of one variant, under one condition.
+# A history is of one variant, in one setting.
 _VARIANT = "trained"
 _HEADER = [
     "step", "what", "measure", "best_at", "value", "ci_low", "ci_high", "chance", "control", "word"
@@ -29,7 +29,7 @@ _HEADER = [
 class Moment:
     """One number at one step, with its 95% interval; what there is none of is NaN or "".
 
-    `place` is where it is best, `control` the number of shuffled positions there, `word` what
+    `site` is where it is best, `control` the number of shuffled positions there, `word` what
     `experiments.results.readability` calls it.
     """
 
@@ -39,7 +39,7 @@ class Moment:
     high: float
     chance: float = nan
     control: float = nan
-    place: str = ""
+    site: str = ""
     word: str = ""
 
 
@@ -69,7 +69,7 @@ def history_of(data: ReportData) -> dict[str, Any] | None:
     charts = (_chart_of_codes(courses), _chart_of_heads(_heads(kept)))
     return {
         "sentence": order_sentence(kept),
-        "condition": (first["tokens"], bool(first["begin_token"])),
+        "setting": (first["tokens"], bool(first["begin_token"])),
         "steps": [
             {
                 "step": step,
@@ -99,7 +99,7 @@ def _codes(kept: pd.DataFrame) -> list[Course]:
     by_code: dict[str, list[Moment]] = {}
     for row in _records(code_gains(kept)):
         interval = row["gain"], row["low"], row["high"]
-        moment = Moment(row["step"], *interval, 0.0, row["control"], _place(row), row["word"])
+        moment = Moment(row["step"], *interval, 0.0, row["control"], _site(row), row["word"])
         by_code.setdefault(row["code"], []).append(moment)
     return [Course(code, "gain", moments, WORTH_NAMING) for code, moments in by_code.items()]
 
@@ -115,7 +115,7 @@ def _adjacency(kept: pd.DataFrame) -> list[Course]:
             *_widened(row, n_compared),
             row["chance"],
             shuffled.get(tuple(row[name] for name in where), nan),
-            _place(row),
+            _site(row),
         )
         for row, n_compared in _largest(rows[rows["control"] == ""])
     ]
@@ -132,7 +132,7 @@ def _heads(kept: pd.DataFrame) -> list[Course]:
                 row["value"],
                 *_widened(row, n_compared),
                 row["chance"],
-                place=f"L{row['layer']}H{row['head']}",
+                site=f"L{row['layer']}H{row['head']}",
             )
             for row, n_compared in _largest(scores[scores["metric"] == rule.metric])
         ]
@@ -159,7 +159,7 @@ def _widened(row: dict[str, Any], n_compared: int) -> tuple[float, float]:
     return widened(row["value"], row["ci_low"], row["ci_high"], n_compared, row["n"])
 
 
-def _place(row: dict[str, Any]) -> str:
+def _site(row: dict[str, Any]) -> str:
     return f"block {row['layer']} {row['site']}"
 
 
@@ -186,7 +186,7 @@ def _saved(courses: Sequence[Course], labels: dict[int, dict[str, int]]) -> list
     for course in courses:
         for m in course.moments:
             found = numbers((m.value, m.low, m.high, m.chance, m.control))
-            rows.append([m.step, course.name, course.measure, m.place, *found, m.word])
+            rows.append([m.step, course.name, course.measure, m.site, *found, m.word])
     for step, counts in labels.items():
         rows += [
             [step, f"heads labelled {label}", "count", "", count, None, None, None, None, ""]
@@ -200,10 +200,10 @@ def _chart_of_codes(courses: Sequence[Course]) -> Chart:
         courses,
         id="history-codes",
         title="Loss, codes and adjacency",
-        caption="At every watched step the best place anew: it may move from step to step. The "
-        "dashed line is chance, the dotted one shuffled positions at that place, the thin one a "
+        caption="At every watched step the best site anew: it may move from step to step. The "
+        "dashed line is chance, the dotted one shuffled positions at that site, the thin one a "
         "gain of a tenth. Gains of different codes cannot be compared. Bars are 95% intervals over "
-        "held-out sequences, of all but the loss widened for the number of places and steps. The "
+        "held-out sequences, of all but the loss widened for the number of sites and steps. The "
         "axis is logarithmic; step 0 stands one doubling before step 1.",
         fit="a gain of a tenth",
     )
@@ -233,7 +233,7 @@ def _chart(courses: Sequence[Course], id: str, title: str, caption: str, fit: st
         x="optimiser steps",
         views={"": {"panels": panels}} if panels else {},
         ticks={f"{number(_at(step), 7):.7g}": str(step) for step in steps},
-        conditional=False,
+        switched=False,
         text="at",
         named_x=True,
     )
@@ -254,7 +254,7 @@ def _series(course: Course) -> list[dict[str, Any]]:
     ]
     low, high = [m.low for m in moments], [m.high for m in moments]
     line = make_series("value", _VARIANT, x, [m.value for m in moments], course.name, low, high)
-    text = [f"step {m.step}{m.place and ', '}{m.place}" for m in moments]
+    text = [f"step {m.step}{m.site and ', '}{m.site}" for m in moments]
     return [*series, line | {"text": text}]
 
 

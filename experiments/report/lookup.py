@@ -1,4 +1,7 @@
-"""The table's rows and the run's arrays, found by condition, site and layer."""
+"""The table's rows and the run's arrays, found by setting, site and layer.
+
+A setting is what a model reads: which tokens, and whether a begin token stands before them.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -30,7 +33,7 @@ def variants_of(data: ReportData) -> list[str]:
 
 
 class Points:
-    """What was read in models as they are, found by condition, site, probe and metric.
+    """What was read in models as they are, found by setting, site, probe and metric.
 
     Ready to be drawn by layer.
     """
@@ -41,21 +44,19 @@ class Points:
         table = table[table["head"].isna() & last_step]
         self.variants = variants_of(data)
         self.rows: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
-        # (place key, probe, variant) -> chance of the mean absolute error there
+        # (view key, probe, variant) -> chance of the mean absolute error there
         self.chance: dict[tuple[str, str, str], float] = {}
         self.depths: set[int] = set()
         for row in table.itertuples():
-            tokens, begin, stream, depth = place_of(
-                row.tokens, row.begin_token, row.site, row.layer
-            )
+            tokens, begin, stream, depth = located(row.tokens, row.begin_token, row.site, row.layer)
             self.depths.add(depth)
             # A null control, as some writers of parquet leave it, is the measurement itself.
             control = row.control if isinstance(row.control, str) else ""
             group = (tokens, begin, stream, row.probe, row.metric)
             self.rows[*group, control, row.variant].append((depth, row))
             if row.metric == "mae" and not control and number(row.chance) is not None:
-                place = view_key(tokens, begin, stream, depth)
-                self.chance[place, str(row.probe), str(row.variant)] = float(str(row.chance))
+                view = view_key(tokens, begin, stream, depth)
+                self.chance[view, str(row.probe), str(row.variant)] = float(str(row.chance))
         self.groups = list(dict.fromkeys(key[:3] for key in self.rows))
 
     def panel(self, group: tuple[Any, ...], title: str, unit: str) -> dict[str, Any]:
@@ -89,8 +90,8 @@ class Points:
         return depth_ticks(self.depths)
 
 
-class Places:
-    """The arrays, found by probe and then by place: condition, site, layer."""
+class SiteArrays:
+    """The arrays, found by probe and then by setting, site and layer."""
 
     def __init__(self, data: ReportData) -> None:
         self.found: dict[str, dict[tuple[Any, ...], dict[str, dict[str, np.ndarray]]]] = {}
@@ -99,34 +100,33 @@ class Places:
         keys = [key for key in data.arrays if key.count("/") == 6 and key.split("/")[0] in order]
         for key in sorted(keys, key=lambda key: order.index(key.split("/")[0])):
             variant, tokens, begin, layer, site, probe, name = key.split("/")
-            place = place_of(tokens, begin == "begin", site, layer)
+            found = located(tokens, begin == "begin", site, layer)
             probes = self.found.setdefault(probe, {})
-            probes.setdefault(place, {}).setdefault(variant, {})[name] = data.arrays[key]
+            probes.setdefault(found, {}).setdefault(variant, {})[name] = data.arrays[key]
 
     def arrays(self, probe: str) -> dict[str, dict[str, dict[str, np.ndarray]]]:
         """{view key: {variant: {name: array}}} of one probe."""
-        places = self.found.get(probe, {})
-        return {view_key(*place): places[place] for place in sorted(places, key=lambda p: p[3])}
+        found = self.found.get(probe, {})
+        return {view_key(*where): found[where] for where in sorted(found, key=lambda at: at[3])}
 
     def controls(self) -> list[dict[str, Any]]:
         """The menus of sites and layers that there are arrays for; the last layer is chosen."""
-        places = [place for probe in self.found.values() for place in probe]
-        streams = dict.fromkeys(place[2] for place in places)
-        depths = sorted({place[3] for place in places})
+        found = [where for probe in self.found.values() for where in probe]
+        depths = sorted({depth for *_, depth in found})
         layers = {str(depth): _depth_name(depth) for depth in depths}
-        sites = {stream: _STREAM_NAMES.get(stream, stream) for stream in _ordered(streams)}
         last = str(depths[-1]) if depths else ""
-        return [menu("site", "Site", sites), menu("layer", "Layer", layers, last)]
+        sites = site_menu(stream for _, _, stream, _ in found)
+        return [sites, menu("layer", "Layer", layers, last)]
 
 
-def place_of(tokens: Any, begin: Any, site: Any, layer: Any) -> tuple[str, bool, str, int]:
-    """Condition, stream and depth of a number; the input of the first block is at depth -1."""
+def located(tokens: Any, begin: Any, site: Any, layer: Any) -> tuple[str, bool, str, int]:
+    """Setting, stream and depth of a number; the input of the first block is at depth -1."""
     depth = -1 if site == "resid_pre" else int(layer)
     return str(tokens), bool(begin), _STREAMS.get(str(site), str(site)), depth
 
 
 def view_key(tokens: str, begin: bool, *choices: Any) -> str:
-    """The name of a view: the condition, then what each menu is set to."""
+    """The name of a view: the setting, then what each menu is set to."""
     return "|".join([tokens, "begin" if begin else "nobegin", *map(str, choices)])
 
 

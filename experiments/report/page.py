@@ -26,7 +26,7 @@ def render(data: ReportData) -> str:
     Every string of `data` is shown as text whatever it holds, and a content security policy names
     the page's own scripts by their hashes, so that nothing else can run.
     """
-    conditions = figures.conditions_of(data)
+    settings = figures.settings_of(data)
     sections = figures.sections(data)
     sequence = figures.sequence_chart(data)
     patterns = circuits.attention_views(data.example.get("patterns", {}))
@@ -41,7 +41,7 @@ def render(data: ReportData) -> str:
     variants = variants_of(data)
     page_data = {
         "variants": variants,
-        "condition": list(conditions[0]) if conditions else None,
+        "setting": list(settings[0]) if settings else None,
         "charts": {chart.id: vars(chart) for chart in charts},
         "example": _example(data, variants, patterns),
         "history": told and told["lookup"],
@@ -60,8 +60,8 @@ def render(data: ReportData) -> str:
         history=told,
         sequence=sequence,
         has_patterns=bool(patterns),
-        conditions=conditions,
-        verdicts=_verdicts(data, conditions),
+        settings=settings,
+        verdicts=_verdicts(data, settings),
         probes=set(data.measurements["probe"]),
     )
 
@@ -84,8 +84,8 @@ def _example(
     }
 
 
-def _verdicts(data: ReportData, conditions: list[tuple[str, bool]]) -> list[dict[str, Any]]:
-    """The verdict rows of each condition, and where each number falls on its metric's scale."""
+def _verdicts(data: ReportData, settings: list[tuple[str, bool]]) -> list[dict[str, Any]]:
+    """The verdict rows of each setting, and where each number falls on its metric's scale."""
     order = variants_of(data)
     all_rows = [row for verdict in data.verdicts for row in verdict.rows]
     tops = {
@@ -93,10 +93,10 @@ def _verdicts(data: ReportData, conditions: list[tuple[str, bool]]) -> list[dict
         for metric in {row["metric"] for row in all_rows}
     }
     groups = []
-    for condition in conditions:
+    for setting in settings:
         hypotheses = []
         for verdict in data.verdicts:
-            rows = [r for r in verdict.rows if (r["tokens"], bool(r["begin_token"])) == condition]
+            rows = [r for r in verdict.rows if (r["tokens"], bool(r["begin_token"])) == setting]
             rows.sort(key=lambda r: order.index(r["variant"]) if r["variant"] in order else 99)
             marked = [
                 dict(row) | {"marks": marks(row, _MARKED, tops[row["metric"]])} for row in rows
@@ -104,5 +104,5 @@ def _verdicts(data: ReportData, conditions: list[tuple[str, bool]]) -> list[dict
             if marked:
                 hypotheses.append({"hypothesis": verdict.hypothesis, "rows": marked})
         if hypotheses:
-            groups.append({"condition": condition, "hypotheses": hypotheses})
+            groups.append({"setting": setting, "hypotheses": hypotheses})
     return groups

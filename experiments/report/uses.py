@@ -1,4 +1,4 @@
-"""The section on what the model uses, as plain data: a tournament's numbers picked and ordered."""
+"""The section on what the model uses, as plain data: what code ablation measured, in order."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -12,10 +12,10 @@ from experiments.report.encode import number
 from experiments.report.figures import Chart
 from experiments.report.lookup import (
     depth_ticks,
+    located,
     make_panel,
     make_series,
     menu,
-    place_of,
     site_menu,
     variants_of,
     view_key,
@@ -43,7 +43,7 @@ _RANDOM_INIT = "random-init"
 _MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
 # measure -> (what its menu calls it, unit of its axis)
 _MEASURES = {
-    "necessity": ("share needed", "share of what all four are worth there"),
+    "necessity": ("necessity", "share of the total effect there"),
     "increase": ("loss increase", "loss increase, nats"),
 }
 # The conditions that take codes away, without each, each alone, and without all.
@@ -60,7 +60,7 @@ def use_groups(data: ReportData) -> list[dict[str, Any]]:
     readers = _readers(data)
     return [
         {
-            "condition": (verdict.tokens, verdict.begin_token),
+            "setting": (verdict.tokens, verdict.begin_token),
             "verdict": verdict,
             "loss_without": verdict.intact[0] + verdict.total_effect[0],
             "readers": readers,
@@ -102,9 +102,14 @@ def still_readable_csv(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def where_chart(uses: Sequence[UseVerdict]) -> Chart:
-    """What taking a code away costs by place, a panel for each code."""
-    found = [(verdict, use, _place(verdict, use)) for verdict in uses for use in _placed(verdict)]
-    found.sort(key=lambda item: item[2])  # condition, stream, depth; codes keep their order
+    """What taking a code away costs site by site, a panel for each code."""
+    found = [
+        (verdict, use, located(verdict.tokens, verdict.begin_token, use.site, use.layer))
+        for verdict in uses
+        for use in verdict.uses
+        if use.layer != EVERYWHERE
+    ]
+    found.sort(key=lambda item: item[2])  # setting, stream, depth; codes keep their order
     views = {}
     for (tokens, begin, stream), group in groupby(found, key=lambda item: item[2][:3]):
         here = list(group)
@@ -116,19 +121,19 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
                 for code in CODES
             ]
             views[view_key(tokens, begin, measure, stream)] = {"panels": panels}
-    depths = [place[3] for _, _, place in found]
+    depths = [where[3] for _, _, where in found]
     return Chart(
         id="where",
         title="Where a code is needed",
-        caption="Each code taken away at one layer and site only. The share is of what all four "
-        "codes are worth at that same place, so shares of different places have different wholes; "
-        "where that worth may be nothing, there is no share. Bars are 95% intervals over held-out "
-        "sequences, widened for the four codes and all places; the dashed line is no increase; "
-        "dotted, under loss increase, size-matched control. Point at a mark for its word.",
+        caption="Each code taken away at one layer and site only. Necessity is its share of the "
+        "total effect at that same site, so shares at different sites have different wholes. Where "
+        "the total effect may be nothing, there is no share. Bars are 95% intervals over held-out "
+        "sequences, widened for the four codes and all sites. Dashed: no increase; dotted, under "
+        "loss increase: the size-matched control. Point at a mark for its word.",
         x="after block",
         controls=[
             menu("measure", "Measure", {name: words for name, (words, _) in _MEASURES.items()}),
-            site_menu(place[2] for _, _, place in found),
+            site_menu(where[2] for _, _, where in found),
         ],
         views=views,
         share_y=True,
@@ -138,20 +143,12 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
     )
 
 
-def _placed(verdict: UseVerdict) -> list[Use]:
-    return [use for use in verdict.uses if use.layer != EVERYWHERE]
-
-
-def _place(verdict: UseVerdict, use: Use) -> tuple[str, bool, str, int]:
-    return place_of(verdict.tokens, verdict.begin_token, use.site, use.layer)
-
-
 def _series(measure: str, found: list[tuple[UseVerdict, Use, Any]]) -> list[dict[str, Any]]:
     """No increase, the control and the numbers of one code, by depth and variant."""
-    depths = sorted({place[3] for _, _, place in found})
+    depths = sorted({where[3] for _, _, where in found})
     series = [make_series("chance", None, depths, [0.0] * len(depths), "no increase")]
     for variant in dict.fromkeys(verdict.variant for verdict, _, _ in found):
-        own = [(use, place[3]) for verdict, use, place in found if verdict.variant == variant]
+        own = [(use, where[3]) for verdict, use, where in found if verdict.variant == variant]
         x = [depth for _, depth in own]
         if measure == "increase":
             moved = [use.size_matched[0] for use, _ in own]
@@ -202,27 +199,27 @@ def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
     rows = table[
         (table["probe"] == LOSS) & (table["layer"] == EVERYWHERE) & (table["metric"] == "increase")
     ]
-    of_arm = {(row.positions, row.control): _bounds(row) for row in rows.itertuples()}
-    controls = {condition: control for condition, control in of_arm if control}
+    found = {(row.positions, row.control): _bounds(row) for row in rows.itertuples()}
+    controls = {condition: control for condition, control in found if control}
     return [
         {
             "condition": condition,
             "increase": interval,
             "control": controls.get(condition),
-            "of_control": of_arm.get((condition, controls.get(condition))),
+            "of_control": found.get((condition, controls.get(condition))),
         }
-        for (condition, control), interval in of_arm.items()
+        for (condition, control), interval in found.items()
         if not control and condition not in _OF_CODES
     ]
 
 
 def _shifts(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """By place, how far the position read behind it follows one that is moved there."""
+    """By site, how far the position read behind it follows one that is moved there."""
     rows = table[table["probe"] == PROBE]
     found = {(row.layer, row.site, row.control): _bounds(row) for row in rows.itertuples()}
     return [
         {
-            "place": f"layer {layer} {site}",
+            "site": f"layer {layer} {site}",
             "followed": followed,
             "of_control": found[layer, site, MIXED],
         }
@@ -245,7 +242,7 @@ def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
     asked = {name: of for name, of in HYPOTHESES.items() if (taken["probe"] == of[0]).any()}
     moved = _moved(table)
     return {
-        "place": tuple(last.iloc[0]) if len(last) else None,
+        "site": tuple(last.iloc[0]) if len(last) else None,
         "columns": list(asked),
         "side_effects": list(_SIDE_EFFECTS.values()),
         "conditions": [

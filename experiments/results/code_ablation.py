@@ -1,4 +1,4 @@
-"""How rows of the tidy table name what a code ablation did."""
+"""How the tidy table names what a code ablation did."""
 
 from experiments.results.measurements import INTACT
 

@@ -11,8 +11,8 @@ from experiments.results.readability import HYPOTHESES, gain, verdicts
 def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
     """What each code comes to at every step of one training, by `experiments.results.readability`.
 
-    One row for each code and step: code, step, layer and site of its best place there, gain with
-    its interval low to high, control (the gain of the shuffled positions at that place) and word.
+    One row for each code and step: code, step, layer and site where it is best then, gain with
+    its interval low to high, control (the gain of the shuffled positions at that site) and word.
     Every step is judged as a variant of its own, so that intervals are widened for the number of
     steps, too.
     """

@@ -135,14 +135,16 @@ def chances(n_positions: int) -> tuple[float, float]:
 def slope(x: Array, curves: Float[Array, "*rows point"]) -> Float[Array, "*rows"]:
     """Least-squares slope of log curve over log x."""
     centred = np.log(x) - np.log(x).mean()
-    return np.log(curves) @ centred / (centred @ centred)
+    slopes: Array = np.log(curves) @ centred / (centred @ centred)
+    return slopes
 
 
 def largest_deviation(predicted: Float[Array, " k"]) -> ArrayFunction:
     """A function of means: the largest of |mean / predicted - 1|."""
 
     def deviation(means: Array) -> Array:
-        return np.abs(means / predicted - 1).max(axis=-1)
+        largest: Array = np.abs(means / predicted - 1).max(axis=-1)
+        return largest
 
     return deviation
 

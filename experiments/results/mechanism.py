@@ -18,7 +18,7 @@ _MOST_NAMED = 3
 
 
 def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
-    """What the random-init twin's linear probe reads on random tokens; None without such rows.
+    """What a linear probe reads in the random-init model on random tokens; None without such rows.
 
     Only meant for models without a positional encoding: an encoding is a linear code of its own.
     """
@@ -35,16 +35,16 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     if linear.empty:
         return None
     blind = linear[linear["ci_high"] >= linear["chance"]]
-    said = "In the random-init twin, on uniform random tokens without a begin token, "
+    said = "In the random-init model, on uniform random tokens without a begin token, "
     if blind.empty:
-        said += "the linear probe beats chance at every place after the embedding"
+        said += "the linear probe beats chance at every site after the embedding"
     else:
-        said += f"the linear probe does not surely beat chance at {_places(blind, len(linear))}"
+        said += f"the linear probe does not surely beat chance at {_sites(blind, len(linear))}"
         said += _other_probes_there(plain, blind)
     best = linear.sort_values("value", kind="stable").iloc[0]
     if best["ci_high"] < best["chance"]:
         said += (
-            f"; it reads position best at {_place(best)}, {_number(best)}, which this project's "
+            f"; its error is lowest at {_site(best)}, {_number(best)}, which this project's "
             "tests trace to constants that all tokens share (an MLP's mean output, the mean of a "
             "small vocabulary), as they outlast the averaging of attention"
         )
@@ -52,8 +52,8 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     if not begun.empty:
         best = begun.sort_values("value", kind="stable").iloc[0]
         said += (
-            f"; with a begin token, which is a constant by design, its best is {_number(best)} at "
-            f"{_place(best)}"
+            f"; with a begin token, which is a constant by design, its lowest error is "
+            f"{_number(best)} at {_site(best)}"
         )
     return f"{said}. Chance is {linear['chance'].iloc[0]:.3g}."
 
@@ -69,36 +69,36 @@ def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
     if variance.empty or variance["ci_high"].iloc[0] >= variance["chance"].iloc[0]:
         return ""
     return (
-        f", though the variance of a row alone reads it there ({_place(first)}: "
-        f"{_number(variance.iloc[0])}): it is in even moments, which no linear map reads"
+        f", though the variance of one activation vector tells it there ({_site(first)}: "
+        f"{_number(variance.iloc[0])}): position is in even moments, which no linear map reads"
     )
 
 
 def _widened(rows: pd.DataFrame) -> pd.DataFrame:
-    """With intervals that hold for all places of a probe and condition at once, as verdicts do."""
-    n_places = rows.groupby(["probe", "begin_token"], observed=True)["value"].transform("size")
+    """With intervals that hold for all sites of a probe and setting at once, as verdicts do."""
+    n_sites = rows.groupby(["probe", "begin_token"], observed=True)["value"].transform("size")
     numbers = zip(
         *(rows[name].tolist() for name in ("value", "ci_low", "ci_high", "n")), strict=True
     )
     bounds = np.array(
         [
-            widened(value, low, high, places, n)
-            for (value, low, high, n), places in zip(numbers, n_places.tolist(), strict=True)
+            widened(value, low, high, sites, n)
+            for (value, low, high, n), sites in zip(numbers, n_sites.tolist(), strict=True)
         ]
     ).reshape(-1, 2)
     return rows.assign(ci_low=bounds[:, 0], ci_high=bounds[:, 1])
 
 
-def _places(rows: pd.DataFrame, n_all: int) -> str:
-    named = ", ".join(_place(row) for _, row in rows.head(_MOST_NAMED).iterrows())
+def _sites(rows: pd.DataFrame, n_all: int) -> str:
+    named = ", ".join(_site(row) for _, row in rows.head(_MOST_NAMED).iterrows())
     if len(rows) <= _MOST_NAMED:
         return named
-    return f"{len(rows)} of {n_all} places ({named}, ...)"
+    return f"{len(rows)} of {n_all} sites ({named}, ...)"
 
 
-def _place(row: pd.Series) -> str:
+def _site(row: pd.Series) -> str:
     return f"layer {row['layer']} {row['site']}"
 
 
 def _number(row: pd.Series) -> str:
-    return f"{row['value']:.3g} positions off [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
+    return f"an error of {row['value']:.3g} positions [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"

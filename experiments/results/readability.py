@@ -4,10 +4,11 @@ Each hypothesis has one measure, and a *gain* on it: the share of the chance err
 errors in positions, R\u00b2 for 1/m, the share itself for variance explained. Gains of different
 measures cannot be compared with each other, and are not.
 
-For each hypothesis, variant and condition the best place is named. Because it is the best of many,
-and many are compared, its interval is widened: Bonferroni over all places, variants and conditions
-that the hypothesis was measured at, with Student's tails for the number of sequences. The interval
-speaks of other sequences, not of other draws of the weights. Position is called
+A setting is a model variant and the tokens that it reads, with a begin token or without. For each
+hypothesis and setting the best site is named. Because it is the best of many, and many are
+compared, its interval is widened: Bonferroni over all sites and settings that the hypothesis was
+measured at, with Student's tails for the number of sequences. The interval speaks of other
+sequences, not of other draws of the weights. Position is called
 
 - `readable`   where the widened interval's near end is a gain of a tenth or more;
 - `faint`      where the near end is a gain, but not surely a tenth;
@@ -45,16 +46,18 @@ _UNITS = {
     "share": "Share of held-out variance",
 }
 
-CONDITION = ["variant", "tokens", "begin_token"]
+SETTING = ["variant", "tokens", "begin_token"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one hypothesis comes to: a sentence, and the best place for each variant and condition.
+    """What one hypothesis comes to.
 
-    `rows` have the keys variant, tokens, begin_token, layer, site, metric, value, ci_low, ci_high
-    (widened), chance, gain, n,
-    control_value and verdict.
+    Attributes:
+        hypothesis: a key of `HYPOTHESES`.
+        sentence: what each variant's position is, in the first tokens that were read.
+        rows: the best site of each setting, with the keys variant, tokens, begin_token, layer,
+            site, metric, value, ci_low, ci_high (widened), chance, gain, n, control_value, verdict.
     """
 
     hypothesis: str
@@ -63,7 +66,17 @@ class Verdict:
 
 
 def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
-    """One verdict for each hypothesis whose probe read models as they are."""
+    """One verdict for each hypothesis whose probe read models as they are.
+
+    Args:
+        measurements: the tidy table.
+
+    Returns:
+        Verdicts in the order of `HYPOTHESES`.
+
+    Raises:
+        UserError: a measurement lacks its shuffled-position control.
+    """
     readings = intact_readings(measurements)
     found = []
     for hypothesis, (probe, metric, smaller) in HYPOTHESES.items():
@@ -72,51 +85,51 @@ def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
             continue
         n_compared = int((chosen["control"] == "").sum())
         rows = [
-            _best_place(group, smaller, n_compared)
-            for _, group in chosen.groupby(CONDITION, sort=False, observed=True)
+            _best_site(group, smaller, n_compared)
+            for _, group in chosen.groupby(SETTING, sort=False, observed=True)
         ]
         found.append(Verdict(hypothesis, _sentence(hypothesis, metric, rows), rows))
     return found
 
 
 def headline(found: list[Verdict]) -> str:
-    """What position can be read from, and where, under the first condition."""
-    rows = [(verdict.hypothesis, row) for verdict in found for row in _first_condition(verdict)]
+    """What position can be read from, and where, on the tokens that were read first."""
+    rows = [(verdict.hypothesis, row) for verdict in found for row in _first_tokens(verdict)]
     sentences = []
     for variant in dict.fromkeys(row["variant"] for _, row in rows):
         own = [(hypothesis, row) for hypothesis, row in rows if row["variant"] == variant]
         by_word: dict[str, list[str]] = {}
         for hypothesis, row in own:
-            by_word.setdefault(row["verdict"], []).append(f"{hypothesis} ({_place(row)})")
+            by_word.setdefault(row["verdict"], []).append(f"{hypothesis} ({_site(row)})")
         if by_word.keys() == {"unreadable"}:
             sentences.append(f"In the {variant} model position is unreadable from every signal.")
             continue
         said = "; ".join(f"{word} from {', '.join(names)}" for word, names in by_word.items())
         sentences.append(f"In the {variant} model position is {said}.")
-    return f"On {_condition_words(rows[0][1])}, best place of each signal. {' '.join(sentences)}"
+    return f"On {_tokens_words(rows[0][1])}, each signal at its best site. {' '.join(sentences)}"
 
 
-def _place(row: dict[str, Any]) -> str:
+def _site(row: dict[str, Any]) -> str:
     return f"layer {row['layer']} {row['site']}"
 
 
-def _best_place(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str, Any]:
+def _best_site(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str, Any]:
     rows = [{str(key): cell for key, cell in row.items()} for row in group.to_dict("records")]
     real = [row for row in rows if row["control"] == ""]
     pick = min if smaller else max
     best = pick(real, key=lambda row: row["value"])
-    place = (best["layer"], best["site"])
+    site = (best["layer"], best["site"])
     control = [
         row["value"]
         for row in rows
-        if row["control"] == SHUFFLED and (row["layer"], row["site"]) == place
+        if row["control"] == SHUFFLED and (row["layer"], row["site"]) == site
     ]
     if not control:
         raise UserError(
             f"the measurements of {best['probe']} lack their shuffled-position control: run the "
             "experiment again."
         )
-    kept = (*CONDITION, "layer", "site", "metric", "value", "chance", "n")
+    kept = (*SETTING, "layer", "site", "metric", "value", "chance", "n")
     low, high = widened(best["value"], best["ci_low"], best["ci_high"], n_compared, best["n"])
     row = {name: best[name] for name in kept} | {
         "ci_low": low,
@@ -148,25 +161,25 @@ def _word(row: dict[str, Any], smaller: bool) -> str:
     return "undecided" if far >= WORTH_NAMING else "unreadable"
 
 
-def _first_condition(verdict: Verdict) -> list[dict[str, Any]]:
+def _first_tokens(verdict: Verdict) -> list[dict[str, Any]]:
     first = (verdict.rows[0]["tokens"], verdict.rows[0]["begin_token"])
     return [row for row in verdict.rows if (row["tokens"], row["begin_token"]) == first]
 
 
-def _condition_words(row: dict[str, Any]) -> str:
+def _tokens_words(row: dict[str, Any]) -> str:
     kind = "uniform random tokens" if row["tokens"] == "random" else row["tokens"]
     return f"{kind} {'with' if row['begin_token'] else 'without'} a begin token"
 
 
 def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
-    """Each variant's verdict with its number, interval and place, under the first condition."""
-    first = _first_condition(Verdict(hypothesis, "", rows))
+    """Each variant's verdict with its number, interval and site, on the first tokens."""
+    first = _first_tokens(Verdict(hypothesis, "", rows))
     parts = [
         f"{row['verdict']} in {row['variant']} ({row['value']:.3g} "
-        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], {_place(row)})"
+        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], {_site(row)})"
         for row in first
     ]
     return (
-        f"Position from {hypothesis}, on {_condition_words(first[0])}: {'; '.join(parts)}. "
+        f"Position from {hypothesis}, on {_tokens_words(first[0])}: {'; '.join(parts)}. "
         f"{_UNITS[metric]}, chance {first[0]['chance']:.3g}."
     )

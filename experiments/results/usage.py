@@ -1,31 +1,33 @@
 """From what a model loses without a position code to a word, by rules stated here.
 
-What all four codes are worth is what the model loses without any of them. A code is
+The total effect is the loss increase without all four codes. A code's necessity is the share of it
+that its removal alone costs; its sufficiency is the share that it undoes when it alone is kept. A
+code is
 
-- `used`       where taking it away surely costs a tenth of that or more, and surely more than each
-               of two controls: the size-matched control, all codes left in place, and rests
-               rescaled as much at random;
-- `unused`     where it surely costs less than a tenth, alone surely gives back less than a tenth of
-               what is lost without all four, some other code is used, and at least half of what is
-               scored is predicted from rows that codes were taken away from;
-- `undecided`  otherwise: the intervals are too wide, the intervention hurts no more than a control
-               does, or others can stand in for this one, by itself or together.
+- `used`       where its necessity is surely a tenth or more, and its removal surely costs more than
+               each of two controls: the size-matched control, and random rescaling of the residuals
+               about the mean;
+- `unused`     where necessity and sufficiency are surely less than a tenth, another code is used,
+               and coverage is at least half: so much of what is scored is predicted from
+               activations that codes were taken away from;
+- `undecided`  otherwise: the intervals are too wide, the removal costs no more than a control does,
+               or others can stand in for this code, by itself or together.
 
-A code in the mean of rows, counting or positional vectors, is taken away by subtracting vectors:
-displaced rows have the same vectors subtracted along random directions. The others are changes of
-the rests: there other content is mixed in. Random rescaling blurs the variance code, so to be found
-a user of that a model has to lose more than by the blur. A network that no displacement of that
-size leaves alive is `undecided`, whatever it uses.
+A code in the mean activations, counting or positional vectors, is taken away by subtracting
+vectors: its size-matched control subtracts as large vectors in random directions. The other codes
+are in the residuals about the mean: their control mixes in another sequence's content. Random
+rescaling blurs the variance code, so a user of that has to lose more than by the blur. A network
+that no change of that size leaves working is `undecided`, whatever it uses.
 
 Surely means by the 95% interval over held-out sequences, widened (Bonferroni) for the number of
-codes and, at single places, of these too; there, what all codes are worth has also to be a tenth,
-surely, of what they are worth through the stream. Where the model does not surely lose anything
-without all four there is nothing to share out, and where it does not surely do better as it is than
-one that sees no context there is nothing that it uses: then every code is `undecided`.
+codes and, at single sites, of these too; there, the total effect has also to be a tenth, surely, of
+that through the stream. Where the total effect may be nothing there is nothing to share out, and
+where the intact loss is not surely below chance there is nothing that the model uses: then every
+code is `undecided`.
 
 The words speak of what the interventions change. Similarity is made by pooling earlier tokens, and
-to take it away undoes the pooling: a model that uses what was pooled, in whatever order, is called
-a user of similarity, too.
+its removal undoes the pooling: a model that uses what was pooled, in whatever order, counts as a
+user of similarity, too.
 """
 
 from dataclasses import dataclass, replace
@@ -43,15 +45,15 @@ from experiments.results.code_ablation import (
     without,
 )
 from experiments.results.measurements import LOSS
-from experiments.results.readability import CONDITION, widened
+from experiments.results.readability import SETTING, widened
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
 WORDS = ("used", "unused", "undecided")
 
 _WORTH_NAMING = 0.1
-# Of what is scored, the share predicted from rows without the code that its clearance needs.
-_REACHED = 0.5
+# The coverage without which no code is called unused.
+_LEAST_COVERAGE = 0.5
 
 # A number and the bounds of its interval.
 Interval = tuple[float, float, float]
@@ -59,19 +61,19 @@ Interval = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Use:
-    """Whether a code is used, through the whole stream or at one place.
+    """Whether a code is used, through the whole stream or at one site.
 
     Attributes:
         code: one of `probes.code_names.CODES`.
         layer, site: where it was taken away; layer -1 stands for the whole stream.
         word: "used", "unused" or "undecided".
-        increase: what the model loses more without it, in nats: value, low, high.
-        displaced: the same for size-matched control, with all codes left in place.
-        rescaled: the same for rests rescaled as much at random.
-        needed: the increase as a share of what all codes are worth; None where that may be nothing.
-        enough: the share of that which the code alone gives back.
-        shuffled: the share that it gives back with positions shuffled; None where that
-            was not tried, as at single places.
+        increase: the loss increase without it, in nats: value, low, high.
+        size_matched: the same of the size-matched control.
+        rescaled: the same of random rescaling.
+        necessity: the increase as a share of the total effect; None where that may be nothing.
+        sufficiency: the share of the total effect that the code undoes when it alone is kept.
+        shuffled: its sufficiency with positions permuted; None where that was not tried, as at
+            single sites.
     """
 
     code: str
@@ -88,15 +90,15 @@ class Use:
 
 @dataclass(frozen=True)
 class UseVerdict:
-    """What code ablation of one variant and condition comes to.
+    """What code ablation comes to in one setting.
 
     Attributes:
         variant, tokens, begin_token: which one.
-        intact: what the model loses as it is, in nats: value, low, high.
-        chance: what it would lose without any context.
-        worth: what it loses more without all four codes through the whole stream.
-        reached: the share of scored tokens that are predicted from rows where codes are taken away.
-        uses: of each code through the whole stream, and then place by place.
+        intact: the loss of the model as it is, in nats: value, low, high.
+        chance: the loss without any context, in nats.
+        total_effect: the loss increase without all four codes through the whole stream, in nats.
+        coverage: the share of scored tokens predicted from activations that lost their codes.
+        uses: of each code through the whole stream, and then site by site.
     """
 
     variant: str
@@ -118,22 +120,22 @@ class UseVerdict:
         """The words for the whole stream, with their numbers."""
         value, low, high = self.total_effect
         start = (
-            f"On {self.tokens} with{'' if self.begin_token else 'out'} a begin token the "
-            f"{self.variant} model without its four position codes loses {value:.3g} nats more "
-            f"[{low:.3g}, {high:.3g}], on top of {self.intact[0]:.3g} (chance {self.chance:.3g})"
+            f"On {self.tokens} with{'' if self.begin_token else 'out'} a begin token the loss of "
+            f"the {self.variant} model is {self.intact[0]:.3g} nats (chance {self.chance:.3g}); "
+            f"removing all four position codes adds {value:.3g} [{low:.3g}, {high:.3g}]"
         )
         if self.intact[2] >= self.chance:
-            return f"{start}: it does not surely do better than chance as it is."
+            return f"{start}. The intact loss is not surely below chance: no code is called used."
         if self.of_stream[0].necessity is None:
-            return f"{start}: that may be nothing, so no code has a share in it."
-        said = "; ".join(_words(word, self.of_stream) for word in WORDS)
+            return f"{start}. That may be nothing, so no code has a share in it."
+        said = ". ".join(_words(word, self.of_stream) for word in WORDS)
         misled = ""
         if self.intact[0] + value > self.chance:
-            misled = " Who is misled does worse than chance: shares are of all that is lost then."
-        return f"{start}: {said}.{misled}{self._at_single_places()}"
+            misled = " Without codes the loss is above chance: shares are of the whole increase."
+        return f"{start}. {said}.{misled}{self._at_single_sites()}"
 
-    def _at_single_places(self) -> str:
-        places = {
+    def _at_single_sites(self) -> str:
+        sites = {
             code: [
                 f"layer {use.layer} {use.site}"
                 for use in self.uses
@@ -141,20 +143,19 @@ class UseVerdict:
             ]
             for code in CODES
         }
-        named = [f"{code} ({', '.join(where)})" for code, where in places.items() if where]
+        named = [f"{code} ({', '.join(where)})" for code, where in sites.items() if where]
         if len(self.uses) == len(self.of_stream):
             return ""
-        return f" Taken away at one place only, used: {'; '.join(named) or 'none'}."
+        return f" Used at a single site: {'; '.join(named) or 'none'}."
 
 
 def _words(word: str, uses: tuple[Use, ...]) -> str:
     named = [
-        f"{use.code} ({_share(use.necessity)} of that without it, {use.sufficiency[0]:.0%} back "
-        "with it alone)"
+        f"{use.code} (necessity {_share(use.necessity)}, sufficiency {use.sufficiency[0]:.0%})"
         for use in uses
         if use.word == word and use.necessity is not None and use.sufficiency is not None
     ]
-    return f"{word}: {', '.join(named) or 'none'}"
+    return f"{word.capitalize()}: {', '.join(named) or 'none'}"
 
 
 def _share(interval: Interval) -> str:
@@ -163,15 +164,25 @@ def _share(interval: Interval) -> str:
 
 
 def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:
-    """One verdict for each variant and condition that a tournament was held on."""
+    """One verdict for each setting in which codes were taken away.
+
+    Args:
+        measurements: the tidy table.
+
+    Returns:
+        Verdicts in the order of the table.
+
+    Raises:
+        KeyError: a setting lacks one of the conditions that codes are judged by.
+    """
     losses = measurements[(measurements["probe"] == LOSS) & measurements["step"].isna()]
-    return [_verdict(group) for _, group in losses.groupby(CONDITION, sort=False, observed=True)]
+    return [_verdict(group) for _, group in losses.groupby(SETTING, sort=False, observed=True)]
 
 
 def _verdict(losses: pd.DataFrame) -> UseVerdict:
     stream = _at(losses, EVERYWHERE, STREAM)
     first = losses.iloc[0]
-    places = losses[["layer", "site"]].drop_duplicates().itertuples(index=False, name=None)
+    sites = losses[["layer", "site"]].drop_duplicates().itertuples(index=False, name=None)
     return UseVerdict(
         variant=str(first["variant"]),
         tokens=str(first["tokens"]),
@@ -179,21 +190,29 @@ def _verdict(losses: pd.DataFrame) -> UseVerdict:
         intact=_interval(stream, *INTACT_CONDITION, "nats", len(CODES)),
         chance=_chance(stream),
         total_effect=_interval(stream, NONE_KEPT, "", "increase", len(CODES)),
-        coverage=_reached(stream),
-        uses=tuple(use for layer, site in places for use in uses_at(losses, layer, site)),
+        coverage=_coverage(stream),
+        uses=tuple(use for layer, site in sites for use in uses_at(losses, layer, site)),
     )
 
 
 def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
-    """Whether each code is used at a place, or, for layer -1, through the whole stream.
+    """Whether each code is used at a site, or, for layer -1, through the whole stream.
 
-    `losses` are rows of the probe "loss" for one variant and condition, at all of its places.
+    Args:
+        losses: rows of the probe "loss" of one setting, at all of its sites.
+        layer, site: where codes were taken away.
+
+    Returns:
+        One for each code.
+
+    Raises:
+        KeyError: one of the conditions that codes are judged by is missing there.
     """
     single = losses.loc[losses["layer"] != EVERYWHERE, ["layer", "site"]].drop_duplicates()
     n_compared = len(CODES) * (1 if layer == EVERYWHERE else len(single))
     there = _at(losses, layer, site)
     uses = [_use(there, code, layer, site, n_compared) for code in CODES]
-    # What all are worth has to come from somewhere.
+    # The total effect has to come from somewhere.
     found = any(use.word == "used" for use in uses)
     matters = layer == EVERYWHERE or _matters(there, losses, n_compared)
     if found and matters and _beats_chance(there):
@@ -202,7 +221,7 @@ def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
 
 
 def _matters(there: pd.DataFrame, losses: pd.DataFrame, n_compared: int) -> bool:
-    """Whether codes at a place are surely worth a tenth of what they are through the stream."""
+    """Whether the total effect at a site is surely a tenth of that through the stream."""
     stream = _at(losses, EVERYWHERE, STREAM)
     if stream.empty:
         return True
@@ -210,7 +229,7 @@ def _matters(there: pd.DataFrame, losses: pd.DataFrame, n_compared: int) -> bool
     return _interval(there, NONE_KEPT, "", "increase", n_compared)[1] >= _WORTH_NAMING * whole
 
 
-def _reached(there: pd.DataFrame) -> float:
+def _coverage(there: pd.DataFrame) -> float:
     """1 where the run did not say."""
     key = (*INTACT_CONDITION, "coverage")
     return float(there.loc[[key]].iloc[0]["value"]) if key in there.index else 1.0
@@ -222,12 +241,12 @@ def _beats_chance(there: pd.DataFrame) -> bool:
 
 
 def _chance(there: pd.DataFrame) -> float:
-    """What the model would lose without any context."""
+    """The loss without any context."""
     return float(there.loc[[(*INTACT_CONDITION, "nats")]].iloc[0]["chance"])
 
 
 def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:
-    """The rows of a place, by condition, control and metric."""
+    """The rows of a site, by condition, control and metric."""
     there = losses[(losses["layer"] == layer) & (losses["site"] == site)]
     return there.set_index(["positions", "control", "metric"])
 
@@ -249,7 +268,7 @@ def _use(there: pd.DataFrame, code: str, layer: int, site: str, n_compared: int)
         code=code,
         layer=layer,
         site=site,
-        word=_word(necessity, sufficiency, above, _reached(there)),
+        word=_word(necessity, sufficiency, above, _coverage(there)),
         increase=interval(taken, "", "increase"),
         size_matched=interval(taken, SIZE_MATCHED, "increase"),
         rescaled=interval(taken, RANDOM_RESCALING, "increase"),
@@ -266,7 +285,7 @@ def _word(
         return "undecided"
     if necessity[1] >= _WORTH_NAMING and above_controls > 0:
         return "used"
-    if max(necessity[2], sufficiency[2]) < _WORTH_NAMING and coverage >= _REACHED:
+    if max(necessity[2], sufficiency[2]) < _WORTH_NAMING and coverage >= _LEAST_COVERAGE:
         return "unused"
     return "undecided"
 

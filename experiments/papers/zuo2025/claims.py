@@ -15,7 +15,7 @@ PAPER = Paper(
     claims=(
         Claim(
             "every-layer",
-            "After every layer of a random causal model nearby rows have the higher cosine.",
+            "After every layer of a random causal model nearby activations have the higher cosine.",
             "abstract",
             f"{VERIFIED}; the score's exact formula could not be checked",
             "adjacency A after the block where it is lowest",
@@ -42,8 +42,8 @@ PAPER = Paper(
         ),
         Claim(
             "cosine-law",
-            "There the cosine of rows i and j, i before j, is nearly sqrt(i/j), less softmax "
-            "noise.",
+            "There the cosine of activations i and j, i before j, is nearly sqrt(i/j), less "
+            "softmax noise.",
             "derived here; the paper argues for the same fall",
             OURS,
             "largest difference of the mean cosine from the law",
@@ -80,8 +80,8 @@ PAPER = Paper(
             "error of position read from nine quantiles of a row's cosines with the others, over "
             "that from nine quantiles of their variances beside its own, mean over blocks",
             high=1,
-            differs="Random models; our probes. Both read a row against all rows of its sequence, "
-            "later ones too. A first version gave the variance a single number, which was no fair "
+            differs="Random models; our probes. Both read an activation against all of its "
+            "sequence, later ones too. A first version gave the variance a single number, which was no fair "
             "match.",
         ),
         Claim(

@@ -38,7 +38,7 @@ function showHead(i) {
   title.replaceChildren(`${column.name[i]} `, swatch(label), label ?? "no label");
   $("#head-menu select").value = column.name[i];
   const facts = [["Confidence", asFigure(column.confidence[i])], ["p, shuffled", probability(column.p_shuffled[i])],
-    ["p, random-init twin", probability(column.p_random_init[i])], ["q, all heads and rules", probability(column.q_value[i])],
+    ["p, random-init", probability(column.p_random_init[i])], ["q, all heads and rules", probability(column.q_value[i])],
     ["Next best label", column.runner_up[i] || "–"]];
   if (ABLATED) facts.push([`Label under ${ABLATED}`, column.ablated_label[i] ?? "–"], ["Depends on", column.dependence[i] || "–"],
     ["Retention", asFigure(column.retention[i]) + interval(column.retention_low[i], column.retention_high[i])]);

@@ -3,7 +3,7 @@
 const { page, $, $$, element, plotText, visible, shortened, saveCsv, menus, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
   measurementsTable, setUpTheme } = common;
 const redraws = [];
-let condition = page.condition ? `${page.condition[0]}|${page.condition[1] ? "begin" : "nobegin"}` : "";
+let setting = page.setting ? `${page.setting[0]}|${page.setting[1] ? "begin" : "nobegin"}` : "";
 
 function unpack(text, scale) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -111,7 +111,7 @@ function setUpChart(figure) {
   const chart = page.charts[figure.dataset.chart];
   const host = $(".panels", figure), legend = $(".legend", figure), hidden = new Set();
   let log = false;
-  const prefix = () => chart.conditional ? [condition] : [];
+  const prefix = () => chart.switched ? [setting] : [];
   const exists = (choices) => {
     const start = [...prefix(), ...choices].join("|");
     return Object.keys(chart.views).some((key) => key === start || key.startsWith(start + "|"));
@@ -161,7 +161,7 @@ function setUpChart(figure) {
     if (!view) {
       $$(".plot", host).forEach((plot) => Plotly.purge(plot));
       legend.replaceChildren();
-      host.replaceChildren(element("p", "Not measured under this condition.", { class: "empty" }));
+      host.replaceChildren(element("p", "Not measured in this setting.", { class: "empty" }));
       return;
     }
     drawLegend(view);
@@ -278,9 +278,9 @@ function setUpAttention(figure) {
 
 const redraw = () => redraws.forEach((draw) => draw());
 
-function showCondition() {
-  const [tokens, begin] = condition.split("|");
-  for (const part of $$("[data-condition]")) part.hidden = part.dataset.condition !== condition;
+function showSetting() {
+  const [tokens, begin] = setting.split("|");
+  for (const part of $$("[data-setting]")) part.hidden = part.dataset.setting !== setting;
   for (const note of $$(".absent")) note.hidden = [...note.parentElement.children].some((part) => part !== note && !part.hidden);
   for (const when of $$(".when")) when.textContent = `, on ${tokens} tokens ${begin === "begin" ? "with" : "without"} a begin token`;
 }
@@ -312,7 +312,7 @@ function setUpHistory(section) {
   go();
 }
 
-function setUpConditions(form) {
+function setUpSettings(form) {
   const measured = new Set(Object.values(page.charts).flatMap((chart) => Object.keys(chart.views)).map((key) => key.split("|").slice(0, 2).join("|")));
   const chosen = (name) => $(`input[name="${name}"]:checked`, form).value;
   function offer() {
@@ -323,8 +323,8 @@ function setUpConditions(form) {
   }
   form.addEventListener("change", () => {
     offer();
-    condition = `${chosen("tokens")}|${chosen("begin")}`;
-    showCondition();
+    setting = `${chosen("tokens")}|${chosen("begin")}`;
+    showSetting();
     redraw();
   });
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -333,8 +333,8 @@ function setUpConditions(form) {
 
 document.documentElement.classList.add("ready");
 paint(document);
-showCondition();
-for (const form of $$(".conditions")) setUpConditions(form);
+showSetting();
+for (const form of $$(".settings")) setUpSettings(form);
 if ($("#history")) setUpHistory($("#history"));
 for (const figure of $$("[data-chart]")) setUpChart(figure);
 for (const figure of $$("[data-still]")) setUpStill(figure);

@@ -105,8 +105,8 @@ def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.Dat
     assert {use.code: use.word for use in verdict.of_stream} == {
         code: "used" if code == "counting" else "unused" for code in CODES
     }
-    assert "used: counting (100%" in verdict.sentence
-    assert verdict.sentence.endswith("at one place only, used: counting (layer 0 resid_post).")
+    assert "Used: counting (necessity 100%" in verdict.sentence
+    assert verdict.sentence.endswith("Used at a single site: counting (layer 0 resid_post).")
     assert {(use.layer, use.site) for use in verdict.uses} == {
         (EVERYWHERE, STREAM),
         (PLACE.layer, PLACE.site),
@@ -364,7 +364,7 @@ def test_a_model_that_does_no_better_than_chance_uses_nothing(chance: float, wor
     rows = rows_of_uses(dict.fromkeys(CODES, (MUCH, MUCH, MUCH)), chance)
     assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {word}
     (verdict,) = use_verdicts(rows)
-    assert ("does not surely do better than chance" in verdict.sentence) == (word == "undecided")
+    assert ("not surely below chance" in verdict.sentence) == (word == "undecided")
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ def test_a_run_without_a_history_says_nothing_of_it(small_report: ReportData) ->
 def test_the_rest_of_the_page_is_not_touched_by_a_history(causal_report: ReportData) -> None:
     both = with_history(causal_report)
     assert figures.sections(both) == figures.sections(causal_report)
-    # Heads are read on tokens of their own, which are no condition of the page.
-    assert figures.conditions_of(both) == figures.conditions_of(causal_report)
+    # Heads are read on tokens of their own, which are no setting of the page.
+    assert figures.settings_of(both) == figures.settings_of(causal_report)
     without = {
         word for group in use_groups(causal_report) for word in map(str, group["still"].values())
     }
@@ -121,7 +121,7 @@ def test_codes_are_drawn_as_they_were_planted(page: Page, history_report: Report
     assert set(found["loss"]["chance"]["y"]) == {3.3}
 
 
-def test_adjacency_is_that_of_its_best_place(page: Page) -> None:
+def test_adjacency_is_that_of_its_best_site(page: Page) -> None:
     found = panels(page, "history-codes")["adjacency A"]
     wanted = [0.5 + (0.5 + nth / 100) / 2 for nth in range(6)]
     assert found["value"]["y"] == pytest.approx(wanted)

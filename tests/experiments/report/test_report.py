@@ -76,9 +76,9 @@ def test_hostile_strings_are_text_everywhere(make_report: Any) -> None:
     assert page.data["example"]["tokens"][0] == HOSTILE
 
 
-def test_hostile_names_of_arms_and_controls_are_text_too(causal_report: ReportData) -> None:
+def test_hostile_names_of_conditions_and_controls_are_text_too(causal_report: ReportData) -> None:
     table = causal_report.measurements.copy()
-    # The literature's ways keep no name that the page itself knows.
+    # The literature's interventions keep no name that the page itself knows.
     leace = table["positions"].str.contains("LEACE")
     table.loc[leace, "positions"] = HOSTILE
     table.loc[leace & (table["control"] == "random subspace"), "control"] = IMAGE
@@ -306,7 +306,7 @@ def test_invalid_unicode_in_a_name_does_not_stop_the_page(make_report: Any) -> N
     text.encode("utf-8")
 
 
-def test_a_run_without_a_tournament_says_nothing_of_use(page_text: str, page: Page) -> None:
+def test_a_run_without_code_ablation_says_nothing_of_use(page_text: str, page: Page) -> None:
     assert 'id="use"' not in page_text
     assert "where" not in page.data["charts"]
     assert not re.search(r"<dt>Used, unused", page_text)
@@ -323,7 +323,7 @@ def test_what_the_model_uses_comes_before_what_can_be_read(
         assert re.search(rf"<dt>{term}", causal_text)
 
 
-def test_what_can_be_read_is_not_touched_by_the_tournament(causal_report: ReportData) -> None:
+def test_what_can_be_read_is_not_touched_by_code_ablation(causal_report: ReportData) -> None:
     table = causal_report.measurements
     intact = table[(table["positions"] == "intact") & (table["probe"] != "loss")]
     assert len(intact) < len(table)
@@ -333,7 +333,7 @@ def test_what_can_be_read_is_not_touched_by_the_tournament(causal_report: Report
     assert verdicts(table) == verdicts(intact)
 
 
-def test_all_rows_of_the_tournament_stand_in_the_table(
+def test_all_rows_of_code_ablation_stand_in_the_table(
     causal_page: Page, causal_report: ReportData
 ) -> None:
     table = causal_page.data["table"]
@@ -443,7 +443,9 @@ def test_the_chart_of_places_holds_the_uses_place_by_place(
                 assert controls[0]["y"] == [number(use.size_matched[0]) for use in placed]
 
 
-def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportData) -> None:
+def test_interventions_of_the_literature_stand_beside_controls(
+    causal_report: ReportData,
+) -> None:
     first, _ = use_groups(causal_report)
     table = causal_report.measurements.query(
         "metric == 'increase' and layer == -1 and tokens == 'text'"
@@ -460,7 +462,7 @@ def test_the_literatures_ways_stand_beside_their_controls(causal_report: ReportD
             assert found == tuple(wanted[["value", "ci_low", "ci_high"]])
 
 
-def test_the_page_opens_on_the_condition_of_the_tournament(causal_report: ReportData) -> None:
+def test_the_page_opens_on_the_setting_of_code_ablation(causal_report: ReportData) -> None:
     held = replace(causal_report, uses=causal_report.uses[1:])
-    assert figures.conditions_of(held)[0] == ("random", True)
-    assert Page(render(held)).data["condition"] == ["random", True]
+    assert figures.settings_of(held)[0] == ("random", True)
+    assert Page(render(held)).data["setting"] == ["random", True]

@@ -130,7 +130,7 @@ def test_the_condition_switches_every_chart_and_the_verdict(
     for name in names:
         assert browser.traces(name) != before[name], name
     shown = [body for body in browser.all("#verdicts tbody") if body.is_displayed()]
-    assert [body.get_attribute("data-condition") for body in shown] == ["random|begin"]
+    assert [body.get_attribute("data-setting") for body in shown] == ["random|begin"]
     assert "random tokens with a begin token" in browser.find("#verdicts caption").text
 
 
