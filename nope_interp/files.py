@@ -97,13 +97,34 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def write_json(path: Path, value: Any) -> Path:
-    """Write `value` as indented JSON, atomically; returns `path`, raises as `write_atomically`."""
+    """Write `value` as indented JSON, atomically.
+
+    Args:
+        path: the file to make.
+        value: anything that JSON can hold.
+
+    Returns:
+        `path`.
+
+    Raises:
+        UserError: as `write_atomically` does.
+    """
     text = json.dumps(value, indent=2, sort_keys=True) + "\n"
     return write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; raises UserError where the file is missing or is not JSON."""
+    """Read a JSON file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        UserError: where the file is missing or is not JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

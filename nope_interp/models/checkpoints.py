@@ -273,6 +273,12 @@ def bidirectional_twin(model: HookedTransformer) -> HookedTransformer:
 
     Without the mask and without an encoding a transformer is permutation-equivariant whatever its
     weights, so anything a probe still reads from this twin is not position.
+
+    Args:
+        model: any of ours.
+
+    Returns:
+        Another model, in evaluation mode and single precision, on the same device.
     """
     twin = HookedTransformer(
         TransformerConfig.from_dict({**model.config.to_dict(), "causal": False})

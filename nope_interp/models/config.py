@@ -122,6 +122,12 @@ class TransformerConfig:
     def from_dict(cls, fields: object) -> "TransformerConfig":
         """The config with these fields, for what was read from JSON.
 
+        Args:
+            fields: values by name.
+
+        Returns:
+            The config.
+
         Raises:
             UserError: for anything but a mapping, an unknown or missing field, or a wrong value.
         """

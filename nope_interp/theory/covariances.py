@@ -31,8 +31,8 @@ def stream_covariances(
 ) -> dict[str, Float[np.ndarray, "pos pos"]]:
     """Expected covariance between positions at the residual sites of every layer, per component.
 
-    Entry (i, j) is the mean over draws of the weights of x_i . x_j / d_model, both rows of the
-    same sequence: variances on the diagonal, cosines by division. Derived here, in the limit of
+    Entry (i, j) is the mean over draws of the weights of x_i . x_j / d_model, both activations of
+    the same sequence: variances on the diagonal, cosines by division. Derived here, in the limit of
     wide models in which infinitely wide attention is a Gaussian process (Hron et al. 2020, arXiv
     2006.10540), with one term of finite width. With C the covariance of what attention reads and A
     the matrix of even weights,
@@ -44,17 +44,22 @@ def stream_covariances(
         MLP output_ij = d_mlp s_o^2 E[phi(a) phi(b)], (a, b) Gaussian with covariance d s^2 C_ij.
 
     Sublayers have weights of their own, so their outputs are uncorrelated with the stream and
-    covariances add. Later layers read rows that are correlated, so the floor rises with depth.
+    covariances add. Later layers read activations that are correlated, so the floor rises with
+    depth.
 
     Args:
         config: of a model without positions, drawn "normal" or "uniform"; causal or not.
         tokens: of one sequence; equal tokens have equal embeddings.
 
-    Returns arrays by hook name: `hook_embed`, and of each block `hook_attn_out`, `hook_resid_mid`,
-    `hook_mlp_out` (these two not if attn_only) and `hook_resid_post`. Warns with `OutsideValidity`
-    where the width, a head's width or the kinds of repeated tokens are few, and where a layer's
-    logit variance is not small. Raises UserError for other configs, and for
-    tokens that are not one sequence.
+    Returns:
+        Arrays `[pos pos]` by hook name: `hook_embed`, and of each block `hook_attn_out`,
+        `hook_resid_mid`, `hook_mlp_out` (these two not if attn_only) and `hook_resid_post`.
+
+    Raises:
+        UserError: for other configs, and for tokens that are not one sequence.
+
+    Warns with `OutsideValidity` where the width, a head's width or the kinds of repeated tokens are
+    few, and where a layer's logit variance is not small.
     """
     check_weights(config)
     if np.ndim(tokens) != 1 or not len(tokens):
@@ -83,7 +88,14 @@ def stream_covariances(
 
 
 def cosines(covariance: Float[np.ndarray, "pos pos"]) -> Float[np.ndarray, "pos pos"]:
-    """The cosines between rows whose covariance this is."""
+    """The cosines between activations whose covariance this is.
+
+    Args:
+        covariance: `[pos pos]`.
+
+    Returns:
+        `[pos pos]`, from -1 to 1.
+    """
     size = np.sqrt(np.diag(covariance))
     return covariance / size / size[:, None]
 

@@ -98,6 +98,9 @@ class LayerLaw:
             config: of a causal pre-norm model without positions, drawn "normal" or "uniform".
             distinct_tokens: sequences hold no token twice.
 
+        Returns:
+            The law.
+
         Raises:
             UserError: where the config is of another kind.
         """
@@ -124,9 +127,9 @@ class LayerLaw:
     def norm_variance(self) -> float:
         """g = s^2 / (s^2 + eps): variance of a component at `ln1.hook_normalized`.
 
-        A row of d components N(0, s^2) has mean square s^2 up to 1 / sqrt(d), and the norm divides
-        by the square root of that and epsilon. Chi et al. 2023 have 1; epsilon is added here, and
-        matters from s = 0.02 (2.4%) downwards.
+        An activation of d components N(0, s^2) has mean square s^2 up to 1 / sqrt(d), and the norm
+        divides by the square root of that and epsilon. Chi et al. 2023 have 1; epsilon is added
+        here, and matters from s = 0.02 (2.4%) downwards.
         """
         return self.scale**2 / (self.scale**2 + self.norm_eps)
 
@@ -168,10 +171,16 @@ class LayerLaw:
         return math.exp(-v - v**2 / (self.d_model // self.n_heads))
 
     def collision(self, m: Seen) -> Values:
-        """K(m) = 1/m + (1 - 1/m) p, p = 1 / d_vocab: two of m tokens are one place or one token.
+        """K(m) = 1/m + (1 - 1/m) p, p = 1 / d_vocab: two of m tokens are one position or one token.
 
         Without repeated tokens 1/m; with them the average over m tokens stops falling at p.
         Derived here.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         m = _seen(m)
         return 1 / m + (1 - 1 / m) * (0 if self.d_vocab is None else 1 / self.d_vocab)
@@ -184,6 +193,12 @@ class LayerLaw:
         large m, 1 for m = 1. The keys that a query favours also resemble one another, since they
         all lean towards W_k^T q: by Stein's lemma this adds (1 - K)^2 v / d, a floor that no m
         goes below. Derived here; Chi et al. 2023 have 1/m.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         collision = self.collision(m)
         even = collision / (collision + (1 - collision) * self._inverse_softmax_noise)
@@ -196,6 +211,12 @@ class LayerLaw:
         E[w_n^2] / E[(sum w)^2] as in `share`, less 1/m^2: with e = 1 - 1/r,
         e (1 - K) / (m^2 (1 - e (1 - K))).
         Zero for m = 1. Derived here; Chi et al. 2023 set the weight to 1/m, which is its mean.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         excess = (1 - self._inverse_softmax_noise) * (1 - self.collision(m))
         return excess / (1 - excess) / _seen(m) ** 2
@@ -205,6 +226,12 @@ class LayerLaw:
 
         Values have variance d s^2 g, and their weights come from independent matrices. After Chi
         et al. 2023, who have d s^2 / m.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         return self.projection_variance * self.share(m)
 
@@ -213,6 +240,12 @@ class LayerLaw:
 
         A sum of d products of a weight of W_o and a component of z. After Chi et al. 2023, who
         have d^2 s^4 / m.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         return self._full_output_variance * self.share(m)
 
@@ -220,6 +253,12 @@ class LayerLaw:
         """s^2 + the variance of the attention output: the two are uncorrelated, as W_o has mean 0.
 
         Chi et al. 2023: s^2 + d^2 s^4 / m.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         return self.scale**2 + self.output_variance(m)
 
@@ -229,6 +268,12 @@ class LayerLaw:
         `attn.hook_attn_scores` and `attn.hook_pattern` are of visible keys. A model with
         attention alone has `hook_resid_post` where this has `hook_resid_mid`. The mean of every
         step but the pattern is exactly zero, since its sign is that of a weight matrix.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            Mean and variance by hook name, each as `m`.
 
         Raises:
             UserError: for an m below 1.
@@ -251,14 +296,22 @@ class LayerLaw:
         }
 
     def cosine(self, i: Seen, j: Seen, step: str = "blocks.0.hook_attn_out") -> Values:
-        """Cosine of the rows that see i and j tokens, at one of `COSINE_STEPS`; arrays broadcast.
+        """Cosine of the activations that see i and j tokens, at a step; arrays broadcast.
 
         Weights of different queries are independent, so for i < j the inner product of the two
-        averages is the chance K(j) that a place of each is the same token: no softmax noise, no
+        averages is the chance K(j) that a position of each is the same token: no softmax noise, no
         floor. Over the norms, cos = K(j) / sqrt(share(i) share(j)), which is exp(-v) sqrt(i/j)
         where tokens are distinct and i is large (derived here; Zuo et al. 2025 argue for the same
         fall from uniform weights). In the residual stream s^2 p is added to the inner product,
         p = 1 / d_vocab, and s^2 to the norms.
+
+        Args:
+            i: tokens that the one sees, from 1.
+            j: tokens that the other sees, from 1.
+            step: one of `COSINE_STEPS`.
+
+        Returns:
+            Cosines, as `i` and `j` broadcast.
 
         Raises:
             UserError: for another step, and for positions below 1.

@@ -36,12 +36,27 @@ Loss = Callable[[HookedTransformer, Tensor, Tensor], Tensor]
 
 def watched_steps(steps: int) -> list[int]:
     """The optimiser steps after which a training of `steps` is watched: 0, 1, 2, 4, 8, ... and the
-    last."""
+    last.
+
+    Args:
+        steps: of the training, at least 1.
+
+    Returns:
+        Step numbers, growing.
+    """
     return [0, *(2**power for power in range((steps - 1).bit_length())), steps]
 
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
-    """Linear warm-up; then a cosine from the peak to a tenth of it, or a line from it to zero."""
+    """Linear warm-up; then a cosine from the peak to a tenth of it, or a line from it to zero.
+
+    Args:
+        step: of the optimiser, from 0.
+        config: has the peak, the schedule and the warm-up.
+
+    Returns:
+        The rate of this step.
+    """
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     progress = (step - config.warmup) / max(1, config.steps - config.warmup)
@@ -58,6 +73,14 @@ def masked_loss(
     """Mean cross-entropy, in nats per token, of the tokens marked as predicted.
 
     Only for these are logits computed. The first token of a sequence cannot be predicted.
+
+    Args:
+        model: any of ours.
+        tokens: `[batch pos]`.
+        predicted: `[batch pos]`, which of them the loss is of.
+
+    Returns:
+        One number, with a gradient.
     """
     logits = logits_at(model, tokens[:, :-1], predicted[:, 1:])
     return F.cross_entropy(logits.float(), tokens[:, 1:][predicted[:, 1:]].long())
@@ -182,7 +205,14 @@ def check_trainable(
     task: Task,
     masking: AnswerMasking | None = None,
 ) -> None:
-    """Raise UserError where the sizes of config, training and task do not fit."""
+    """Raise UserError where the sizes of config, training and task do not fit.
+
+    Args:
+        config: the model to train.
+        training: how.
+        task: on what.
+        masking: hides the answers; None where each token is predicted.
+    """
     if training.seq_len > config.n_ctx:
         raise UserError(
             f"training sequences of {training.seq_len} tokens are longer than the context of "

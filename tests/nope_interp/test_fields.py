@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_named_with_its_remedy(field: str, value: Any, reme
 
 
 def test_names_are_corrected() -> None:
-    with pytest.raises(UserError, match="unknown the test's choice 'on': did you mean 'one'?"):
+    with pytest.raises(UserError, match=r"unknown the test's choice 'on': did you mean 'one'\?"):
         Everything(choice="on")
 
 

@@ -167,7 +167,7 @@ def test_what_lies_below_a_folder_is_never_looked_at(
     real = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: opened.append(Path(path)) or real(path))
     (tmp_path / "deep" / "deeper").mkdir(parents=True)
-    with pytest.raises(UserError, match="has no config.json"):
+    with pytest.raises(UserError, match=r"has no config\.json"):
         fingerprint(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     fingerprint(tmp_path)
