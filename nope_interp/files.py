@@ -58,10 +58,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        temporary.touch()
-        mode = temporary.stat().st_mode
         write(temporary)
-        temporary.chmod(mode)  # safetensors makes files that only their owner can read
+        honour_umask(temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise UserError(
@@ -71,6 +69,21 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def honour_umask(path: Path) -> None:
+    """Let a file be read and written by whom the umask says, as any new file is.
+
+    Args:
+        path: a file that a library has made, safetensors for one, which lets its owner alone read
+            it.
+    """
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        new.touch()
+        path.chmod(new.stat().st_mode)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def model_files(folder: Path) -> list[Path]:

@@ -23,11 +23,7 @@ Initialization = Literal[
 ]
 
 POSITIONS: tuple[str, ...] = get_args(Positions)
-NORMALIZATIONS: tuple[str, ...] = get_args(Normalization)
-NORM_PLACEMENTS: tuple[str, ...] = get_args(NormPlacement)
-ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 GATED_ACTIVATIONS = ("swiglu", "geglu")
-INITIALIZATIONS: tuple[str, ...] = get_args(Initialization)
 
 # No model that fits in memory needs a larger size, and torch overflows on much larger ones.
 Size = Annotated[int, Range(least=1, most=2**24)]

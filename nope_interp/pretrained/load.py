@@ -22,7 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.files import make_folder, model_files, write_json
+from nope_interp.files import honour_umask, make_folder, model_files, write_json
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
 from nope_interp.tasks.sources import TextSource, UniformSource
@@ -312,6 +312,8 @@ def converted_gguf(path: Path) -> Path:
         del model.config.quantization_config
         model.save_pretrained(folder)
         AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
+        for made in list(folder.iterdir()):
+            honour_umask(made)
     # Written last: a conversion that was killed half-way is made again.
     write_json(folder / "complete.json", {"sha256": digest.hexdigest(), "from": path.name})
     return folder

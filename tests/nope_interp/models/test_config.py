@@ -4,7 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from nope_interp.errors import UserError
 from nope_interp.fields import LARGEST_SEED
 from nope_interp.models.config import (
-    ACTIVATIONS,
-    INITIALIZATIONS,
-    NORM_PLACEMENTS,
-    NORMALIZATIONS,
     POSITIONS,
+    Activation,
+    Initialization,
+    Normalization,
+    NormPlacement,
     TransformerConfig,
 )
 
@@ -38,14 +38,14 @@ valid_fields = st.fixed_dictionaries(
         "positions": st.sampled_from(POSITIONS),
         "rotary_kept": st.floats(0, 1),
         "causal": st.booleans(),
-        "normalization": st.sampled_from(NORMALIZATIONS),
-        "norm_placement": st.sampled_from(NORM_PLACEMENTS),
+        "normalization": st.sampled_from(get_args(Normalization)),
+        "norm_placement": st.sampled_from(get_args(NormPlacement)),
         "residual": st.booleans(),
         "attn_only": st.booleans(),
-        "activation": st.sampled_from(ACTIVATIONS),
+        "activation": st.sampled_from(get_args(Activation)),
         "attn_scale": st.none() | st.floats(1e-3, 1e3),
         "dropout": st.floats(0, 0.99),
-        "init": st.sampled_from(INITIALIZATIONS),
+        "init": st.sampled_from(get_args(Initialization)),
         "init_scale": st.none() | st.floats(1e-4, 10),
         "seed": st.integers(0, LARGEST_SEED),
     },
