@@ -1,4 +1,12 @@
-"""Frozen dataclasses from the dictionaries that people write: unknown keys and wrong types fail."""
+"""Frozen dataclasses that check themselves: a field's annotation says what may stand in it.
+
+    seed: Seed = 0
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.0
+    positions: Literal["none", "rotary"] = "none"
+
+`check_fields`, called in `__post_init__`, refuses everything else with one sentence. Imports
+nothing heavy.
+"""
 
 import dataclasses
 import inspect
@@ -6,38 +14,99 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar, Union
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, TypeVar, Union
 
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import UserError, shown, unknown_name
 
 Config = TypeVar("Config")
 
-
 # Seeds are multiplied by a step's number; torch's generators take 64 bits.
 LARGEST_SEED = 2**40
+# What 64 bits hold: every number that passes can be printed, and torch can take it.
+_LARGEST_WHOLE = 2**63 - 1
 
 
-def check_seed(seed: int, what: str) -> None:
-    """Raise UserError where a seed is out of range; `what` names its config."""
-    if not 0 <= seed <= LARGEST_SEED:
-        raise UserError(f"{what} seed is {seed}: give a whole number from 0 to {LARGEST_SEED}.")
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Which numbers a field takes; ends that are None are open.
+
+    Attributes:
+        least: the smallest number.
+        most: the largest one.
+        above: every number is larger than this one.
+        below: every number is smaller than this one.
+
+    Example:
+        >>> str(Range(least=0, below=1)), str(Range(above=0)), 0 in Range(above=0)
+        ('from 0 to just below 1', 'above 0', False)
+    """
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def __contains__(self, number: float) -> bool:
+        return (
+            (self.least is None or number >= self.least)
+            and (self.most is None or number <= self.most)
+            and (self.above is None or number > self.above)
+            and (self.below is None or number < self.below)
+        )
+
+    def __str__(self) -> str:
+        low = f"above {self.above}" if self.least is None else f"from {self.least}"
+        if self.below is not None:
+            return f"{low} to just below {self.below}"
+        if self.most is None:
+            return low if self.least is None else f"{low} up"
+        return f"{low} {'and up ' if self.least is None else ''}to {self.most}"
 
 
-def check_types(config: Any, what: str) -> None:
-    """Raise UserError where a field's value is not of the field's type; `what` names the config.
+Seed = Annotated[int, Range(least=0, most=LARGEST_SEED)]
+Count = Annotated[int, Range(least=1)]
+Positive = Annotated[float, Range(above=0)]
 
-    Whole numbers pass for floats; booleans do not pass for numbers; floats must be finite.
+
+def check_fields(config: Any, what: str = "") -> None:
+    """Raise UserError where a field's value is not what the field's annotation says.
+
+    Whole numbers pass for floats and lists for tuples, and NumPy's numbers for Python's: they are
+    converted in place. Booleans do not pass for numbers, and floats must be finite.
+
+    Args:
+        config: a dataclass instance, frozen or not.
+        what: whose field it is, set before the field's name in the sentence.
     """
     hints = _hints(type(config))
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if not _fits(value, hints[field.name]):
-            expected = str(getattr(hints[field.name], "__name__", hints[field.name]))
-            raise UserError(f"{what} {field.name} is {value!r}: expected {expected}.")
+        name, value = f"{what} {field.name}".strip(), getattr(config, field.name)
+        try:
+            object.__setattr__(config, field.name, _fitted(value, hints[field.name]))
+        except _DoesNotFit:
+            choices = _choices(hints[field.name])
+            if isinstance(value, str) and choices:
+                raise unknown_name(name, value, choices) from None
+            remedy = f"choose from {', '.join(choices)}" if choices else None
+            remedy = remedy or f"give {_words(hints[field.name])}"
+            raise UserError(f"{name} is {shown(value)}: {remedy}.") from None
 
 
 def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
-    """`cls(**values)`, refusing what is no mapping, unknown keys and missing ones."""
+    """`cls(**values)`, for what was read from a file.
+
+    Args:
+        cls: a dataclass.
+        values: of its fields, by name.
+        what: how sentences call the whole.
+
+    Returns:
+        The instance.
+
+    Raises:
+        UserError: where `values` is no mapping, for unknown names and for missing ones.
+    """
     if not isinstance(values, Mapping):
         raise UserError(f"{what} is {type(values).__name__}: expected named values.")
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
@@ -61,21 +130,86 @@ def _required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    origin = typing.get_origin(hint)
+class _DoesNotFit(Exception):
+    pass
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """`value` as the hint has it; raises `_DoesNotFit` where it cannot be had."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        plain, numbers = inner
+        fitted = _fitted(value, plain)
+        return fitted if fitted is None or fitted in numbers else _refuse()
     if origin in (Union, types.UnionType):
-        return any(_fits(value, option) for option in typing.get_args(hint))
+        return None if value is None else _fitted(value, _inside(hint))
+    if origin is Literal:
+        return value if isinstance(value, str) and value in inner else _refuse()
     if origin is tuple:
-        return isinstance(value, tuple) and all(
-            _fits(item, typing.get_args(hint)[0]) for item in value
-        )
-    if hint is float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        try:
-            return math.isfinite(value)
-        except OverflowError:  # an integer that no float can hold
-            return False
+        if not isinstance(value, list | tuple):
+            _refuse()
+        if inner[-1] is not Ellipsis and len(value) != len(inner):
+            _refuse()
+        return tuple(_fitted(item, inner[0]) for item in value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
+        return _whole(value)
+    if hint is float:
+        return _finite(value)
+    return value if isinstance(value, hint) else _refuse()
+
+
+def _refuse() -> Any:
+    raise _DoesNotFit
+
+
+def _inside(hint: Any) -> Any:
+    """What a field that may be None is otherwise."""
+    (inside,) = (option for option in typing.get_args(hint) if option is not types.NoneType)
+    return inside
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise _DoesNotFit
+    if abs(int(value)) > _LARGEST_WHOLE:
+        raise _DoesNotFit
+    return int(value)
+
+
+def _finite(value: Any) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise _DoesNotFit
+    try:
+        number = float(value)
+    except OverflowError as error:  # an integer that no float can hold
+        raise _DoesNotFit from error
+    if not math.isfinite(number):
+        raise _DoesNotFit
+    return number
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """All names that a field takes, where it takes names from a list."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        hint = _inside(hint)
+    return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+
+
+_ONE = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
+_MANY = {int: "whole numbers", float: "numbers", str: "texts"}
+
+
+def _words(hint: Any, many: bool = False) -> str:
+    """What fits a hint, for a sentence."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        plain, numbers = inner
+        return f"{_words(plain, many)} {numbers}"
+    if origin in (Union, types.UnionType):
+        return _words(_inside(hint), many)
+    if origin is tuple:
+        how_many = "a list of" if inner[-1] is Ellipsis else str(len(inner))
+        return f"{how_many} {_words(inner[0], many=True)}"
+    if origin is Literal:
+        return f"names from {', '.join(inner)}"
+    return (_MANY if many else _ONE).get(hint, f"a {hint.__name__}")

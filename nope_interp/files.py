@@ -9,11 +9,21 @@ from typing import Any
 
 from nope_interp.errors import UserError
 
+# Config, tokenizer, weights and chat template, as transformers names them.
+_OF_MODELS = (".json", ".safetensors", ".bin", ".model", ".txt", ".tiktoken", ".jinja")
+
 
 def make_folder(folder: Path) -> Path:
     """Create `folder` with its parents and prove that it can be written to.
 
-    Raises UserError where it cannot, before any work is done for it.
+    Args:
+        folder: may be there already.
+
+    Returns:
+        `folder`.
+
+    Raises:
+        UserError: where it cannot be made or written to, before any work is done for it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +40,18 @@ def make_folder(folder: Path) -> Path:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     """Call `write` on a temporary name in `path`'s folder, then rename the result to `path`.
 
-    A killed process leaves the old file, or none; never half of the new one.
+    A killed process leaves the old file, or none; never half of the new one. Whatever `write` does,
+    the file may be read and written by whom the umask says.
+
+    Args:
+        path: the file to make; its folder is made where it is not there.
+        write: given a path, writes the file there.
+
+    Returns:
+        `path`.
+
+    Raises:
+        UserError: where the folder cannot be written to, or the disk is full.
     """
     if not path.name:
         raise UserError(f"{str(path)!r} is no file name: give one.")
@@ -38,6 +59,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(temporary)
+        honour_umask(temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise UserError(
@@ -49,14 +71,73 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     return path
 
 
+def honour_umask(path: Path) -> None:
+    """Let a file be read and written by whom the umask says, as any new file is.
+
+    Args:
+        path: a file that a library has made, safetensors for one, which lets its owner alone read
+            it.
+    """
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        new.touch()
+        path.chmod(new.stat().st_mode)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files of a Hugging Face folder that a model is made of.
+
+    Only what stands in the folder itself is looked at, whatever else lies below it.
+
+    Args:
+        folder: with config, weights and tokenizer.
+
+    Returns:
+        Their paths, sorted.
+
+    Raises:
+        UserError: where there is no `config.json`, so that it holds no model.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"the folder {str(folder)!r} has no config.json: give a Hugging Face folder."
+        )
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_file()]
+    return [folder / name for name in sorted(names) if name.endswith(_OF_MODELS)]
+
+
 def write_json(path: Path, value: Any) -> Path:
-    """Write `value` as indented JSON, atomically."""
+    """Write `value` as indented JSON, atomically.
+
+    Args:
+        path: the file to make.
+        value: anything that JSON can hold.
+
+    Returns:
+        `path`.
+
+    Raises:
+        UserError: as `write_atomically` does.
+    """
     text = json.dumps(value, indent=2, sort_keys=True) + "\n"
     return write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; raises UserError where the file is missing or is not JSON."""
+    """Read a JSON file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        UserError: where the file is missing or is not JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

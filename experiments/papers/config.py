@@ -9,7 +9,7 @@ from typing import Any, ClassVar, no_type_check
 from experiments.papers.registry import paper
 from experiments.results.claims import SIZES, Paper
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.fields import check_seed, check_types, from_mapping
+from nope_interp.fields import Seed, check_fields, from_mapping
 
 _LARGEST = 64.0
 
@@ -43,13 +43,12 @@ class ReproduceConfig:
     depth: float = 1.0
     training: float = 1.0
     preset: str | None = None
-    seed: int = 0
+    seed: Seed = 0
     model: str | None = None
     text: str | None = None
 
     def __post_init__(self) -> None:
-        check_types(self, "reproduce")
-        check_seed(self.seed, "reproduce")
+        check_fields(self, "reproduce")
         if self.n_seeds is not None and not 2 <= self.n_seeds <= 10_000:
             raise UserError(f"n_seeds is {self.n_seeds}: give 2 to 10000, for an interval.")
         if self.preset is not None and self.preset not in self.paper.presets:

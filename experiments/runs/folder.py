@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from experiments.runs.config import RunConfig
 from nope_interp.errors import UserError
-from nope_interp.files import make_folder, read_json, write_json
+from nope_interp.files import make_folder, model_files, read_json, write_json
 
 _LOCK = ".lock"
 _LOG = logging.getLogger(__name__)
@@ -38,10 +39,10 @@ class RunFolder:
     def of(cls, parent: Path, config: RunConfig) -> "RunFolder":
         """Where under `parent` a config's run is kept, whether it was begun or not.
 
-        A local model or text that has changed on disk is another run.
+        A local model or text whose content has changed is another run; the same content is the
+        same one, wherever it lies. Raises UserError for a folder that holds no model.
         """
-        changing = {"fingerprints": fingerprints(config.model, config.text)}
-        return cls(parent / f"{config.run_name()}-{short_hash(config.to_dict() | changing)}")
+        return cls(parent / f"{config.run_name()}-{short_hash(identity(config))}")
 
     def begin(self, config: RunConfig) -> "RunFolder":
         """Make the folder, or go on in the one begun before.
@@ -167,16 +168,54 @@ def environment() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": platform.platform(), **versions}
 
 
-def fingerprints(*names: str | None) -> dict[str, str]:
-    """A fingerprint for each of the names that is a local file or folder, by its name."""
-    return {name: fingerprint(Path(name)) for name in names if name and Path(name).exists()}
+def identity(config: RunConfig) -> dict[str, Any]:
+    """What a run is told by: its config, with what lies on disk told by its content.
+
+    Raises UserError for a model that is a folder without a model in it.
+    """
+    # Run folders are named for these values: those of hub models and of our own tasks keep theirs.
+    values = config.to_dict() | {"fingerprints": {}}
+    for name, path in (("model", config.model), ("text", config.text)):
+        local = None if path is None else Path(path).expanduser()
+        # What else stands for a text is refused where it is read.
+        if local is not None and (local.is_file() or (name == "model" and local.is_dir())):
+            values[name] = fingerprint(local)
+    return values
 
 
 def fingerprint(path: Path) -> str:
-    """Changes when a local model's or text's files do: a hash of their names, sizes and times."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    stats = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
-    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()[:16]
+    """What a model or a text on disk is told by: a digest of its content, wherever it lies.
+
+    Args:
+        path: a file, or the folder of a Hugging Face model, of which only the model's own files
+            count.
+
+    Returns:
+        16 hexadecimal digits. Nothing is kept on disk: hashing is faster than loading, and a
+        process hashes a file once, until its size or time changes.
+
+    Raises:
+        UserError: for a folder without a model in it, and for files that cannot be read.
+    """
+    files = model_files(path) if path.is_dir() else [path]
+    try:
+        digests = [[file.name if path.is_dir() else "", _digest_of(file)] for file in files]
+    except OSError as error:
+        raise UserError(
+            f"cannot read {str(path)!r} ({error.strerror or error}): check its files."
+        ) from error
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]
+
+
+def _digest_of(file: Path) -> str:
+    stat = file.stat()
+    return _digest(file.absolute(), stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _digest(file: Path, size: int, modified_ns: int) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def refuse_newer(made: Path) -> None:

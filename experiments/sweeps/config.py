@@ -10,7 +10,6 @@ given, as it does on the command line. Imports nothing heavy.
 """
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ import yaml
 
 from experiments.sweeps.registry import AnyConfig, Experiment, experiment
 from experiments.variants.config import ExperimentConfig
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import UserError, shown, unknown_name
 
 MOST_CELLS = 100_000
 
@@ -101,7 +100,7 @@ class SweepConfig:
             raise UserError("the sweep names no experiment: add one, such as experiment: compare.")
         if ("grid" in values) == ("list" in values):
             raise UserError("the sweep has to have either a grid or a list: give one of them.")
-        kind = experiment(str(values["experiment"]))
+        kind = experiment(_word(values["experiment"]))
         base = _flat("the base", {} if values.get("base") is None else values["base"])
         drawn = _grid(values["grid"]) if "grid" in values else _listed(values["list"])
         cells = tuple(_cell(kind, base, number, own) for number, own in enumerate(drawn, start=1))
@@ -115,7 +114,7 @@ def label(number: int, values: Mapping[str, Any]) -> str:
 
 
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if isinstance(value, str) else shown(value)
 
 
 def _cell(
@@ -156,7 +155,7 @@ def _flat(what: str, values: Any) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if not isinstance(key, str):
-            raise UserError(f"{what} has the key {key!r}: expected the name of a value.")
+            raise UserError(f"{what} has the key {shown(key)}: expected the name of a value.")
         inner = _flat(f"{what}'s {key}", value) if isinstance(value, dict) else None
         found = {key: value} if inner is None else {f"{key}.{k}": v for k, v in inner.items()}
         for dotted in found:
@@ -171,7 +170,9 @@ def _grid(grid: Any) -> Iterator[dict[str, Any]]:
         raise UserError("the grid has to be keys with lists, such as grid: {seed: [0, 1]}.")
     for key, choices in grid.items():
         if not isinstance(choices, list) or not choices:
-            raise UserError(f"the grid's {key} is {choices!r}: give a list of at least one value.")
+            raise UserError(
+                f"the grid's {key} is {shown(choices)}: give a list of at least one value."
+            )
     _check_number(math.prod(len(choices) for choices in grid.values()))
     for point in itertools.product(*grid.values()):
         yield _flat("the grid", dict(zip(grid, point, strict=True)))

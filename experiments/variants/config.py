@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, no_type_check
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.fields import check_seed, check_types, from_mapping
+from nope_interp.fields import Seed, check_fields, from_mapping
 from nope_interp.models.config import TransformerConfig
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.training.config import TrainingConfig
@@ -66,15 +66,10 @@ class ExperimentConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     seq_len: int = 128
     batch_size: int = 32
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        # JSON and TOML know lists only.
-        for f in dataclasses.fields(self):
-            if isinstance(getattr(self, f.name), list):
-                object.__setattr__(self, f.name, tuple(getattr(self, f.name)))
-        check_types(self, self.experiment)
-        check_seed(self.seed, self.experiment)
+        check_fields(self, self.experiment)
         if self.task not in TASK_NAMES:
             raise unknown_name("task", self.task, TASK_NAMES)
         if self.dtype not in _DTYPES:

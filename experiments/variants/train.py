@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from experiments.runs.folder import RunFolder, fingerprints, short_hash
+from experiments.runs.folder import RunFolder, identity, short_hash
 from experiments.variants.config import ExperimentConfig
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
-from nope_interp.models.checkpoints import load_model, load_tensors, save_model
+from nope_interp.models.checkpoints import load_model, save_model
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.registry import Task, make_task
+from nope_interp.training.state import saved_step
 from nope_interp.training.train import check_trainable, watched_steps
 from nope_interp.training.train import train as train_model
 
@@ -37,12 +38,11 @@ def train(
 
 def training_folder(parent: Path, config: ExperimentConfig) -> RunFolder:
     """Where under `parent` the model that a config trains is kept; nothing else names it."""
-    known = ("task", "text", "lengths", "scratchpad", "transformer", "training")
-    every = config.to_dict()
-    identity = {name: every[name] for name in known if name in every}
-    identity["fingerprints"] = fingerprints(config.text)
+    known = ("task", "text", "lengths", "scratchpad", "transformer", "training", "fingerprints")
+    every = identity(config)
+    told = {name: every[name] for name in known if name in every}
     name = f"train-{config.transformer.positions}-{config.task}"
-    return RunFolder(parent / f"{name}-{short_hash(identity)}")
+    return RunFolder(parent / f"{name}-{short_hash(told)}")
 
 
 def trained_model(
@@ -84,8 +84,9 @@ def _drop_unwatched(run: RunFolder, steps: Sequence[int]) -> None:
     """Remove the state of a training that was begun without keeping its history: to go on from it
     would leave gaps."""
     if run.training_state.is_file():
-        _, header = load_tensors(run.training_state)
-        if _missing(run, [step for step in steps if step <= header["step"]]):
+        done = saved_step(run.training_state)
+        # The step it stands at is kept again.
+        if _missing(run, [step for step in steps if step < done]):
             run.training_state.unlink()
 
 

@@ -29,6 +29,12 @@ def rotary_frequencies(config: TransformerConfig) -> Float[np.ndarray, " frequen
 
     In radians per position; those that p-RoPE (`rotary_kept`) lets stand still are left out.
 
+    Args:
+        config: with rotary positions.
+
+    Returns:
+        `[frequency]`.
+
     Raises:
         UserError: where positions are not rotary, or no frequency turns.
     """
@@ -46,12 +52,21 @@ def rotary_frequencies(config: TransformerConfig) -> Float[np.ndarray, " frequen
 def target_weight(
     strength: float, length: int, offset: int, frequencies: Float[np.ndarray, " frequency"]
 ) -> float:
-    """The weight that the last of `length` queries gives to the key `offset` places back.
+    """The weight that the last of `length` queries gives to the key `offset` positions back.
 
     Every block's query and key are parallel when `offset` apart, and `strength` is their product
     after the attention scale. A key at distance t then falls short of the target's logit by
     strength * sum_k (1 - cos(g_k (t - offset))), and the weight is 1 / sum_t exp(-shortfall). With
     fewer keys it is larger: the last query has the smallest weight of all.
+
+    Args:
+        strength: of one block.
+        length: tokens.
+        offset: positions back.
+        frequencies: `[frequency]`, in radians per position.
+
+    Returns:
+        From 0 to 1.
 
     Raises:
         UserError: where the sequence is too short for the offset.
@@ -65,7 +80,16 @@ def strength_needed(
     """The smallest strength of a block at which `target_weight` is 1 - eps.
 
     It exists for any eps, as 1 radian per position never comes back to where it was; but the
-    highest frequency alone nearly does, after 44 or 333 places, and needs a huge one.
+    highest frequency alone nearly does, after 44 or 333 positions, and needs a huge one.
+
+    Args:
+        eps: between 0 and 1.
+        length: tokens.
+        offset: positions back.
+        frequencies: `[frequency]`, in radians per position.
+
+    Returns:
+        The strength, after the attention scale.
 
     Raises:
         UserError: for an eps outside 0 to 1, or a length too short for the offset.
@@ -91,7 +115,7 @@ def strength_needed(
 def positional_head(
     config: TransformerConfig, offset: int, strength: float, blocks: int | None = None
 ) -> HookedTransformer:
-    """A model whose first head attends `offset` places back, whatever the tokens.
+    """A model whose first head attends `offset` positions back, whatever the tokens.
 
     Offset 0 is the diagonal head, 1 the previous-token head. Query and key of the first layer's
     first head are biases, the same for all tokens: in every block of two dimensions the query is
@@ -105,6 +129,9 @@ def positional_head(
         strength: product of query and key in a block, after the attention scale;
             `strength_needed` says how much.
         blocks: how many of the highest frequencies to use; None uses all that turn.
+
+    Returns:
+        The model, in evaluation mode.
 
     Raises:
         UserError: where the config has other positions, no frequency that turns or sees later
@@ -142,15 +169,18 @@ def repeated_token_gap(
     The model reads `before` and then `length` copies of `token`; of every copy as a query, the
     copies that it sees are compared, and the worst query counts. 0 means equal, and a purely
     positional head has 1. In the first layer of any model without positions it is 0, since
-    identical rows have identical keys; without `before` it stays 0 in every layer, as all rows
-    then stay identical. Later layers escape where something else comes before the copies, through
-    the causal mask: copies have then seen it in different proportion.
+    identical activations have identical keys; without `before` it stays 0 in every layer, as all
+    activations then stay identical. Later layers escape where something else comes before the
+    copies, through the causal mask: copies have then seen it in different proportion.
 
     Args:
         model: a HookedTransformer or a TransformerBridge, in evaluation mode.
         token: the id that is repeated.
         length: how many copies, at least 2.
         before: ids of the tokens in front of them, such as a begin token.
+
+    Returns:
+        `[layer head]`, from 0 to 1.
 
     Raises:
         UserError: for fewer than two copies, and as `stream`.
@@ -187,8 +217,8 @@ def _gaps(
 ) -> Float[np.ndarray, " distance"]:
     if not 0 <= offset < length:
         raise UserError(
-            f"no key lies {offset} places before the last of {length} tokens: give an offset from "
-            f"0 to {length - 1}."
+            f"no key lies {offset} positions before the last of {length} tokens: give an offset "
+            f"from 0 to {length - 1}."
         )
     distance = np.arange(length) - offset
     # 1 - cos x as 2 sin^2(x / 2), which keeps its digits at small angles.

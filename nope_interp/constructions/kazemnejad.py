@@ -67,6 +67,13 @@ def absolute_position(config: TransformerConfig, begin_token: int | None) -> Cou
     fitted by least squares on ReLUs, and at `blocks.0.hook_resid_post` component 3 is m. All other
     heads, and the following layers, write nothing. Weights are in double precision.
 
+    Args:
+        config: as `counting_config` makes them.
+        begin_token: what every sequence starts with.
+
+    Returns:
+        The model, and how far its 1/m is off.
+
     Raises:
         UserError: without a begin token in the vocabulary, or where the config has a norm, sees
             later tokens, has positions of its own or no residual, is too narrow, or has an MLP

@@ -1,15 +1,15 @@
 """Small models, written by hand, that each know positions by exactly one code.
 
-For every account of how a model without positional encodings knows where it is, a model of which
-we know that the account is true, and at which place: what claims to find or to take away a code can
-be held against them. Content is drawn uniformly and fills most of every row, so that taking away a
-code that is not there hardly moves the row. Codes can be there and go unread: rows that are means
-are alike wherever they are, so the variance model's are, and `decoy` has both.
+For every account of how a model without positional encodings knows where it is, a model of which we
+know that the account is true, and at which site: what claims to find or to take away a code can be
+held against them. Content is drawn uniformly and fills most of every activation, so that taking
+away a code that is not there hardly moves it. Codes can be there and go unread: activations that
+are means are alike wherever they are, so the variance model's are, and `decoy` has both.
 
 | code | first layer writes | what reads it |
 | --- | --- | --- |
 | variance (Chi et al. 2023) | the mean of i.i.d. values, of variance 1/m | sum of abs(w_i . x) |
-| similarity (Zuo et al. 2025) | the same, at one norm | attention by the cosine of rows |
+| similarity (Zuo et al. 2025) | the same, at one norm | attention by the cosine of activations |
 | counting (Kazemnejad et al. 2023) | m, by Theorem 1 | ReLUs along its direction |
 | positional vectors (Dong et al. 2024) | nothing: learned positions | the unembedding |
 """
@@ -40,16 +40,17 @@ _BEGIN = 0
 # not knowing.
 _DEPTH = 3.0
 _BATCH = 128
-_PLACE = "blocks.0.hook_resid_post"
+_SITE = "blocks.0.hook_resid_post"
 # Components of the stream of the models that are asked for positions, after a few of their own.
 _ANSWERS = slice(3, 2 + N_CTX)
 _CONTENT = 2 + N_CTX
 
 # Of the similarity model. Means are cut off at _CUT times a value's standard deviation, below that
-# of the last position, 1 / sqrt(N_CTX); once cut they make up nine tenths of a row's square.
+# of the last position, 1 / sqrt(N_CTX); once cut they make up nine tenths of an activation's
+# square.
 _CUT = 0.15
 _MEAN_SIZE = 6.0
-# A token's part of a row lies near 4.
+# A token's part of an activation lies near 4.
 _THRESHOLDS = (2.2, 2.8)
 _TOKEN_SIZE = 4.0
 # Steeper attention would find the previous token more often, and be surer of a wrong one.
@@ -64,7 +65,7 @@ class Planted:
     Attributes:
         code: "variance", "similarity", "counting" or "positional vectors".
         model: in single precision, for sequences of `N_CTX` tokens.
-        places: the hook names at which the code lies bare and everything later reads it from: where
+        sites: the hook names at which the code lies bare and everything later reads it from: where
             it can be taken away.
         task: "position" asks each token for its position, by the logits of tokens 1 to N_CTX - 1;
             "previous token" asks it for the token before.
@@ -75,13 +76,21 @@ class Planted:
 
     code: str
     model: HookedTransformer = field(repr=False)
-    places: tuple[str, ...]
+    sites: tuple[str, ...]
     task: Literal["position", "previous token"]
     begin_token: int | None
     chance: float
 
     def sequences(self, n: int, seed: int) -> Int[Tensor, "sequence pos"]:
-        """n sequences of `N_CTX` tokens, drawn uniformly."""
+        """n sequences of `N_CTX` tokens, drawn uniformly.
+
+        Args:
+            n: sequences.
+            seed: of the draws.
+
+        Returns:
+            Tokens, `[sequence pos]`.
+        """
         generator = torch.Generator().manual_seed(seed)
         first = 0 if self.begin_token is None else self.begin_token + 1
         tokens = torch.randint(first, self.model.config.d_vocab, (n, N_CTX), generator=generator)
@@ -110,9 +119,17 @@ class Planted:
 
 
 def plant(code: str, seed: int = 0) -> Planted:
-    """The model that knows positions by this code alone; `seed` draws its random directions.
+    """The model that knows positions by this code alone.
 
-    Raises UserError for an unknown code.
+    Args:
+        code: one of `PLANTS`.
+        seed: of its random directions.
+
+    Returns:
+        The model and the task that it solves.
+
+    Raises:
+        UserError: for an unknown code.
     """
     if code not in PLANTS:
         raise unknown_name("code", code, PLANTS)
@@ -120,10 +137,16 @@ def plant(code: str, seed: int = 0) -> Planted:
 
 
 def decoy(seed: int = 0) -> Planted:
-    """A counting model whose rows also shrink with position, in components that nothing reads.
+    """A counting model whose activations also shrink with position, in unread components.
 
-    A second head averages i.i.d. values, so that the variance of a row tells its position to any
-    probe; the model knows nothing of it.
+    A second head averages i.i.d. values, so that the variance of an activation tells its position
+    to any probe; the model knows nothing of it.
+
+    Args:
+        seed: of its random directions.
+
+    Returns:
+        The model, which knows positions by counting alone.
     """
     planted = _counting(seed, d_model=192)
     model = planted.model
@@ -142,10 +165,10 @@ def decoy(seed: int = 0) -> Planted:
 
 
 def _variance(seed: int) -> Planted:
-    """Rows that are means of i.i.d. vectors, and the sum of their absolute components on a basis.
+    """Means of i.i.d. vectors, and the sum of their absolute components on a basis.
 
     The vectors have mean zero over the vocabulary exactly, so that no component's mean depends on
-    position; the token's own embedding is a hundredth of a first row. A row of k Gaussian
+    position; the token's own embedding is a hundredth of a first activation. A vector of k Gaussian
     components of variance 1/m has the mean absolute component sqrt(2 / (pi m)), with a relative
     standard deviation of sqrt((pi / 2 - 1) / k).
     """
@@ -169,13 +192,13 @@ def _variance(seed: int) -> Planted:
 
 
 def _similarity(seed: int) -> Planted:
-    """Attention to the rows most alike, where rows are means over all earlier tokens.
+    """Attention to the activations most alike, where these are means over all earlier tokens.
 
-    The cosine of means over m and over m' > m tokens is sqrt(m / m'): the nearest row is the most
+    The cosine of means over m and over m' > m tokens is sqrt(m / m'): the nearest one is the most
     alike. The first MLP cuts the means' components off at a low level, and the norms after each
-    sublayer give all rows one length; values come in pairs of opposite sign, so that the mean row
-    is the same at all positions. The second MLP tells each row's token, all or nothing: earlier
-    tokens mixed into a row do not count. The third layer weighs these tokens by
+    sublayer give all activations one length; values come in pairs of opposite sign, so that the
+    mean one is the same at all positions. The second MLP tells each activation's token, all or
+    nothing: earlier tokens mixed into one do not count. The third layer weighs these tokens by
     exp(_SHARPNESS * cosine), but for those that equal the query's own.
     """
     n, k = 32, 96
@@ -188,11 +211,12 @@ def _similarity(seed: int) -> Planted:
     model = _silent(config)
     values = torch.randn(n // 2, k, generator=_generator(seed))
     one, each = torch.eye(n), torch.eye(k)
-    length = math.sqrt(d)  # of every row, after a norm
+    length = math.sqrt(d)  # of every activation, after a norm
     with torch.no_grad():
         model.W_E[:, token] = one - 1 / n
         averaging, _, looking = (block.attn for block in model.blocks)
-        # Small beside the token's part of length 1, so that all rows grow by the same factor.
+        # Small beside the token's part of length 1, so that all activations grow by the same
+        # factor.
         averaging.W_V[0, token, :k] = torch.cat((values, -values)) / 100
         averaging.W_O[0, :k, mean] = each
         cutting, telling = _mlp(model, 0), _mlp(model, 1)
@@ -214,7 +238,7 @@ def _similarity(seed: int) -> Planted:
         looking.W_O[0, clean, answer] = one
         model.W_U[answer] = _CERTAINTY / _TOKEN_SIZE * one
     chance = _any_earlier_token(n)
-    return Planted("similarity", model, (_PLACE,), "previous token", None, chance)
+    return Planted("similarity", model, (_SITE,), "previous token", None, chance)
 
 
 def _counting(seed: int, d_model: int = 128) -> Planted:
@@ -253,7 +277,7 @@ PLANTS: dict[str, Callable[[int], Planted]] = {
 
 
 def _position_model(code: str, model: HookedTransformer, begin_token: int | None) -> Planted:
-    return Planted(code, model, (_PLACE,), "position", begin_token, chance=math.log(N_CTX - 1))
+    return Planted(code, model, (_SITE,), "position", begin_token, chance=math.log(N_CTX - 1))
 
 
 def _any_earlier_token(d_vocab: int) -> float:
@@ -288,7 +312,7 @@ def _answer(
     mlp, n = _mlp(model, layer), N_CTX - 1
     mlp.into.weight[:n, component] = 1
     mlp.into.bias[:n] = -torch.from_numpy(knots)
-    # Large in the stream, so that what disturbs the rows a little does not reach the answer.
+    # Large in the stream, so that what disturbs the activations a little does not reach the answer.
     mlp.out.weight[_ANSWERS, :n] = 100 * torch.from_numpy(bends.T)
     mlp.out.bias[_ANSWERS] = 100 * torch.from_numpy(table[0])
     model.unembed.weight.zero_()

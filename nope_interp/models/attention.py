@@ -53,7 +53,7 @@ class AttentionContext:
     keys: Int[Tensor, " key"]
 
     def since(self, first: int) -> "AttentionContext":
-        """The same pass with the queries from place `first` on; all keys stay."""
+        """The same pass with the queries from position `first` on; all keys stay."""
         return replace(self, queries=self.queries[first:]) if first else self
 
     @cached_property

@@ -18,9 +18,9 @@ from nope_interp.models.initialization import Initializer
 class Norm(nn.Module):
     """Layer norm (Ba et al. 2016), RMS norm (Zhang & Sennrich 2019), or nothing, with hooks.
 
-    `hook_scale` is what the centred row is divided by, `[batch pos 1]`; `hook_normalized` is the
-    row after the division and before gain `w` and bias `b`, as in TransformerLens's bridges. The
-    kind "none" returns its input; its hooks then carry ones and the input.
+    `hook_scale` is what the centred activation is divided by, `[batch pos 1]`; `hook_normalized` is
+    the activation after the division and before gain `w` and bias `b`, as in TransformerLens's
+    bridges. The kind "none" returns its input; its hooks then carry ones and the input.
     """
 
     def __init__(self, kind: str, d_model: int, eps: float) -> None:

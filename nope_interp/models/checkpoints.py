@@ -1,21 +1,29 @@
 """Weights on disk: safetensors with the config in the header. Nothing is ever unpickled."""
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, no_type_check
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
+from nope_interp.fields import Count, check_fields, from_mapping
 from nope_interp.files import write_atomically
 from nope_interp.models.config import TransformerConfig
+from nope_interp.models.encodings import T5_BUCKETS
 from nope_interp.models.transformer import HookedTransformer
 
+# Names in a file's metadata.
+_HEADER = "nope_interp"
+_DIGEST = "sha256"
 
+
+@no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
 class TrainedOn:
     """What a saved model remembers of its training: the task, as `make_task` takes it.
@@ -24,48 +32,116 @@ class TrainedOn:
         task: its name.
         lengths: the shortest and the longest, where they were not the paper's.
         scratchpad: the parts of its steps that were written down, where any were.
+
+    Wrong values raise `UserError` with one sentence that names the field and the remedy.
     """
 
     task: str
-    lengths: tuple[int, int] | None = None
+    lengths: tuple[Count, Count] | None = None
     scratchpad: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.task.isprintable() or not self.task:
+            raise UserError(f"task is {shown(self.task)}: give the name of one.")
+        if self.lengths is not None and self.lengths[0] > self.lengths[1]:
+            raise UserError(
+                f"lengths are {list(self.lengths)}: give the shortest, then the longest."
+            )
+        if self.scratchpad is not None and not self.scratchpad:
+            raise UserError("scratchpad has no parts: name at least one, or leave it out.")
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> Path:
-    """Write tensors with a JSON header, atomically."""
+    """Write tensors with a JSON header and a digest of both, atomically.
+
+    Args:
+        path: the file to make.
+        tensors: by name, of any shapes and types.
+        header: anything that JSON can hold.
+
+    Returns:
+        `path`.
+
+    Raises:
+        UserError: where the file cannot be written.
+    """
     # Cloned, since safetensors refuses shared storage, and tied embeddings share theirs.
-    copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    metadata = {"nope_interp": json.dumps(header, sort_keys=True)}
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    text = json.dumps(header, sort_keys=True)
+    metadata = {_HEADER: text, _DIGEST: _digest(copies, text)}
     return write_atomically(path, lambda part: save_file(copies, part, metadata))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the header of a file that `save_tensors` wrote.
 
-    Raises UserError where the file is missing, cut short, damaged or not ours.
+    Args:
+        path: the file.
+
+    Returns:
+        Tensors by name, on the CPU, and the header.
+
+    Raises:
+        UserError: where the file is missing, cut short, damaged or not ours, and where one byte of
+            tensors or header is not what was written.
     """
     if not path.is_file():
         raise UserError(f"there is no checkpoint {str(path)!r}.")
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["nope_interp"])
-            return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+            metadata = file.metadata() or {}
+            if _HEADER not in metadata:
+                raise UserError(
+                    f"{str(path)!r} was not written by nope-interp: give a Hugging Face folder, a "
+                    "GGUF file, or a model.safetensors from one of its run folders."
+                )
+            header = json.loads(metadata[_HEADER])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except UserError:
+        raise
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"the checkpoint {str(path)!r} is damaged or cut short ({error}): "
             "train it again, or give another one."
         ) from error
-    except KeyError as error:
+    if _DIGEST not in metadata:
         raise UserError(
-            f"{str(path)!r} was not written by nope-interp: give a Hugging Face folder, a GGUF "
-            "file, or a model.safetensors from one of its run folders."
-        ) from error
+            f"the checkpoint {str(path)!r} has no digest, so nothing tells whether it is whole: "
+            "it is of an older version, train it again."
+        )
+    if metadata[_DIGEST] != _digest(tensors, metadata[_HEADER]):
+        raise UserError(
+            f"the checkpoint {str(path)!r} is damaged (its weights or its header are not what was "
+            "written): train it again, or give another one."
+        )
+    if not isinstance(header, dict):
+        raise UserError(f"{str(path)!r} does not say what it holds: train it again.")
+    return tensors, header
+
+
+def _digest(tensors: dict[str, Tensor], header: str) -> str:
+    """SHA-256 of the header and of every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(json.dumps(header).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def load_weights(model: HookedTransformer, weights: dict[str, Tensor], path: Path) -> None:
     """Copy `weights` into `model`.
 
-    Raises UserError where names or shapes do not fit, and for weights that are not finite.
+    Args:
+        model: takes them, in its own precision.
+        weights: by name.
+        path: where they come from, for sentences.
+
+    Raises:
+        UserError: where names or shapes do not fit, and for weights that are not finite.
     """
     for name, weight in weights.items():
         if not torch.isfinite(weight).all():
@@ -90,27 +166,106 @@ def save_model(
     lengths: tuple[int, int] | None = None,
     scratchpad: tuple[str, ...] | None = None,
 ) -> Path:
-    """Write a model with its config and the task that it was trained on, as in `TrainedOn`."""
+    """Write a model with its config and the task that it was trained on, as in `TrainedOn`.
+
+    Args:
+        model: whose weights are written.
+        path: the file to make.
+        task: the name of the task.
+        lengths: the shortest and the longest, where they were not the paper's.
+        scratchpad: the parts of its steps that were written down, where any were.
+
+    Returns:
+        `path`.
+
+    Raises:
+        UserError: where the file cannot be written.
+    """
     asked = asdict(TrainedOn(task, lengths, scratchpad))
     known = {name: value for name, value in asked.items() if value is not None}
     return save_tensors(path, model.state_dict(), {"config": model.config.to_dict(), **known})
 
 
 def load_model(path: Path) -> tuple[HookedTransformer, TrainedOn]:
-    """A model in evaluation mode, and the task that it was trained on."""
+    """A model that `save_model` wrote, and the task that it was trained on.
+
+    Args:
+        path: a model.safetensors of ours.
+
+    Returns:
+        The model, in evaluation mode on the CPU, and what it was trained on.
+
+    Raises:
+        UserError: as `load_tensors` does, and where a field of the header is wrong, or is not that
+            of a model with these weights.
+    """
     weights, header = load_tensors(path)
-    if not isinstance(header, dict) or not {"config", "task"} <= header.keys():
-        raise UserError(f"{str(path)!r} does not say which model it holds: train it again.")
     if "training" in header:
         raise UserError(
             f"{str(path)!r} holds a training state, not a model: use model.safetensors."
         )
-    model = HookedTransformer(TransformerConfig.from_dict(header["config"]))
+    if not {"config", "task"} <= header.keys():
+        raise UserError(f"{str(path)!r} does not say which model it holds: train it again.")
+    try:
+        config = TransformerConfig.from_dict(header.pop("config"))
+        for name, value in header.items():
+            if value is None:
+                raise UserError(f"{name} is None: give a value, or leave it out.")
+        trained_on = from_mapping(TrainedOn, header, "the header")
+        _check_config(config, weights)
+    except UserError as error:
+        raise UserError(f"the header of the checkpoint {str(path)!r} is wrong: {error}") from error
+    model = HookedTransformer(config)
     load_weights(model, weights, path)
-    lengths, scratchpad = (
-        tuple(header[name]) if name in header else None for name in ("lengths", "scratchpad")
-    )
-    return model.eval(), TrainedOn(header["task"], lengths, scratchpad)
+    return model.eval(), trained_on
+
+
+def _check_config(config: TransformerConfig, weights: dict[str, Tensor]) -> None:
+    """Raise UserError, before anything is built, where the weights tell of another config."""
+    remedy = "train it again, or give another one."
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    told = _told_by(shapes)
+    own = {name: getattr(config, name) for name in told}
+    if not config.attn_only:
+        own["d_mlp"] = config.mlp_width
+    for name, value in told.items():
+        if own[name] != value:
+            raise UserError(
+                f"{name} is {own[name]!r}, but the weights are of a model with {value!r}: {remedy}"
+            )
+    tables = {"learned": (config.n_ctx, config.d_model), "t5": (T5_BUCKETS, config.n_heads)}
+    needed, found = tables.get(config.positions), shapes.get("positions.table")
+    if needed != found:
+        raise UserError(
+            f"positions are {config.positions!r}, with {_table(needed)}, but the weights have "
+            f"{_table(found)}: {remedy}"
+        )
+    if config.tied_embeddings and not torch.equal(
+        weights["embed.weight"], weights.get("unembed.weight", torch.empty(0))
+    ):
+        raise UserError(f"tied_embeddings is True, but the weights' are not tied: {remedy}")
+
+
+def _told_by(shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """What the shapes of weights say of the config that they belong to."""
+    d_vocab, d_model = (*shapes.get("embed.weight", ()), 0, 0)[:2]
+    blocks = {name.split(".")[1] for name in shapes if name.startswith("blocks.")}
+    biased, normed = ("blocks.0.ln1.b" in shapes), ("blocks.0.ln1.w" in shapes)
+    told = {
+        "n_layers": len(blocks),
+        "d_vocab": d_vocab,
+        "d_model": d_model,
+        "normalization": "layer" if biased else "rms" if normed else "none",
+        "attn_only": "blocks.0.mlp.out.weight" not in shapes,
+    }
+    if not told["attn_only"]:
+        told["d_mlp"] = (0, *shapes["blocks.0.mlp.out.weight"])[-1]
+        told["gated"] = (*shapes.get("blocks.0.mlp.into.weight", ()), 0)[0] == 2 * told["d_mlp"]
+    return told
+
+
+def _table(shape: tuple[int, ...] | None) -> str:
+    return "no table of positions" if shape is None else f"a table of positions of shape {shape}"
 
 
 def bidirectional_twin(model: HookedTransformer) -> HookedTransformer:
@@ -118,6 +273,12 @@ def bidirectional_twin(model: HookedTransformer) -> HookedTransformer:
 
     Without the mask and without an encoding a transformer is permutation-equivariant whatever its
     weights, so anything a probe still reads from this twin is not position.
+
+    Args:
+        model: any of ours.
+
+    Returns:
+        Another model, in evaluation mode and single precision, on the same device.
     """
     twin = HookedTransformer(
         TransformerConfig.from_dict({**model.config.to_dict(), "causal": False})

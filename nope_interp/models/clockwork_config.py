@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import no_type_check
 
 from nope_interp.errors import UserError
-from nope_interp.fields import check_seed, check_types
+from nope_interp.fields import Count, Seed, check_fields
 
 POWERS_OF_TWO = tuple(2**k for k in range(8))
 
@@ -29,20 +29,16 @@ class ClockworkConfig:
         2304
     """
 
-    d_in: int
-    d_hidden: int
-    d_out: int
-    periods: tuple[int, ...] = POWERS_OF_TWO
-    seed: int = 0
+    d_in: Count
+    d_hidden: Count
+    d_out: Count
+    periods: tuple[Count, ...] = POWERS_OF_TWO
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_types(self, "clockwork")
-        check_seed(self.seed, "clockwork")
-        for field in ("d_in", "d_hidden", "d_out"):
-            if getattr(self, field) < 1:
-                raise UserError(f"clockwork {field} is {getattr(self, field)}: give at least 1.")
-        if not self.periods or self.periods[0] < 1:
-            raise UserError(f"clockwork periods are {self.periods}: give whole numbers from 1 up.")
+        check_fields(self, "clockwork")
+        if not self.periods:
+            raise UserError("clockwork periods are none: give at least one.")
         if any(slower <= faster for faster, slower in pairwise(self.periods)):
             raise UserError(
                 f"clockwork periods are {self.periods}: make each larger than the one before it."

@@ -3,11 +3,10 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, Literal, get_args, no_type_check
+from typing import Annotated, Any, Literal, get_args, no_type_check
 
-from nope_interp.errors import UserError, unknown_name
-from nope_interp.fields import from_mapping
+from nope_interp.errors import UserError
+from nope_interp.fields import Positive, Range, Seed, check_fields, from_mapping
 
 Positions = Literal["none", "learned", "sinusoidal", "rotary", "alibi", "t5"]
 Normalization = Literal["layer", "rms", "none"]
@@ -24,24 +23,10 @@ Initialization = Literal[
 ]
 
 POSITIONS: tuple[str, ...] = get_args(Positions)
-NORMALIZATIONS: tuple[str, ...] = get_args(Normalization)
-NORM_PLACEMENTS: tuple[str, ...] = get_args(NormPlacement)
-ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 GATED_ACTIVATIONS = ("swiglu", "geglu")
-INITIALIZATIONS: tuple[str, ...] = get_args(Initialization)
 
-_CHOICES = {
-    "positions": ("position encoding", POSITIONS),
-    "normalization": ("normalization", NORMALIZATIONS),
-    "norm_placement": ("norm placement", NORM_PLACEMENTS),
-    "activation": ("activation", ACTIVATIONS),
-    "init": ("initialization", INITIALIZATIONS),
-}
-_SIZES = ("n_layers", "d_model", "n_heads", "d_vocab", "n_ctx", "d_mlp")
-_SWITCHES = ("causal", "residual", "attn_only", "tied_embeddings", "rescale_output_projections")
 # No model that fits in memory needs a larger size, and torch overflows on much larger ones.
-_LARGEST_SIZE = 2**24
-_LARGEST_SEED = 2**63 - 1
+Size = Annotated[int, Range(least=1, most=2**24)]
 
 
 # Fields check themselves, with sentences for the user: a runtime type checker would forestall them.
@@ -57,21 +42,21 @@ class TransformerConfig:
         16
     """
 
-    n_layers: int
-    d_model: int
-    n_heads: int
-    d_vocab: int
-    n_ctx: int
+    n_layers: Size
+    d_model: Size
+    n_heads: Size
+    d_vocab: Size
+    n_ctx: Size
     """Longest sequence the model takes, whatever its position encoding."""
-    d_mlp: int | None = None
+    d_mlp: Size | None = None
     """Width of the MLP's hidden layer; 4 * d_model where None."""
     positions: Positions = "none"
-    rotary_base: float = 10000.0
+    rotary_base: Annotated[float, Range(above=1)] = 10000.0
     """Frequency k turns by `rotary_base ** (-2k / rotated dimensions)` radians per position."""
-    rotary_kept: float = 1.0
+    rotary_kept: Annotated[float, Range(least=0, most=1)] = 1.0
     """Fraction of the frequencies, highest first, that turn at all: p-RoPE (Barbero et al. 2024,
     arXiv 2410.06205), 0 is no position encoding and 1 is RoPE."""
-    rotary_fraction: float = 1.0
+    rotary_fraction: Annotated[float, Range(above=0, most=1)] = 1.0
     """Fraction of a head's dimensions that rotate, its first ones (GPT-NeoX: 0.25)."""
     causal: bool = True
     normalization: Normalization = "layer"
@@ -82,36 +67,22 @@ class TransformerConfig:
     attn_only: bool = False
     activation: Activation = "gelu"
     """Of the MLP; "swiglu" and "geglu" are gated, with silu and gelu on the gate."""
-    attn_scale: float | None = None
+    attn_scale: Positive | None = None
     """Factor on q.k before the softmax; 1 / sqrt(d_head) where None."""
     tied_embeddings: bool = False
-    dropout: float = 0.0
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.0
     init: Initialization = "normal"
-    init_scale: float | None = None
+    init_scale: Positive | None = None
     """Standard deviation for "normal" and "uniform" (0.02 where None), gain for the others (1)."""
     rescale_output_projections: bool = False
     """Divides the output projections of attention and MLP by sqrt(2 * n_layers) at the start
     (Radford et al. 2019, GPT-2, section 2.3)."""
-    norm_eps: float = 1e-5
-    seed: int = 0
+    norm_eps: Positive = 1e-5
+    seed: Seed = 0
     """Of the weights at initialization."""
 
     def __post_init__(self) -> None:
-        for field, (what, choices) in _CHOICES.items():
-            self._check_choice(field, what, choices)
-        for field in _SIZES:
-            self._check_whole(field, 1, _LARGEST_SIZE, optional=field == "d_mlp")
-        self._check_whole("seed", 0, _LARGEST_SEED)
-        for field in _SWITCHES:
-            if not isinstance(getattr(self, field), bool):
-                raise UserError(f"{field} is {_shown(getattr(self, field))}: give True or False.")
-        self._check_number("rotary_base", "above 1", lambda x: x > 1)
-        self._check_number("rotary_kept", "from 0 to 1", lambda x: 0 <= x <= 1)
-        self._check_number("rotary_fraction", "above 0 and up to 1", lambda x: 0 < x <= 1)
-        self._check_number("dropout", "from 0 to just below 1", lambda x: 0 <= x < 1)
-        self._check_number("norm_eps", "above 0", lambda x: x > 0)
-        self._check_number("attn_scale", "above 0", lambda x: x > 0, optional=True)
-        self._check_number("init_scale", "above 0", lambda x: x > 0, optional=True)
+        check_fields(self)
         self._check_widths()
 
     @property
@@ -147,38 +118,16 @@ class TransformerConfig:
     def from_dict(cls, fields: object) -> "TransformerConfig":
         """The config with these fields, for what was read from JSON.
 
+        Args:
+            fields: values by name.
+
+        Returns:
+            The config.
+
         Raises:
             UserError: for anything but a mapping, an unknown or missing field, or a wrong value.
         """
         return from_mapping(cls, fields, "the model's config")
-
-    def _check_choice(self, field: str, what: str, choices: tuple[str, ...]) -> None:
-        value = getattr(self, field)
-        if not isinstance(value, str):
-            raise UserError(f"{field} is {_shown(value)}: choose from {', '.join(choices)}.")
-        if value not in choices:
-            raise unknown_name(what, value, choices)
-
-    def _check_whole(self, field: str, least: int, most: int, optional: bool = False) -> None:
-        value = getattr(self, field)
-        if value is None and optional:
-            return
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not whole or not least <= value <= most:
-            raise UserError(
-                f"{field} is {_shown(value)}: give a whole number from {least} to {most}."
-            )
-        # NumPy's integers come from sweeps; JSON cannot write them.
-        object.__setattr__(self, field, int(value))
-
-    def _check_number(self, field: str, range_: str, fits: Any, optional: bool = False) -> None:
-        value = getattr(self, field)
-        if value is None and optional:
-            return
-        number = _as_finite_float(value)
-        if number is None or not fits(number):
-            raise UserError(f"{field} is {_shown(value)}: give a number {range_}.")
-        object.__setattr__(self, field, number)
 
     def _check_widths(self) -> None:
         if self.d_model % self.n_heads:
@@ -199,21 +148,3 @@ class TransformerConfig:
                     f"{self.rotary_fraction:g} of a head's {self.d_head} dimensions is {exact:g}: "
                     f"make it an even whole number."
                 )
-
-
-def _as_finite_float(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _shown(value: object, limit: int = 60) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # Python refuses to print integers of thousands of digits
-        text = f"a huge {type(value).__name__}"
-    return text if len(text) <= limit else f"{text[:limit]}..."

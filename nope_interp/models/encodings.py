@@ -101,7 +101,16 @@ def rotate(
     cos: Float[Tensor, "pos 1 half"],
     sin: Float[Tensor, "pos 1 half"],
 ) -> Float[Tensor, "batch pos head d_head"]:
-    """Queries or keys turned by the angles of `RotaryPositions`; other dimensions stay."""
+    """Queries or keys turned by the angles of `RotaryPositions`; other dimensions stay.
+
+    Args:
+        x: `[batch pos head d_head]`.
+        cos: of the angles, `[pos 1 half]`.
+        sin: likewise.
+
+    Returns:
+        As `x`.
+    """
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     turned = (first * cos - second * sin, second * cos + first * sin)
@@ -139,6 +148,12 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
     Where `n_heads` is no power of two, the slopes of the power below come first, then every other
     slope of the power above (footnote 3 of the paper and its code; Bloom and MPT agree).
+
+    Args:
+        n_heads: at least 1.
+
+    Returns:
+        One slope a head, each from 0 to 1.
     """
     below = 2 ** (n_heads.bit_length() - 1)
     slopes = [2 ** (-8 * k / below) for k in range(1, below + 1)]
@@ -173,6 +188,13 @@ def t5_buckets(offset: Int[Tensor, "*shape"], bidirectional: bool) -> Int[Tensor
     Half the buckets of a direction hold one distance each, the other half grow logarithmically up
     to distance 128; everything further shares the last. One-directional buckets put all later
     keys into bucket 0.
+
+    Args:
+        offset: key's position minus query's, any shape.
+        bidirectional: whether later keys have buckets of their own.
+
+    Returns:
+        Bucket numbers, as `offset`.
     """
     count = T5_BUCKETS // 2 if bidirectional else T5_BUCKETS
     distance = offset.abs() if bidirectional else (-offset).clamp(min=0)
@@ -195,6 +217,12 @@ ENCODINGS: dict[str, Callable[[TransformerConfig], PositionalEncoding]] = {
 
 def positional_encoding(config: TransformerConfig) -> PositionalEncoding:
     """The encoding that `config.positions` names.
+
+    Args:
+        config: of the model that it is for.
+
+    Returns:
+        The encoding, its weights unset.
 
     Raises:
         UserError: for an unknown name.

@@ -103,30 +103,49 @@ class HookedModule(HookedRootModule):
     def to_tokens(self, text: str | list[str]) -> Int[Tensor, "batch pos"]:
         """Token ids of one text, or of several of equal length.
 
+        Args:
+            text: one, or several.
+
+        Returns:
+            `[batch pos]`.
+
         Raises:
             UserError: without a tokenizer, for empty text, and for texts of unequal length, since
                 padding would shift positions.
         """
         texts = [text] if isinstance(text, str) else text
-        rows = [self._tokenizer().encode(one) for one in texts]
-        lengths = {len(row) for row in rows}
-        if not rows or 0 in lengths:
+        sequences = [self._tokenizer().encode(one) for one in texts]
+        lengths = {len(sequence) for sequence in sequences}
+        if not sequences or 0 in lengths:
             raise UserError("there is no text to turn into tokens: give at least one character.")
         if len(lengths) > 1:
             raise UserError(
                 f"the texts have {min(lengths)} to {max(lengths)} tokens: cut them to one length, "
                 f"since padding would shift positions."
             )
-        return torch.tensor(rows, device=self.cfg.device)
+        return torch.tensor(sequences, device=self.cfg.device)
 
     def to_str_tokens(self, text: str | Sequence[int] | Tensor) -> list[str]:
-        """The text of each token of one sequence, given as text or as token ids."""
+        """The text of each token of one sequence, given as text or as token ids.
+
+        Args:
+            text: text, or the ids of one sequence.
+
+        Returns:
+            One text a token.
+        """
         ids = self.to_tokens(text) if isinstance(text, str) else torch.as_tensor(text)
         tokenizer = self._tokenizer()
         return [tokenizer.decode([token]) for token in ids.flatten().tolist()]
 
     def to_single_token(self, text: str) -> int:
         """The id of a text that is one token.
+
+        Args:
+            text: of one token.
+
+        Returns:
+            The id.
 
         Raises:
             UserError: where it is more or fewer.
@@ -142,6 +161,12 @@ class HookedModule(HookedRootModule):
         """The unembedding vector of each token: what a residual is dotted with for its logit.
 
         A single token, also in a tensor of one element, gives a vector, as in TransformerLens.
+
+        Args:
+            tokens: one token as text, or ids of any shape.
+
+        Returns:
+            `[... d_model]`.
         """
         if isinstance(tokens, str):
             tokens = self.to_single_token(tokens)

@@ -32,8 +32,12 @@ def sequence_losses(
         tokens: sequences of equal length, at least two tokens, never padded.
         batch_size: sequences in a forward pass.
 
-    Raises UserError for tokens out of vocabulary, sequences too short, losses that are not finite,
-    and an architecture whose logits are not its unembedding of the last layer's output.
+    Returns:
+        `[sequence]`, on the CPU.
+
+    Raises:
+        UserError: for tokens out of vocabulary, sequences too short, losses that are not finite,
+            and an architecture whose logits are not its unembedding of the last layer's output.
     """
     check_tokens(model, tokens, batch_size)
     if len(tokens) == 0 or tokens.shape[1] < 2:
@@ -59,8 +63,19 @@ def answer_losses(
 ) -> Float[Tensor, " sequence"]:
     """Mean cross-entropy, in nats, of the tokens of each sequence that are marked as its answer.
 
-    The first token cannot be predicted and does not count. Raises UserError for tokens out of
-    vocabulary, and for a sequence without an answer.
+    The first token cannot be predicted and does not count.
+
+    Args:
+        model: in evaluation mode.
+        tokens: `[sequence pos]`.
+        answer: `[sequence pos]`, which of them are scored.
+        batch_size: sequences in a forward pass.
+
+    Returns:
+        `[sequence]`, on the CPU.
+
+    Raises:
+        UserError: for tokens out of vocabulary, and for a sequence without an answer.
     """
     check_tokens(model, tokens, batch_size)
     asked = F.pad(answer[:, 1:], (0, 1))  # the position before each token of the answer
@@ -84,7 +99,16 @@ def logits_at(
     tokens: Int[Tensor, "batch pos"],
     wanted: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, "wanted d_vocab"]:
-    """Logits at the positions marked as wanted, in reading order; no others are computed."""
+    """Logits at the positions marked as wanted, in reading order; no others are computed.
+
+    Args:
+        model: any of ours.
+        tokens: `[batch pos]`.
+        wanted: `[batch pos]`, at least one of them.
+
+    Returns:
+        `[wanted d_vocab]`.
+    """
     first = int(wanted.any(dim=0).int().argmax())
     return model.unembed(model.read_from(tokens, first)[wanted[:, first:]])
 
@@ -96,6 +120,14 @@ def unigram_losses(
 
     In nats, of each sequence's tokens but the first. Frequencies are those of `fit`, with the
     smoothing of Witten and Bell 1991: n tokens of k kinds leave k / (n + k) to the kinds unseen.
+
+    Args:
+        fit: `[sequence pos]`, what frequencies are counted in.
+        tokens: `[other other_pos]`, what is scored.
+        d_vocab: kinds of tokens.
+
+    Returns:
+        `[other]`.
     """
     counts = torch.bincount(fit[:, 1:].flatten(), minlength=d_vocab).double()
     n, seen = counts.sum(), counts > 0
@@ -106,16 +138,14 @@ def unigram_losses(
 
 
 def _losses(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, " batch"]:
-    if isinstance(model, HookedTransformer):
-        final, unembed = _own(model, tokens)
-    else:
-        final, unembed = _bridged(model, tokens)
-    rows = rearrange(final[:, :-1], "batch pos d -> (batch pos) d")
-    targets = rearrange(tokens[:, 1:], "batch pos -> (batch pos)").long().to(rows.device)
+    read = _own if isinstance(model, HookedTransformer) else _bridged
+    final, unembed = read(model, tokens)
+    activations = rearrange(final[:, :-1], "batch pos d -> (batch pos) d")
+    targets = rearrange(tokens[:, 1:], "batch pos -> (batch pos)").long().to(activations.device)
     size = max(1, _BYTES // (2 * 4 * model.cfg.d_vocab))
     pieces = [
         F.cross_entropy(unembed(some).float(), wanted, reduction="none")
-        for some, wanted in zip(rows.split(size), targets.split(size), strict=True)
+        for some, wanted in zip(activations.split(size), targets.split(size), strict=True)
     ]
     return rearrange(torch.cat(pieces), "(batch pos) -> batch pos", batch=len(tokens)).mean(dim=1)
 
@@ -145,7 +175,7 @@ def _bridged(
     cap = getattr(model.original_model.config, "final_logit_softcapping", None)
 
     def unembed(final: Tensor) -> Tensor:
-        logits = model.unembed(rearrange(final, "row d -> 1 row d"))[0]
+        logits = model.unembed(rearrange(final, "asked d -> 1 asked d"))[0]
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     found = unembed(kept[0][:, -1])

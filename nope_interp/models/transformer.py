@@ -106,6 +106,9 @@ class HookedTransformer(HookedModule):
             stop_at_layer: returns the input of this block, whatever `return_type` says; negative
                 ones count from the end, and `n_layers` gives the stream before `ln_final`.
 
+        Returns:
+            As `return_type` and `stop_at_layer` say.
+
         Raises:
             UserError: for tokens of a wrong shape or type, out of vocabulary or longer than the
                 context, an unknown return type, a layer out of range, a loss over one token.
@@ -125,17 +128,26 @@ class HookedTransformer(HookedModule):
     def read_from(
         self, tokens: Int[Tensor, "batch pos"], first: int
     ) -> Float[Tensor, "batch asked d_model"]:
-        """What the unembedding reads from place `first` on, in less time than all of it takes.
+        """What the unembedding reads from position `first` on, in less time than all of it takes.
 
-        Of the earlier places the last block computes keys and values alone, unless something
-        listens there or behind it, which then sees all places.
+        Of the earlier positions the last block computes keys and values alone, unless something
+        listens there or behind it, which then sees all positions.
+
+        Args:
+            tokens: `[batch pos]`.
+            first: a position from 0.
+
+        Returns:
+            `[batch asked d_model]`: what the final norm gives.
 
         Raises:
-            UserError: as `forward`, and for a place that the tokens lack.
+            UserError: as `forward`, and for a position that the tokens lack.
         """
         self._check_tokens(tokens)
         if not 0 <= first < tokens.shape[1]:
-            raise UserError(f"there is no place {first}: give one from 0 to {tokens.shape[1] - 1}.")
+            raise UserError(
+                f"there is no position {first}: give one from 0 to {tokens.shape[1] - 1}."
+            )
         n_blocks = len(self.blocks)
         if listening(*self.blocks[-1].modules(), *self.ln_final.modules()):
             return self.ln_final(self._stream(tokens, n_blocks))[:, first:]
@@ -147,6 +159,13 @@ class HookedTransformer(HookedModule):
 
         Keys and values of earlier tokens are kept, so that hooks fire for the whole prompt first
         and then for one position at a time. Dropout is off.
+
+        Args:
+            tokens: `[batch pos]`, whole numbers.
+            max_new_tokens: how many follow.
+
+        Returns:
+            `[batch longer]`.
 
         Raises:
             UserError: as `forward`; for a bidirectional model, whose earlier tokens would have to
@@ -168,7 +187,11 @@ class HookedTransformer(HookedModule):
             self.train(was_training)
 
     def set_use_attn_result(self, use_attn_result: bool) -> None:
-        """Whether to compute what each head adds to the stream, at `attn.hook_result`."""
+        """Whether to compute what each head adds to the stream, at `attn.hook_result`.
+
+        Args:
+            use_attn_result: True to compute it, at a cost in memory.
+        """
         self._cfg.use_attn_result = use_attn_result
 
     def accumulated_bias(
@@ -180,6 +203,9 @@ class HookedTransformer(HookedModule):
             layer: 0 to n_layers; n_layers takes all blocks.
             mlp_input: adds the bias of this layer's attention.
             include_mlp_biases: False leaves the MLPs' out.
+
+        Returns:
+            `[d_model]`.
 
         Raises:
             UserError: where sublayers do not simply add to the stream (post-norm, no residual).
@@ -228,7 +254,7 @@ class HookedTransformer(HookedModule):
         kv_caches: list[KVCache] | None = None,
         first: int = 0,
     ) -> Float[Tensor, "batch asked d_model"]:
-        """The residual stream after `n_blocks` blocks; after all, only from place `first` on."""
+        """The residual stream after `n_blocks` blocks; after all, only from position `first` on."""
         seen = len(kv_caches[0]) if kv_caches else 0
         keys = torch.arange(seen + tokens.shape[1], device=tokens.device)
         new = keys[seen:]

@@ -22,7 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.files import make_folder, write_json
+from nope_interp.files import honour_umask, make_folder, model_files, write_json
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
@@ -271,10 +271,7 @@ def _resolve(name_or_path: str) -> str:
             f"{name_or_path!r} is a run folder of ours: give its model.safetensors instead."
         )
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise UserError(
-                f"the folder {name_or_path!r} has no config.json: give a Hugging Face folder."
-            )
+        model_files(path)  # or says that there is no model in it
         return str(path)
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -316,6 +313,8 @@ def converted_gguf(path: Path) -> Path:
         del model.config.quantization_config
         model.save_pretrained(folder)
         AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
+        for made in list(folder.iterdir()):
+            honour_umask(made)
     # Written last: a conversion that was killed half-way is made again.
     write_json(folder / "complete.json", {"sha256": digest.hexdigest(), "from": path.name})
     return folder

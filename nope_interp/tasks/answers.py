@@ -75,7 +75,7 @@ class AnswerTask(ABC):
     Raises UserError where a length is impossible, or in both.
 
     Attributes:
-        symbols: words whose ids are their places here.
+        symbols: words whose ids are their positions here.
         frame: the other words, separated by spaces; the same one may come again.
         joiner: what stands between two words in the task's text.
         marks: the tokens that are not words.
@@ -110,7 +110,16 @@ class AnswerTask(ABC):
     def problem(
         self, n: int, length: int, generator: torch.Generator
     ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
-        """`n` prompts and their answers, as rows with gaps that are equally wide for one length."""
+        """`n` prompts and their answers, as rows with gaps that are equally wide for one length.
+
+        Args:
+            n: examples.
+            length: one of `possible_lengths`.
+            generator: what chance is drawn from.
+
+        Returns:
+            Prompts and answers, `[example pos]` each, with `GAP` where a word is missing.
+        """
 
     @property
     def d_vocab(self) -> int:
@@ -146,7 +155,17 @@ class AnswerTask(ABC):
     ) -> Examples:
         """`n` examples of one length, drawn independently: where prompts are few, some recur.
 
-        Raises UserError for a length that the split, or the task, has no examples of.
+        Args:
+            n: at least 1.
+            length: one that the split has.
+            generator: what chance is drawn from.
+            split: `train`, `validation` or `test`.
+
+        Returns:
+            The examples.
+
+        Raises:
+            UserError: for a length that the split, or the task, has no examples of.
         """
         self.check_split(length, split)
         if n < 1:
@@ -179,7 +198,19 @@ class AnswerTask(ABC):
     def batch(
         self, n: int, seq_len: int, generator: torch.Generator
     ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
-        """Training examples of one random length that fits, and which tokens are the answer."""
+        """Training examples of one random length that fits, and which tokens are the answer.
+
+        Args:
+            n: examples.
+            seq_len: tokens that have to hold them.
+            generator: what chance is drawn from.
+
+        Returns:
+            Tokens and which of them are the answer or its end, `[batch pos]` each.
+
+        Raises:
+            UserError: where no training length fits, or one of those that fit has too few prompts.
+        """
         fitting = self.fitting_lengths(seq_len)
         if not fitting:
             needed = min(self.n_tokens(length) for length in self.training_lengths)
@@ -204,18 +235,18 @@ class AnswerTask(ABC):
             pairs.append((decode(row[1:prompt]), decode(row[prompt:end])))
         return pairs
 
-    def row(self, *parts: str | Int[Tensor, "example _"]) -> Int[Tensor, "example place"]:
+    def row(self, *parts: str | Int[Tensor, "example _"]) -> Int[Tensor, "example pos"]:
         """Words that all examples share, and rows of their own, one after another."""
         n = next(len(part) for part in parts if isinstance(part, Tensor))
         return torch.cat([self._everywhere(part, n) for part in parts], dim=1)
 
     def _everywhere(
-        self, part: str | Int[Tensor, "example place"], n: int
-    ) -> Int[Tensor, "example place"]:
+        self, part: str | Int[Tensor, "example pos"], n: int
+    ) -> Int[Tensor, "example pos"]:
         if isinstance(part, Tensor):
             return part
         words = torch.tensor(self.tokenizer.encode(part), dtype=torch.long)
-        return repeat(words, "place -> example place", example=n)
+        return repeat(words, "pos -> example pos", example=n)
 
     @property
     def _begin_id(self) -> int:
@@ -298,6 +329,16 @@ class ExampleSource:
         """`n` rows of examples of the longest training length that fits.
 
         Where one example does not fill a row, more follow; the row is cut to `seq_len`.
+
+        Args:
+            n: rows.
+            seq_len: tokens in each, begin token included.
+            begin_token: whether each begins with it.
+            split: `fit` or `held_out`.
+            seed: of the draws.
+
+        Returns:
+            Tokens, `[sequence pos]`.
         """
         generator = split_generator(split, seed)
         fitting = self.task.fitting_lengths(seq_len)
@@ -325,7 +366,20 @@ def dataset(
     """Equally many examples of each length: the task's training lengths, or its test lengths.
 
     The examples of a length depend on the task, the split and the seed, not on which other lengths
-    are asked for. Raises UserError for a length that the split has no examples of.
+    are asked for.
+
+    Args:
+        task: any with answers.
+        n_per_length: examples of each length.
+        split: `train`, `validation` or `test`.
+        seed: of the draws.
+        lengths: None takes the split's own.
+
+    Returns:
+        Examples by length.
+
+    Raises:
+        UserError: for a length that the split has no examples of.
     """
     if lengths is None:
         lengths = task.test_lengths if split == "test" else task.training_lengths

@@ -159,7 +159,7 @@ class PolynomialTask(ScratchpadTask):
         degree = rearrange(degrees, "example term -> example term 1")
         return torch.cat([self._signed(coefficients, 1), times, degree], dim=2)
 
-    def _sum_of(self, terms: Int[Tensor, "example term word"]) -> Int[Tensor, "example place"]:
+    def _sum_of(self, terms: Int[Tensor, "example term word"]) -> Int[Tensor, "example pos"]:
         return joined(terms, *self.tokenizer.encode("+"))
 
 
@@ -206,7 +206,7 @@ class SummationTask(ScratchpadTask):
             so_far = following
         return steps
 
-    def _sum_of(self, digits: Int[Tensor, "example digit"]) -> Int[Tensor, "example place"]:
+    def _sum_of(self, digits: Int[Tensor, "example digit"]) -> Int[Tensor, "example pos"]:
         items = rearrange(digits, "example digit -> example digit 1")
         return joined(items, *self.tokenizer.encode("+"))
 
@@ -256,7 +256,7 @@ class ParityTask(ScratchpadTask):
             parity = following
         return steps
 
-    def _listed(self, bits: Int[Tensor, "example bit"]) -> Int[Tensor, "example place"]:
+    def _listed(self, bits: Int[Tensor, "example bit"]) -> Int[Tensor, "example pos"]:
         items = rearrange(bits, "example bit -> example bit 1")
         return joined(items, *self.tokenizer.encode(","))
 

@@ -62,7 +62,7 @@ class CharacterAdditionTask(AnswerTask):
 
 
 class IndexingTask(AnswerTask):
-    """`hdkw,k=3`: distinct letters, one of them again, and its place among them, from 1."""
+    """`hdkw,k=3`: distinct letters, one of them again, and its position among them, from 1."""
 
     name = "indexing"
     symbols = (*string.digits, *string.ascii_lowercase, ",", "=")
@@ -76,9 +76,9 @@ class IndexingTask(AnswerTask):
     ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
         # The ids of the letters follow those of the ten digits.
         letters = 10 + distinct_letters(n, length, generator)
-        place = torch.randint(length, (n, 1), generator=generator)
-        prompt = self.row(letters, ",", letters.gather(1, place), "=")
-        return prompt, number(rearrange(place, "example 1 -> example") + 1, 2)
+        position = torch.randint(length, (n, 1), generator=generator)
+        prompt = self.row(letters, ",", letters.gather(1, position), "=")
+        return prompt, number(rearrange(position, "example 1 -> example") + 1, 2)
 
 
 class OrderingTask(AnswerTask):

@@ -85,9 +85,7 @@ class RepeatTask(_SymbolTask):
     ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
         symbol = torch.randint(len(_SYMBOLS), (n,), generator=generator)
         times = 2 * length if self.name == "copy-rsc2x" else length
-        prompt, answer = (
-            repeat(symbol, "example -> example place", place=place) for place in (length, times)
-        )
+        prompt, answer = (repeat(symbol, "example -> example pos", pos=n) for n in (length, times))
         return self.row("Copy:", prompt, "[SEP]"), answer
 
 
@@ -102,5 +100,5 @@ class ReplaceTask(_SymbolTask):
         old = torch.randint(len(_SYMBOLS), (n, 1), generator=generator)
         step = torch.randint(1, len(_SYMBOLS), (n, 1), generator=generator)
         new = (old + step) % len(_SYMBOLS)
-        prompt, answer = (repeat(x, "example 1 -> example place", place=length) for x in (old, new))
+        prompt, answer = (repeat(x, "example 1 -> example pos", pos=length) for x in (old, new))
         return self.row("Replace", old, "with", new, "in", prompt, "[SEP]"), answer

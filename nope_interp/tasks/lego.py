@@ -92,5 +92,5 @@ class LegoTask(ScratchpadTask):
         plus, minus = self.tokenizer.encode("+ -")
         return torch.where(values > 0, plus, minus)
 
-    def _listed(self, clauses: Int[Tensor, "example clause 4"]) -> Int[Tensor, "example place"]:
+    def _listed(self, clauses: Int[Tensor, "example clause 4"]) -> Int[Tensor, "example pos"]:
         return joined(clauses, *self.tokenizer.encode(","))

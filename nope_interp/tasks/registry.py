@@ -86,8 +86,12 @@ def make_task(
             twice as long.
         scratchpad: the parts of a step that are written down, as in `make_answer_task`.
 
-    Raises UserError for an unknown name, and for a text, lengths or a scratchpad that the task does
-    not have.
+    Returns:
+        The task.
+
+    Raises:
+        UserError: for an unknown name, and for a text, lengths or a scratchpad that the task does
+            not have.
     """
     if name not in TASK_NAMES:
         raise unknown_name("task", name, TASK_NAMES)
@@ -121,9 +125,19 @@ def make_answer_task(
 ) -> AnswerTask:
     """The task of that name with other lengths than its paper's, or with a scratchpad.
 
-    `scratchpad` names the parts of a step that are written down: see `tasks/scratchpad.py`.
-    Raises UserError for an unknown name, for lengths that cannot be, and for a scratchpad, or a
-    part of one, that the task does not have.
+    Args:
+        name: one of `ANSWER_TASK_NAMES`.
+        training_lengths: None takes the paper's.
+        test_lengths: None takes the paper's.
+        scratchpad: the parts of a step that are written down, see `tasks/scratchpad.py`; None for
+            the answer alone.
+
+    Returns:
+        The task.
+
+    Raises:
+        UserError: for an unknown name, for lengths that cannot be, and for a scratchpad, or a part
+            of one, that the task does not have.
     """
     lengths = {"training_lengths": training_lengths, "test_lengths": test_lengths}
     if name in _SCRATCHPAD_MAKERS:

@@ -22,7 +22,18 @@ class RepeatedSource(UniformSource):
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
     ) -> Int[Tensor, "sequence pos"]:
-        """`n` fresh sequences; the two splits draw from different random streams."""
+        """`n` fresh sequences; the two splits draw from different random streams.
+
+        Args:
+            n: sequences.
+            seq_len: tokens in each, begin token included.
+            begin_token: whether each begins with it.
+            split: `fit` or `held_out`.
+            seed: of the draws.
+
+        Returns:
+            Tokens, `[sequence pos]`.
+        """
         period = self.period(seq_len, begin_token=begin_token)
         once = super().sequences(n, period, begin_token=False, split=split, seed=seed)
         tokens = once.repeat(1, 2)
@@ -37,7 +48,18 @@ class CopiesSource(UniformSource):
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
     ) -> Int[Tensor, "sequence pos"]:
-        """`n` sequences, each of a token of its own; the splits draw from different streams."""
+        """`n` sequences, each of a token of its own; the splits draw from different streams.
+
+        Args:
+            n: sequences.
+            seq_len: tokens in each, begin token included.
+            begin_token: whether each begins with it.
+            split: `fit` or `held_out`.
+            seed: of the draws.
+
+        Returns:
+            Tokens, `[sequence pos]`.
+        """
         once = super().sequences(n, 1, begin_token=False, split=split, seed=seed)
         tokens = once.repeat(1, seq_len - begin_token)
         return with_begin_token(tokens, self.begin_id) if begin_token else tokens

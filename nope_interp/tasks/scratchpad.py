@@ -91,8 +91,16 @@ class ScratchpadTask(AnswerTask):
 
     def with_steps(
         self, steps: Sequence[Step], answer: Int[Tensor, "example _"]
-    ) -> Int[Tensor, "example place"]:
-        """The steps, of which every example takes the first, and then the answer."""
+    ) -> Int[Tensor, "example pos"]:
+        """The steps, of which every example takes the first, and then the answer.
+
+        Args:
+            steps: in their order.
+            answer: `[example pos]`, with gaps.
+
+        Returns:
+            `[example pos]`, with gaps.
+        """
         rows = []
         for index, step in enumerate(steps):
             row = self.row("#" if index else "", *self._written(step))

@@ -79,7 +79,7 @@ class SortTask(ScratchpadTask):
             )
         return steps
 
-    def _listed(self, items: Int[Tensor, "example item"]) -> Int[Tensor, "example place"]:
+    def _listed(self, items: Int[Tensor, "example item"]) -> Int[Tensor, "example pos"]:
         """The items with a comma between each two."""
         if self.name == "sort-single":
             words = rearrange(items, "example item -> example item 1")

@@ -31,14 +31,33 @@ class TokenSource(Protocol):
 
 
 def split_generator(split: Split, seed: int) -> torch.Generator:
-    """A random generator whose stream is not shared between the splits of one seed."""
+    """A random generator whose stream is not shared between the splits of one seed.
+
+    Args:
+        split: `fit` or `held_out`.
+        seed: any of a config's.
+
+    Returns:
+        The generator.
+    """
     return torch.Generator().manual_seed(2 * seed + (split == "held_out"))
 
 
 def with_begin_token(
     tokens: Int[Tensor, "sequence pos"], begin_id: int | None
 ) -> Int[Tensor, "sequence pos_plus_one"]:
-    """`tokens` behind a begin token; raises UserError where the vocabulary has none."""
+    """`tokens` behind a begin token.
+
+    Args:
+        tokens: `[sequence pos]`.
+        begin_id: None where the vocabulary has none.
+
+    Returns:
+        `[sequence pos]`, one token longer.
+
+    Raises:
+        UserError: where the vocabulary has no begin token.
+    """
     if begin_id is None:
         raise UserError("this model's tokenizer has no begin token: measure without one.")
     return torch.nn.functional.pad(tokens, (1, 0), value=begin_id)
@@ -61,7 +80,21 @@ class TextSource:
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
     ) -> Int[Tensor, "sequence pos"]:
-        """`n` windows in random order; raises UserError where the split's text is too short."""
+        """`n` windows in random order.
+
+        Args:
+            n: sequences.
+            seq_len: tokens in each, begin token included.
+            begin_token: whether each begins with it.
+            split: `fit` or `held_out`.
+            seed: of the draws.
+
+        Returns:
+            Tokens, `[sequence pos]`.
+
+        Raises:
+            UserError: where the split's text is too short.
+        """
         length = seq_len - begin_token
         cut = int(len(self.tokens) * _FIT_SHARE)
         part = self.tokens[:cut] if split == "fit" else self.tokens[cut:]
@@ -90,7 +123,18 @@ class UniformSource:
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
     ) -> Int[Tensor, "sequence pos"]:
-        """`n` fresh sequences; the two splits draw from different random streams."""
+        """`n` fresh sequences; the two splits draw from different random streams.
+
+        Args:
+            n: sequences.
+            seq_len: tokens in each, begin token included.
+            begin_token: whether each begins with it.
+            split: `fit` or `held_out`.
+            seed: of the draws.
+
+        Returns:
+            Tokens, `[sequence pos]`.
+        """
         generator = split_generator(split, seed)
         shape = (n, seq_len - begin_token)
         drawn = self.ids[torch.randint(len(self.ids), shape, generator=generator)]

@@ -23,7 +23,17 @@ def python_documentation() -> str:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file; raises UserError where it is missing, empty or something else."""
+    """The text of a UTF-8 file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        All of it.
+
+    Raises:
+        UserError: where it is missing, empty or something else.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -72,7 +82,16 @@ class TextTask:
     def batch(
         self, n: int, seq_len: int, generator: torch.Generator
     ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
-        """Windows at random places, and which tokens are to be predicted (all but the first)."""
+        """Windows at random positions, and which tokens are to be predicted (all but the first).
+
+        Args:
+            n: windows.
+            seq_len: tokens in each, begin token included.
+            generator: what chance is drawn from.
+
+        Returns:
+            Tokens and which of them are predicted, `[batch pos]` each.
+        """
         last_start = len(self._training_tokens) - seq_len
         if last_start < 1:
             raise UserError(

@@ -1,7 +1,7 @@
 """Rows of token ids with gaps in them, and which prompts are held out.
 
 Examples of one length differ in their number of tokens: 7 is one digit, 12 is two. So that they can
-be made all at once, every row of a batch gives each word a place and leaves a gap where it has
+be made all at once, every row of a batch gives each word a position and leaves a gap where it has
 none; `packed` closes the gaps at the end.
 """
 
@@ -37,23 +37,23 @@ def joined(items: Int[Tensor, "example item word"], mark: int) -> Int[Tensor, "e
 
 
 def packed(
-    rows: Int[Tensor, "example place"], fill: int
+    rows: Int[Tensor, "example pos"], fill: int
 ) -> tuple[Int[Tensor, "example pos"], Int[Tensor, " example"]]:
     """The rows with their gaps closed and `fill` at their ends, and how many tokens each has."""
     present = rows != GAP
     lengths = present.sum(1)
     # Gaps all go to one more column, which is then cut off.
-    places = torch.where(present, present.cumsum(1) - 1, rows.shape[1])
-    tokens = rows.new_full((len(rows), rows.shape[1] + 1), fill).scatter_(1, places, rows)
+    positions = torch.where(present, present.cumsum(1) - 1, rows.shape[1])
+    tokens = rows.new_full((len(rows), rows.shape[1] + 1), fill).scatter_(1, positions, rows)
     longest = int(lengths.max()) if len(rows) else 0
     return tokens[:, :longest], lengths
 
 
-def digests(prompts: Int[Tensor, "example place"]) -> Int[Tensor, " example"]:
+def digests(prompts: Int[Tensor, "example pos"]) -> Int[Tensor, " example"]:
     """A 64-bit number for each row that depends on its tokens and their order, not on its gaps."""
     present = prompts != GAP
-    places = present.cumsum(1) - 1
-    return torch.where(present, _mixed(places * 0x10001 + prompts), 0).sum(1)
+    positions = present.cumsum(1) - 1
+    return torch.where(present, _mixed(positions * 0x10001 + prompts), 0).sum(1)
 
 
 def held_out(digests: Int[Tensor, " example"], salt: int) -> Bool[Tensor, " example"]:

@@ -76,7 +76,17 @@ class WordTokenizer:
         return torch.arange(len(self._ids))
 
     def encode(self, text: str) -> list[int]:
-        """The ids of the words of `text`; raises UserError for a word that is not one of them."""
+        """The ids of the words of `text`.
+
+        Args:
+            text: words, as the task joins them.
+
+        Returns:
+            Token ids.
+
+        Raises:
+            UserError: for a word that is not one of the vocabulary's.
+        """
         words = text.split() if self._joiner else list(text)
         for word in words:
             if word not in self._ids:

@@ -2,9 +2,9 @@
 
 Two views of one calculation. `LayerLaw` gives closed formulas over the position m for the first
 layer, after Chi et al. 2023 (arXiv 2305.13571) and, for the cosines, Zuo et al. 2025 (arXiv
-2501.00073). `stream_covariances` carries the covariance between positions through any number of
-layers numerically. What neither paper is known to state is marked "derived here"; the tests hold
-every formula against random models.
+2501.00073). `stream_covariances`, in `covariances`, carries the covariance between positions
+through any number of layers numerically. What neither paper is known to state is marked "derived
+here"; the tests hold every formula against random models.
 
 Symbols: m is how many tokens a query sees, itself included (1 for the first); d = d_model; s the
 standard deviation of every weight; W_o has s / output_shrink; g = s^2 / (s^2 + norm_eps) the
@@ -13,34 +13,26 @@ independent draws from the m tokens are the same token.
 """
 
 import math
-import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from scipy.special import factorial, gammaln, xlogy
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.fields import check_types
-from nope_interp.models.blocks import ACTIVATIONS
+from nope_interp.fields import Count, Positive, check_fields
 from nope_interp.models.config import TransformerConfig
+from nope_interp.theory.validity import (
+    check_weights,
+    not_covered,
+    output_divisor,
+    warn_of_logits,
+    warn_of_sizes,
+    weight_spread,
+)
 
 Seen = Int[np.ndarray, "..."]
 Values = Float[np.ndarray, "..."]
 COSINE_STEPS = ("blocks.0.hook_attn_out", "blocks.0.hook_resid_mid")
-
-# Where the formulas were held against random models; outside, they warn.
-LARGEST_LOGIT_VARIANCE = 0.5
-SHARPEST = 100.0
-SMALLEST_D_VOCAB = 20
-SMALLEST_D_MODEL = 32
-SMALLEST_D_HEAD = 8
-
-
-class OutsideValidity(UserWarning):
-    """A formula is computed for sizes at which one of its approximations may not hold."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +72,23 @@ class LayerLaw:
         array([0.0921, 0.0016])
     """
 
-    d_model: int
-    n_heads: int
-    scale: float = 0.02
-    d_vocab: int | None = None
-    output_shrink: float = 1.0
-    attn_scale: float | None = None
-    norm_eps: float = 1e-5
+    d_model: Count
+    n_heads: Count
+    scale: Positive = 0.02
+    d_vocab: Count | None = None
+    output_shrink: Positive = 1.0
+    attn_scale: Positive | None = None
+    norm_eps: Positive = 1e-5
 
     def __post_init__(self) -> None:
-        check_types(self, "the law's")
-        for name, value in vars(self).items():
-            if value is not None and value <= 0:
-                raise UserError(f"the law's {name} is {value}: give a number above 0.")
+        check_fields(self, "the law's")
         if self.d_model % self.n_heads:
             raise UserError(
                 f"d_model {self.d_model} does not divide into {self.n_heads} heads: make d_model a "
                 "multiple of n_heads."
             )
-        _warn_of_sizes(self.d_model, self.d_model // self.n_heads, self.d_vocab)
-        _warn_of_logits(self.logit_variance)
+        warn_of_sizes(self.d_model, self.d_model // self.n_heads, self.d_vocab)
+        warn_of_logits(self.logit_variance)
 
     @classmethod
     def of(cls, config: TransformerConfig, *, distinct_tokens: bool = False) -> "LayerLaw":
@@ -109,13 +98,16 @@ class LayerLaw:
             config: of a causal pre-norm model without positions, drawn "normal" or "uniform".
             distinct_tokens: sequences hold no token twice.
 
+        Returns:
+            The law.
+
         Raises:
             UserError: where the config is of another kind.
         """
-        _check_weights(config)
+        check_weights(config)
         for name, needed in (("causal", True), ("norm_placement", "pre"), ("residual", True)):
             if getattr(config, name) != needed:
-                raise _not_covered(config, name, needed)
+                raise not_covered(config, name, needed)
         if config.normalization == "none":
             raise UserError(
                 "the law of the first layer needs a norm, but normalization is 'none': set 'layer' "
@@ -124,9 +116,9 @@ class LayerLaw:
         return cls(
             config.d_model,
             config.n_heads,
-            _spread(config),
+            weight_spread(config),
             None if distinct_tokens else config.d_vocab,
-            _output_shrink(config),
+            output_divisor(config),
             config.attn_scale,
             config.norm_eps,
         )
@@ -135,9 +127,9 @@ class LayerLaw:
     def norm_variance(self) -> float:
         """g = s^2 / (s^2 + eps): variance of a component at `ln1.hook_normalized`.
 
-        A row of d components N(0, s^2) has mean square s^2 up to 1 / sqrt(d), and the norm divides
-        by the square root of that and epsilon. Chi et al. 2023 have 1; epsilon is added here, and
-        matters from s = 0.02 (2.4%) downwards.
+        An activation of d components N(0, s^2) has mean square s^2 up to 1 / sqrt(d), and the norm
+        divides by the square root of that and epsilon. Chi et al. 2023 have 1; epsilon is added
+        here, and matters from s = 0.02 (2.4%) downwards.
         """
         return self.scale**2 / (self.scale**2 + self.norm_eps)
 
@@ -179,10 +171,16 @@ class LayerLaw:
         return math.exp(-v - v**2 / (self.d_model // self.n_heads))
 
     def collision(self, m: Seen) -> Values:
-        """K(m) = 1/m + (1 - 1/m) p, p = 1 / d_vocab: two of m tokens are one place or one token.
+        """K(m) = 1/m + (1 - 1/m) p, p = 1 / d_vocab: two of m tokens are one position or one token.
 
         Without repeated tokens 1/m; with them the average over m tokens stops falling at p.
         Derived here.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         m = _seen(m)
         return 1 / m + (1 - 1 / m) * (0 if self.d_vocab is None else 1 / self.d_vocab)
@@ -195,6 +193,12 @@ class LayerLaw:
         large m, 1 for m = 1. The keys that a query favours also resemble one another, since they
         all lean towards W_k^T q: by Stein's lemma this adds (1 - K)^2 v / d, a floor that no m
         goes below. Derived here; Chi et al. 2023 have 1/m.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         collision = self.collision(m)
         even = collision / (collision + (1 - collision) * self._inverse_softmax_noise)
@@ -207,6 +211,12 @@ class LayerLaw:
         E[w_n^2] / E[(sum w)^2] as in `share`, less 1/m^2: with e = 1 - 1/r,
         e (1 - K) / (m^2 (1 - e (1 - K))).
         Zero for m = 1. Derived here; Chi et al. 2023 set the weight to 1/m, which is its mean.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         excess = (1 - self._inverse_softmax_noise) * (1 - self.collision(m))
         return excess / (1 - excess) / _seen(m) ** 2
@@ -216,6 +226,12 @@ class LayerLaw:
 
         Values have variance d s^2 g, and their weights come from independent matrices. After Chi
         et al. 2023, who have d s^2 / m.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         return self.projection_variance * self.share(m)
 
@@ -224,6 +240,12 @@ class LayerLaw:
 
         A sum of d products of a weight of W_o and a component of z. After Chi et al. 2023, who
         have d^2 s^4 / m.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         return self._full_output_variance * self.share(m)
 
@@ -231,6 +253,12 @@ class LayerLaw:
         """s^2 + the variance of the attention output: the two are uncorrelated, as W_o has mean 0.
 
         Chi et al. 2023: s^2 + d^2 s^4 / m.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            As `m`.
         """
         return self.scale**2 + self.output_variance(m)
 
@@ -240,6 +268,12 @@ class LayerLaw:
         `attn.hook_attn_scores` and `attn.hook_pattern` are of visible keys. A model with
         attention alone has `hook_resid_post` where this has `hook_resid_mid`. The mean of every
         step but the pattern is exactly zero, since its sign is that of a weight matrix.
+
+        Args:
+            m: tokens seen, from 1; any shape.
+
+        Returns:
+            Mean and variance by hook name, each as `m`.
 
         Raises:
             UserError: for an m below 1.
@@ -262,14 +296,22 @@ class LayerLaw:
         }
 
     def cosine(self, i: Seen, j: Seen, step: str = "blocks.0.hook_attn_out") -> Values:
-        """Cosine of the rows that see i and j tokens, at one of `COSINE_STEPS`; arrays broadcast.
+        """Cosine of the activations that see i and j tokens, at a step; arrays broadcast.
 
         Weights of different queries are independent, so for i < j the inner product of the two
-        averages is the chance K(j) that a place of each is the same token: no softmax noise, no
+        averages is the chance K(j) that a position of each is the same token: no softmax noise, no
         floor. Over the norms, cos = K(j) / sqrt(share(i) share(j)), which is exp(-v) sqrt(i/j)
         where tokens are distinct and i is large (derived here; Zuo et al. 2025 argue for the same
         fall from uniform weights). In the residual stream s^2 p is added to the inner product,
         p = 1 / d_vocab, and s^2 to the norms.
+
+        Args:
+            i: tokens that the one sees, from 1.
+            j: tokens that the other sees, from 1.
+            step: one of `COSINE_STEPS`.
+
+        Returns:
+            Cosines, as `i` and `j` broadcast.
 
         Raises:
             UserError: for another step, and for positions below 1.
@@ -290,202 +332,6 @@ class LayerLaw:
         return self.d_model * (self.scale / self.output_shrink) ** 2 * self.projection_variance
 
 
-def _warn_of_logits(variance: float) -> None:
-    if variance > LARGEST_LOGIT_VARIANCE:
-        warnings.warn(
-            f"the logit variance {variance:.3g} is not small: attention is sharp, and the "
-            "softmax's noise is overestimated at small m.",
-            OutsideValidity,
-            stacklevel=4,
-        )
-
-
-def _warn_of_sizes(d_model: int, d_head: int, d_vocab: int | None) -> None:
-    for doubt in _doubtful_sizes(d_model, d_head, d_vocab):
-        warnings.warn(doubt, OutsideValidity, stacklevel=4)
-
-
-def _doubtful_sizes(d_model: int, d_head: int, d_vocab: int | None) -> Iterator[str]:
-    """Why a formula may not hold at these sizes."""
-    if d_vocab is not None and d_vocab < SMALLEST_D_VOCAB:
-        yield (
-            f"a vocabulary of {d_vocab} is small: models with different embeddings differ from one "
-            "another more than positions do."
-        )
-    if d_model < SMALLEST_D_MODEL:
-        yield (
-            f"a width of {d_model} is small: sums over it are not Gaussian, and epsilon, centring "
-            "and the v / d term are off by terms of order 1 / d."
-        )
-    if d_head < SMALLEST_D_HEAD:
-        yield (
-            f"a head's width of {d_head} is small: the spread of the queries' lengths is known to "
-            "second order in 1 / d_head only."
-        )
-
-
-def stream_covariances(
-    config: TransformerConfig, tokens: Int[np.ndarray, " pos"]
-) -> dict[str, Float[np.ndarray, "pos pos"]]:
-    """Expected covariance between positions at the residual sites of every layer, per component.
-
-    Entry (i, j) is the mean over draws of the weights of x_i . x_j / d_model, both rows of the
-    same sequence: variances on the diagonal, cosines by division. Derived here, in the limit of
-    wide models in which infinitely wide attention is a Gaussian process (Hron et al. 2020, arXiv
-    2006.10540), with one term of finite width. With C the covariance of what attention reads and A
-    the matrix of even weights,
-
-        attention output_ij = d^2 s^2 s_o^2 ((A [C * W] A^T)_ij / (A W A^T)_ij + v C_ij l_i l_j / d)
-            with W_nk = exp(v C_ij C_nk), the mean product of unnormalised weights: as in
-            `LayerLaw.share` the mean of a ratio is taken as the ratio of the means, and keys lean
-            towards the query, by l = diag(C) - diag(A C A^T);
-        MLP output_ij = d_mlp s_o^2 E[phi(a) phi(b)], (a, b) Gaussian with covariance d s^2 C_ij.
-
-    Sublayers have weights of their own, so their outputs are uncorrelated with the stream and
-    covariances add. Later layers read rows that are correlated, so the floor rises with depth.
-
-    Args:
-        config: of a model without positions, drawn "normal" or "uniform"; causal or not.
-        tokens: of one sequence; equal tokens have equal embeddings.
-
-    Returns arrays by hook name: `hook_embed`, and of each block `hook_attn_out`, `hook_resid_mid`,
-    `hook_mlp_out` (these two not if attn_only) and `hook_resid_post`. Warns with `OutsideValidity`
-    where the width, a head's width or the kinds of repeated tokens are few, and where a layer's
-    logit variance is not small. Raises UserError for other configs, and for
-    tokens that are not one sequence.
-    """
-    _check_weights(config)
-    if np.ndim(tokens) != 1 or not len(tokens):
-        raise UserError(
-            f"tokens have shape {np.shape(tokens)}: give the ids of one sequence, at least one."
-        )
-    length, kinds = len(tokens), len(np.unique(tokens))
-    _warn_of_sizes(config.d_model, config.d_head, kinds if kinds < length else None)
-    weights = np.tri(length) if config.causal else np.ones((length, length))
-    even = weights / weights.sum(1, keepdims=True)
-    kernel = _mlp_kernel(config)
-
-    stream = _spread(config) ** 2 * (tokens[:, None] == tokens).astype(float)
-    found = {"hook_embed": stream}
-    for layer in range(config.n_layers):
-        written = _attention_output(config, _read(config, stream), even)
-        stream = _merge(config, stream, written)
-        found[f"blocks.{layer}.hook_attn_out"] = written
-        if not config.attn_only:
-            found[f"blocks.{layer}.hook_resid_mid"] = stream
-            written = kernel(_read(config, stream))
-            stream = _merge(config, stream, written)
-            found[f"blocks.{layer}.hook_mlp_out"] = written
-        found[f"blocks.{layer}.hook_resid_post"] = stream
-    return found
-
-
-def cosines(covariance: Float[np.ndarray, "pos pos"]) -> Float[np.ndarray, "pos pos"]:
-    """The cosines between rows whose covariance this is."""
-    size = np.sqrt(np.diag(covariance))
-    return covariance / size / size[:, None]
-
-
-def _normalized(
-    config: TransformerConfig, stream: Float[np.ndarray, "pos pos"]
-) -> Float[np.ndarray, "pos pos"]:
-    if config.normalization == "none":
-        return stream
-    size = np.sqrt(np.diag(stream) + config.norm_eps)
-    return stream / size / size[:, None]
-
-
-def _read(
-    config: TransformerConfig, stream: Float[np.ndarray, "pos pos"]
-) -> Float[np.ndarray, "pos pos"]:
-    """What a sublayer reads."""
-    return _normalized(config, stream) if config.norm_placement == "pre" else stream
-
-
-def _merge(
-    config: TransformerConfig,
-    stream: Float[np.ndarray, "pos pos"],
-    written: Float[np.ndarray, "pos pos"],
-) -> Float[np.ndarray, "pos pos"]:
-    """The stream after a sublayer has written."""
-    merged = stream + written if config.residual else written
-    return merged if config.norm_placement == "pre" else _normalized(config, merged)
-
-
-def _attention_output(
-    config: TransformerConfig,
-    read: Float[np.ndarray, "pos pos"],
-    even: Float[np.ndarray, "query key"],
-) -> Float[np.ndarray, "pos pos"]:
-    d, variance = config.d_model, _spread(config) ** 2
-    v = config.attention_scale**2 * config.d_head * (d * variance) ** 2
-    largest = v * np.diag(read).max() ** 2
-    _warn_of_logits(largest)
-    # exp(v C_ij C_nk) as a power series in v C_ij, so that one product of matrices does each term;
-    # fluctuations of q.q over d_head components add a v^2 / d_head, as in `LayerLaw.softmax_noise`.
-    exponent = v * read * (1 + v * read * np.diag(read).mean() / config.d_head)
-    # Each entry's series is divided by exp of its largest argument, which the ratio does not see.
-    size = np.abs(read).max()
-    argument, unit = np.abs(exponent) * size, read / size
-    # Far beyond validity, where a query has long settled on one key, the series would only be long.
-    argument *= min(1.0, SHARPEST / argument.max())
-    top, bottom, power = np.zeros_like(read), np.zeros_like(read), np.ones_like(read)
-    for k in range(_terms(float(argument.max()))):
-        weight = np.exp(xlogy(k, argument) - gammaln(k + 1) - argument) * np.sign(exponent) ** k
-        bottom += weight * (even @ power @ even.T)
-        power = power * unit
-        top += weight * (even @ power @ even.T) * size
-    leaning = (np.diag(read) - np.diag(even @ read @ even.T)).clip(min=0)
-    # A key cannot lean further than all the way.
-    attended = top / bottom + min(v / d, 1.0) * read * np.outer(leaning, leaning)
-    return d**2 * variance * (variance / _output_shrink(config) ** 2) * attended
-
-
-def _terms(largest: float) -> int:
-    """How many terms of the series of exp reach double precision at arguments up to `largest`.
-
-    Over exp(largest) they are the probabilities of a Poisson law: its mean and ten deviations more.
-    """
-    return math.ceil(20 + largest + 10 * math.sqrt(largest))
-
-
-def _mlp_kernel(
-    config: TransformerConfig,
-) -> Callable[[Float[np.ndarray, "pos pos"]], Float[np.ndarray, "pos pos"]]:
-    """Covariance of the MLP's output as a function of that of its input.
-
-    E[phi(a) phi(b)] = sum_k h_k^2 c^k for correlation c, h_k the coefficients of phi(sigma x) in
-    normalised Hermite polynomials (Mehler's formula). What the series leaves out at c = 1 is
-    given to its last term.
-    """
-    # An even grid, since Gaussian quadrature stumbles over the kink of a ReLU.
-    nodes = np.linspace(-9, 9, 3601)
-    weights = np.exp(-(nodes**2) / 2)
-    weights /= weights.sum()
-    degrees = range(24)
-    polynomials = [
-        np.polynomial.hermite_e.hermeval(nodes, np.eye(len(degrees))[k]) / math.sqrt(factorial(k))
-        for k in degrees
-    ]
-    variance = config.d_model * _spread(config) ** 2
-    shrunk = _spread(config) ** 2 / _output_shrink(config) ** 2
-
-    def kernel(read: Float[np.ndarray, "pos pos"]) -> Float[np.ndarray, "pos pos"]:
-        spread = np.sqrt(variance * np.diag(read))
-        at_nodes = torch.from_numpy(np.multiply.outer(spread, nodes))
-        phi = ACTIVATIONS[config.activation](at_nodes).numpy()
-        h = np.stack([(phi * polynomial) @ weights for polynomial in polynomials])
-        missing = (phi**2 @ weights - (h**2).sum(0)).clip(min=0)
-        h[-1] = np.sign(h[-1]) * np.sqrt(h[-1] ** 2 + missing)
-        correlation = cosines(read)
-        moment = sum(np.outer(h[k], h[k]) * correlation**k for k in degrees)
-        if config.gated:
-            moment = moment * variance * read
-        return config.mlp_width * shrunk * moment
-
-    return kernel
-
-
 def _seen(m: Seen) -> Values:
     seen = np.asarray(m, dtype=float)
     counts = np.isfinite(seen) & (seen >= 1) & (seen == np.round(seen))
@@ -493,28 +339,3 @@ def _seen(m: Seen) -> Values:
         wrong = seen[~counts].flat[0]
         raise UserError(f"m is {wrong:g}: positions count the tokens seen, 1, 2, 3 and so on.")
     return seen
-
-
-def _check_weights(config: TransformerConfig) -> None:
-    if config.positions != "none":
-        raise _not_covered(config, "positions", "none")
-    if config.init not in ("normal", "uniform"):
-        raise UserError(
-            f"the laws need one spread for all weights, but init is {config.init!r}: set 'normal' "
-            "or 'uniform'."
-        )
-
-
-def _not_covered(config: TransformerConfig, name: str, needed: object) -> UserError:
-    return UserError(
-        f"the law needs {name}={needed!r}, but this config has {getattr(config, name)!r}: change "
-        "it, or measure the model."
-    )
-
-
-def _spread(config: TransformerConfig) -> float:
-    return 0.02 if config.init_scale is None else config.init_scale
-
-
-def _output_shrink(config: TransformerConfig) -> float:
-    return math.sqrt(2 * config.n_layers) if config.rescale_output_projections else 1.0

@@ -31,7 +31,14 @@ class AnswerMasking:
 
     @classmethod
     def of(cls, task: AnswerTask) -> "AnswerMasking":
-        """Those of a task: its begin token, which it has no other use for after the first place."""
+        """Those of a task: the blank is its begin token, which otherwise stands only at first.
+
+        Args:
+            task: any with a begin token.
+
+        Returns:
+            The masking.
+        """
         assert task.tokenizer.begin_id is not None
         return cls(task.tokenizer.begin_id, task.tokenizer.end_id)
 
@@ -40,14 +47,30 @@ class AnswerMasking:
     ) -> Int[Tensor, "batch pos"]:
         """`tokens` with blanks from the first token of the answer on.
 
-        The end and the padding are blanks too, so that a row does not tell how long its answer is.
+        The end and the padding are blanks too, so that an example does not tell how long its answer
+        is.
+
+        Args:
+            tokens: `[batch pos]`.
+            answer: `[batch pos]`, which of them are the answer or its end.
+
+        Returns:
+            `[batch pos]`.
         """
         return tokens.masked_fill(answer.cummax(dim=1).values, self.fill)
 
     def asked(
         self, tokens: Int[Tensor, "batch pos"], answer: Bool[Tensor, "batch pos"]
     ) -> Bool[Tensor, "batch pos"]:
-        """The answer without its end: what is given at the blanks."""
+        """The answer without its end: what is given at the blanks.
+
+        Args:
+            tokens: `[batch pos]`.
+            answer: `[batch pos]`, which of them are the answer or its end.
+
+        Returns:
+            `[batch pos]`, true at the blanks that are asked for.
+        """
         return answer if self.end is None else answer & (tokens != self.end)
 
     def loss(
@@ -56,7 +79,16 @@ class AnswerMasking:
         tokens: Int[Tensor, "batch pos"],
         answer: Bool[Tensor, "batch pos"],
     ) -> Float[Tensor, ""]:
-        """Mean cross-entropy, in nats per token, of the answers' tokens at their own places."""
+        """Mean cross-entropy, in nats per token, of the answers' tokens at their own positions.
+
+        Args:
+            model: any of ours.
+            tokens: `[batch pos]`.
+            answer: `[batch pos]`, which of them are the answer or its end.
+
+        Returns:
+            One number, with a gradient.
+        """
         asked = self.asked(tokens, answer)
         logits = logits_at(model, self.hidden(tokens, answer), asked)
         return F.cross_entropy(logits.float(), tokens[asked].long())
@@ -71,6 +103,9 @@ class AnswerMasking:
             model: in evaluation mode.
             examples: of any lengths.
             batch_size: examples in one forward pass.
+
+        Returns:
+            `[example]`.
         """
         device = model.W_E.device
         found = []

@@ -1,13 +1,9 @@
 """How long, how fast and on how much a model is trained. Imports nothing heavy."""
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, no_type_check
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, no_type_check
 
-from nope_interp.errors import UserError, unknown_name
-from nope_interp.fields import check_seed, check_types
-
-SCHEDULES = ("cosine", "linear")
-PRECISIONS = ("float32", "bfloat16")
+from nope_interp.fields import Count, Positive, Range, Seed, check_fields
 
 
 @no_type_check  # it checks itself, in sentences
@@ -31,32 +27,21 @@ class TrainingConfig:
         seed: of batches and dropout.
     """
 
-    steps: int = 1200
-    batch_size: int = 16
-    seq_len: int = 128
-    learning_rate: float = 2e-3
-    schedule: str = "cosine"
-    warmup: int = 100
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    precision: str = "float32"
+    steps: Count = 1200
+    batch_size: Count = 16
+    seq_len: Count = 128
+    learning_rate: Positive = 2e-3
+    schedule: Literal["cosine", "linear"] = "cosine"
+    warmup: Annotated[int, Range(least=0)] = 100
+    weight_decay: Annotated[float, Range(least=0)] = 0.1
+    clip: Positive = 1.0
+    precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
-    checkpoint_every: int = 200
-    seed: int = 0
+    checkpoint_every: Count = 200
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_types(self, "training")
-        check_seed(self.seed, "training")
-        for name, choices in (("schedule", SCHEDULES), ("precision", PRECISIONS)):
-            if getattr(self, name) not in choices:
-                raise unknown_name(f"training {name}", getattr(self, name), choices)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, str | bool):
-                continue
-            may_be_zero = field.name in ("warmup", "weight_decay", "seed")
-            if value < 0 or (value == 0 and not may_be_zero):
-                raise UserError(f"training {field.name} is {value}: it is too small.")
+        check_fields(self, "training")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; reads back as keyword arguments."""

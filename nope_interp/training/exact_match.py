@@ -24,6 +24,9 @@ def exact_matches(
         model: in evaluation mode.
         examples: of any lengths; what stands after the end of one is not looked at.
         batch_size: examples in one forward pass.
+
+    Returns:
+        `[example]`.
     """
     device = model.W_E.device
     parts = zip(examples.tokens.split(batch_size), examples.answer.split(batch_size), strict=True)

@@ -30,8 +30,16 @@ def scaled_scores(
     Queries are what is multiplied, so gradients reach the factors. The hooks are torch's own:
     contexts of hooks inside, and `reset_hooks`, leave them alone. 1 changes nothing.
 
-    Raises UserError where the factors are not one for each layer and head, and for encodings that
-    add to the scores (alibi, t5), whose bias would not be multiplied.
+    Args:
+        model: any of ours, but with alibi or t5 positions.
+        factors: `[layer head]`.
+
+    Returns:
+        The model.
+
+    Raises:
+        UserError: where the factors are not one for each layer and head, and for encodings that add
+            to the scores (alibi, t5), whose bias would not be multiplied.
     """
     config = model.config
     if tuple(factors.shape) != (config.n_layers, config.n_heads):
@@ -68,6 +76,9 @@ def tuned_factors(
         model: in evaluation mode.
         batches: tokens, and which of them the loss is taken of, as `AnswerTask.batch` gives them.
         learning_rate: of the factors' logarithms, which start at 0.
+
+    Returns:
+        `[layer head]`, each above 0.
     """
     device = model.W_E.device
     logarithms = torch.zeros(

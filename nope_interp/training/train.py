@@ -4,11 +4,11 @@ Every step draws its batch, and its dropout, from a generator seeded by (seed, s
 state to keep is the weights and the optimiser's moments.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +17,16 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nope_interp.errors import UserError
-from nope_interp.models.checkpoints import load_tensors, load_weights, save_tensors
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import Task
 from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig
+from nope_interp.training.interrupts import interrupts_deferred
+from nope_interp.training.state import TrainingState
+
+_LOG = logging.getLogger(__name__)
 
 # Given the model, in evaluation mode, after as many optimiser steps.
 Watch = Callable[[int, HookedTransformer], None]
@@ -33,12 +36,27 @@ Loss = Callable[[HookedTransformer, Tensor, Tensor], Tensor]
 
 def watched_steps(steps: int) -> list[int]:
     """The optimiser steps after which a training of `steps` is watched: 0, 1, 2, 4, 8, ... and the
-    last."""
+    last.
+
+    Args:
+        steps: of the training, at least 1.
+
+    Returns:
+        Step numbers, growing.
+    """
     return [0, *(2**power for power in range((steps - 1).bit_length())), steps]
 
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
-    """Linear warm-up; then a cosine from the peak to a tenth of it, or a line from it to zero."""
+    """Linear warm-up; then a cosine from the peak to a tenth of it, or a line from it to zero.
+
+    Args:
+        step: of the optimiser, from 0.
+        config: has the peak, the schedule and the warm-up.
+
+    Returns:
+        The rate of this step.
+    """
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     progress = (step - config.warmup) / max(1, config.steps - config.warmup)
@@ -55,6 +73,14 @@ def masked_loss(
     """Mean cross-entropy, in nats per token, of the tokens marked as predicted.
 
     Only for these are logits computed. The first token of a sequence cannot be predicted.
+
+    Args:
+        model: any of ours.
+        tokens: `[batch pos]`.
+        predicted: `[batch pos]`, which of them the loss is of.
+
+    Returns:
+        One number, with a gradient.
     """
     logits = logits_at(model, tokens[:, :-1], predicted[:, 1:])
     return F.cross_entropy(logits.float(), tokens[:, 1:][predicted[:, 1:]].long())
@@ -77,19 +103,23 @@ def train(
         config: the model to train, from its own seed.
         training: length, speed and seed of the training.
         task: where batches come from.
-        state_path: file that keeps the training state, so that a killed run goes on from there;
-            None keeps nothing.
+        state_path: file that keeps the training state, now and then and on Ctrl-C, so that a
+            stopped run goes on from there; None keeps nothing.
         watch: called with the model at each of `watched_steps`, before the state of that step is
-            kept; a training that goes on from a state calls it for later steps only. It changes no
-            bit of the training as long as it leaves the weights alone.
-        blanks: hides the answers, which the model then fills in all at once; None predicts one
+            kept; a training that goes on from a state calls it for that step and later ones. It
+            changes no bit of the training as long as it leaves the weights alone.
+        masking: hides the answers, which the model then fills in all at once; None predicts one
             token after the other.
         device: a torch device.
         show_progress: draw a bar with the loss on standard error.
 
-    Raises UserError where the sizes of config, training and task do not fit, where the saved state
-    is damaged or of another training, where it should be compiled and cannot be, and where the loss
-    stops being finite.
+    Returns:
+        The model, on `device`.
+
+    Raises:
+        UserError: where the sizes of config, training and task do not fit, where the saved state
+            is damaged or of another training, where it should be compiled and cannot be, and where
+            the loss stops being finite.
     """
     check_trainable(config, training, task, masking)
     if training.compile:
@@ -99,24 +129,32 @@ def train(
     header = {"config": config.to_dict(), "training": training.to_dict(), "task": task.name}
     if masking is not None:
         header["masking"] = asdict(masking)
-    loss_of = masked_loss if masking is None else masking.loss
-    start = _restore(state_path, header, model, optimizer)
+    state = None if state_path is None else TrainingState(state_path, header, model, optimizer)
+    start = 0 if state is None else state.restore()
+    if start:
+        _LOG.warning("going on from step %d of %d.", start, training.steps)
     watched = watched_steps(training.steps)
-    if watch is not None and start == 0:
-        watch(0, model.eval())
+    if watch is not None and start in watched:
+        watch(start, model.eval())
     model.train()
+    loss_of = masked_loss if masking is None else masking.loss
     steps = _steps(model, optimizer, training, task, loss_of, start, device, show_progress)
-    for step, loss in steps:
-        if not math.isfinite(loss):
-            raise UserError(
-                f"the loss is {loss} at step {step}: lower the learning rate or the init scale."
-            )
-        done = step + 1
-        if watch is not None and done in watched:
-            watch(done, model.eval())
-            model.train()
-        if state_path is not None and done % training.checkpoint_every == 0:
-            save_tensors(state_path, _state(model, optimizer), {**header, "step": done})
+    try:
+        for step, loss in steps:
+            if not math.isfinite(loss):
+                raise UserError(
+                    f"the loss is {loss} at step {step}: lower the learning rate or the init scale."
+                )
+            done = step + 1
+            if watch is not None and done in watched:
+                watch(done, model.eval())
+                model.train()
+            if state is not None and done % training.checkpoint_every == 0:
+                state.save()
+    except KeyboardInterrupt:
+        if state is not None:
+            state.save()
+        raise
     return model.eval()
 
 
@@ -154,7 +192,8 @@ def _steps(
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
-        optimizer.step()
+        with interrupts_deferred():  # half an update could not be gone on from
+            optimizer.step()
         value = loss.item()
         bar.set_postfix(loss=f"{value:.3f}", refresh=False)
         yield step, value
@@ -166,7 +205,14 @@ def check_trainable(
     task: Task,
     masking: AnswerMasking | None = None,
 ) -> None:
-    """Raise UserError where the sizes of config, training and task do not fit."""
+    """Raise UserError where the sizes of config, training and task do not fit.
+
+    Args:
+        config: the model to train.
+        training: how.
+        task: on what.
+        masking: hides the answers; None where each token is predicted.
+    """
     if training.seq_len > config.n_ctx:
         raise UserError(
             f"training sequences of {training.seq_len} tokens are longer than the context of "
@@ -208,37 +254,3 @@ def _optimizer(model: HookedTransformer, training: TrainingConfig) -> torch.opti
         {"params": vectors, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=training.learning_rate, betas=(0.9, 0.99), fused=True)
-
-
-def _state(model: HookedTransformer, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights and moments as one flat dictionary; moments are keyed by the optimiser's index."""
-    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
-    for index, moments in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer/{index}/{name}": tensor for name, tensor in moments.items()}
-    return tensors
-
-
-def _restore(
-    path: Path | None,
-    header: dict[str, Any],
-    model: HookedTransformer,
-    optimizer: torch.optim.Optimizer,
-) -> int:
-    """Load a saved training state, if there is one; the step to go on from."""
-    if path is None or not path.exists():
-        return 0
-    tensors, saved = load_tensors(path)
-    step = saved.pop("step", None)
-    if saved != header:
-        raise UserError(
-            f"{str(path)!r} is the state of another training: delete it or choose another folder."
-        )
-    weights = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
-    load_weights(model, weights, path)
-    moments: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        if key.startswith("optimizer/"):
-            _, index, name = key.split("/")
-            moments.setdefault(int(index), {})[name] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-    return int(step)

@@ -1,12 +1,17 @@
 """Files are whole or absent."""
 
 import json
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from experiments.results.measurements import write_arrays
 from nope_interp.errors import UserError
-from nope_interp.files import make_folder, read_json, write_atomically, write_json
+from nope_interp.files import make_folder, model_files, read_json, write_atomically, write_json
+from nope_interp.models.checkpoints import save_tensors
 
 
 def test_failed_write_keeps_the_old_file_and_leaves_no_part(tmp_path: Path) -> None:
@@ -21,6 +26,30 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_part(tmp_path: Path) -> N
         write_atomically(target, fail)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_files_honour_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    """Also those of safetensors, which makes its own with the mode 0600."""
+    before = os.umask(umask)
+    try:
+        paths = [
+            write_json(tmp_path / "a.json", {}),
+            save_tensors(tmp_path / "a.safetensors", {"x": torch.zeros(2)}, {}),
+            write_arrays({"x": np.zeros(2)}, tmp_path / "arrays.safetensors"),
+        ]
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in paths] == [mode] * 3
+
+
+def test_only_a_models_own_files_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("config.json", "model.safetensors", "notes.md", "deep/model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    assert model_files(tmp_path) == [tmp_path / "config.json", tmp_path / "model.safetensors"]
+    with pytest.raises(UserError, match=r"has no config.json: give a Hugging Face folder"):
+        model_files(tmp_path / "deep")
 
 
 def test_full_disk_is_one_sentence(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
-from nope_interp.theory.laws import LayerLaw, stream_covariances
+from nope_interp.theory.covariances import stream_covariances
+from nope_interp.theory.laws import LayerLaw
 
 Array = np.ndarray
 

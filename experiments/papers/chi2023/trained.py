@@ -43,7 +43,8 @@ from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import TokenSource
-from nope_interp.theory.laws import OutsideValidity, stream_covariances
+from nope_interp.theory.covariances import stream_covariances
+from nope_interp.theory.validity import OutsideValidity
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
 from probes.variance import row_variance

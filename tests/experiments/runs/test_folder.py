@@ -1,15 +1,20 @@
 """Run folders of other versions: read or refused, never written over."""
 
+import dataclasses
+import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from experiments.comparison.config import CompareConfig
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.reproduce import reproduce
 from experiments.papers.result import Reproduction
-from experiments.runs.folder import RunFolder
+from experiments.runs.folder import RunFolder, fingerprint
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError
 
@@ -113,3 +118,81 @@ def test_what_was_computed_before_a_refusal_is_kept(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no"):
         Reproduction.made_in(run, refuse)
     assert (run.cells / "a.safetensors").is_file()
+
+
+def folder_name(**changes: Any) -> str:
+    return RunFolder.of(Path("runs"), dataclasses.replace(CompareConfig(), **changes)).path.name
+
+
+def test_the_same_content_is_the_same_run_wherever_it_lies(tmp_path: Path) -> None:
+    paths = [tmp_path / where / "model" / "model.safetensors" for where in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"weights" * 1000)
+    first, second = paths
+    of_first = folder_name(model=str(first))
+    assert folder_name(model=str(second)) == of_first
+    os.utime(first, ns=(1, 1))
+    assert folder_name(model=str(first)) == of_first
+    assert folder_name(model=os.path.relpath(first)) == of_first
+    # One byte in a file of the same size.
+    first.write_bytes(b"weighty" + b"weights" * 999)
+    assert folder_name(model=str(first)) != of_first
+
+
+def test_a_folder_is_told_by_the_files_of_its_model(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    (model / "deep").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"has no config\.json: give a Hugging Face folder"):
+        folder_name(model=str(model))
+    for name in ("config.json", "model.safetensors", "notes.md"):
+        (model / name).write_text("{}")
+    before = fingerprint(model)
+    shutil.copytree(model, tmp_path / "elsewhere")
+    assert fingerprint(tmp_path / "elsewhere") == before
+    (model / "notes.md").write_text("other notes")
+    (model / "deep" / "model.safetensors").write_text("of another model")
+    assert fingerprint(model) == before
+    (model / "tokenizer.json").write_text("{}")
+    with_tokenizer = fingerprint(model)
+    assert with_tokenizer != before
+    (model / "tokenizer.json").rename(model / "vocab.json")
+    assert fingerprint(model) not in (before, with_tokenizer)
+
+
+def test_what_lies_below_a_folder_is_never_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: opened.append(Path(path)) or real(path))
+    (tmp_path / "deep" / "deeper").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"has no config\.json"):
+        fingerprint(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    fingerprint(tmp_path)
+    assert set(opened) == {tmp_path}
+
+
+def test_a_file_is_hashed_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = []
+    real = hashlib.file_digest
+    monkeypatch.setattr(
+        hashlib, "file_digest", lambda file, name: hashed.append(file.name) or real(file, name)
+    )
+    path = tmp_path / "model.safetensors"
+    path.write_text("a")
+    found = [fingerprint(path), fingerprint(path)]
+    assert len(hashed) == 1
+    path.write_text("bc")
+    found.append(fingerprint(path))
+    assert len(hashed) == 2
+    assert found[0] == found[1] != found[2]
+
+
+def test_runs_without_local_files_keep_their_names() -> None:
+    """As they were named before models were told by their content."""
+    assert folder_name() == "none-text-6f06b9ceec"
+    assert folder_name(model="openai-community/gpt2") == "gpt2-text-e2edf2c4ca"

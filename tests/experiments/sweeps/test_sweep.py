@@ -204,7 +204,7 @@ def test_a_grid_is_the_product_of_its_lists(grid: dict[str, list[Any]]) -> None:
         ),
         (
             {"experiment": "compare", "grid": {"seed.x": [1]}},
-            r"cell 1 \(seed.x=1\): .*expected int",
+            r"cell 1 \(seed.x=1\): .*give a whole number",
         ),
         (
             {"experiment": "compare", "list": [{"seq_len": 4}]},

@@ -21,7 +21,7 @@ from nope_interp.streams import stream
 NAMES = (*PLANTS, "decoy")
 SEEDS = (0, 1, 2)
 N_SEQUENCES = 128
-# Codes that lie in the rows of each model at its place, whether anything reads them or not.
+# Codes that lie in the rows of each model at its site, whether anything reads them or not.
 PRESENT = {
     "variance": {"variance", "similarity"},
     "similarity": {"similarity"},
@@ -94,7 +94,7 @@ WITHOUT: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def loss(built: Planted, *changes: Callable[[Tensor], Tensor]) -> float:
-    """The task's mean loss while these changes, in turn, are made at the planted place."""
+    """The task's mean loss while these changes, in turn, are made at the planted site."""
 
     def change(x: Tensor) -> Tensor:
         changed = x.double()
@@ -104,8 +104,8 @@ def loss(built: Planted, *changes: Callable[[Tensor], Tensor]) -> float:
 
     # As many as `losses` takes at a time: a change sees them all.
     tokens = built.sequences(N_SEQUENCES, seed=100)
-    (place,) = built.places
-    with intervene(built.model, {place: change}, positions=slice(1, None)) as intervention:
+    (site,) = built.sites
+    with intervene(built.model, {site: change}, positions=slice(1, None)) as intervention:
         found = built.losses(built.model, tokens)
         intervention.verify()
     assert found.shape == (N_SEQUENCES,)
@@ -143,8 +143,8 @@ def test_rows_hold_the_codes_that_they_should(name: str) -> None:
     built = planted(name, 0)
     tokens = built.sequences(1000, seed=7)
     rows: list[Tensor] = []
-    (place,) = built.places
-    stream(built.model, tokens, {place: lambda x: rows.append(x[:, 1:].double())}, until=place)
+    (site,) = built.sites
+    stream(built.model, tokens, {site: lambda x: rows.append(x[:, 1:].double())}, until=site)
     x = torch.cat(rows)
     (_, count, vectors, _), (_, count_too, vectors_too, _) = parts(x[::2]), parts(x[1::2])
     rest = parts(x)[3]

@@ -303,11 +303,11 @@ def test_wrong_configs_are_one_sentence() -> None:
     for changes, message in (
         ({"periods": (1, 4, 2)}, "make each larger than the one before"),
         ({"periods": (1, 2, 2)}, "make each larger than the one before"),
-        ({"periods": (0, 1, 2)}, "give whole numbers from 1 up"),
-        ({"periods": ()}, "give whole numbers from 1 up"),
+        ({"periods": (0, 1, 2)}, "give a list of whole numbers from 1 up"),
+        ({"periods": ()}, "periods are none: give at least one"),
         ({"periods": (1, 2.5, 4)}, "clockwork periods is"),
         ({"d_hidden": 13}, "d_hidden 13 does not divide into 3 modules"),
-        ({"d_hidden": 0}, "d_hidden is 0: give at least 1"),
+        ({"d_hidden": 0}, "d_hidden is 0: give a whole number from 1 up"),
         ({"d_in": math.nan}, "clockwork d_in is nan"),
         ({"seed": -1}, "clockwork seed is -1"),
     ):

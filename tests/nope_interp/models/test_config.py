@@ -4,7 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nope_interp.errors import UserError
+from nope_interp.fields import LARGEST_SEED
 from nope_interp.models.config import (
-    ACTIVATIONS,
-    INITIALIZATIONS,
-    NORM_PLACEMENTS,
-    NORMALIZATIONS,
     POSITIONS,
+    Activation,
+    Initialization,
+    Normalization,
+    NormPlacement,
     TransformerConfig,
 )
 
@@ -37,16 +38,16 @@ valid_fields = st.fixed_dictionaries(
         "positions": st.sampled_from(POSITIONS),
         "rotary_kept": st.floats(0, 1),
         "causal": st.booleans(),
-        "normalization": st.sampled_from(NORMALIZATIONS),
-        "norm_placement": st.sampled_from(NORM_PLACEMENTS),
+        "normalization": st.sampled_from(get_args(Normalization)),
+        "norm_placement": st.sampled_from(get_args(NormPlacement)),
         "residual": st.booleans(),
         "attn_only": st.booleans(),
-        "activation": st.sampled_from(ACTIVATIONS),
+        "activation": st.sampled_from(get_args(Activation)),
         "attn_scale": st.none() | st.floats(1e-3, 1e3),
         "dropout": st.floats(0, 0.99),
-        "init": st.sampled_from(INITIALIZATIONS),
+        "init": st.sampled_from(get_args(Initialization)),
         "init_scale": st.none() | st.floats(1e-4, 10),
-        "seed": st.integers(0, 2**63 - 1),
+        "seed": st.integers(0, LARGEST_SEED),
     },
 )
 junk = st.recursive(
@@ -98,11 +99,11 @@ def test_junk_in_place_of_a_config_raises_nothing_but_user_errors(fields: Any) -
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"positions": "rotery"}, "unknown position encoding 'rotery': did you mean 'rotary'?"),
-        ({"init": "kaiming"}, "unknown initialization 'kaiming': did you mean 'kaiming_"),
+        ({"positions": "rotery"}, "unknown positions 'rotery': did you mean 'rotary'?"),
+        ({"init": "kaiming"}, "unknown init 'kaiming': did you mean 'kaiming_"),
         ({"activation": "swish"}, "unknown activation 'swish': "),
         ({"normalization": None}, "normalization is None: choose from layer, rms, none."),
-        ({"norm_placement": "sandwich"}, "unknown norm placement 'sandwich'"),
+        ({"norm_placement": "sandwich"}, "unknown norm_placement 'sandwich'"),
         ({"n_layers": 0}, "n_layers is 0: give a whole number from 1 to"),
         ({"n_layers": True}, "n_layers is True: give a whole number"),
         ({"n_layers": 2.0}, "n_layers is 2.0: give a whole number"),

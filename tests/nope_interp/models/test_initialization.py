@@ -1,14 +1,14 @@
 """Initialisation schemes against their papers' variances, and their own generator."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
 from nope_interp.errors import UserError
-from nope_interp.models.config import INITIALIZATIONS, TransformerConfig
+from nope_interp.models.config import Initialization, TransformerConfig
 from nope_interp.models.initialization import SCHEMES, Initializer
 from nope_interp.models.transformer import HookedTransformer
 
@@ -27,7 +27,7 @@ def model(**changes: Any) -> HookedTransformer:
 
 
 def test_the_registry_holds_exactly_the_names_that_a_config_accepts() -> None:
-    assert set(SCHEMES) == set(INITIALIZATIONS)
+    assert set(SCHEMES) == set(get_args(Initialization))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_orthogonal_columns_are_orthonormal() -> None:
     np.testing.assert_allclose(weight.T @ weight, 4 * np.eye(COLUMNS), atol=1e-5)  # float32
 
 
-@pytest.mark.parametrize("scheme", INITIALIZATIONS)
+@pytest.mark.parametrize("scheme", get_args(Initialization))
 def test_the_seed_decides_and_the_global_generator_is_left_alone(scheme: str) -> None:
     torch.manual_seed(1)
     first, following = drawn(scheme, seed=7), torch.rand(3)
@@ -77,7 +77,7 @@ def test_an_unknown_scheme_is_refused() -> None:
         Initializer("xavier_norml", None, 0)
 
 
-@pytest.mark.parametrize("scheme", INITIALIZATIONS)
+@pytest.mark.parametrize("scheme", get_args(Initialization))
 def test_a_model_has_one_matrix_for_each_of_query_key_and_value(scheme: str) -> None:
     attn = model(init=scheme).blocks[1].attn
     expected = 0.02 if scheme in ("normal", "uniform") else math.sqrt(1 / 96)

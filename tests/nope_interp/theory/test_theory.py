@@ -25,7 +25,9 @@ from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.theory import laws as theory
-from nope_interp.theory.laws import LayerLaw, OutsideValidity, cosines, stream_covariances
+from nope_interp.theory.covariances import cosines, stream_covariances
+from nope_interp.theory.laws import LayerLaw
+from nope_interp.theory.validity import OutsideValidity
 
 STANDARD_ERRORS = 5
 
@@ -421,7 +423,7 @@ def test_what_is_no_number_of_tokens_is_refused(m: float, monkeypatch: pytest.Mo
         LayerLaw(768, 12).share(np.array([m]))
 
 
-@pytest.mark.filterwarnings("ignore::nope_interp.theory.laws.OutsideValidity")
+@pytest.mark.filterwarnings("ignore::nope_interp.theory.validity.OutsideValidity")
 @pytest.mark.parametrize("scale", [0.1, 0.2, 0.5, 2.0])
 def test_spreads_far_too_large_give_the_limit_of_attention_to_one_key(scale: float) -> None:
     seen = np.array([1, 2, 8, 64])

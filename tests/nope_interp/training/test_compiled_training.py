@@ -145,5 +145,5 @@ def test_the_training_state_tells_the_two_apart(
 
 def test_compile_is_yes_or_no() -> None:
     assert TrainingConfig(**TrainingConfig(compile=True).to_dict()).compile
-    with pytest.raises(UserError, match="training compile is 1: expected bool"):
+    with pytest.raises(UserError, match="training compile is 1: give True or False"):
         TrainingConfig(compile=1)  # type: ignore[arg-type]

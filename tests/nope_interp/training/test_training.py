@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nope_interp.models.checkpoints import (
     load_model,
     load_tensors,
     save_model,
+    save_tensors,
 )
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
@@ -24,6 +26,7 @@ from nope_interp.tasks.characters import ReversalTask
 from nope_interp.tasks.text import TextTask
 from nope_interp.training import train as training_module
 from nope_interp.training.config import TrainingConfig
+from nope_interp.training.state import saved_step
 from nope_interp.training.train import learning_rate, masked_loss, train
 from tests.gpt2 import gpt2_weights
 
@@ -161,9 +164,14 @@ def test_same_seed_same_bits_and_other_seed_other_bits() -> None:
     assert any(not torch.equal(x, other[name]) for name, x in run().state_dict().items())
 
 
-@pytest.mark.parametrize("killed_after", [4, 6, 11])
-def test_killed_run_ends_in_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int
+@pytest.mark.parametrize("killed_after", [1, 4, 6, 11])
+@pytest.mark.parametrize("death", [KeyboardInterrupt, RuntimeError])
+def test_stopped_run_ends_in_the_same_bits(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    killed_after: int,
+    death: type[BaseException],
 ) -> None:
     state = tmp_path / "state.safetensors"
     real = training_module.masked_loss
@@ -173,16 +181,133 @@ def test_killed_run_ends_in_the_same_bits(
         nonlocal calls
         calls += 1
         if calls > killed_after:
-            raise KeyboardInterrupt
+            raise death
         return real(*args)
 
     monkeypatch.setattr(training_module, "masked_loss", killed)
+    with pytest.raises(death):
+        run(state)
+    assert not caplog.messages
+    monkeypatch.setattr(training_module, "masked_loss", real)
+    # Ctrl-C keeps what there is; whatever else stops a training leaves what was kept last.
+    kept = killed_after if death is KeyboardInterrupt else killed_after // 4 * 4
+    if kept:
+        assert saved_step(state) == kept
+    assert_same_bits(run(state), run())
+    assert caplog.messages == ([f"going on from step {kept} of 12."] if kept else [])
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 8])
+def test_ctrl_c_within_an_update_waits_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """An update is two calls of the optimiser's kernel: of matrices, then of vectors."""
+    real, calls = torch._fused_adamw_, 0
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        nonlocal calls
+        calls += 1
+        real(*args, **kwargs)
+        if calls == call:
+            signal.raise_signal(signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    state = tmp_path / "state.safetensors"
+    monkeypatch.setattr(torch, "_fused_adamw_", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(state)
-    monkeypatch.setattr(training_module, "masked_loss", real)
-    _, header = load_tensors(state)
-    assert header["step"] == killed_after // 4 * 4
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert saved_step(state) == (call + 1) // 2
     assert_same_bits(run(state), run())
+
+
+def test_an_update_that_is_broken_off_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = torch._fused_adamw_, 0
+
+    def broken_off(*args: Any, **kwargs: Any) -> None:
+        nonlocal calls
+        calls += 1
+        real(*args, **kwargs)
+        if calls == 11:  # the sixth step's matrices
+            raise KeyboardInterrupt
+
+    state = tmp_path / "state.safetensors"
+    monkeypatch.setattr(torch, "_fused_adamw_", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        run(state)
+    assert saved_step(state) == 4
+    monkeypatch.setattr(torch, "_fused_adamw_", real)
+    assert_same_bits(run(state), run())
+
+
+def test_ctrl_c_while_the_model_is_watched_shows_it_again(tmp_path: Path) -> None:
+    state, seen = tmp_path / "state.safetensors", []
+
+    def impatient(step: int, model: HookedTransformer) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+        seen.append(step)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(CONFIG, TRAINING, TextTask(), state_path=state, watch=impatient, show_progress=False)
+    assert saved_step(state) == 2
+
+    def watch(step: int, model: HookedTransformer) -> None:
+        seen.append(step)
+
+    trained = train(
+        CONFIG, TRAINING, TextTask(), state_path=state, watch=watch, show_progress=False
+    )
+    assert seen == [0, 1, 2, 4, 8, 12]
+    assert_same_bits(trained, run())
+
+
+def test_ctrl_c_before_the_first_step_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_module, "masked_loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "state.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step": None}, "step is None in the training state"),
+        ({"step": True}, "step is True"),
+        ({"step": 0}, "step is 0"),
+        ({"step": "4"}, "step is '4'"),
+        ({"step": 13}, "another training"),
+        ({"step": 5}, "does not fit its own training"),
+        ({"task": None}, "another training"),
+        ({"optimizer/0/exp_avg": None}, "does not fit its own training"),
+        ({"optimizer/0/exp_avg": torch.zeros(3)}, "does not fit its own training"),
+        ({"optimizer/0/step": torch.zeros(1)}, "does not fit its own training"),
+        ({"optimizer/x/y/z": torch.zeros(3)}, "does not fit its own training"),
+        ({"model/embed.weight": None}, "does not fit its own config"),
+        ({"model/embed.weight": torch.full((257, 32), math.nan)}, "NaN or infinite"),
+    ],
+)
+def test_a_wrong_training_state_is_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    state = tmp_path / "state.safetensors"
+    run(state)
+    tensors, header = load_tensors(state)
+    for name, value in changes.items():
+        (tensors if "/" in name else header)[name] = value
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_tensors(state, tensors, header)
+    with pytest.raises(UserError, match=message) as caught:
+        run(state)
+    assert str(state) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_state_of_another_training_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Every field of every experiment's config refuses nonsense with one sentence."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from experiments.comparison.config import CompareConfig
+from experiments.emergence.config import EmergenceConfig
+from experiments.heads.config import HeadsConfig
+from experiments.papers.config import ReproduceConfig
+from experiments.sweeps.config import SweepConfig
+from experiments.variants.config import ExperimentConfig
+from experiments.variants.probing_config import ProbingConfig
+from nope_interp.errors import UserError
+
+HUGE = 10**5000
+KINDS: dict[type[ExperimentConfig] | type[ReproduceConfig], dict[str, Any]] = {
+    ExperimentConfig: {},
+    ProbingConfig: {},
+    CompareConfig: {},
+    HeadsConfig: {},
+    EmergenceConfig: {},
+    ReproduceConfig: {"name": "chi2023"},
+}
+FIELDS = [(kind, field.name) for kind in KINDS for field in dataclasses.fields(kind)]
+
+
+@pytest.fixture(autouse=True)
+def _base_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExperimentConfig, "experiment", "an experiment", raising=False)
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS, ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(
+    "value", [HUGE, -HUGE, [HUGE], [HUGE, -HUGE], {"seed": HUGE}, {HUGE: 1}], ids=range(6)
+)
+def test_numbers_too_long_to_print_are_refused(kind: Any, field: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        kind.from_dict({**KINDS[kind], field: value})
+    sentence = str(caught.value)
+    assert "huge" in sentence or "expected named values" in sentence
+    assert len(sentence) < 500
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"experiment": HUGE, "grid": {"seed": [1]}},
+        {"experiment": "compare", "grid": HUGE},
+        {"experiment": "compare", "grid": {"seed": HUGE}},
+        {"experiment": "compare", "grid": {"seed": [HUGE]}},
+        {"experiment": "compare", "grid": {"layers": [[HUGE]]}},
+        {"experiment": "compare", "base": HUGE, "grid": {"seed": [1]}},
+        {"experiment": "compare", "base": {"training.steps": HUGE}, "grid": {"seed": [1]}},
+        {"experiment": "compare", "list": [{HUGE: 1}]},
+        {HUGE: 1},
+    ],
+)
+def test_sweeps_of_numbers_too_long_to_print_are_refused(values: dict[Any, Any]) -> None:
+    with pytest.raises(UserError):
+        SweepConfig.from_dict(values)

@@ -1,0 +1,136 @@
+"""Fields take what their annotations say; everything else is one sentence that can be printed."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, no_type_check
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nope_interp.errors import UserError, shown, unknown_name
+from nope_interp.fields import (
+    LARGEST_SEED,
+    Count,
+    Positive,
+    Range,
+    Seed,
+    check_fields,
+    from_mapping,
+)
+from nope_interp.models.checkpoints import TrainedOn
+from nope_interp.models.clockwork_config import ClockworkConfig
+from nope_interp.models.config import TransformerConfig
+from nope_interp.training.config import TrainingConfig
+
+HUGE = 10**5000
+
+
+@no_type_check
+@dataclass(frozen=True)
+class Everything:
+    count: Count = 1
+    seed: Seed = 0
+    whole: int = 0
+    number: float = 0.0
+    share: Annotated[float, Range(least=0, below=1)] = 0.0
+    factor: Positive | None = None
+    switch: bool = False
+    name: str = ""
+    choice: Literal["one", "two"] = "one"
+    pair: tuple[Count, Count] | None = None
+    many: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, "the test's")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "remedy"),
+    [
+        ("count", 0, "is 0: give a whole number from 1 up."),
+        ("count", True, "is True: give a whole number from 1 up."),
+        ("count", 1.0, "is 1.0: give a whole number from 1 up."),
+        ("count", HUGE, "is a huge int: give a whole number from 1 up."),
+        ("seed", -1, f"is -1: give a whole number from 0 to {LARGEST_SEED}."),
+        ("seed", LARGEST_SEED + 1, f"give a whole number from 0 to {LARGEST_SEED}."),
+        ("whole", -HUGE, "is a huge int: give a whole number."),
+        ("number", HUGE, "is a huge int: give a number."),
+        ("number", float("inf"), "is inf: give a number."),
+        ("share", 1, "is 1: give a number from 0 to just below 1."),
+        ("share", "0", "is '0': give a number from 0 to just below 1."),
+        ("factor", 0.0, "is 0.0: give a number above 0."),
+        ("switch", 1, "is 1: give True or False."),
+        ("name", None, "is None: give text."),
+        ("choice", 1, "is 1: choose from one, two."),
+        ("pair", (1,), "is (1,): give 2 whole numbers from 1 up."),
+        ("pair", (1, 0), "is (1, 0): give 2 whole numbers from 1 up."),
+        ("pair", (HUGE, 1), "is a tuple with a huge number: give 2 whole numbers from 1 up."),
+        ("many", "text", "is 'text': give a list of texts."),
+        ("many", ["a", 1], "is ['a', 1]: give a list of texts."),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_remedy(field: str, value: Any, remedy: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Everything(**{field: value})
+    assert str(caught.value).startswith(f"the test's {field} is ")
+    assert str(caught.value).endswith(remedy)
+
+
+def test_names_are_corrected() -> None:
+    with pytest.raises(UserError, match=r"unknown the test's choice 'on': did you mean 'one'\?"):
+        Everything(choice="on")
+
+
+def test_what_comes_from_files_and_numpy_is_converted() -> None:
+    found = Everything(count=np.int64(3), number=2, share=np.float32(0.5), pair=[1, 2], many=["a"])
+    assert found == Everything(count=3, number=2.0, share=0.5, pair=(1, 2), many=("a",))
+    assert type(found.count) is int
+    assert type(found.number) is type(found.share) is float
+
+
+@given(st.floats(allow_nan=False), st.floats(0, 1), st.floats(1, 2))
+def test_ranges_hold_what_they_say(number: float, low: float, high: float) -> None:
+    assert (number in Range(least=low, most=high)) == (low <= number <= high)
+    assert (number in Range(above=low, below=high)) == (low < number < high)
+    for end in (low, high):
+        assert end in Range(least=low, most=high)
+        assert end not in Range(above=low, below=high)
+
+
+def test_ranges_in_words() -> None:
+    assert str(Range(least=0, most=1)) == "from 0 to 1"
+    assert str(Range(above=0, most=1)) == "above 0 and up to 1"
+    assert str(Range(least=1)) == "from 1 up"
+
+
+CONFIGS = {
+    TransformerConfig: {"n_layers": 1, "d_model": 8, "n_heads": 2, "d_vocab": 9, "n_ctx": 8},
+    TrainingConfig: {},
+    ClockworkConfig: {"d_in": 1, "d_hidden": 8, "d_out": 1},
+    TrainedOn: {"task": "text"},
+}
+FIELDS = [(kind, field.name) for kind in CONFIGS for field in dataclasses.fields(kind)]
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS, ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize("value", [HUGE, -HUGE, [HUGE], (HUGE, HUGE), {HUGE: HUGE}])
+def test_numbers_too_long_to_print_are_refused(kind: type, field: str, value: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        from_mapping(kind, {**CONFIGS[kind], field: value}, "the config")
+    assert field in str(caught.value)
+    assert "huge" in str(caught.value)
+
+
+def test_a_name_too_long_to_print_is_refused() -> None:
+    with pytest.raises(UserError, match="unknown field of the config 'a huge int'"):
+        from_mapping(TrainingConfig, {HUGE: 1}, "the config")
+    assert "'a huge int'" in str(unknown_name("task", HUGE, ["text"]))
+
+
+@given(st.recursive(st.integers() | st.text(), lambda x: st.lists(x) | st.tuples(x, x)))
+def test_what_is_shown_is_short_and_true(value: Any) -> None:
+    text = shown(value)
+    assert len(text) <= 63
+    assert text == repr(value) or repr(value).startswith(text.removesuffix("..."))
