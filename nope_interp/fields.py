@@ -8,7 +8,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union
 
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import FieldError, UserError, unknown_name
 
 Config = TypeVar("Config")
 
@@ -20,7 +20,7 @@ LARGEST_SEED = 2**40
 def check_seed(seed: int, what: str) -> None:
     """Raise UserError where a seed is out of range; `what` names its config."""
     if not 0 <= seed <= LARGEST_SEED:
-        raise UserError(f"{what} seed is {seed}: give a whole number from 0 to {LARGEST_SEED}.")
+        raise FieldError("seed", f"is {seed}: give a whole number from 0 to {LARGEST_SEED}.", what)
 
 
 def check_types(config: Any, what: str) -> None:
@@ -28,12 +28,12 @@ def check_types(config: Any, what: str) -> None:
 
     Whole numbers pass for floats; booleans do not pass for numbers; floats must be finite.
     """
-    hints = _hints(type(config))
+    hints = field_types(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _fits(value, hints[field.name]):
             expected = str(getattr(hints[field.name], "__name__", hints[field.name]))
-            raise UserError(f"{what} {field.name} is {value!r}: expected {expected}.")
+            raise FieldError(field.name, f"is {value!r}: expected {expected}.", what)
 
 
 def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
@@ -51,7 +51,7 @@ def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
     return cls(**values)
 
 
-def _hints(cls: type) -> dict[str, Any]:
+def field_types(cls: type) -> dict[str, Any]:
     """The types of all fields, also of a class that is marked `no_type_check`."""
     of_bases = (inspect.get_annotations(base, eval_str=True) for base in reversed(cls.__mro__))
     return {name: hint for hints in of_bases for name, hint in hints.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, get_args, no_type_check
 
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import FieldError, UserError, unknown_name
 from nope_interp.fields import from_mapping
 
 Positions = Literal["none", "learned", "sinusoidal", "rotary", "alibi", "t5"]
@@ -50,6 +50,38 @@ _LARGEST_SEED = 2**63 - 1
 class TransformerConfig:
     """Everything about a transformer that the papers vary; sizes come first and have no default.
 
+    Attributes:
+        n_layers: blocks, one behind the other.
+        d_model: width of the residual stream.
+        n_heads: attention heads in a block; d_model is a multiple of it.
+        d_vocab: tokens in the vocabulary.
+        n_ctx: longest sequence that the model takes, whatever its position encoding.
+        d_mlp: width of the MLP's hidden layer; 4 * d_model where None.
+        positions: the position encoding.
+        rotary_base: frequency k turns by `rotary_base ** (-2k / rotated dimensions)` radians per
+            position.
+        rotary_kept: fraction of the frequencies, highest first, that turn at all: p-RoPE (Barbero
+            et al. 2024, arXiv 2410.06205), 0 is no position encoding and 1 is RoPE.
+        rotary_fraction: fraction of a head's dimensions that rotate, its first ones (GPT-NeoX:
+            0.25).
+        causal: whether a token sees only those before it.
+        normalization: of what a sublayer reads, or of the stream.
+        norm_placement: "pre" normalizes what a sublayer reads, "post" the stream after the sublayer
+            has written.
+        residual: whether a sublayer's output is added to the stream; otherwise it replaces it.
+        attn_only: leave out the MLPs.
+        activation: of the MLP; "swiglu" and "geglu" are gated, with silu and gelu on the gate.
+        attn_scale: factor on q.k before the softmax; 1 / sqrt(d_head) where None.
+        tied_embeddings: whether the unembedding is the embedding.
+        dropout: share of the activations that training leaves out.
+        init: initialization of the weights.
+        init_scale: standard deviation for "normal" and "uniform" (0.02 where None), gain for the
+            others (1).
+        rescale_output_projections: divides the output projections of attention and MLP by
+            sqrt(2 * n_layers) at the start (Radford et al. 2019, GPT-2, section 2.3).
+        norm_eps: added to the variance that a norm divides by.
+        seed: of the weights at initialization.
+
     Wrong values raise `UserError` with one sentence that names the field and the remedy.
 
     Example:
@@ -62,39 +94,25 @@ class TransformerConfig:
     n_heads: int
     d_vocab: int
     n_ctx: int
-    """Longest sequence the model takes, whatever its position encoding."""
     d_mlp: int | None = None
-    """Width of the MLP's hidden layer; 4 * d_model where None."""
     positions: Positions = "none"
     rotary_base: float = 10000.0
-    """Frequency k turns by `rotary_base ** (-2k / rotated dimensions)` radians per position."""
     rotary_kept: float = 1.0
-    """Fraction of the frequencies, highest first, that turn at all: p-RoPE (Barbero et al. 2024,
-    arXiv 2410.06205), 0 is no position encoding and 1 is RoPE."""
     rotary_fraction: float = 1.0
-    """Fraction of a head's dimensions that rotate, its first ones (GPT-NeoX: 0.25)."""
     causal: bool = True
     normalization: Normalization = "layer"
     norm_placement: NormPlacement = "pre"
-    """"pre" normalizes what a sublayer reads, "post" the stream after the sublayer has written."""
     residual: bool = True
-    """False: a sublayer's output replaces the stream and is not added to it."""
     attn_only: bool = False
     activation: Activation = "gelu"
-    """Of the MLP; "swiglu" and "geglu" are gated, with silu and gelu on the gate."""
     attn_scale: float | None = None
-    """Factor on q.k before the softmax; 1 / sqrt(d_head) where None."""
     tied_embeddings: bool = False
     dropout: float = 0.0
     init: Initialization = "normal"
     init_scale: float | None = None
-    """Standard deviation for "normal" and "uniform" (0.02 where None), gain for the others (1)."""
     rescale_output_projections: bool = False
-    """Divides the output projections of attention and MLP by sqrt(2 * n_layers) at the start
-    (Radford et al. 2019, GPT-2, section 2.3)."""
     norm_eps: float = 1e-5
     seed: int = 0
-    """Of the weights at initialization."""
 
     def __post_init__(self) -> None:
         for field, (what, choices) in _CHOICES.items():
@@ -104,7 +122,7 @@ class TransformerConfig:
         self._check_whole("seed", 0, _LARGEST_SEED)
         for field in _SWITCHES:
             if not isinstance(getattr(self, field), bool):
-                raise UserError(f"{field} is {_shown(getattr(self, field))}: give True or False.")
+                raise FieldError(field, f"is {_shown(getattr(self, field))}: give True or False.")
         self._check_number("rotary_base", "above 1", lambda x: x > 1)
         self._check_number("rotary_kept", "from 0 to 1", lambda x: 0 <= x <= 1)
         self._check_number("rotary_fraction", "above 0 and up to 1", lambda x: 0 < x <= 1)
@@ -155,7 +173,7 @@ class TransformerConfig:
     def _check_choice(self, field: str, what: str, choices: tuple[str, ...]) -> None:
         value = getattr(self, field)
         if not isinstance(value, str):
-            raise UserError(f"{field} is {_shown(value)}: choose from {', '.join(choices)}.")
+            raise FieldError(field, f"is {_shown(value)}: choose from {', '.join(choices)}.")
         if value not in choices:
             raise unknown_name(what, value, choices)
 
@@ -165,8 +183,8 @@ class TransformerConfig:
             return
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         if not whole or not least <= value <= most:
-            raise UserError(
-                f"{field} is {_shown(value)}: give a whole number from {least} to {most}."
+            raise FieldError(
+                field, f"is {_shown(value)}: give a whole number from {least} to {most}."
             )
         # NumPy's integers come from sweeps; JSON cannot write them.
         object.__setattr__(self, field, int(value))
@@ -177,7 +195,7 @@ class TransformerConfig:
             return
         number = _as_finite_float(value)
         if number is None or not fits(number):
-            raise UserError(f"{field} is {_shown(value)}: give a number {range_}.")
+            raise FieldError(field, f"is {_shown(value)}: give a number {range_}.")
         object.__setattr__(self, field, number)
 
     def _check_widths(self) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any, no_type_check
 
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import FieldError, unknown_name
 from nope_interp.fields import check_seed, check_types
 
 SCHEDULES = ("cosine", "linear")
@@ -20,6 +20,7 @@ class TrainingConfig:
         batch_size: sequences in a step.
         seq_len: tokens in a sequence, begin token included.
         learning_rate: its peak, reached after `warmup` steps.
+        warmup: steps over which the learning rate rises to its peak.
         schedule: how it falls from there: `cosine`, to a tenth, or `linear`, to zero.
         weight_decay: AdamW's, on matrices only.
         clip: the gradient's norm is scaled down to this.
@@ -56,7 +57,7 @@ class TrainingConfig:
                 continue
             may_be_zero = field.name in ("warmup", "weight_decay", "seed")
             if value < 0 or (value == 0 and not may_be_zero):
-                raise UserError(f"training {field.name} is {value}: it is too small.")
+                raise FieldError(field.name, f"is {value}: it is too small.", "training")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; reads back as keyword arguments."""
