@@ -1,8 +1,17 @@
 """Whether a torch device can be used here."""
 
-import torch
+import re
 
 from nope_interp.errors import UserError
+
+# Those of torch's kinds that hold numbers.
+_KINDS = "cpu|cuda|mps|xpu|hpu|mtia|npu|xla"
+
+
+def check_device_name(device: str) -> None:
+    """Raise UserError for what is no torch device anywhere; loads nothing heavy."""
+    if not re.fullmatch(rf"({_KINDS})(:\d{{1,4}})?", device):
+        raise _unusable(device)
 
 
 def check_device(device: str) -> None:
@@ -11,10 +20,17 @@ def check_device(device: str) -> None:
     Args:
         device: a torch device's name, such as `cuda:0`.
     """
+    import torch  # `check_device_name` does without
+
+    check_device_name(device)
     try:
         torch.zeros(1, device=device).item()
-    # torch tells an unknown device, a missing one and the meta device apart by these.
+    # torch tells a device that it does not know from a missing one by these.
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(
-            f"the device {device!r} cannot be used here: choose cpu, or another torch device."
-        ) from error
+        raise _unusable(device) from error
+
+
+def _unusable(device: str) -> UserError:
+    return UserError(
+        f"the device {device!r} cannot be used here: choose cpu, or another torch device."
+    )

@@ -33,13 +33,65 @@ def shown(value: object, limit: int = _LONGEST_SHOWN) -> str:
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
-def unknown_name(what: str, name: object, choices: Iterable[str]) -> UserError:
+class FieldError(UserError):
+    """A wrong value of a config's field.
+
+    Whoever asked may know the field by another word, such as an option of the command line:
+    `renamed` gives the same sentence with that word in it.
+
+    Args:
+        field: the field's name; within another config's, a dotted one.
+        says: the rest of the sentence, which follows the name.
+        owner: what the field belongs to, where its name alone does not say.
+
+    Example:
+        >>> error = FieldError("n_layers", "is 0: give at least 1.")
+        >>> str(error)
+        'n_layers is 0: give at least 1.'
+        >>> str(error.renamed("--transformer.n-layers"))
+        '--transformer.n-layers is 0: give at least 1.'
+    """
+
+    def __init__(self, field: str, says: str, owner: str = "") -> None:
+        super().__init__(field, says, owner)  # what a worker's error is made of again
+        self.field = field
+        self.says = says
+        self.owner = owner
+
+    def __str__(self) -> str:
+        return f"{self.owner} {self.field} {self.says}".strip()
+
+    def renamed(self, name: str) -> "FieldError":
+        """The same of a field that is called `name`."""
+        return FieldError(name, self.says)
+
+
+def nearest_name(name: object, choices: Iterable[str], closeness: float = 0.5) -> str | None:
+    """The choice that a wrong name most likely stands for; of a dotted one its end is enough.
+
+    None where no choice has so large a share of its letters, from 0 to 1.
+
+    Example:
+        >>> nearest_name("n_layer", ["layers", "transformer.n_layers"])
+        'transformer.n_layers'
+    """
+    known = list(choices)
+    spelled = {choice.rpartition(".")[2]: choice for choice in reversed(known)}
+    spelled |= {choice: choice for choice in known}
+    found = difflib.get_close_matches(str(name), spelled, n=1, cutoff=closeness)
+    return spelled[found[0]] if found else None
+
+
+def unknown_name(
+    what: str, name: object, choices: Iterable[str], closeness: float = 0.5
+) -> UserError:
     """The error for a wrong name: says the nearest right one, or else what there is.
 
     Args:
         what: the kind of thing that has the name, as the sentence calls it.
         name: the wrong one.
         choices: the right ones.
+        closeness: how large a share of its letters, from 0 to 1, a suggestion has to have.
 
     Returns:
         The error, to be raised.
@@ -50,9 +102,9 @@ def unknown_name(what: str, name: object, choices: Iterable[str]) -> UserError:
     """
     known = list(choices)
     given = name if isinstance(name, str) else shown(name)
-    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    if nearest:
-        return UserError(f"unknown {what} {given!r}: did you mean {nearest[0]!r}?")
+    nearest = nearest_name(given, known, closeness)
+    if nearest is not None:
+        return UserError(f"unknown {what} {given!r}: did you mean {nearest!r}?")
     more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
     listed = ", ".join(known[:_MOST_LISTED])
     return UserError(f"unknown {what} {given!r}: choose from {listed}{more}.")

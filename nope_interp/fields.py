@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, Union
 
-from nope_interp.errors import UserError, shown, unknown_name
+from nope_interp.errors import FieldError, UserError, shown, unknown_name
 
 Config = TypeVar("Config")
 
@@ -79,7 +79,7 @@ def check_fields(config: Any, what: str = "") -> None:
         config: a dataclass instance, frozen or not.
         what: whose field it is, set before the field's name in the sentence.
     """
-    hints = _hints(type(config))
+    hints = field_types(type(config))
     for field in dataclasses.fields(config):
         name, value = f"{what} {field.name}".strip(), getattr(config, field.name)
         try:
@@ -90,7 +90,8 @@ def check_fields(config: Any, what: str = "") -> None:
                 raise unknown_name(name, value, choices) from None
             remedy = f"choose from {', '.join(choices)}" if choices else None
             remedy = remedy or f"give {_words(hints[field.name])}"
-            raise UserError(f"{name} is {shown(value)}: {remedy}.") from None
+            says = f"is {shown(value)}: {remedy}."
+            raise FieldError(field.name, says, what) from None
 
 
 def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
@@ -120,7 +121,7 @@ def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
     return cls(**values)
 
 
-def _hints(cls: type) -> dict[str, Any]:
+def field_types(cls: type) -> dict[str, Any]:
     """The types of all fields, also of a class that is marked `no_type_check`."""
     of_bases = (inspect.get_annotations(base, eval_str=True) for base in reversed(cls.__mro__))
     return {name: hint for hints in of_bases for name, hint in hints.items()}

@@ -30,11 +30,24 @@ def make_folder(folder: Path) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UserError(
-            f"cannot write to the folder {str(folder)!r} ({error.strerror or error}): "
-            "choose another one."
-        ) from error
+        raise _unwritable(folder, error) from error
     return folder
+
+
+def check_writable(folder: Path) -> None:
+    """Raise UserError where `make_folder` would; leaves nothing behind."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    # ValueError: a name that no file can have.
+    except (OSError, ValueError) as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: Exception) -> UserError:
+    why = getattr(error, "strerror", None) or error
+    return UserError(f"cannot write to the folder {str(folder)!r} ({why}): choose another one.")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
@@ -144,3 +157,22 @@ def read_json(path: Path) -> Any:
         raise UserError(f"cannot read {str(path)!r} ({error.strerror or error}).") from error
     except ValueError as error:
         raise UserError(f"{str(path)!r} is not valid JSON ({error}).") from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file; raises UserError where it is missing, empty or something else."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"the text {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8 first."
+        ) from error
+    # ValueError: a name that no file can have.
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"cannot read the text {str(path)!r} ({reason}): give a UTF-8 file."
+        ) from error
+    if not text.strip():
+        raise UserError(f"the text {str(path)!r} is empty: give a file with text in it.")
+    return text

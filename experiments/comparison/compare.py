@@ -27,7 +27,7 @@ from experiments.comparison.example import LONGEST, example_arrays
 from experiments.comparison.result import Comparison
 from experiments.emergence.history import history_rows
 from experiments.probing.measure import Site, Split, measure, sites
-from experiments.probing.shards import Shards, check_shards, measure_in_shards, note_on, opened
+from experiments.probing.shards import Shards, measure_in_shards, note_on, opened
 from experiments.results.measurements import (
     FIRST_POSITION,
     read_arrays,
@@ -37,6 +37,7 @@ from experiments.results.measurements import (
     write_table,
 )
 from experiments.runs.folder import RunFolder
+from experiments.variants.checks import check_shards
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
@@ -83,13 +84,11 @@ def compare(
         raise UserError(f"the config is {type(config).__name__}: give a CompareConfig.")
     if device != "auto":
         check_device(device)
-    if config.ablate is not None and shards > 1:
-        raise UserError("shards read models as they are: leave the shards or the ablation out.")
+    check_shards(shards, ray, n_sequences=config.shareable(shards), device=device)
     _check_ablation(config)
     if config.model is None:
         sites(config.transformer.n_layers, config.sites, config.layers)  # refuses others
         check_enough_to_fit(config, config.transformer.d_model, config.seq_len - FIRST_POSITION)
-    check_shards(shards, ray, n_sequences=min(config.n_fit, config.n_held_out), device=device)
     run = RunFolder.of(Path(out), config).begin(config)
 
     def make() -> None:

@@ -10,9 +10,9 @@ from nope_interp.errors import UserError
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
 class CompareConfig(ProbingConfig):
-    """Which model is compared with its twins, where, and on how much.
+    """Which model is compared with its twins, beside what `ProbingConfig` asks.
 
-    Attributes, beside those of `ProbingConfig`:
+    Attributes:
         twins: whether the model's twins are read beside it; without them nothing is compared.
         history: whether the model is kept as it was after 0, 1, 2, 4, 8, ... steps of its training,
             and read at each of these, too.

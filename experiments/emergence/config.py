@@ -1,10 +1,12 @@
 """What `emergence` is asked to do, as one validated, JSON-able value. Imports nothing heavy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, no_type_check
 
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.words import Shorthand
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
@@ -21,13 +23,17 @@ def _short_training() -> TrainingConfig:
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
 class EmergenceConfig(ExperimentConfig):
-    """Which training is watched, and how often it is run.
+    """Which training is watched, and how often it is run, beside what `ExperimentConfig` asks.
 
-    Attributes, beside those of `SubjectConfig`:
+    Attributes:
         n_seeds: trainings, each with weights, batches and tokens of its own; `seed` is the first.
     """
 
     experiment: ClassVar[str] = "emergence"
+    shorthands: ClassVar[Mapping[str, Shorthand]] = {
+        **ExperimentConfig.shorthands,
+        "seeds": Shorthand(("n_seeds",)),
+    }
     # Below this heads cannot be told apart.
     least: ClassVar[dict[str, int]] = {**ExperimentConfig.least, "seq_len": 24, "n_seeds": 2}
 

@@ -26,9 +26,10 @@ from experiments.heads.reading import HeadCell, load_cell, read_cell, read_layer
 from experiments.heads.result import INTACT, TWIN, HeadClassification
 from experiments.heads.shards import read_cell_in_shards, read_layer_in_shards
 from experiments.heads.tokens import HeadTokens, head_tokens
-from experiments.probing.shards import Shards, check_shards, note_on, opened
+from experiments.probing.shards import Shards, note_on, opened
 from experiments.results.measurements import table, write_arrays, write_table
 from experiments.runs.folder import RunFolder
+from experiments.variants.checks import check_shards
 from experiments.variants.variants import ModelVariant, random_init, variant_of
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
@@ -84,7 +85,7 @@ def classify_heads(
         raise UserError(f"the config is {type(config).__name__}: give a HeadsConfig.")
     if device != "auto":
         check_device(device)
-    check_shards(shards, ray, n_sequences=config.n_sequences, device=device)
+    check_shards(shards, ray, n_sequences=config.shareable(shards), device=device)
     _check_ablation(config)
     run = RunFolder.of(Path(out), config).begin(config)
 

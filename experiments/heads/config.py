@@ -1,24 +1,27 @@
 """What `heads` is asked to do, as one validated, JSON-able value. Imports nothing heavy."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, no_type_check
 
 from experiments.variants.config import ExperimentConfig
-from nope_interp.errors import UserError
+from experiments.variants.words import Shorthand
+from nope_interp.errors import FieldError, UserError
 
 
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
 class HeadsConfig(ExperimentConfig):
-    """Which model's heads are classified, and which of its positions are taken away.
+    """Which heads are classified, without which positions, beside what `ExperimentConfig` asks.
 
-    Attributes, beside those of `SubjectConfig`:
-        ablate: the positions to take away, as `ablate_positions` names them ("rotary",
-            "rotary:keep_highest=0.25", "all"); None classifies the intact model only.
+    Attributes:
+        ablate: positions to take away: all, learned, sinusoidal, rotary, alibi or t5, with a
+            condition such as rotary:shuffled or rotary:keep_highest=0.25; None classifies the
+            intact model only.
         ablate_layers: the blocks it acts in; None for all of them.
         ablate_heads: the heads it acts in; None for all of them.
-        lift_window: also makes sliding-window layers plainly causal.
-        random_init: reads the untrained twin of the model in place of its trained weights.
+        lift_window: let sliding-window layers see all that came before, too.
+        random_init: classify the untrained twin's heads in place of the trained model's.
         begin_token: begin text and repeated tokens with the begin token, where there is one.
         n_sequences: sequences of text; half as many of repeated tokens and to hold out scores on,
             a quarter as many of copies.
@@ -26,7 +29,12 @@ class HeadsConfig(ExperimentConfig):
     """
 
     experiment: ClassVar[str] = "heads"
-    model_option: ClassVar[str] = ""  # an argument of its own
+    argument: ClassVar[str | None] = "model"
+    shorthands: ClassVar[Mapping[str, Shorthand]] = {
+        **ExperimentConfig.shorthands,
+        "sequences": Shorthand(("n_sequences",)),
+        "prompt": Shorthand(("prompts",)),
+    }
     # Below this, a quarter of the sequences are too few to resample.
     least: ClassVar[dict[str, int]] = {**ExperimentConfig.least, "seq_len": 24, "n_sequences": 16}
 
@@ -37,20 +45,24 @@ class HeadsConfig(ExperimentConfig):
     random_init: bool = False
     begin_token: bool = True
     n_sequences: int = 64
-    prompts: tuple[str, ...] | None = None
+    prompts: tuple[str, ...] | None = field(default=None, metadata={"repeated": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ablate is None:
             for name in ("ablate_layers", "ablate_heads", "lift_window"):
                 if getattr(self, name) not in (None, False):
-                    raise UserError(f"{name} is given without ablate: say what to take away.")
+                    raise FieldError(name, "is given without ablate: say what to take away.")
         if self.prompts is not None and (not self.prompts or "" in self.prompts):
-            raise UserError("prompts hold no text: give at least one prompt, none of them empty.")
+            raise FieldError("prompts", "hold no text: give at least one, none of them empty.")
         for prompt in self.prompts or ():
             # What a terminal passes on of bytes that are no text.
             if any("\ud800" <= character <= "\udfff" for character in prompt):
                 raise UserError(f"the prompt {prompt!r} is not valid Unicode: give it as UTF-8.")
+
+    def shareable(self, shards: int) -> int:
+        """Sequences that so many shards can share."""
+        return self.n_sequences
 
     def run_name(self) -> str:
         """The readable half of the run folder's name."""

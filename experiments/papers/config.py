@@ -1,14 +1,16 @@
 """What `reproduce` is asked to do, as one validated, JSON-able value. Imports nothing heavy."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar, no_type_check
 
 from experiments.papers.registry import paper
 from experiments.results.claims import SIZES, Paper
-from nope_interp.errors import UserError, unknown_name
+from experiments.variants.config import resolved
+from experiments.variants.words import Shorthand, Worded, check_words
+from nope_interp.errors import FieldError, UserError, unknown_name
 from nope_interp.fields import Seed, check_fields, from_mapping
 
 _LARGEST = 64.0
@@ -16,15 +18,19 @@ _LARGEST = 64.0
 
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
-class ReproduceConfig:
+class ReproduceConfig(Worded):
     """Which paper is reproduced, and at which size.
 
     Attributes:
-        name: of the paper, as in `claims.registry.PAPERS`.
+        name: of the paper: chi2023, zuo2025, ...
         n_seeds: draws of weights and data, at least 2 for an interval; None takes the paper's.
-        width, length, depth, training: multipliers of the default sizes, and of training steps.
-        preset: the sizes of a comparison of trained models, where the paper has one; None leaves
-            the comparison out.
+        width: factor on the default width.
+        length: factor on the default length.
+        depth: factor on the default number of layers.
+        training: factor on the training steps.
+        preset: train models too, of these sizes: tiny, for kazemnejad2023 (about an hour on two
+            cores) and zuo2025 (half an hour); small and paper, for kazemnejad2023. None leaves the
+            comparison of trained models out.
         seed: the first one; the others follow it.
         model: one more model to read, where the paper's experiment reads one: a hub name, a Hugging
             Face folder, a GGUF file, or a model.safetensors of ours.
@@ -35,6 +41,8 @@ class ReproduceConfig:
     """
 
     experiment: ClassVar[str] = "reproduce"
+    argument: ClassVar[str | None] = "name"
+    shorthands: ClassVar[Mapping[str, Shorthand]] = {"seeds": Shorthand(("n_seeds",))}
 
     name: str
     n_seeds: int | None = None
@@ -50,7 +58,7 @@ class ReproduceConfig:
     def __post_init__(self) -> None:
         check_fields(self, "reproduce")
         if self.n_seeds is not None and not 2 <= self.n_seeds <= 10_000:
-            raise UserError(f"n_seeds is {self.n_seeds}: give 2 to 10000, for an interval.")
+            raise FieldError("n_seeds", f"is {self.n_seeds}: give 2 to 10000, for an interval.")
         if self.preset is not None and self.preset not in self.paper.presets:
             if not self.paper.presets:
                 raise UserError(f"{self.name} has no preset: leave {self.preset!r} out.")
@@ -63,7 +71,7 @@ class ReproduceConfig:
         for size in SIZES:
             factor = getattr(self, size)
             if not 0 < factor <= _LARGEST:
-                raise UserError(f"{size} is {factor:g}: give a factor above 0 and up to 64.")
+                raise FieldError(size, f"is {factor:g}: give a factor above 0 and up to 64.")
             if factor != 1 and size not in sizes:
                 raise UserError(
                     f"{self.name} has no {size} to multiply: leave it out, or choose from "
@@ -80,6 +88,11 @@ class ReproduceConfig:
         """The seeds in use."""
         return range(self.seed, self.seed + (self.n_seeds or self.paper.n_seeds))
 
+    def check_runs_on(self, device: str) -> None:
+        """Raise UserError for a device that the paper's experiment does not run on."""
+        if device != "cpu" and not self.paper.on_device:
+            raise UserError(f"{self.name} runs on the CPU: leave the device {device!r} out.")
+
     def scaled(self, size: str, default: int, *, multiple_of: int = 1, least: int = 1) -> int:
         """A default size times its multiplier, as a multiple of something and not too small."""
         wanted = round(getattr(self, size) * default / multiple_of) * multiple_of
@@ -92,6 +105,7 @@ class ReproduceConfig:
     @classmethod
     def from_dict(cls, values: Any) -> "ReproduceConfig":
         """Raises UserError for unknown keys, wrong types and values that make no sense."""
+        check_words(cls, values if isinstance(values, dict) else {})
         return from_mapping(cls, values, "the config")
 
     def run_name(self) -> str:
@@ -115,6 +129,5 @@ class ReproduceConfig:
         words = ["nope-interp", "reproduce", self.name, *self.size_options]
         words += ["--seed", str(self.seed)]
         for option, value in (("--model", self.model), ("--text", self.text)):
-            if value is not None:
-                words += [option, str(Path(value).resolve()) if Path(value).exists() else value]
+            words += [] if value is None else [option, resolved(value)]
         return shlex.join(words)

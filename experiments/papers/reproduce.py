@@ -47,16 +47,10 @@ def reproduce(
     Raises UserError for a device that the experiment does not run on, sizes that do not fit, and
     an unwritable `out`.
     """
-    check_runs_on(config, device)
+    config.check_runs_on(device)
     check_device(device)
     run = RunFolder.of(Path(out), config).begin(config)
     return Reproduction.made_in(run, lambda: _run(config, run, device, show_progress))
-
-
-def check_runs_on(config: ReproduceConfig, device: str) -> None:
-    """Raise UserError for a device that the paper's experiment does not run on."""
-    if device != "cpu" and not config.paper.on_device:
-        raise UserError(f"{config.name} runs on the CPU: leave the device {device!r} out.")
 
 
 def listing(out: Path | str = "runs") -> pd.DataFrame:

@@ -22,7 +22,6 @@ from tqdm import tqdm
 
 from experiments.probing.measure import Reading, Site, Split, Stage, feed, make_probes, reading_of
 from experiments.runs.folder import fingerprint
-from experiments.runs.ray_cluster import check_answers
 from experiments.runs.workers import Pool, Run, WorkerDied, pool_of, settle
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
@@ -72,26 +71,6 @@ class Shards:
                 f"a worker died ({why}): give it more memory, or fewer --shards; what was "
                 "finished is kept."
             ) from error
-
-
-def check_shards(n: int, ray: str | None, *, n_sequences: int, device: str) -> None:
-    """Raise UserError where `n_sequences` cannot be read in `n` shards, or not on that cluster."""
-    if n < 1:
-        raise UserError(f"shards is {n}: give at least 1.")
-    if n > n_sequences // 2:
-        raise UserError(
-            f"{n} shards are too many for {n_sequences} sequences: give at most "
-            f"{n_sequences // 2}, so that each has two."
-        )
-    if n > 1 and device == "auto":
-        raise UserError(
-            "the device 'auto' spreads one model over all devices, and each shard has a model of "
-            "its own: name one device, such as cuda, or leave the shards out."
-        )
-    if ray is not None:
-        if n == 1:
-            raise UserError("a Ray cluster is for shards: add --shards, or leave --ray out.")
-        check_answers(ray)
 
 
 @contextmanager

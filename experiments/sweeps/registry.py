@@ -18,33 +18,42 @@ AnyConfig = CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment as a sweep sees it.
+    """An experiment as the command line and sweeps see it.
 
     Attributes:
         name: the command of `nope-interp` that runs it.
+        summary: what it answers.
         config: what it is asked.
         home: the module and the function that run it, imported when it runs.
+        settings: what the function takes beside the config that is no part of what is asked.
+        meaningless: fields of the config, or parts of it, that mean nothing to it.
+        fixed: values of the config that its name decides.
         folder: where under a parent a config's run is kept.
         last_written: the files without which its run folder is not finished.
-        fixed: values of the config that its name decides.
     """
 
     name: str
+    summary: str
     config: type[AnyConfig]
     home: tuple[str, str]
+    settings: tuple[str, ...] = ("device",)
+    meaningless: frozenset[str] = frozenset()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     folder: Callable[[Path, Any], RunFolder] = RunFolder.of
     last_written: tuple[str, ...] = ("info.json", "report.html")
-    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, values: Mapping[str, Any]) -> AnyConfig:
         """A config from nested values; raises UserError for what it cannot be asked."""
         return self.config.from_dict({**values, **self.fixed})
 
+    def load(self) -> Callable[..., Any]:
+        """The function that runs it."""
+        module, function = self.home
+        return getattr(import_module(module), function)
+
     def run(self, config: AnyConfig, out: Path, device: str) -> None:
         """Run it in its folder under `out`, in silence."""
-        module, function = self.home
-        run = getattr(import_module(module), function)
-        run(config, out=out, device=device, show_progress=False)
+        self.load()(config, out=out, device=device, show_progress=False)
 
     def finished(self, folder: Path) -> bool:
         """Whether a run folder holds everything that the experiment leaves."""
@@ -58,21 +67,58 @@ def _training_folder(parent: Path, config: Any) -> RunFolder:
 
 
 _COMPARE = ("experiments.comparison.compare", "compare")
+_SHARED = ("device", "shards", "ray")
+_OF_LOADED = frozenset({"model", "revision", "dtype"})
+_OF_READING = frozenset(
+    {"batch_size", "layers", "sites", "n_fit", "n_held_out", "ablate", "uses", "twins", "history"}
+)
 
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        Experiment("compare", CompareConfig, _COMPARE),
-        Experiment("probe", CompareConfig, _COMPARE, fixed={"twins": False}),
-        Experiment("heads", HeadsConfig, ("experiments.heads.classify", "classify_heads")),
         Experiment(
-            "emergence", EmergenceConfig, ("experiments.emergence.watch", "watch_emergence")
+            "compare",
+            "Read position out of a model and its twins: which hypothesis explains it?",
+            CompareConfig,
+            _COMPARE,
+            _SHARED,
         ),
-        Experiment("reproduce", ReproduceConfig, ("experiments.papers.reproduce", "reproduce")),
+        Experiment(
+            "probe",
+            "Read position out of one model, without its twins.",
+            CompareConfig,
+            _COMPARE,
+            _SHARED,
+            meaningless=frozenset({"twins", "uses"}),
+            fixed={"twins": False},
+        ),
+        Experiment(
+            "heads",
+            "Classify a model's attention heads, with its positions intact and ablated.",
+            HeadsConfig,
+            ("experiments.heads.classify", "classify_heads"),
+            _SHARED,
+        ),
+        Experiment(
+            "emergence",
+            "Watch small models train: when does each position code appear?",
+            EmergenceConfig,
+            ("experiments.emergence.watch", "watch_emergence"),
+            settings=(),
+            meaningless=_OF_LOADED,
+        ),
+        Experiment(
+            "reproduce",
+            "Hold a paper's claims against our own measurements.",
+            ReproduceConfig,
+            ("experiments.papers.reproduce", "reproduce"),
+        ),
         Experiment(
             "train",
+            "Train a small model; a killed training, started again, goes on to the same bits.",
             CompareConfig,
             ("experiments.variants.train", "train"),
+            meaningless=_OF_LOADED | _OF_READING,
             folder=_training_folder,
             last_written=("model.safetensors",),
         ),

@@ -18,18 +18,17 @@ from pathlib import Path
 from joblib import cpu_count
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.reproduce import check_runs_on
 from experiments.runs.workers import Pool, WorkerDied, pool_of, settle
 from experiments.sweeps.config import SweepConfig
-from experiments.sweeps.registry import AnyConfig, Experiment
+from experiments.sweeps.registry import Experiment
 from experiments.sweeps.sweep import Cell, Sweep
+from experiments.variants.checks import check_files
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.train import check_training
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
-from nope_interp.files import write_atomically
+from nope_interp.files import read_text, write_atomically
 from nope_interp.tasks.registry import Task, make_task
-from nope_interp.tasks.text import read_text
 from probes.errors import ProbeError
 
 MOST_DEATHS = 3
@@ -112,12 +111,12 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
     if here and device != "auto":
         check_device(device)
     # Most cells share one task and one text.
-    made, check_text = cache(make_task), cache(_check_text)
+    made, read = cache(make_task), cache(read_text)
     for cell in config.cells:
         try:
-            _check_files(cell.config, check_text)
+            check_files(cell.config, read)
             if isinstance(cell.config, ReproduceConfig):
-                check_runs_on(cell.config, device)
+                cell.config.check_runs_on(device)
             elif cell.config.model is None:
                 _check_training(cell.config, made)
         except UserError as error:
@@ -143,24 +142,6 @@ def sweep_pool(
         raise UserError("GPUs per cell are for Ray: add --ray HOST:PORT, or leave them out.")
     # A number of threads can change last digits: the same for what is left as for the whole.
     return pool_of(min(jobs or cpu_count(), n_cells), None)
-
-
-def _check_files(config: AnyConfig, check_text: Callable[[str], None]) -> None:
-    model = config.model
-    if model is not None and _is_path(model) and not Path(model).exists():
-        raise UserError(f"there is no model {model!r}: check the path.")
-    if config.text is not None:
-        check_text(config.text)
-
-
-def _is_path(model: str) -> bool:
-    """Whether it can be no name of a hub."""
-    ours = model.endswith((".safetensors", ".gguf"))
-    return ours or model.startswith((".", "/")) or model.count("/") > 1
-
-
-def _check_text(text: str) -> None:
-    read_text(Path(text))
 
 
 def _check_training(config: ExperimentConfig, made: Callable[..., Task]) -> None:

@@ -5,11 +5,13 @@ import json
 import re
 import shlex
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, no_type_check
 
-from nope_interp.errors import UserError, unknown_name
+from experiments.variants.words import Shorthand, Worded, check_words, flat, nested, within
+from nope_interp.errors import FieldError, UserError, unknown_name
 from nope_interp.fields import Seed, check_fields, from_mapping
 from nope_interp.models.config import TransformerConfig
 from nope_interp.tasks.names import TASK_NAMES
@@ -17,6 +19,13 @@ from nope_interp.training.config import TrainingConfig
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _OF_EXAMPLES = ("lengths", "scratchpad")
+_SHORTHANDS = {
+    "positions": Shorthand(("transformer.positions",)),
+    "init": Shorthand(("transformer.init",)),
+    "steps": Shorthand(("training.steps",)),
+    "seq_len": Shorthand(("seq_len", "transformer.n_ctx", "training.seq_len")),
+    "seed": Shorthand(("seed", "transformer.seed", "training.seed"), "of everything random."),
+}
 
 Config = TypeVar("Config", bound="ExperimentConfig")
 
@@ -31,19 +40,20 @@ def default_transformer() -> TransformerConfig:
 
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
-class ExperimentConfig:
+class ExperimentConfig(Worded):
     """What every experiment on one model is asked: which model, which tokens, which seed.
 
     Attributes:
         model: a hub name, a Hugging Face folder, a GGUF file, or a model.safetensors of ours; None
-            trains `transformer` on `task`.
+            trains a small one on the task first.
         revision: branch, tag or commit of a hub name.
         dtype: of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
-        task: a name of tasks/names.py; what the model is trained on and read on.
+        task: what the model is trained on and read on: text, reversal, addition, copy-cmc, scan,
+            ... (see tasks/names.py).
         text: a UTF-8 file to read instead of Python's own documentation.
         lengths: the shortest and the longest examples of a task with answers; None for the paper's.
-        scratchpad: the parts of a task's steps that are written down, in any order: see
-            tasks/scratchpad.py; None for the answer alone.
+        scratchpad: parts of the task's steps that are written down, in any order: input,
+            computation, output, variables, remaining; None for the answer alone.
         transformer: the model to train where `model` is None.
         training: how it is trained.
         seq_len: tokens in a sequence, begin token included.
@@ -52,7 +62,7 @@ class ExperimentConfig:
     """
 
     experiment: ClassVar[str]
-    model_option: ClassVar[str] = "--model"
+    shorthands: ClassVar[Mapping[str, Shorthand]] = _SHORTHANDS
     least: ClassVar[dict[str, int]] = {"seq_len": 8, "batch_size": 1}
 
     model: str | None = None
@@ -82,11 +92,11 @@ class ExperimentConfig:
         self._check_examples()
         for name, smallest in self.least.items():
             if getattr(self, name) < smallest:
-                raise UserError(f"{name} is {getattr(self, name)}: use at least {smallest}.")
+                raise FieldError(name, f"is {getattr(self, name)}: use at least {smallest}.")
         if self.model is None and self.seq_len > self.transformer.n_ctx:
             raise UserError(
                 f"sequences of {self.seq_len} tokens are longer than the model's context of "
-                f"{self.transformer.n_ctx}: shorten them or raise n_ctx."
+                f"{self.transformer.n_ctx}: shorten them or raise transformer.n_ctx."
             )
 
     def _check_examples(self) -> None:
@@ -100,8 +110,8 @@ class ExperimentConfig:
         if self.lengths is not None and (
             len(self.lengths) != 2 or not 1 <= self.lengths[0] <= self.lengths[1]
         ):
-            raise UserError(
-                f"lengths are {list(self.lengths)}: give the shortest and the longest, from 1."
+            raise FieldError(
+                "lengths", f"are {list(self.lengths)}: give the shortest and the longest, from 1."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,14 +133,12 @@ class ExperimentConfig:
         """Raises UserError for unknown keys, wrong types and values that make no sense."""
         if not isinstance(values, dict):
             raise UserError(f"the config is {type(values).__name__}: expected named values.")
-        values = dict(values)
+        values = nested(flat("the config", values)) if _dotted(values) else dict(values)
+        check_words(cls, values)
         if "transformer" in values:
-            sizes = values["transformer"]
-            base = default_transformer().to_dict()
-            merged = {**base, **sizes} if isinstance(sizes, dict) else sizes
-            values["transformer"] = TransformerConfig.from_dict(merged)
+            values["transformer"] = within("transformer", _transformer, values["transformer"])
         if "training" in values:
-            values["training"] = from_mapping(TrainingConfig, values["training"], "training")
+            values["training"] = within("training", _training, values["training"])
         return from_mapping(cls, values, "the config")
 
     @classmethod
@@ -173,9 +181,26 @@ class ExperimentConfig:
     def command(self) -> str:
         """The command line that runs this again, given in the run folder."""
         options: list[str] = []
-        for option, value in ((self.model_option, self.model), ("--text", self.text)):
-            if value is not None:
-                is_local = Path(value).exists()
-                options += [option, str(Path(value).resolve()) if is_local else value]
-        words = ["nope-interp", self.command_name, *options, "--config", "config.json"]
-        return shlex.join(word for word in words if word)
+        for name in ("model", "text"):
+            if getattr(self, name) is not None:
+                options += [] if name == self.argument else [f"--{name}"]
+                options.append(resolved(getattr(self, name)))
+        return shlex.join(["nope-interp", self.command_name, *options, "--config", "config.json"])
+
+
+def resolved(name: str) -> str:
+    """The full path of a model or text that is a local one; a hub name as it is."""
+    return str(Path(name).resolve()) if Path(name).exists() else name
+
+
+def _dotted(values: dict[Any, Any]) -> bool:
+    return any(isinstance(name, str) and "." in name for name in values)
+
+
+def _transformer(values: Any) -> TransformerConfig:
+    base = default_transformer().to_dict()
+    return TransformerConfig.from_dict({**base, **values} if isinstance(values, dict) else values)
+
+
+def _training(values: Any) -> TrainingConfig:
+    return from_mapping(TrainingConfig, values, "training")

@@ -9,9 +9,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.runs.folder import RunFolder
+from experiments.variants.checks import check_spread
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.train import task_of, trained_model
 from nope_interp.errors import UserError
+from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import TrainedOn, bidirectional_twin, load_model
 from nope_interp.models.transformer import HookedTransformer
@@ -20,7 +22,7 @@ from nope_interp.pretrained.spec import ModelSpec, untrained
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.registry import Task
 from nope_interp.tasks.sources import Split, TokenSource
-from nope_interp.tasks.text import python_documentation, read_text
+from nope_interp.tasks.text import python_documentation
 
 _BIDIRECTIONAL_NOTE = (
     "The bidirectional twin has the trained weights without the causal mask. With no encoding it "
@@ -168,8 +170,7 @@ def _check_lengths(config: ExperimentConfig, task: Task) -> None:
 
 
 def _own_task(config: ExperimentConfig, device: str, needed: Mapping[Split, int]) -> Task:
-    if device == "auto":
-        raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
+    check_spread(config, device)
     task = task_of(config)
     _check_source(task.source(), config, needed)
     return task

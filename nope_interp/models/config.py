@@ -35,6 +35,38 @@ Size = Annotated[int, Range(least=1, most=2**24)]
 class TransformerConfig:
     """Everything about a transformer that the papers vary; sizes come first and have no default.
 
+    Attributes:
+        n_layers: blocks, one behind the other.
+        d_model: width of the residual stream.
+        n_heads: attention heads in a block; d_model is a multiple of it.
+        d_vocab: tokens in the vocabulary.
+        n_ctx: longest sequence that the model takes, whatever its position encoding.
+        d_mlp: width of the MLP's hidden layer; 4 * d_model where None.
+        positions: the position encoding.
+        rotary_base: frequency k turns by `rotary_base ** (-2k / rotated dimensions)` radians per
+            position.
+        rotary_kept: fraction of the frequencies, highest first, that turn at all: p-RoPE (Barbero
+            et al. 2024, arXiv 2410.06205), 0 is no position encoding and 1 is RoPE.
+        rotary_fraction: fraction of a head's dimensions that rotate, its first ones (GPT-NeoX:
+            0.25).
+        causal: whether a token sees only those before it.
+        normalization: of what a sublayer reads, or of the stream.
+        norm_placement: "pre" normalizes what a sublayer reads, "post" the stream after the sublayer
+            has written.
+        residual: whether a sublayer's output is added to the stream; otherwise it replaces it.
+        attn_only: leave out the MLPs.
+        activation: of the MLP; "swiglu" and "geglu" are gated, with silu and gelu on the gate.
+        attn_scale: factor on q.k before the softmax; 1 / sqrt(d_head) where None.
+        tied_embeddings: whether the unembedding is the embedding.
+        dropout: share of the activations that training leaves out.
+        init: initialization of the weights.
+        init_scale: standard deviation for "normal" and "uniform" (0.02 where None), gain for the
+            others (1).
+        rescale_output_projections: divides the output projections of attention and MLP by
+            sqrt(2 * n_layers) at the start (Radford et al. 2019, GPT-2, section 2.3).
+        norm_eps: added to the variance that a norm divides by.
+        seed: of the weights at initialization.
+
     Wrong values raise `UserError` with one sentence that names the field and the remedy.
 
     Example:
@@ -47,39 +79,25 @@ class TransformerConfig:
     n_heads: Size
     d_vocab: Size
     n_ctx: Size
-    """Longest sequence the model takes, whatever its position encoding."""
     d_mlp: Size | None = None
-    """Width of the MLP's hidden layer; 4 * d_model where None."""
     positions: Positions = "none"
     rotary_base: Annotated[float, Range(above=1)] = 10000.0
-    """Frequency k turns by `rotary_base ** (-2k / rotated dimensions)` radians per position."""
     rotary_kept: Annotated[float, Range(least=0, most=1)] = 1.0
-    """Fraction of the frequencies, highest first, that turn at all: p-RoPE (Barbero et al. 2024,
-    arXiv 2410.06205), 0 is no position encoding and 1 is RoPE."""
     rotary_fraction: Annotated[float, Range(above=0, most=1)] = 1.0
-    """Fraction of a head's dimensions that rotate, its first ones (GPT-NeoX: 0.25)."""
     causal: bool = True
     normalization: Normalization = "layer"
     norm_placement: NormPlacement = "pre"
-    """"pre" normalizes what a sublayer reads, "post" the stream after the sublayer has written."""
     residual: bool = True
-    """False: a sublayer's output replaces the stream and is not added to it."""
     attn_only: bool = False
     activation: Activation = "gelu"
-    """Of the MLP; "swiglu" and "geglu" are gated, with silu and gelu on the gate."""
     attn_scale: Positive | None = None
-    """Factor on q.k before the softmax; 1 / sqrt(d_head) where None."""
     tied_embeddings: bool = False
     dropout: Annotated[float, Range(least=0, below=1)] = 0.0
     init: Initialization = "normal"
     init_scale: Positive | None = None
-    """Standard deviation for "normal" and "uniform" (0.02 where None), gain for the others (1)."""
     rescale_output_projections: bool = False
-    """Divides the output projections of attention and MLP by sqrt(2 * n_layers) at the start
-    (Radford et al. 2019, GPT-2, section 2.3)."""
     norm_eps: Positive = 1e-5
     seed: Seed = 0
-    """Of the weights at initialization."""
 
     def __post_init__(self) -> None:
         check_fields(self)

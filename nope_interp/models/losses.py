@@ -138,8 +138,10 @@ def unigram_losses(
 
 
 def _losses(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, " batch"]:
-    read = _own if isinstance(model, HookedTransformer) else _bridged
-    final, unembed = read(model, tokens)
+    if isinstance(model, HookedTransformer):
+        final, unembed = _own(model, tokens)
+    else:
+        final, unembed = _bridged(model, tokens)
     activations = rearrange(final[:, :-1], "batch pos d -> (batch pos) d")
     targets = rearrange(tokens[:, 1:], "batch pos -> (batch pos)").long().to(activations.device)
     size = max(1, _BYTES // (2 * 4 * model.cfg.d_vocab))

@@ -25,6 +25,7 @@ from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import honour_umask, make_folder, model_files, write_json
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
+from nope_interp.pretrained.source import check_source
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
 from nope_interp.tasks.sources import TextSource, UniformSource
 
@@ -263,26 +264,12 @@ def _dtype(x: Tensor) -> str:
 
 def _resolve(name_or_path: str) -> str:
     """A hub name as it is; a folder or a converted GGUF file as a path."""
+    check_source(name_or_path)
     path = Path(name_or_path).expanduser()
-    # A training leaves no info.json, and Hugging Face never a state or a lock.
-    marks = ("info.json", "training_state.safetensors", ".lock")
-    if path.is_dir() and any((path / mark).is_file() for mark in marks):
-        raise UserError(
-            f"{name_or_path!r} is a run folder of ours: give its model.safetensors instead."
-        )
     if path.is_dir():
         model_files(path)  # or says that there is no model in it
         return str(path)
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise UserError(f"there is no GGUF file {name_or_path!r}.")
-        return str(converted_gguf(path))
-    if path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
-        raise UserError(
-            f"{name_or_path!r} is neither a hub name, a Hugging Face folder, a GGUF file nor a "
-            "model.safetensors of ours: check the path."
-        )
-    return name_or_path
+    return str(converted_gguf(path)) if path.suffix == ".gguf" else name_or_path
 
 
 def cache_folder() -> Path:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.files import read_text
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.arithmetic import AdditionTask, ParityTask, PolynomialTask, SummationTask
 from nope_interp.tasks.characters import (
@@ -26,7 +27,7 @@ from nope_interp.tasks.pcfg import PcfgTask
 from nope_interp.tasks.scan import ScanTask
 from nope_interp.tasks.sorting import SortTask
 from nope_interp.tasks.sources import TokenSource
-from nope_interp.tasks.text import TextTask, read_text
+from nope_interp.tasks.text import TextTask
 
 _MAKERS: dict[str, Callable[..., AnswerTask]] = {
     **{name: partial(RepeatTask, name) for name in ("copy-rsc", "copy-rsc2x")},

@@ -95,10 +95,8 @@ class TextSource:
         Raises:
             UserError: where the split's text is too short.
         """
-        length = seq_len - begin_token
-        cut = int(len(self.tokens) * _FIT_SHARE)
-        part = self.tokens[:cut] if split == "fit" else self.tokens[cut:]
-        available = len(part) // length if length > 0 else 0
+        length, part = seq_len - begin_token, self._part(split)
+        available = self.available(length, split)
         if available < n:
             raise UserError(
                 f"the text is too short: its {len(part)} tokens for the {split} split hold "
@@ -109,6 +107,14 @@ class TextSource:
         chosen = torch.randperm(available, generator=generator)[:n]
         windows = part[: available * length].view(available, length)[chosen]
         return with_begin_token(windows, self.begin_id) if begin_token else windows
+
+    def available(self, length: int, split: Split) -> int:
+        """How many windows of `length` tokens a split holds."""
+        return len(self._part(split)) // length if length > 0 else 0
+
+    def _part(self, split: Split) -> Int[Tensor, " token"]:
+        cut = int(len(self.tokens) * _FIT_SHARE)
+        return self.tokens[:cut] if split == "fit" else self.tokens[cut:]
 
 
 class UniformSource:

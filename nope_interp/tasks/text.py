@@ -1,7 +1,5 @@
 """Language modelling on text: the English that ships with Python, or a file of the user's."""
 
-from pathlib import Path
-
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Int
@@ -20,35 +18,6 @@ def python_documentation() -> str:
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name] for name in sorted(topics))
-
-
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file.
-
-    Args:
-        path: the file.
-
-    Returns:
-        All of it.
-
-    Raises:
-        UserError: where it is missing, empty or something else.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"the text {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8 first."
-        ) from error
-    # ValueError: a name that no file can have.
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"cannot read the text {str(path)!r} ({reason}): give a UTF-8 file."
-        ) from error
-    if not text.strip():
-        raise UserError(f"the text {str(path)!r} is empty: give a file with text in it.")
-    return text
 
 
 class TextTask:

@@ -16,6 +16,7 @@ class TrainingConfig:
         batch_size: sequences in a step.
         seq_len: tokens in a sequence, begin token included.
         learning_rate: its peak, reached after `warmup` steps.
+        warmup: steps over which the learning rate rises to its peak.
         schedule: how it falls from there: `cosine`, to a tenth, or `linear`, to zero.
         weight_decay: AdamW's, on matrices only.
         clip: the gradient's norm is scaled down to this.

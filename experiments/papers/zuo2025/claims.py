@@ -81,8 +81,8 @@ PAPER = Paper(
             "that from nine quantiles of their variances beside its own, mean over blocks",
             high=1,
             differs="Random models; our probes. Both read an activation against all of its "
-            "sequence, later ones too. A first version gave the variance a single number, which was no fair "
-            "match.",
+            "sequence, later ones too. A first version gave the variance a single number: no "
+            "fair match.",
         ),
         Claim(
             "trained",

@@ -1,19 +1,30 @@
-"""The command line as a user meets it: in a process of its own."""
+"""The command line as a user meets it."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from experiments.cli.options import option_of
 from experiments.comparison.config import CompareConfig
+from experiments.sweeps.registry import EXPERIMENTS, Experiment
+from experiments.variants.words import Field, fields_of
 from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import load_model
+from nope_interp.tasks.text import TextTask
+from tests.experiments.cli.command import JUNK, assert_one_sentence, in_a_process, nope_interp
 from tests.huggingface import save_folder, tiny_gpt2, words
 from tests.paths import ROOT
 
@@ -26,26 +37,6 @@ TINY = {
 }
 
 
-def nope_interp(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "experiments.cli", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=300,
-    )
-
-
-def assert_one_sentence(run: subprocess.CompletedProcess[str], *parts: str) -> None:
-    assert run.returncode == 2, run.stderr
-    assert "Traceback" not in run.stderr
-    lines = [line for line in run.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1, run.stderr
-    for part in parts:
-        assert part in lines[0]
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> str:
     path = tmp_path / "tiny.json"
@@ -55,7 +46,7 @@ def config(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 def test_compare_then_report_then_nothing_twice(tmp_path: Path, config: str) -> None:
-    run = nope_interp("compare", "--config", config, "--json", cwd=tmp_path)
+    run = in_a_process("compare", "--config", config, "--json", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
     folder = tmp_path / Path(result["report"]).parent
@@ -122,47 +113,118 @@ def test_interrupted_training_says_so_and_goes_on(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("training_state.safetensors"))  # what was done is kept
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["compare", "--positions", "rotery"], ["'rotery'", "did you mean 'rotary'"]),
-        (["compare", "--init", "xavier"], ["'xavier'", "did you mean 'xavier_"]),
-        (["compare", "--task", "reversel"], ["'reversel'", "did you mean 'reversal'"]),
-        (["compare", "--model", "m.gguf", "--positions", "t5"], ["--positions", "leave one out"]),
-        (["heads", "--ablate-layers", "0;1", "--ablate", "all"], ["'0;1'", "0,2,5"]),
-        (["heads", "--lift-window"], ["lift_window", "without ablate"]),
-        (["heads", "--sequences", "3"], ["n_sequences is 3", "at least 16"]),
-        (["heads", "no/such", "--steps", "3"], ["--steps", "'no/such'", "leave one out"]),
-        (["heads", "./absent"], ["'./absent'", "neither a hub name"]),
-        (["compare", "--layers", "0,x"], ["'0,x'", "0,2,5"]),
-        (["compare", "--layers", "0,0"], ["each once"]),
-        (["compare", "--sites", "resid_post,atn_out"], ["'atn_out'", "did you mean 'attn_out'"]),
-        (["compare", "--modle", "x"], ["--modle", "--model"]),
-        (["compare", "--seq-len", "many"], ["--seq-len", "integer"]),
-        (["compare", "--seq-len", "4"], ["--seq-len", "greater than or equal to 8"]),
-        (["compare", "--steps", "0"], ["steps is 0"]),
-        (["compare", "--seed", "-1"], ["seed"]),
-        (["compare", "--sequences", "6"], ["--sequences is 6", "at least 24"]),
-        (["compare", "--device", "quantum"], ["'quantum'"]),
-        (["compare", "--config", "absent.toml"], ["absent.toml"]),
-        (["compare", "--model", "absent.gguf"], ["absent.gguf"]),
-        (["compare", "--model", "absent/model.safetensors"], ["no checkpoint"]),
-        (["compare", "--model", "gpt2-meduim"], ["'gpt2-meduim'", "did you mean 'gpt2-medium'"]),
-        (["compare", "--text", "absent.txt"], ["absent.txt"]),
-        (["compare", "--out", "/proc/nowhere"], ["/proc/nowhere", "another"]),
-        (["compare", "--seed", "9223372036854775807"], ["seed is", "from 0 to"]),
-        (["compare", "--device", "meta"], ["'meta'"]),
-        ([], ["choose a command"]),
-        (["report", "absent"], ["absent", "no finished run"]),
-        (["report"], ["Missing argument"]),
-        (["comparre"], ["comparre"]),
-    ],
-)
+MISTAKES: list[tuple[list[str], list[str]]] = [
+    (["compare", "--positions", "rotery"], ["'rotery'", "did you mean 'rotary'"]),
+    (["compare", "--init", "xavier"], ["'xavier'", "did you mean 'xavier_"]),
+    (["compare", "--task", "reversel"], ["'reversel'", "did you mean 'reversal'"]),
+    (["compare", "--model", "m.gguf", "--positions", "t5"], ["--positions", "leave one out"]),
+    (
+        ["probe", "--model", "m.gguf", "--training.clip", "2"],
+        ["--training.clip", "leave one out"],
+    ),
+    (["heads", "--ablate-layers", "0;1", "--ablate", "all"], ["'0;1'", "0,2,5"]),
+    (["heads", "--lift-window"], ["--lift-window", "without ablate"]),
+    (["heads", "--sequences", "3"], ["--sequences is 3", "at least 16"]),
+    (["heads", "--n-sequences", "3"], ["--n-sequences is 3", "at least 16"]),
+    (["heads", "no/such", "--steps", "3"], ["--steps", "'no/such'", "leave one out"]),
+    (["heads", "./absent"], ["'./absent'", "neither a hub name"]),
+    (["compare", "--layers", "0,x"], ["'0,x'", "0,2,5"]),
+    (["compare", "--layers", "0,0"], ["--layers are [0, 0]", "each once"]),
+    (["compare", "--sites", "resid_post,atn_out"], ["'atn_out'", "did you mean 'attn_out'"]),
+    (["compare", "--modle", "x"], ["--modle", "did you mean --model?"]),
+    (["compare", "--n-layers", "6"], ["--n-layers", "did you mean --transformer.n-layers?"]),
+    (["train", "--n_layer", "6"], ["--n_layer", "did you mean --transformer.n-layers?"]),
+    (["heads", "--learning-rate", "1"], ["did you mean --training.learning-rate?"]),
+    (["probe", "--zzz", "1"], ["no option --zzz", "nope-interp probe --help"]),
+    (["compare", "--seq-len", "many"], ["--seq-len", "'many' is not a valid integer"]),
+    (["compare", "--seq-len", "4"], ["--seq-len is 4", "at least 8"]),
+    (["compare", "--steps", "0"], ["--steps is 0"]),
+    (["compare", "--training.steps", "0"], ["--training.steps is 0"]),
+    (["train", "--transformer.dropout", "nan"], ["--transformer.dropout is nan"]),
+    (["train", "--transformer.d-mlp", "x"], ["--transformer.d-mlp", "'x'"]),
+    (["compare", "--seed", "-1"], ["--seed is -1"]),
+    (["compare", "--sequences", "6"], ["--sequences is 6", "at least 24"]),
+    (["compare", "--shards", "0"], ["--shards is 0", "at least 1"]),
+    (["compare", "--shards", "200"], ["200 shards are too many"]),
+    (["probe", "--ablate", "all", "--shards", "2"], ["shards read models as they are"]),
+    (["compare", "--device", "quantum"], ["'quantum'"]),
+    (["compare", "--device", "auto"], ["'auto' is for pretrained models"]),
+    (["reproduce", "koutnik2014", "--device", "cuda"], ["koutnik2014 runs on the CPU"]),
+    (["compare", "--config", "absent.toml"], ["absent.toml"]),
+    (["compare", "--model", "absent.gguf"], ["absent.gguf"]),
+    (["compare", "--model", "absent/model.safetensors"], ["no checkpoint"]),
+    (["compare", "--text", "absent.txt"], ["absent.txt"]),
+    (["compare", "--out", "/proc/nowhere"], ["/proc/nowhere", "another"]),
+    (["compare", "--seed", "9223372036854775807"], ["--seed is", "from 0 to"]),
+    (["compare", "--device", "meta"], ["'meta'"]),
+    (["reproduce", "chi2023", "--seeds", "1"], ["--seeds is 1"]),
+    (["reproduce"], ["takes one paper's name, or --list"]),
+    (["sweep", "absent.yaml"], ["absent.yaml"]),
+    (["sweep", "absent.yaml", "--job", "2"], ["did you mean --jobs?"]),
+    ([], ["choose a command: compare, probe, heads"]),
+    (["report", "absent"], ["absent", "no finished run"]),
+    (["report"], ["Missing argument"]),
+    (["comparre"], ["comparre"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), MISTAKES)
 def test_mistakes_get_one_helpful_sentence(
     tmp_path: Path, arguments: list[str], parts: list[str]
 ) -> None:
     assert_one_sentence(nope_interp(*arguments, cwd=tmp_path), *parts)
-    assert not [path for path in tmp_path.rglob("*") if path.suffix == ".parquet"]
+    assert not [*tmp_path.iterdir()]
+
+
+_WITHOUT_TORCH = """
+import json, sys
+from pathlib import Path
+sys.modules |= dict.fromkeys(("torch", "numpy", "pandas", "sklearn", "transformers"))
+from tests.experiments.cli.command import nope_interp
+asked = json.load(sys.stdin)
+print(json.dumps([nope_interp(*arguments, cwd=Path(".")).stderr for arguments in asked]))
+"""
+
+
+def test_these_mistakes_are_told_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_TORCH],  # there an import of torch fails
+        input=json.dumps([arguments for arguments, _ in MISTAKES]),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for said, (arguments, parts) in zip(json.loads(run.stdout), MISTAKES, strict=True):
+        assert all(part in said for part in parts), (arguments, said)
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"n_layers": 6}, "'n_layers': did you mean 'transformer.n_layers'"),
+        ({"steps": 6}, "'steps': did you mean 'training.steps'"),
+        ({"transformer": {"n_layer": 6}}, "did you mean 'transformer.n_layers'"),
+        ({"training.stepz": 6}, "did you mean 'training.steps'"),
+        ({"training": {"steps": 0}}, "training.steps is 0"),
+        ({"transformer.d_mlp": -1}, "transformer.d_mlp is -1"),
+        ({"n_fit": 3}, "n_fit is 3"),
+        ({"transformer": 3, "transformer.n_layers": 2}, "give one of them"),
+    ],
+)
+def test_a_config_file_is_told_in_its_own_words(
+    tmp_path: Path, values: dict[str, object], part: str
+) -> None:
+    (tmp_path / "c.json").write_text(json.dumps(values))
+    # Another option does not claim what the file says.
+    run = nope_interp("compare", "--config", "c.json", "--batch-size", "4", cwd=tmp_path)
+    assert_one_sentence(run, part)
+
+
+def test_an_unknown_model_of_the_hub_is_one_sentence(tmp_path: Path) -> None:
+    run = nope_interp("compare", "--model", "gpt2-meduim", cwd=tmp_path)
+    assert_one_sentence(run, "'gpt2-meduim'", "did you mean 'gpt2-medium'")
 
 
 def test_short_text_is_one_sentence(tmp_path: Path) -> None:
@@ -171,13 +233,6 @@ def test_short_text_is_one_sentence(tmp_path: Path) -> None:
     assert_one_sentence(run, "too short")
 
 
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=5,
-)
 FIELDS = [*CompareConfig().to_dict(), "transformers", "n_fits"]
 
 
@@ -226,8 +281,163 @@ def test_malformed_config_files_at_the_command_line(
     assert_one_sentence(run)
 
 
-def test_help_names_every_command(tmp_path: Path) -> None:
-    run = nope_interp("--help", cwd=tmp_path)
-    assert run.returncode == 0
-    for command in ("compare", "probe", "train", "report"):
-        assert command in run.stdout
+def test_help_and_version_answer_without_anything_heavy(tmp_path: Path) -> None:
+    shown = nope_interp("--help", cwd=tmp_path)
+    assert shown.returncode == 0
+    for command in (*EXPERIMENTS, "sweep", "report"):
+        assert f"\n  {command} " in shown.stdout
+    told = nope_interp("--version", cwd=tmp_path)
+    assert (told.returncode, told.stdout.strip()) == (0, f"nope-interp {version('nope-interp')}")
+
+
+# ---------------------------------------------------------------- every field is an option
+
+# For each type of a field: what is written, and what the config holds.
+WRITTEN: list[tuple[object, list[str], object]] = [
+    (int, ["64"], 64),
+    (float, ["0.5"], 0.5),
+    (int | None, ["none"], None),
+    (float | None, ["0.5"], 0.5),
+    (str | None, ["none"], None),
+    (tuple[int, int] | None, ["2-8"], (2, 8)),
+    (tuple[int, ...] | None, ["0, 2,5"], (0, 2, 5)),
+    (tuple[str, ...] | None, ["input,output"], ("input", "output")),
+]
+# Where not every value of the type makes sense, or another one is wanted beside it.
+OWN: dict[str, tuple[list[str], object]] = {
+    "transformer.n_heads": (["4"], 4),
+    "transformer.d_vocab": (["257"], 257),
+    "transformer.positions": (["rotary"], "rotary"),
+    "transformer.normalization": (["none"], "none"),
+    "transformer.norm_placement": (["post"], "post"),
+    "transformer.activation": (["relu"], "relu"),
+    "transformer.init": (["orthogonal"], "orthogonal"),
+    "transformer.rotary_base": (["500"], 500.0),
+    "training.schedule": (["linear"], "linear"),
+    "training.precision": (["bfloat16"], "bfloat16"),
+    "task": (["parity"], "parity"),
+    "dtype": (["float32"], "float32"),
+    "sites": (["resid_pre, mlp_out"], ("resid_pre", "mlp_out")),
+    "ablate": (["all"], "all"),
+    "uses": (["stream"], "stream"),
+    "prompts": (["a, b", "c"], ("a, b", "c")),
+    "name": (["kazemnejad2023"], "kazemnejad2023"),
+    "preset": (["tiny"], "tiny"),
+    # What the paper's experiment has of these is one times the default.
+    **{size: (["1"], 1.0) for size in ("width", "depth")},
+}
+
+
+def written(field: Field) -> tuple[list[str], object]:
+    if field.word in OWN:
+        return OWN[field.word]
+    found = [(texts, value) for kind, texts, value in WRITTEN if kind == field.kind]
+    assert found, f"no value is known for {field}"
+    return found[0]
+
+
+def asked(command: str, *arguments: str) -> Any:
+    """The config that a command line asks for."""
+    run = mock.Mock(side_effect=UserError("asked"))
+    with (
+        mock.patch.object(Experiment, "load", return_value=run),
+        tempfile.TemporaryDirectory() as out,
+    ):
+        assert_one_sentence(nope_interp(command, *arguments, cwd=Path(out)), "asked")
+    return run.call_args.args[0]
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_every_field_of_every_config_can_be_set(command: str) -> None:
+    kind = EXPERIMENTS[command]
+    arguments: list[str] = []
+    expected: dict[str, object] = {}
+    for field in fields_of(kind.config).values():
+        if {field.word, field.word.partition(".")[0]} & kind.meaningless:
+            continue
+        if field.kind is bool:
+            default = False if field.word == "history" else nested_value(kind, field.word)
+            arguments.append(f"--{'no-' if default else ''}{field.word.replace('_', '-')}")
+            expected[field.word] = not default
+            continue
+        texts, expected[field.word] = written(field)
+        option = [] if field.word == kind.config.argument else [option_of(field.word)]
+        arguments += [word for text in texts for word in (*option, text)]
+    config = asked(command, *arguments)
+    for word, value in expected.items():
+        found = config
+        for name in word.split("."):
+            found = getattr(found, name)
+        assert found == value, word
+    for name, value in kind.fixed.items():
+        assert getattr(config, name) == value
+
+
+def nested_value(kind: Experiment, word: str) -> object:
+    found: Any = kind.config()  # type: ignore[call-arg]
+    for name in word.split("."):
+        found = getattr(found, name)
+    return found
+
+
+@pytest.mark.parametrize("command", EXPERIMENTS)
+def test_help_tells_every_option_and_what_it_means(tmp_path: Path, command: str) -> None:
+    kind = EXPERIMENTS[command]
+    shown = nope_interp(command, "--help", cwd=tmp_path)
+    assert shown.returncode == 0
+    text = " ".join(shown.stdout.split())
+    for field in fields_of(kind.config).values():
+        assert field.help, f"{field.word} is not explained"
+        if {field.word, field.word.partition(".")[0]} & kind.meaningless:
+            assert f" {option_of(field.word)} " not in text
+        elif field.word != kind.config.argument:
+            assert f" {option_of(field.word)} " in text
+
+
+def test_short_names_set_all_that_they_stand_for_and_a_fields_own_name_wins() -> None:
+    config = asked("compare", "--seed", "3", "--seq-len", "32", "--sequences", "50")
+    assert (config.seed, config.transformer.seed, config.training.seed) == (3, 3, 3)
+    assert (config.seq_len, config.transformer.n_ctx, config.training.seq_len) == (32, 32, 32)
+    assert (config.n_fit, config.n_held_out) == (34, 16)
+    own = ["--training.seed", "9", "--n-fit", "8", "--transformer.n-ctx", "64"]
+    config = asked("compare", *own, "--seed", "3", "--seq-len", "32", "--sequences", "50")
+    assert (config.seed, config.transformer.seed, config.training.seed) == (3, 3, 9)
+    assert (config.n_fit, config.n_held_out, config.transformer.n_ctx) == (8, 16, 64)
+    plain = asked("heads", "--positions", "t5", "--init", "uniform", "--steps", "7")
+    assert (plain.transformer.positions, plain.transformer.init) == ("t5", "uniform")
+    assert plain.training.steps == 7
+    assert asked("probe", "--ablate", "learned", "--positions", "learned").ablate == "learned"
+    assert not asked("probe").twins
+
+
+def test_options_lie_over_a_config_file(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        "layers = [0]\ntransformer.d_mlp = 8\nseed = 4\n[training]\nsteps = 5\n"
+    )
+    file = ["--config", str(tmp_path / "c.toml")]
+    config = asked("compare", *file)
+    # A file says what each seed is; it is no command line.
+    assert (config.seed, config.transformer.seed, config.training.steps) == (4, 0, 5)
+    over = asked("compare", *file, "--layers", "none", "--transformer.d-mlp", "none", "--seed", "1")
+    assert (over.layers, over.transformer.d_mlp, over.training.steps) == (None, None, 5)
+    assert (over.seed, over.transformer.seed) == (1, 1)
+
+
+def test_a_trainings_last_line_is_its_loss_and_its_path(tmp_path: Path, config: str) -> None:
+    (tmp_path / "short.txt").write_text("To be or not to be. " * 5)
+    run = nope_interp("train", "--config", config, "--json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    told = json.loads(run.stdout)
+    # Independently: the mean surprise at every byte but the first, in text kept from training.
+    model, _ = load_model(tmp_path / told["model"])
+    source = TextTask().source()
+    tokens = source.sequences(64, 16, begin_token=False, split="held_out", seed=0)
+    with torch.no_grad():
+        surprise = -model(tokens)[:, :-1].log_softmax(-1)
+    expected = surprise.gather(-1, tokens[:, 1:, None]).mean()
+    assert told["held_out_loss"] == pytest.approx(float(expected), rel=1e-5)
+    again = nope_interp("train", "--config", config, cwd=tmp_path)
+    last = again.stdout.splitlines()[-1]
+    assert last == f"Model: {told['model']} (held-out loss: {expected:.4f} nats per token)"
+    short = nope_interp("train", "--config", config, "--text", "short.txt", cwd=tmp_path)
+    assert "(held-out loss: none, its text is too short)" in short.stdout

@@ -17,7 +17,7 @@ from experiments.variants.variants import loaded_variant
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import TrainedOn, load_model
 from nope_interp.tasks.registry import make_answer_task, make_task
-from tests.experiments.cli.test_cli import assert_one_sentence, nope_interp
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
 
 SMALL: dict[str, Any] = {
     "transformer": {"n_layers": 1, "d_model": 16, "n_heads": 2},

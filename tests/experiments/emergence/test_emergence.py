@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,8 @@ from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 from probes.scores import SHUFFLED
+from tests.experiments.cli.command import nope_interp
 from tests.experiments.report.parsed_page import Page
-from tests.paths import ROOT
 
 STEPS = [0, 1, 2, 4, 8, 16]
 INFO = {"setting": "planted", "notes": []}
@@ -219,14 +216,7 @@ def test_nonsense_is_one_sentence() -> None:
 def test_emergence_on_the_command_line(found: Emergence) -> None:
     config = str(found.folder / "config.json")
     arguments = ["emergence", "--config", config, "--out", ".", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.cli", *arguments],
-        cwd=found.folder.parent,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=300,
-    )
+    done = nope_interp(*arguments, cwd=found.folder.parent)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["headline"] == found.headline

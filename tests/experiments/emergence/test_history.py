@@ -3,9 +3,6 @@
 import dataclasses
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +30,7 @@ from nope_interp.training.config import TrainingConfig
 from probes.head_rules import LABELS
 from probes.heads.detectors import METRICS
 from probes.scores import SHUFFLED
-from tests.paths import ROOT
+from tests.experiments.cli.command import nope_interp
 
 CONFIG = CompareConfig(
     transformer=TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
@@ -263,14 +260,7 @@ def test_history_on_the_command_line(tmp_path: Path) -> None:
     values["transformer"] |= {"n_layers": 1, "d_model": 16}
     (tmp_path / "tiny.json").write_text(json.dumps({**values, "twins": False}))
     arguments = ["compare", "--config", "tiny.json", "--history", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.cli", *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=300,
-    )
+    done = nope_interp(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = RunFolder(tmp_path / Path(json.loads(done.stdout)["report"]).parent)
     assert kept(run) == [run.history(step) for step in STEPS]

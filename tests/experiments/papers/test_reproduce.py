@@ -5,8 +5,6 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +45,8 @@ from experiments.runs.folder import RunFolder
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError
 from nope_interp.models.clockwork_config import POWERS_OF_TWO
+from tests.experiments.cli.command import nope_interp
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
-from tests.paths import ROOT
 
 TINY: dict[str, dict[str, Any]] = {
     "chi2023": {"width": 0.07, "length": 0.07, "depth": 0.34, "training": 0.1},
@@ -471,18 +469,6 @@ def test_a_level_alone_has_a_scale(finished: Reproduction) -> None:
 # ---------------------------------------------------------------- the command
 
 
-def nope_interp(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    root = str(ROOT)
-    return subprocess.run(
-        [sys.executable, "-m", "experiments.cli", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": root, "PATH": "", "HOME": str(cwd), "OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
-
-
 @pytest.mark.slow
 def test_the_command_reproduces_and_lists(tmp_path: Path) -> None:
     sizes = ("kazemnejad2023", "--seeds", "2", "--length", "0.25")
@@ -496,7 +482,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path) -> None:
     for wrong, sentence in (
         (("reproduce",), "takes one paper's name, or --list"),
         (("reproduce", "kazemnejat"), "did you mean 'kazemnejad2023'"),
-        (("reproduce", "chi2023", "--seeds", "1"), "n_seeds is 1"),
+        (("reproduce", "chi2023", "--seeds", "1"), "--seeds is 1"),
     ):
         refused = nope_interp(*wrong, cwd=tmp_path)
         assert refused.returncode == 2

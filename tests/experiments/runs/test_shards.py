@@ -43,7 +43,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.training.config import TrainingConfig
-from tests.experiments.cli.test_cli import assert_one_sentence, nope_interp
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.huggingface import save_folder, tiny_gemma3, words
 
 COMPARE = CompareConfig(

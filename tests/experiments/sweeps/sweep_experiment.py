@@ -58,4 +58,6 @@ def leave(folder: RunFolder, seed: int) -> None:
     folder.report.write_text("a page")
 
 
-QUICK = Experiment("quick", ReproduceConfig, ("tests.experiments.sweeps.sweep_experiment", "run"))
+QUICK = Experiment(
+    "quick", "", ReproduceConfig, ("tests.experiments.sweeps.sweep_experiment", "run")
+)

@@ -37,7 +37,7 @@ from experiments.sweeps.run import _begin, run_sweep
 from experiments.sweeps.sweep import Sweep, _locked, read_sweep
 from experiments.sweeps.workers import Pool, WorkerDied, _marked, check_cells, run_all
 from nope_interp.errors import UserError
-from tests.experiments.cli.test_cli import JUNK, assert_one_sentence, nope_interp
+from tests.experiments.cli.command import JUNK, assert_one_sentence, nope_interp
 from tests.experiments.sweeps.sweep_experiment import (
     DIES,
     LEAVES,

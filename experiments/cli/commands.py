@@ -1,0 +1,188 @@
+"""The commands: each asks, refuses what it can before anything heavy is loaded, runs and shows."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from experiments.cli.options import Parameters, given, option_of, parameter, parameters
+from experiments.cli.settings import RUNS, Config, Device, Json, Out, Quiet, Ray, Shards
+from experiments.cli.shown import SHOWN, Shown, claims_shown, sweep_shown
+from experiments.sweeps.registry import EXPERIMENTS, AnyConfig, Experiment
+from experiments.variants.checks import check_files, check_place, check_shards
+from experiments.variants.config import ExperimentConfig
+from experiments.variants.words import Worded, expanded, flat, nested, word_for
+from nope_interp.devices import check_device_name
+from nope_interp.errors import FieldError, UserError
+from nope_interp.files import check_writable
+
+_SETTINGS: Parameters = {
+    "device": parameter("device", Device, "cpu"),
+    "shards": parameter("shards", Shards, 1),
+    "ray": parameter("ray", Ray),
+}
+_OUTPUT: Parameters = {
+    "out": parameter("out", Out, RUNS),
+    "json": parameter("json", Json, False),
+    "quiet": parameter("quiet", Quiet, False),
+}
+_FILE: Parameters = {"config": parameter("config", Config)}
+_LIST: Parameters = {
+    "list": parameter(
+        "list",
+        Annotated[
+            bool,
+            typer.Option("--list", help="Every paper and claim, and what finished runs say."),
+        ],
+        False,
+    )
+}
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Give the command line one command for each experiment, then `sweep` and `report`."""
+    for experiment in EXPERIMENTS.values():
+        app.command(experiment.name, help=experiment.summary)(_command(experiment))
+    app.command()(sweep)
+    app.command()(report)
+
+
+def _command(experiment: Experiment) -> Callable[..., None]:
+    """What typer calls for an experiment, with a signature made of its config's fields."""
+    words = parameters(experiment.config, experiment.meaningless)
+    lists = _LIST if experiment.name == "reproduce" else {}
+    files = _FILE if issubclass(experiment.config, ExperimentConfig) else {}
+    settings = {name: _SETTINGS[name] for name in experiment.settings}
+
+    def command(**values: Any) -> None:
+        asked = given(words, values)
+        if lists and _listed(asked, values):
+            return
+        own = {name: values[name] for name in settings}
+        path = values.get("config")
+        with_names = {**asked, **dict.fromkeys(own)}
+        try:
+            config = _configured(experiment, path, asked)
+            _refuse_early(config, values["out"], **own)
+            found = experiment.load()(
+                config, out=values["out"], show_progress=not values["quiet"], **own
+            )
+        except FieldError as error:
+            word = word_for(experiment.config, with_names, error.field)
+            raise error if word is None else error.renamed(option_of(word)) from error
+        SHOWN[experiment.name](config, found).show(values["json"])
+
+    deep = {word: one for word, one in words.items() if "." in word}
+    shallow = {word: one for word, one in words.items() if "." not in word}
+    every = [*{**shallow, **lists, **files, **settings, **_OUTPUT, **deep}.values()]
+    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in every}
+    return command
+
+
+def _configured(experiment: Experiment, path: Path | None, asked: Mapping[str, Any]) -> AnyConfig:
+    """The config file, or the defaults, with the given words laid over it."""
+    kind = experiment.config
+    base: dict[str, Any] = {}
+    if issubclass(kind, ExperimentConfig):
+        base = flat("the config", (kind() if path is None else kind.read(path)).to_dict())
+    config = experiment.read(nested({**base, **expanded(kind, asked)}))
+    if "model" not in experiment.meaningless and config.model is not None:
+        _refuse_training(kind, asked, config.model)
+    return config
+
+
+def _refuse_training(kind: type[Worded], asked: Mapping[str, Any], model: str) -> None:
+    """Raise UserError where a word says of a model how it is trained that is not trained here."""
+    for word in asked:
+        sets = kind.shorthands[word].fields if word in kind.shorthands else (word,)
+        if all(field.startswith(("transformer.", "training.")) for field in sets):
+            raise UserError(
+                f"{option_of(word)} describes a model to train, but {model!r} is one that is: "
+                "leave one out."
+            )
+
+
+def _refuse_early(
+    config: AnyConfig, out: Path, device: str = "cpu", shards: int = 1, ray: str | None = None
+) -> None:
+    """Raise UserError for every mistake that can be told before anything heavy is loaded."""
+    check_place(config, device)
+    check_files(config)
+    if hasattr(config, "shareable"):
+        check_shards(shards, ray, n_sequences=config.shareable(shards), device=device)
+    if hasattr(config, "check_runs_on"):
+        config.check_runs_on(device)
+    check_writable(out)
+
+
+def _listed(asked: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Show every claim where that is asked for in place of a paper."""
+    if values["list"] == ("name" in asked):
+        raise UserError("reproduce takes one paper's name, or --list to see what there is.")
+    if values["list"]:
+        from experiments.papers.reproduce import listing
+
+        claims_shown(listing(values["out"])).show(values["json"])
+    return bool(values["list"])
+
+
+def sweep(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.yaml", help="An experiment, and a grid or list of it.")
+    ],
+    jobs: Annotated[
+        int | None, typer.Option(help="Cells at once; by default one for each core.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Ray cluster to run on, with a shared --out."),
+    ] = None,
+    gpus_per_cell: Annotated[float, typer.Option(help="GPUs that Ray keeps for each cell.")] = 0.0,
+    device: Device = "cpu",
+    out: Out = RUNS,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment once for each cell of a grid; started again, it does what is left."""
+    from experiments.sweeps.config import SweepConfig
+
+    config = SweepConfig.read(file)
+    if device != "auto":
+        check_device_name(device)
+    check_writable(out)
+    from experiments.sweeps.run import run_sweep
+
+    swept = run_sweep(
+        config,
+        out=out,
+        jobs=jobs,
+        ray=ray,
+        gpus_per_cell=gpus_per_cell,
+        device=device,
+        show_progress=not quiet,
+    )
+    sweep_shown(swept).show(as_json)
+    failed = swept.failed()
+    if failed:
+        first = failed[0]
+        raise UserError(
+            f"{len(failed)} of {len(swept.cells)} cells failed, {first.label} first: "
+            f"{str(swept.log(first))!r} says why."
+        )
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    to: Annotated[Path | None, typer.Option(help="File to write instead of report.html.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw the report of a finished run again from its measurements."""
+    if not (folder / "info.json").is_file():
+        raise UserError(f"{str(folder)!r} holds no finished run: run the command that began it.")
+    from experiments.sweeps.runs import load_run
+
+    path = load_run(folder).write_report(to)
+    Shown({"report": str(path)}, f"Report: {path}").show(as_json)

@@ -1,0 +1,157 @@
+"""Options of the command line, made from the fields of configs.
+
+Each field is an option of its dotted name (`--transformer.n-layers 6`), and so is each shorthand
+that its config declares (`--positions rotary`). What the options mean, which values they take and
+what each sets stand in the configs alone.
+"""
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+
+from experiments.variants.words import Field, Shorthand, fields_of
+
+Parameters = dict[str, inspect.Parameter]
+
+
+class _Nothing:
+    """What an option is whose value is the word none: typer takes None for an option left out."""
+
+
+def option_of(word: str) -> str:
+    """The option of a field or shorthand.
+
+    Example:
+        >>> option_of("transformer.n_layers")
+        '--transformer.n-layers'
+    """
+    return f"--{word.replace('_', '-')}"
+
+
+def parameters(kind: Any, hidden: frozenset[str]) -> Parameters:
+    """A parameter for each word of a config but the hidden ones, as typer reads them, by word."""
+    fields = {word: field for word, field in fields_of(kind).items() if not _within(word, hidden)}
+    own = {word: _of_field(field, word == kind.argument) for word, field in fields.items()}
+    short = {
+        word: _of_shorthand(word, fields[shorthand.fields[0]], shorthand)
+        for word, shorthand in kind.shorthands.items()
+        if shorthand.fields[0] in fields
+    }
+    return own | short
+
+
+def parameter(word: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    """A parameter of a command, under a name that Python allows."""
+    name = word.replace(".", "__")
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def given(words: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that were given, by word."""
+    found = {word: values[parameter.name] for word, parameter in words.items()}
+    return {
+        word: None if value is _Nothing else value
+        for word, value in found.items()
+        if value is not None
+    }
+
+
+def _within(word: str, names: frozenset[str]) -> bool:
+    return word in names or word.partition(".")[0] in names
+
+
+def _of_field(field: Field, is_argument: bool) -> inspect.Parameter:
+    if is_argument:
+        metavar = "PAPER" if field.word == "name" else "NAME_OR_PATH"
+        argument = typer.Argument(metavar=metavar, help=_sentence(field.help))
+        return parameter(field.word, Annotated[str | None, argument])
+    return _option(field.word, field, field.help)
+
+
+def _of_shorthand(word: str, field: Field, shorthand: Shorthand) -> inspect.Parameter:
+    others = ", ".join(option_of(name) for name in shorthand.fields if name != word)
+    return _option(word, field, f"{(shorthand.help or field.help).rstrip('.')} (sets {others})")
+
+
+def _option(word: str, field: Field, said: str) -> inspect.Parameter:
+    name, about = option_of(word), _sentence(said)
+    if field.kind is bool:
+        switch = typer.Option(f"{name}/--no-{name.removeprefix('--')}", help=about)
+        return parameter(word, Annotated[bool | None, switch])
+    if field.repeated:
+        several = typer.Option(name, metavar="TEXT", help=f"{about} Can be given again.")
+        return parameter(word, Annotated[list[str] | None, several])
+    metavar, read = _reader(field.kind)
+    return parameter(
+        word, Annotated[Any, typer.Option(name, metavar=metavar, parser=read, help=about)]
+    )
+
+
+def _sentence(said: str) -> str:
+    plain = said.replace("`", "").replace("None", "none")
+    return f"{plain[:1].upper()}{plain[1:].rstrip('.')}."
+
+
+def _reader(kind: Any) -> tuple[str, Callable[[str], Any]]:
+    """How values of a type are shown, and what reads one."""
+    if get_origin(kind) in (Union, types.UnionType):
+        (inner,) = (option for option in get_args(kind) if option is not type(None))
+        metavar, read = _reader(inner)
+        return metavar, lambda text: _Nothing if text == "none" else read(text)
+    if get_origin(kind) is Annotated:
+        return _reader(get_args(kind)[0])
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind)), str
+    if get_origin(kind) is tuple:
+        return _reader_of_many(get_args(kind))
+    return _SCALARS[kind]
+
+
+def _reader_of_many(kinds: tuple[Any, ...]) -> tuple[str, Callable[[str], Any]]:
+    if kinds == (int, int):
+        return "SHORTEST-LONGEST", _range
+    if kinds[0] is int:
+        return "N,N,...", _wholes
+    return "NAME,NAME,...", lambda text: [name.strip() for name in text.split(",")]
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a valid integer.") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a valid number.") from None
+
+
+def _wholes(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: give numbers such as 0,2,5.") from None
+
+
+_SCALARS: dict[Any, tuple[str, Callable[[str], Any]]] = {
+    int: ("N", _whole),
+    float: ("X", _number),
+    str: ("TEXT", str),
+}
+
+
+def _range(text: str) -> list[int]:
+    try:
+        return [int(end) for end in text.split("-")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r}: give the shortest and the longest, such as 2-8."
+        ) from None

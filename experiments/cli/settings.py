@@ -1,0 +1,37 @@
+"""Options that are no part of what a run is asked: where it runs, and what is shown of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="TOML or JSON file, or a run folder's config.json."
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="DEVICE",
+        help="A torch device: cpu, cuda, cuda:1, mps; auto spreads a pretrained model over all.",
+    ),
+]
+Shards = Annotated[
+    int,
+    typer.Option(
+        metavar="N", help="Workers that share the sequences, each with a model of its own."
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="Ray cluster that the workers run on, with a shared --out."
+    ),
+]
+Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder that run folders are made in.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Draw no progress bars.")]
+
+RUNS = Path("runs")

@@ -1,0 +1,70 @@
+"""Mistakes that can be told before anything heavy is loaded, which takes seconds."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from nope_interp.devices import check_device_name
+from nope_interp.errors import FieldError, UserError
+from nope_interp.files import read_text
+from nope_interp.pretrained.source import check_source
+
+
+@runtime_checkable
+class Reads(Protocol):
+    """A config that names a model and a text."""
+
+    @property
+    def model(self) -> str | None:
+        """A hub name or a path; None trains one."""
+
+    @property
+    def text(self) -> str | None:
+        """A file to read, if any."""
+
+
+def check_files(config: Reads, read: Callable[[Path], str] = read_text) -> None:
+    """Raise UserError where a config's model or text is a file that is not there.
+
+    `read` reads a text, or remembers that it did.
+    """
+    if config.model is not None:
+        check_source(config.model)
+    if config.text is not None:
+        read(Path(config.text))
+
+
+def check_place(config: Reads, device: str) -> None:
+    """Raise UserError where a config's model cannot be on a device of that name anywhere."""
+    check_spread(config, device)
+    if device != "auto":
+        check_device_name(device)
+
+
+def check_spread(config: Reads, device: str) -> None:
+    """Raise UserError where a model of ours is to be spread over several devices."""
+    own = config.model is None or config.model.endswith(".safetensors")
+    if device == "auto" and own:
+        raise UserError("the device 'auto' is for pretrained models: name one, such as cuda.")
+
+
+def check_shards(n: int, ray: str | None, *, n_sequences: int, device: str) -> None:
+    """Raise UserError where `n_sequences` cannot be read in `n` shards, or not on that cluster."""
+    if n < 1:
+        raise FieldError("shards", f"is {n}: give at least 1.")
+    if n > n_sequences // 2:
+        raise UserError(
+            f"{n} shards are too many for {n_sequences} sequences: give at most "
+            f"{n_sequences // 2}, so that each has two."
+        )
+    if n > 1 and device == "auto":
+        raise UserError(
+            "the device 'auto' spreads one model over all devices, and each shard has a model of "
+            "its own: name one device, such as cuda, or leave the shards out."
+        )
+    if ray is not None:
+        if n == 1:
+            raise UserError("a Ray cluster is for shards: add --shards, or leave --ray out.")
+        from experiments.runs.ray_cluster import check_answers
+
+        check_answers(ray)

@@ -1,0 +1,180 @@
+"""The words in which an experiment is asked for: dotted fields, and shorthands for some of them.
+
+The command line, sweeps and messages know a config's fields by these words alone:
+`transformer.n_layers` stands for the field `n_layers` of the config's `transformer`. A shorthand
+such as `seq_len` sets several fields; one of them that is given beside it wins. Imports nothing
+heavy.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
+from typing import Any, ClassVar
+
+from nope_interp.errors import FieldError, UserError, unknown_name
+from nope_interp.fields import field_types
+
+
+@dataclass(frozen=True)
+class Shorthand:
+    """A word that stands for fields.
+
+    Attributes:
+        fields: what it sets.
+        help: what it means, where the help of its first field does not say it.
+        values: what each of the fields gets; the word's own value unless given.
+    """
+
+    fields: tuple[str, ...]
+    help: str = ""
+    values: Callable[[Any], Sequence[Any]] | None = None
+
+    def spread(self, value: Any) -> dict[str, Any]:
+        """The values of its fields."""
+        values = repeat(value) if self.values is None else self.values(value)
+        return dict(zip(self.fields, values, strict=False))
+
+
+class Worded:
+    """A config that is asked for in words.
+
+    Attributes:
+        shorthands: words beside its fields.
+        argument: the field that a command takes by itself, without an option's name.
+    """
+
+    shorthands: ClassVar[Mapping[str, Shorthand]] = {}
+    argument: ClassVar[str | None] = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value of a config, however deep it is nested.
+
+    Attributes:
+        word: its dotted name.
+        kind: its type.
+        help: what it means, as the docstring of its config says.
+        repeated: whether it is a list of texts, each given by itself.
+    """
+
+    word: str
+    kind: Any
+    help: str
+    repeated: bool = False
+
+
+@cache
+def fields_of(kind: type) -> dict[str, Field]:
+    """Every field of a config and of the configs in it, by its word, in declared order."""
+    kinds, helps = field_types(kind), _documented(kind)
+    found: dict[str, Field] = {}
+    for field in dataclasses.fields(kind):
+        inner = kinds[field.name]
+        if dataclasses.is_dataclass(inner):
+            for word, deep in fields_of(inner).items():  # type: ignore[arg-type]
+                found[f"{field.name}.{word}"] = dataclasses.replace(
+                    deep, word=f"{field.name}.{word}"
+                )
+        else:
+            repeated = bool(field.metadata.get("repeated"))
+            found[field.name] = Field(field.name, inner, helps.get(field.name, ""), repeated)
+    return found
+
+
+def _documented(kind: type) -> dict[str, str]:
+    """What the docstrings of a config and its bases say of each attribute."""
+    import docstring_parser
+
+    said: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        parsed = docstring_parser.parse(base.__doc__ or "")
+        said |= {
+            name.strip(): " ".join((param.description or "").split())
+            for param in parsed.params
+            for name in param.arg_name.split(",")
+        }
+    return said
+
+
+def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of fields for those of words; a field's own value wins over a shorthand's."""
+    spread: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for word, value in given.items():
+        shorthand = kind.shorthands.get(word)
+        if shorthand is not None:
+            spread |= shorthand.spread(value)
+        if shorthand is None or word in shorthand.fields:
+            own[word] = value
+    return spread | own
+
+
+def word_for(kind: type[Worded], given: Mapping[str, Any], field: str) -> str | None:
+    """The given word that set a field, if any did."""
+    if field in given:
+        return field
+    short = (word for word in given if word in kind.shorthands)
+    return next((word for word in short if field in kind.shorthands[word].fields), None)
+
+
+def check_words(kind: type, values: Mapping[str, Any]) -> None:
+    """Raise UserError, with the nearest right word, for a nested name that is no field's."""
+    words = [*fields_of(kind)]
+    known = {*words, *(word.partition(".")[0] for word in words)}
+    for name, value in values.items():
+        if name not in known:
+            raise _unknown(name, words)
+        for key in value if isinstance(value, dict) and name not in words else ():
+            if f"{name}.{key}" not in words:
+                raise _unknown(f"{name}.{key}", words)
+
+
+def _unknown(name: object, words: Sequence[str]) -> UserError:
+    return unknown_name("field of the config", name, words, closeness=0.7)
+
+
+def within(parent: str, make: Callable[[Any], Any], values: Any) -> Any:
+    """`make(values)`, whose wrong fields are named as those of `parent`."""
+    try:
+        return make(values)
+    except FieldError as error:
+        raise error.renamed(f"{parent}.{error.field}") from error
+
+
+def flat(what: str, values: Any) -> dict[str, Any]:
+    """Nested names as dotted words; raises UserError where a name is no word or comes twice."""
+    if not isinstance(values, dict):
+        raise UserError(f"{what} is {type(values).__name__}: expected named values.")
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise UserError(f"{what} has the key {key!r}: expected the name of a value.")
+        inner = flat(f"{what}'s {key}", value) if isinstance(value, dict) else None
+        own = {key: value} if inner is None else {f"{key}.{k}": v for k, v in inner.items()}
+        for dotted in own:
+            if dotted in found:
+                raise UserError(f"{what} gives {dotted!r} twice: leave one out.")
+        found |= own
+    return found
+
+
+def nested(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted words as nested names; raises UserError where a word is a value and a parent."""
+    found: dict[str, Any] = {}
+    for word, value in words.items():
+        _put(found, word, value)
+    return found
+
+
+def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, last = dotted.split(".")
+    for parent in parents:
+        values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
+            raise UserError(f"{dotted!r} is given, but {parent!r} is a value: give one of them.")
+    if isinstance(values.get(last), dict):
+        raise UserError(f"{dotted!r} is a value, but names within it are given: give one of them.")
+    values[last] = value

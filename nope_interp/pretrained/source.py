@@ -1,0 +1,36 @@
+"""Whether a model that is named can be there at all. Imports nothing heavy."""
+
+from pathlib import Path
+
+from nope_interp.errors import UserError
+
+# A training leaves no info.json, and Hugging Face never a state or a lock.
+_MARKS_OF_RUNS = ("info.json", "training_state.safetensors", ".lock")
+
+
+def check_source(name_or_path: str) -> None:
+    """Raise UserError for a name that is neither a hub's nor that of a file or folder with a model.
+
+    Nothing is loaded, and no hub is asked.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.suffix == ".safetensors":
+        if not path.is_file():
+            raise UserError(f"there is no checkpoint {name_or_path!r}.")
+    elif path.is_dir():
+        _check_folder(path, name_or_path)
+    elif path.suffix == ".gguf":
+        if not path.is_file():
+            raise UserError(f"there is no GGUF file {name_or_path!r}.")
+    elif path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
+        raise UserError(
+            f"{name_or_path!r} is neither a hub name, a Hugging Face folder, a GGUF file nor a "
+            "model.safetensors of ours: check the path."
+        )
+
+
+def _check_folder(path: Path, name: str) -> None:
+    if any((path / mark).is_file() for mark in _MARKS_OF_RUNS):
+        raise UserError(f"{name!r} is a run folder of ours: give its model.safetensors instead.")
+    if not (path / "config.json").is_file():
+        raise UserError(f"the folder {name!r} has no config.json: give a Hugging Face folder.")
