@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.results.measurements import COLUMNS
+from experiments.results.measurements import COLUMNS, INTACT
 from nope_interp.errors import UserError
 
-INTACT = "intact"
 # Beside the conditions, `offset_profiles` may hold what a head without preference would show.
 CHANCE = "chance"
 

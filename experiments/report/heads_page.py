@@ -17,7 +17,8 @@ from experiments.report._shell import (
     sortable,
     top_of,
 )
-from experiments.report.heads_data import CHANCE, HEAD_COLUMNS, INTACT, HeadsReportData
+from experiments.report.heads_data import CHANCE, HEAD_COLUMNS, HeadsReportData
+from experiments.results.measurements import INTACT
 
 # A CircuitsVis view of more is neither readable nor quick.
 MOST_TOKENS = 128

@@ -19,6 +19,7 @@ from experiments.emergence.result import Emergence
 from experiments.emergence.watch import emergence
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
+from experiments.runs.workers import HERE
 from experiments.sweeps.registry import experiment
 from experiments.sweeps.runs import load_run
 from experiments.variants.variants import ModelVariant
@@ -182,8 +183,8 @@ def test_an_interrupted_run_keeps_its_finished_seeds(
             raise KeyboardInterrupt
         return real(config, *args, **kwargs)
 
-    monkeypatch.setattr(module, "subject_of", second_is_killed)
-    monkeypatch.setattr(module.torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(module, "variant_of", second_is_killed)
+    monkeypatch.setattr(module, "one_thread_each", lambda: HERE)
     with pytest.raises(KeyboardInterrupt):
         emergence(short, out=tmp_path, show_progress=False)
     again = emergence(short, out=tmp_path, show_progress=False)
