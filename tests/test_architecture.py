@@ -51,7 +51,7 @@ ROOMS = {
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
     "nope_interp.positions nope_interp.tasks nope_interp.theory nope_interp.training probes "
     "probes.heads .results .report .runs .variants .probing .heads",
-    "experiments.comparison": "nope_interp nope_interp.models nope_interp.positions probes "
+    "experiments.comparison": "nope_interp nope_interp.models probes "
     "probes.codes .results .report .runs .variants .probing .codes .emergence",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison",

@@ -153,24 +153,10 @@ def measure(
     work = partial(_fed, condition=condition, batch_size=batch_size)
     run = partial(shards.map, work, model, spec)
     probes = {site: make_probes(site, seed) for site in where}
-    # A single share is all sequences: what is trained on all of them is fitted in its stream.
-    summed, trained = (probes, {}) if shards.n == 1 else _by_kind(probes)
     others = {site: [learner] for site, learner in (also_fitted or {}).items()}
-    alone = [
-        _Share("update", split.fit, dict(list(trained.items())[shard :: shards.n]))
-        for shard in range(min(shards.n, len(trained)))
-    ]
-    fits = [
-        _Share(
-            "update",
-            tokens,
-            _handed_out(summed, shards.n, seed, start),
-            _handed_out(others, shards.n, seed, start),
-        )
-        for start, tokens in cut(split.fit, shards.n)
-    ]
+    alone, shares = _to_fit(split.fit, probes, others, shards.n, seed)
     # What takes longest goes first.
-    found = run([*alone, *fits], description=description and f"{description}, update")
+    found = run([*alone, *shares], description=description and f"{description}, update")
     fitted, others = _merged(found[len(alone) :])
     for trained, _ in found[: len(alone)]:
         for site, of_site in trained.items():
@@ -248,6 +234,32 @@ class _Share:
     tokens: Int[Tensor, "sequence pos"]
     probes: dict[Site, list[Any]]
     others: dict[Site, list[Any]] = field(default_factory=dict)
+
+
+def _to_fit(
+    tokens: Int[Tensor, "sequence pos"],
+    probes: dict[Site, list[StreamingProbe]],
+    others: dict[Site, list[Any]],
+    n: int,
+    seed: int,
+) -> tuple[list[_Share], list[_Share]]:
+    """Shares of all sequences for what is trained on them all, and shares for what adds up."""
+    # A single share is all sequences: what is trained is fitted in its stream.
+    summed, trained = (probes, {}) if n == 1 else _by_kind(probes)
+    alone = [
+        _Share("update", tokens, dict(list(trained.items())[shard::n]))
+        for shard in range(min(n, len(trained)))
+    ]
+    shares = [
+        _Share(
+            "update",
+            part,
+            _handed_out(summed, n, seed, start),
+            _handed_out(others, n, seed, start),
+        )
+        for start, part in cut(tokens, n)
+    ]
+    return alone, shares
 
 
 def _fed(

@@ -43,7 +43,7 @@ class Cells:
     """
 
     def __init__(
-        self, folder: Path, advance: Callable[[str], object] = str, pool: Pool = HERE
+        self, folder: Path, advance: Callable[[str], object] = lambda _: None, pool: Pool = HERE
     ) -> None:
         self._folder = folder
         self._advance = advance
@@ -85,8 +85,9 @@ class Cells:
         for title in found:
             if title not in missing:
                 self._advance(title)
-        jobs = (self._begun(title, computes[title]) for title in missing)
-        self._pool.run(_call, jobs, at_once=len(missing))
+        if missing:
+            jobs = (self._begun(title, computes[title]) for title in missing)
+            self._pool.run(_call, jobs, at_once=len(missing))
         cells = {title: kept or _read(self._path(title)) for title, kept in found.items()}
         self._asked |= cells
         return cells
