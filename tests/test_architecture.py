@@ -36,8 +36,8 @@ ROOMS = {
     "experiments.results": "nope_interp probes",
     "experiments.report": "nope_interp probes .results",
     "experiments.runs": "nope_interp .results",
-    "experiments.variants": "nope_interp nope_interp.models nope_interp.pretrained "
-    "nope_interp.tasks nope_interp.training .runs",
+    "experiments.variants": "nope_interp nope_interp.models nope_interp.positions "
+    "nope_interp.pretrained nope_interp.tasks nope_interp.training .runs",
     "experiments.probing": "nope_interp nope_interp.interventions nope_interp.pretrained probes "
     ".results .runs",
     "experiments.codes": "nope_interp nope_interp.interventions nope_interp.models "
@@ -50,8 +50,8 @@ ROOMS = {
     ".probing .codes .heads",
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
     "nope_interp.positions nope_interp.tasks nope_interp.theory nope_interp.training probes "
-    "probes.heads .results .report .runs .variants .heads",
-    "experiments.comparison": "nope_interp nope_interp.models nope_interp.positions probes "
+    "probes.heads .results .report .runs .variants .probing .heads",
+    "experiments.comparison": "nope_interp nope_interp.models probes "
     "probes.codes .results .report .runs .variants .probing .codes .emergence",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison",

@@ -111,8 +111,8 @@ def _refuse_early(
     """Raise UserError for every mistake that can be told before anything heavy is loaded."""
     check_place(config, device)
     check_files(config)
-    if hasattr(config, "shareable"):
-        check_shards(shards, ray, n_sequences=config.shareable(shards), device=device)
+    if hasattr(config, "n_shareable"):
+        check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
     if hasattr(config, "check_runs_on"):
         config.check_runs_on(device)
     check_writable(out)

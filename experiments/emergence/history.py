@@ -7,6 +7,7 @@ step to the next is the model.
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from einops import rearrange
@@ -21,9 +22,9 @@ from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.measure import code_probes, feed, reading_of, sites
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import INTACT, LOSS
-from experiments.runs.folder import RunFolder
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
@@ -41,13 +42,14 @@ N_FIT, N_HELD_OUT, N_OF_HEADS = 96, 48, 16
 
 def history_rows(
     config: ProbingConfig,
-    run: RunFolder,
+    out: Path,
     variant: ModelVariant,
     *,
     experiment: str,
     description: str | None = None,
 ) -> Iterator[Row]:
-    """Rows of the tidy table, with the column `step` filled, of every model in the run's history.
+    """Rows of the tidy table, with the column `step` filled, of every model in the history of the
+    config's training, which is kept under `out`.
 
     On held-out sequences of what `variant` was made for:
 
@@ -57,6 +59,13 @@ def history_rows(
     * probe "heads": every detector's score of every head; probe "label": what the head is called,
       as the metric, with the model at step 0 for untrained twin, and its confidence. Sequences too
       short to tell heads apart have neither.
+
+    Args:
+        config: which training, and how its models are read.
+        out: the folder in which the training has a folder of its own.
+        variant: the model in question, for its tokens.
+        experiment: fills the column of that name.
+        description: label of the progress bar; None draws none.
 
     Raises UserError where a kept model is missing or damaged.
     """
@@ -78,9 +87,9 @@ def history_rows(
         "seed": config.seed,
     }
     untrained: list[HeadScores] = []
-    steps = watched_steps(config.training.steps)
+    training, steps = training_folder(out, config), watched_steps(config.training.steps)
     for step in tqdm(steps, desc=description, unit="model", disable=description is None):
-        model, _ = load_model(run.history(step))
+        model, _ = load_model(training.history(step))
         then, at = replace(task, model=model.to(device)), {**context, "step": step}
         yield _loss_row(then, at)
         yield from _code_rows(config, then, at)

@@ -7,20 +7,19 @@ Each code is timed by its own measure against its own chance, and one that is me
 is seen earlier: the order is that of readings, not of what the model does with the codes.
 """
 
-import time
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
-import torch
 from tqdm import tqdm
 
 from experiments.emergence.config import EmergenceConfig
 from experiments.emergence.history import N_FIT, N_HELD_OUT, history_rows
 from experiments.emergence.result import _SEEDS_TO_BE_SURE, Emergence
-from experiments.results.measurements import read_table, table, write_arrays, write_table
+from experiments.results.measurements import table
+from experiments.runs.cells import Cell, Cells
+from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
-from experiments.runs.processes import process_map
+from experiments.runs.workers import one_thread_each
 from experiments.variants.variants import variant_of
 from nope_interp.errors import UserError
 from nope_interp.tasks.sources import Split
@@ -46,20 +45,14 @@ def watch_emergence(
     if device != "cpu":
         raise UserError(f"emergence runs on the CPU: leave the device {device!r} out.")
     config = EmergenceConfig() if config is None else config
-    run = RunFolder.of(Path(out), config).begin(config)
-    return Emergence.made_in(run, lambda: _run(config, run, show_progress))
+    return Emergence.once(config, out, lambda run: _made(config, run, show_progress))
 
 
-def _run(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> None:
-    began = time.monotonic()
-    jobs = [partial(_keep_seed, config, run, seed) for seed in config.seeds]
-    done = process_map(jobs, torch.get_num_threads())
-    for _ in tqdm(done, total=len(jobs), desc="trainings", disable=not show_progress):
-        pass
-    tables = [read_table(_table_of(run, seed)) for seed in config.seeds]
-    measurements = pd.concat(tables, ignore_index=True)
-    write_arrays({}, run.arrays)
-    write_table(measurements, run.measurements)
+def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:
+    with tqdm(total=config.n_seeds, desc="trainings", disable=not show_progress) as bar:
+        cells = Cells(run.cells, lambda _: bar.update(), one_thread_each())
+        cells.all({f"seed {seed}": partial(_seed, config, run, seed) for seed in config.seeds})
+    measurements = cells.gathered().rows
     training = config.training
     facts = {
         "setting": f"{config.n_seeds} trainings of {measurements['model'].iloc[0]} on "
@@ -78,20 +71,12 @@ def _run(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> None:
             "a code that never comes is the least that it could be.",
         ],
     }
-    run.finish(facts, config, time.monotonic() - began)
+    return Made(measurements, {}, facts)
 
 
-def _table_of(run: RunFolder, seed: int) -> Path:
-    return run.cells / f"seed-{seed}.parquet"
-
-
-def _keep_seed(config: EmergenceConfig, run: RunFolder, seed: int) -> None:
-    """Train under one seed and keep what its history shows; what is kept is not made again."""
-    path, own = _table_of(run, seed), config.of_seed(seed)
-    try:
-        read_table(path)
-    except UserError:
-        folder = RunFolder(path.with_suffix(""))
-        needed: dict[Split, int] = {"fit": N_FIT, "held_out": N_HELD_OUT}
-        variant = variant_of(own, folder, "cpu", False, needed=needed, keep_history=True)
-        write_table(table(history_rows(own, folder, variant, experiment=config.experiment)), path)
+def _seed(config: EmergenceConfig, run: RunFolder, seed: int) -> Cell:
+    """Train under one seed and read what its history shows."""
+    own, out = config.of_seed(seed), run.path.parent
+    needed: dict[Split, int] = {"fit": N_FIT, "held_out": N_HELD_OUT}
+    variant = variant_of(own, out, "cpu", False, needed=needed, keep_history=True)
+    return Cell(table(history_rows(own, out, variant, experiment=config.experiment)))

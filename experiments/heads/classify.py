@@ -5,11 +5,8 @@ them intact. Each of these cells of the run streams four kinds of tokens through
 written to disk when it is done.
 """
 
-import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,23 +18,25 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.heads import rows
+from experiments.heads.cell import HeadCell
 from experiments.heads.config import HeadsConfig
-from experiments.heads.reading import HeadCell, load_cell, read_cell, read_layer, write_cell
-from experiments.heads.result import INTACT, TWIN, HeadClassification
-from experiments.heads.shards import read_cell_in_shards, read_layer_in_shards
+from experiments.heads.reading import read_cell, read_layer
+from experiments.heads.result import HeadClassification
 from experiments.heads.tokens import HeadTokens, head_tokens
-from experiments.probing.shards import Shards, note_on, opened
-from experiments.results.measurements import table, write_arrays, write_table
+from experiments.probing.shards import Shards, cells_folder, note_on, opened
+from experiments.results.measurements import INTACT, table
+from experiments.runs.cells import Cells
+from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
+from experiments.variants.ablation import Ablation
 from experiments.variants.checks import check_shards
+from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, random_init, variant_of
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.composition import k_composition
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.positions.ablation import ablate_positions
-from nope_interp.positions.conditions import parse_condition
 from nope_interp.positions.layers import (
     LayerPositions,
     describe_positions,
@@ -85,104 +84,19 @@ def classify_heads(
         raise UserError(f"the config is {type(config).__name__}: give a HeadsConfig.")
     if device != "auto":
         check_device(device)
-    check_shards(shards, ray, n_sequences=config.shareable(shards), device=device)
-    _check_ablation(config)
-    run = RunFolder.of(Path(out), config).begin(config)
+    check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
+    _ablation(config).check(config)
 
-    def make() -> None:
-        with opened(shards, ray, device) as workers:
-            _run(config, run, device, show_progress, workers)
+    def make(run: RunFolder) -> Made:
+        with opened(shards, ray, device) as readers:
+            reader = _Reader(config, run.path.parent, show_progress, readers)
+            return reader.read(Cells(cells_folder(run.cells, readers)), device)
 
-    return HeadClassification.made_in(run, make)
-
-
-def _run(
-    config: HeadsConfig,
-    run: RunFolder,
-    device: str,
-    show_progress: bool,
-    workers: Shards | None,
-) -> None:
-    began = time.monotonic()
-    variant = _variant(config, run, device, show_progress)
-    with _ablated(variant.model, config) as ablation:
-        # Entered before anything long is read, so that what cannot be ablated is known at once.
-        name = None if ablation is None else ablation.name
-        caveats = () if ablation is None else ablation.caveats(config.seq_len)
-    positions = layer_positions(variant.model)
-    tokens = head_tokens(variant, config)
-    prompts = _prompts(variant, config, tokens)
-    # Cells are compared resample by resample: those of other shards are of other resamples.
-    folder = run.cells if workers is None else run.cells / f"{workers.n}-shards"
-
-    def cell(
-        title: str, read: ModelVariant, shown: Sequence[Tensor], ablated: bool = False
-    ) -> HeadCell:
-        path = folder / f"{re.sub('[^a-z0-9.]+', '-', title)}.safetensors"
-        found = load_cell(path)
-        if found is None:
-            reader: Callable[..., HeadCell] = read_cell
-            if workers is not None:
-                condition = partial(_ablated, config=config) if ablated else nullcontext
-                reader = partial(read_cell_in_shards, workers, read.spec, condition)
-            found = reader(
-                read.model,
-                tokens=tokens,
-                positions=_seen(positions, config) if ablated and config.lift_window else positions,
-                prompts=shown,
-                seed=config.seed,
-                batch_size=config.batch_size,
-                description=title if show_progress else None,
-            )
-            write_cell(found, path)
-        return found
-
-    cells = {INTACT: cell(INTACT, variant, prompts)}
-    # Where the subject is untrained itself, the next draw of such weights.
-    twin = random_init(variant, config.seed, draw=int(config.random_init))
-    nulls = {INTACT: cell(TWIN, twin, [])}
-    alone: Sequence[HeadScores] = ()
-    if name is not None:
-        with _ablated(variant.model, config) as ablation:
-            cells[name] = cell(name, variant, prompts, ablated=True)
-            ablation.verify()
-        with _ablated(twin.model, config):
-            nulls[name] = cell(f"{TWIN}, {name}", twin, [], ablated=True)
-        alone = _one_layer_at_a_time(config, folder, variant, tokens, cells, show_progress, workers)
-    labels = {title: classify(found.scores, nulls[title].scores) for title, found in cells.items()}
-    write_arrays(_arrays(config, variant.model, cells), run.arrays)
-    rows_of_run = _rows(config, variant, tokens, cells, nulls, alone, labels)
-    write_table(table(rows_of_run), run.measurements)
-    facts = {
-        "model": variant.name,
-        "positions": describe_positions(variant.model),
-        "ablation": name,
-        "prompts": [variant.token_strings(prompt) for prompt in prompts],
-        "notes": [*note_on(workers), *_notes(tokens, cells), *caveats],
-    }
-    run.finish(facts, config, time.monotonic() - began)
+    return HeadClassification.once(config, out, make)
 
 
-def _check_ablation(config: HeadsConfig) -> None:
-    """Refuse what cannot be ablated before anything is trained, loaded or written."""
-    if config.ablate is not None:
-        parse_condition(config.ablate)
-    if config.model is None:
-        with _ablated(HookedTransformer(config.transformer), config):
-            pass
-
-
-def _variant(config: HeadsConfig, run: RunFolder, device: str, show_progress: bool) -> ModelVariant:
-    needed: dict[Split, int] = {"fit": config.n_sequences, "held_out": config.n_sequences}
-    variant = variant_of(config, run, device, show_progress, needed=needed)
-    return random_init(variant, config.seed) if config.random_init else variant
-
-
-def _ablated(model: HookedModel, config: HeadsConfig) -> AbstractContextManager[Any]:
-    if config.ablate is None:
-        return nullcontext()
-    return ablate_positions(
-        model,
+def _ablation(config: HeadsConfig) -> Ablation:
+    return Ablation(
         config.ablate,
         layers=config.ablate_layers,
         heads=config.ablate_heads,
@@ -191,48 +105,141 @@ def _ablated(model: HookedModel, config: HeadsConfig) -> AbstractContextManager[
     )
 
 
-def _one_layer_at_a_time(
-    config: HeadsConfig,
-    folder: Path,
-    variant: ModelVariant,
-    tokens: HeadTokens,
-    cells: Mapping[str, HeadCell],
-    show_progress: bool,
-    workers: Shards | None,
-) -> list[HeadScores]:
-    """Each layer's scores where it alone is ablated: what its heads themselves owe to positions.
+_INTACT = Ablation()
 
-    With the whole model ablated a head also loses what earlier heads no longer bring it. Encodings
-    that are added to the embedding cannot be taken from one layer: there it is the whole model.
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the model in question and its random-init twin, intact and ablated.
+
+    Attributes:
+        config: what is read.
+        out: the folder of the folder of the run, where the model that it trains is kept.
+        show_progress: draw progress bars on standard error.
+        shards: who reads the sequences.
     """
-    intact, ablated = cells.values()
-    positions = layer_positions(variant.model)
-    if any(layer.encoding in ("learned", "sinusoidal") for layer in positions):
-        return ablated.scores
-    path = folder / "alone.safetensors"
-    kept = load_cell(path)
-    if kept is not None:
-        return kept.scores
-    acts = range(len(positions)) if config.ablate_layers is None else config.ablate_layers
-    scores = list(intact.scores)
-    layers = [layer for layer in positions if layer.layer in acts and layer.encoding != "none"]
-    bar = tqdm(layers, desc="one layer ablated", disable=not show_progress, leave=False)
-    for layer in bar:
-        lifted = config.lift_window and layer.window is not None
-        only = replace(config, ablate_layers=(layer.layer,), lift_window=lifted)
-        reader: Callable[..., HeadScores] = partial(read_layer, variant.model)
-        if workers is not None:
-            condition = partial(_ablated, config=only)
-            reader = partial(read_layer_in_shards, workers, variant.spec, condition)
-        with _ablated(variant.model, only):
-            scores[layer.layer] = reader(
+
+    config: HeadsConfig
+    out: Path
+    show_progress: bool
+    shards: Shards
+
+    def read(self, cells: Cells, device: str) -> Made:
+        config, ablation = self.config, _ablation(self.config)
+        variant = self._variant(device)
+        with ablation.of(variant.model) as taken:
+            # Entered before anything long is read, so that what cannot be ablated is known at once.
+            name = None if taken is None else taken.name
+            caveats = () if taken is None else taken.caveats(config.seq_len)
+        tokens = head_tokens(variant, config)
+        prompts = _prompts(variant, config, tokens)
+        cell = partial(self._cell, cells, tokens)
+        intact = {INTACT: cell(variant, INTACT, _INTACT, prompts)}
+        # Where the model in question is untrained itself, the next draw of such weights.
+        twin = random_init(variant, config.seed, draw=int(config.random_init))
+        nulls = {INTACT: cell(twin, INTACT, _INTACT, [])}
+        found, alone = intact, []
+        if name is not None:
+            found = intact | {name: cell(variant, name, ablation, prompts)}
+            nulls[name] = cell(twin, name, ablation, [])
+            alone = self._one_layer_at_a_time(cells, variant, tokens, *found.values())
+        labels = {title: classify(of.scores, nulls[title].scores) for title, of in found.items()}
+        facts = {
+            "model": variant.name,
+            "positions": describe_positions(variant.model),
+            "ablation": name,
+            "prompts": [variant.token_strings(prompt) for prompt in prompts],
+            "notes": [*note_on(self.shards), *_notes(tokens), *caveats],
+        }
+        if config.model is None:
+            facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
+        rows_of_run = _rows(config, variant, twin, tokens, found, nulls, alone, labels)
+        return Made(table(rows_of_run), _arrays(config, variant.model, found), facts)
+
+    def _variant(self, device: str) -> ModelVariant:
+        config = self.config
+        needed: dict[Split, int] = {"fit": config.n_sequences, "held_out": config.n_sequences}
+        variant = variant_of(config, self.out, device, self.show_progress, needed=needed)
+        return random_init(variant, config.seed) if config.random_init else variant
+
+    def _cell(
+        self,
+        cells: Cells,
+        tokens: HeadTokens,
+        variant: ModelVariant,
+        condition: str,
+        ablation: Ablation,
+        prompts: Sequence[Tensor],
+    ) -> HeadCell:
+        """What one variant shows under one condition."""
+        title = f"{variant.kind}/{condition}"
+        positions = layer_positions(variant.model)
+        found = cells.arrays(
+            title,
+            lambda: read_cell(
+                variant.model,
+                tokens=tokens,
+                positions=_seen(positions, self.config) if ablation.lift_window else positions,
+                prompts=prompts,
+                seed=self.config.seed,
+                batch_size=self.config.batch_size,
+                description=title if self.show_progress else None,
+                condition=ablation.of,
+                shards=self.shards,
+                spec=variant.spec,
+            ).arrays(),
+        )
+        return HeadCell.of_arrays(found)
+
+    def _one_layer_at_a_time(
+        self,
+        cells: Cells,
+        variant: ModelVariant,
+        tokens: HeadTokens,
+        intact: HeadCell,
+        ablated: HeadCell,
+    ) -> list[HeadScores]:
+        """Each layer's scores where it alone is ablated: what its heads themselves owe to
+        positions.
+
+        With the whole model ablated a head also loses what earlier heads no longer bring it.
+        Encodings that are added to the embedding cannot be taken from one layer: there it is the
+        whole model.
+        """
+        positions = layer_positions(variant.model)
+        if any(layer.encoding in ("learned", "sinusoidal") for layer in positions):
+            return ablated.scores
+
+        def read() -> dict[str, np.ndarray]:
+            scores = self._alone(variant, tokens, positions, intact.scores)
+            return replace(intact, scores=scores, frequencies={}, patterns=[]).arrays()
+
+        return HeadCell.of_arrays(cells.arrays("one layer ablated", read)).scores
+
+    def _alone(
+        self,
+        variant: ModelVariant,
+        tokens: HeadTokens,
+        positions: Sequence[LayerPositions],
+        intact: Sequence[HeadScores],
+    ) -> list[HeadScores]:
+        config, scores = self.config, list(intact)
+        acts = range(len(positions)) if config.ablate_layers is None else config.ablate_layers
+        layers = [layer for layer in positions if layer.layer in acts and layer.encoding != "none"]
+        for layer in tqdm(layers, "one layer ablated", disable=not self.show_progress, leave=False):
+            lifted = config.lift_window and layer.window is not None
+            only = replace(_ablation(config), layers=(layer.layer,), lift_window=lifted)
+            scores[layer.layer] = read_layer(
+                variant.model,
                 replace(layer, window=None) if lifted else layer,
                 tokens,
                 seed=config.seed,
                 batch_size=config.batch_size,
+                condition=only.of,
+                shards=self.shards,
+                spec=variant.spec,
             )
-    write_cell(replace(intact, scores=scores, frequencies={}, patterns=[]), path)
-    return scores
+        return scores
 
 
 def _seen(positions: Sequence[LayerPositions], config: HeadsConfig) -> list[LayerPositions]:
@@ -293,6 +300,7 @@ def _arrays(
 def _rows(
     config: HeadsConfig,
     variant: ModelVariant,
+    twin: ModelVariant,
     tokens: HeadTokens,
     cells: Mapping[str, HeadCell],
     nulls: Mapping[str, HeadCell],
@@ -313,7 +321,7 @@ def _rows(
         yield from rows.head_rows(cell, here)
         yield from rows.label_rows(labels[title], here)
     for title, cell in nulls.items():
-        yield from rows.head_rows(cell, context | {"variant": TWIN, "positions": title})
+        yield from rows.head_rows(cell, context | {"variant": twin.kind, "positions": title})
     # What is left with the head's own layer ablated, and with the whole model.
     ablated = [cell.scores for title, cell in cells.items() if title != INTACT]
     ablations = {"dependence": alone, "retention, whole model": ablated[0] if ablated else ()}
@@ -361,7 +369,7 @@ def _edges(model: HookedModel, labels: Sequence[HeadLabel]) -> list[dict[str, An
     return found
 
 
-def _notes(tokens: HeadTokens, cells: Mapping[str, HeadCell]) -> list[str]:
+def _notes(tokens: HeadTokens) -> list[str]:
     begun = (
         "Every sequence begins with the begin token."
         if tokens.start

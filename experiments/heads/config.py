@@ -60,8 +60,9 @@ class HeadsConfig(ExperimentConfig):
             if any("\ud800" <= character <= "\udfff" for character in prompt):
                 raise UserError(f"the prompt {prompt!r} is not valid Unicode: give it as UTF-8.")
 
-    def shareable(self, shards: int) -> int:
-        """Sequences that so many shards can share."""
+    @property
+    def n_shareable(self) -> int:
+        """Sequences that shards can share."""
         return self.n_sequences
 
     def run_name(self) -> str:

@@ -1,9 +1,10 @@
 """One reading of a model's heads: every detector at every layer, losses, frequencies, patterns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,37 +13,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
+from experiments.heads.cell import HeadCell
 from experiments.heads.tokens import HeadTokens
-from experiments.results.measurements import read_arrays, write_arrays
-from nope_interp.errors import UserError
+from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.positions.layers import LayerPositions
+from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
 from probes.bootstrap import SequenceBootstrap
-from probes.heads.detectors import METRICS, HeadProbe, HeadScores
+from probes.heads.detectors import HeadProbe, HeadScores
 from probes.heads.frequencies import FrequencyUsage
 from probes.scores import Score
-
-
-@dataclass(frozen=True)
-class HeadCell:
-    """What one variant of a model, under one condition, showed.
-
-    Attributes:
-        scores: one `HeadScores` for each layer.
-        frequencies: "query_norm" and "key_norm" `[layer head freq]` and "high_share"
-            `[layer head (value, ci_low, ci_high, chance)]`, NaN in layers that do not rotate; empty
-            where none does.
-        loss: next-token loss on the text, in nats; chance is that of knowing how often each token
-            occurs and nothing of the context.
-        patterns: attention on each prompt, `[layer head query key]`.
-    """
-
-    scores: list[HeadScores]
-    frequencies: dict[str, np.ndarray]
-    loss: Score
-    patterns: list[np.ndarray]
 
 
 def read_cell(
@@ -54,16 +36,48 @@ def read_cell(
     seed: int,
     batch_size: int,
     description: str | None,
+    condition: Condition = nullcontext,
+    shards: Shards = ONE_SHARD,
+    spec: ModelSpec | None = None,
 ) -> HeadCell:
     """Stream every kind of tokens through the model once.
 
-    `positions` say which layers rotate and how far each sees. The same `tokens` and `seed` give
-    readings whose bootstrap replicates are paired.
+    The same `tokens`, `seed` and number of shards give readings whose bootstrap replicates are
+    paired.
+
+    Args:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        tokens: every kind of them.
+        positions: which layers rotate, and how far each sees.
+        prompts: texts whose attention patterns are kept.
+        seed: of resamples.
+        batch_size: sequences in a forward pass.
+        description: label of the progress bars; None draws none.
+        condition: what the model is under while it is read.
+        shards: who reads the sequences.
+        spec: how workers make the model; see `Shards.map`.
+
+    Raises UserError as `stream` does, and where a worker dies.
     """
-    readers = head_readers(positions, seed)
-    read(model, tokens, readers, batch_size=batch_size, description=description)
-    judge(model, tokens, readers.probes, batch_size=batch_size, description=description)
-    return cell_of(model, tokens, readers, prompts, seed)
+    how: dict[str, Any] = {"condition": condition, "batch_size": batch_size}
+    parts = _parts(tokens, shards.n)
+    seeds = [shard_seed(seed, shard) for shard in range(shards.n)]
+    to_read = [(part, head_readers(positions, own)) for part, own in zip(parts, seeds, strict=True)]
+    readers, *rest = shards.map(partial(_read_share, **how), model, spec, to_read, description)
+    for others in rest:
+        readers.merge(others)
+    label = description and f"{description}, scores"
+    # Copies of what was fitted, or for the only share the probes themselves.
+    to_judge = [
+        (part, [probe if shards.n == 1 else probe.for_shard(own) for probe in readers.probes])
+        for part, own in zip(parts, seeds, strict=True)
+    ]
+    for judged in shards.map(partial(_judge_share, **how), model, spec, to_judge, label):
+        for probe, copy in zip(readers.probes, judged, strict=True):
+            if copy is not probe:
+                probe.merge(copy)
+    with condition(model):
+        return cell_of(model, tokens, readers, prompts, seed)
 
 
 @dataclass
@@ -97,15 +111,14 @@ def head_readers(positions: Sequence[LayerPositions], seed: int) -> HeadReaders:
     )
 
 
-def read(
+def _read(
     model: HookedModel,
     tokens: HeadTokens,
     readers: HeadReaders,
-    *,
     batch_size: int,
-    description: str | None = None,
+    description: str | None,
 ) -> None:
-    """Give the readers every kind of tokens but the held-out scores, which `judge` is for."""
+    """Give the readers every kind of tokens but the held-out scores, which are judged by them."""
     probes = readers.probes
     run = partial(_stream, model, batch_size=batch_size, description=description)
     run(
@@ -125,19 +138,6 @@ def read(
     readers.losses = sequence_losses(model, tokens.text)
 
 
-def judge(
-    model: HookedModel,
-    tokens: HeadTokens,
-    probes: Sequence[HeadProbe],
-    *,
-    batch_size: int,
-    description: str | None = None,
-) -> None:
-    """Judge held-out scores by what `read` has fitted."""
-    label = description and f"{description}, scores"
-    _stream_scores(model, tokens.alphabet_held_out, probes, batch_size, label, held_out=True)
-
-
 def cell_of(
     model: HookedModel,
     tokens: HeadTokens,
@@ -145,7 +145,15 @@ def cell_of(
     prompts: Sequence[Int[Tensor, " pos"]],
     seed: int,
 ) -> HeadCell:
-    """What came out, once all is read and judged; `model` is run on the prompts."""
+    """What came out, once all is read and judged.
+
+    Args:
+        model: is run on the prompts.
+        tokens: what was read.
+        readers: what read it.
+        prompts: texts whose attention patterns are kept.
+        seed: of resamples of the loss.
+    """
     with one_thread_pool():
         scores = [probe.result() for probe in readers.probes]
     return HeadCell(
@@ -163,37 +171,93 @@ def read_layer(
     *,
     seed: int,
     batch_size: int,
+    condition: Condition = nullcontext,
+    shards: Shards = ONE_SHARD,
+    spec: ModelSpec | None = None,
 ) -> HeadScores:
     """One layer's scores on text and repeated tokens; passes end there.
 
-    With the same `seed` and `batch_size` they are paired with those of `read_cell`.
+    With the same `seed`, `batch_size` and number of shards they are paired with those of
+    `read_cell`.
+
+    Args:
+        layer: which one, and how far it sees.
+        model, tokens, seed, batch_size, condition, shards, spec: as `read_cell` takes them.
+
+    Raises UserError as `read_cell` does.
     """
-    probe = layer_probe(model, layer, tokens, seed=seed, batch_size=batch_size)
+    work = partial(_read_layer_share, condition=condition, layer=layer, batch_size=batch_size)
+    shares = [
+        (part, shard_seed(seed, shard)) for shard, part in enumerate(_parts(tokens, shards.n))
+    ]
+    probe, *others = shards.map(work, model, spec, shares)
+    for other in others:
+        probe.merge(other)
     with one_thread_pool():
         return probe.result()
 
 
-def layer_probe(
+def _parts(tokens: HeadTokens, n: int) -> list[HeadTokens]:
+    """Every kind of tokens cut into n shares."""
+    kinds: dict[str, list[Any]] = {
+        name: [part for _, part in cut(sequences, n)]
+        for name, sequences in vars(tokens).items()
+        if isinstance(sequences, Tensor)
+    }
+    return [
+        replace(tokens, **{name: parts[shard] for name, parts in kinds.items()})
+        for shard in range(n)
+    ]
+
+
+def _read_share(
     model: HookedModel,
-    layer: LayerPositions,
-    tokens: HeadTokens,
+    share: tuple[HeadTokens, HeadReaders],
+    description: str | None,
     *,
-    seed: int,
+    condition: Condition,
+    batch_size: int,
+) -> HeadReaders:
+    tokens, readers = share
+    with condition(model):
+        _read(model, tokens, readers, batch_size, description)
+    return readers
+
+
+def _judge_share(
+    model: HookedModel,
+    share: tuple[HeadTokens, list[HeadProbe]],
+    description: str | None,
+    *,
+    condition: Condition,
+    batch_size: int,
+) -> list[HeadProbe]:
+    """Judges held-out scores by what was fitted."""
+    tokens, probes = share
+    with condition(model):
+        _stream_scores(
+            model, tokens.alphabet_held_out, probes, batch_size, description, held_out=True
+        )
+    return probes
+
+
+def _read_layer_share(
+    model: HookedModel,
+    share: tuple[HeadTokens, int],
+    description: str | None,
+    *,
+    condition: Condition,
+    layer: LayerPositions,
     batch_size: int,
 ) -> HeadProbe:
-    """The probe behind `read_layer`."""
+    tokens, seed = share
     probe, hook = HeadProbe(seed, window=layer.window), f"blocks.{layer.layer}.attn.hook_pattern"
-    for sequences, reader in (
-        (tokens.text, _text_reader(probe)),
-        (tokens.repeated, _repeated_reader(tokens, probe)),
-    ):
-        stream(
-            model,
-            sequences,
-            {hook: reader},
-            batch_size=batch_size,
-            until=hook,
-        )
+    with condition(model):
+        for sequences, reader in (
+            (tokens.text, _text_reader(probe)),
+            (tokens.repeated, _repeated_reader(tokens, probe)),
+        ):
+            stream(model, sequences, {hook: reader}, batch_size=batch_size, until=hook)
     return probe
 
 
@@ -334,50 +398,3 @@ def _patterns(model: HookedModel, prompt: Int[Tensor, " pos"]) -> np.ndarray:
     }
     stream(model, rearrange(prompt, "pos -> 1 pos"), listeners)
     return np.stack([layers[layer] for layer in sorted(layers)])
-
-
-_SCORE_ARRAYS = [f.name for f in fields(HeadScores) if f.name != "metrics"]
-_LOSS_NUMBERS = ("value", "ci_low", "ci_high", "chance", "n")
-
-
-def write_cell(cell: HeadCell, path: Path) -> None:
-    """Keep a cell for a run that goes on later, or for its classification."""
-    arrays = {
-        f"scores/{name}": np.stack([getattr(layer, name) for layer in cell.scores])
-        for name in _SCORE_ARRAYS
-    }
-    arrays |= {f"frequencies/{name}": array for name, array in cell.frequencies.items()}
-    arrays |= {f"patterns/{i:03}": pattern for i, pattern in enumerate(cell.patterns)}
-    arrays["loss"] = np.array([getattr(cell.loss, name) for name in _LOSS_NUMBERS], dtype=float)
-    write_arrays(arrays, path)
-
-
-def load_cell(path: Path) -> HeadCell | None:
-    """What `write_cell` wrote; None where it is missing or damaged, so that it is read again."""
-    try:
-        return _read_cell_file(path)
-    except (UserError, KeyError, ValueError, TypeError):
-        return None
-
-
-def _read_cell_file(path: Path) -> HeadCell:
-    arrays = read_arrays(path)
-    value, low, high, chance, n = arrays["loss"].tolist()
-    n_layers = len(arrays["scores/value"])
-    return HeadCell(
-        scores=[
-            HeadScores(METRICS, **{name: arrays[f"scores/{name}"][i] for name in _SCORE_ARRAYS})
-            for i in range(n_layers)
-        ],
-        frequencies=_under(arrays, "frequencies/"),
-        loss=Score("loss", value, low, high, chance, int(n)),
-        patterns=list(_under(arrays, "patterns/").values()),
-    )
-
-
-def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {
-        key.removeprefix(prefix): array
-        for key, array in sorted(arrays.items())
-        if key.startswith(prefix)
-    }

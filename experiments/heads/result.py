@@ -10,13 +10,9 @@ import pandas as pd
 from experiments.results import heads as tables
 from experiments.results.heads import headline
 from experiments.results.markdown import markdown_table
+from experiments.results.measurements import INTACT
 from experiments.runs.finished import FinishedRun
 from probes.head_rules import RULES
-
-INTACT = "intact"
-
-
-TWIN = "random-init twin"
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +48,7 @@ class HeadClassification(FinishedRun):
         from experiments.report.heads_data import HeadsReportData
         from experiments.report.heads_page import render_heads
 
-        conditions = ["intact", *([self.info["ablation"]] if self.info["ablation"] else [])]
+        conditions = [INTACT, *([self.info["ablation"]] if self.info["ablation"] else [])]
         prompts = self.info["prompts"]
         measurements = self.measurements
         return render_heads(
@@ -63,7 +59,7 @@ class HeadClassification(FinishedRun):
                 heads=self.heads,
                 metrics=tables.head_metrics(measurements),
                 conditions=conditions,
-                losses=[r for r in tables.losses(measurements) if r["variant"] != TWIN],
+                losses=tables.losses(measurements),
                 offset_profiles={
                     c: self.arrays[f"offset_profile/{c}"]
                     for c in (*conditions, "chance")

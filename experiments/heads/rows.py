@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.heads.reading import HeadCell
+from experiments.heads.cell import HeadCell
 from experiments.results.heads import _OF_LABELS
 from probes.heads.detectors import FEEDS, HeadScores
 from probes.heads.labels import Dependence, HeadLabel
@@ -54,7 +54,13 @@ def label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:
 def dependence_rows(
     found: Mapping[tuple[int, int], Dependence], context: Row, probe: str
 ) -> Iterator[Row]:
-    """How much of each labelled head's own score is left under an ablation."""
+    """How much of each labelled head's own score is left under an ablation.
+
+    Args:
+        found: by layer and head.
+        context: fills the columns that are the same in all rows.
+        probe: what the rows are called.
+    """
     for (layer, head), left in found.items():
         if left.kind:
             score = Score(left.kind, left.retention, left.ci_low, left.ci_high, np.nan, 0)

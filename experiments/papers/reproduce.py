@@ -1,14 +1,12 @@
 """Runs what is known of a paper, holds it against its claims, and lists what was found."""
 
 import math
-import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import pandas as pd
-import torch
 from tqdm import tqdm
 
 from experiments.papers.config import ReproduceConfig
@@ -16,9 +14,11 @@ from experiments.papers.registry import PAPERS
 from experiments.papers.result import CLAIM, Reproduction, _row_of
 from experiments.results.claims import UNDECIDED, Claim, Outcome
 from experiments.results.findings import Findings, pack
-from experiments.results.measurements import table, write_arrays, write_table
+from experiments.results.measurements import INTACT, table
 from experiments.runs.cells import Cells
+from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
+from experiments.runs.workers import HERE, one_thread_each
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 
@@ -49,8 +49,7 @@ def reproduce(
     """
     config.check_runs_on(device)
     check_device(device)
-    run = RunFolder.of(Path(out), config).begin(config)
-    return Reproduction.made_in(run, lambda: _run(config, run, device, show_progress))
+    return Reproduction.once(config, out, lambda run: _made(config, run, device, show_progress))
 
 
 def listing(out: Path | str = "runs") -> pd.DataFrame:
@@ -94,8 +93,7 @@ def _best_first(out: Path, name: str) -> list[Reproduction]:
     return whole + reduced
 
 
-def _run(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bool) -> None:
-    began = time.monotonic()
+def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bool) -> Made:
     module = import_module(f"experiments.papers.{config.name}.experiment")
     with tqdm(desc=config.name, unit="part", disable=not show_progress) as bar:
 
@@ -105,20 +103,18 @@ def _run(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bo
 
         experiment = cast(Experiment, module)
         # Another device is shared by all of its models and kept busy by one.
-        at_once = torch.get_num_threads() if device == "cpu" else 1
-        findings = experiment.reproduce(config, Cells(run.cells, advance, at_once), device)
+        cells = Cells(run.cells, advance, one_thread_each() if device == "cpu" else HERE)
+        findings = experiment.reproduce(config, cells, device)
     for id in findings.claims:
         config.paper.claim(id)
     words, arrays = pack(findings.figures)
-    write_arrays(arrays, run.arrays)
-    write_table(table(_rows(config, findings)), run.measurements)
     facts = {
         "paper": config.name,
         "setting": findings.setting,
         "figures": words,
         "notes": list(findings.notes),
     }
-    run.finish(facts, config, time.monotonic() - began)
+    return Made(table(_rows(config, findings)), arrays, facts)
 
 
 def _rows(config: ReproduceConfig, findings: Findings) -> Iterator[dict[str, Any]]:
@@ -129,7 +125,7 @@ def _rows(config: ReproduceConfig, findings: Findings) -> Iterator[dict[str, Any
     common = {
         "experiment": config.experiment,
         "model": config.name,
-        "positions": "intact",
+        "positions": INTACT,
         "tokens": "",
         "begin_token": False,
         "seed": config.seed,

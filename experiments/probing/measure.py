@@ -1,7 +1,8 @@
 """Every probe at every layer and site of one model, on one kind of tokens, in one stream."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -10,10 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from experiments.results.measurements import FIRST_POSITION, rows_of
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
+from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, one_thread_pool, stream
 from probes.nonlinear import TwoLayerProbe
@@ -26,6 +29,8 @@ from probes.variance import VarianceProbe
 ALL_BUT_FIRST = slice(FIRST_POSITION, None)
 
 Stage = Literal["update", "evaluate"]
+# What a share was given to, by site: probes, and what else is fitted.
+_Fed = tuple[dict["Site", list[Any]], dict["Site", list[Any]]]
 
 
 @runtime_checkable
@@ -56,16 +61,28 @@ class Split:
 
 @dataclass(frozen=True)
 class Reading:
-    """What `measure` found: rows of the tidy table, arrays keyed `layer/site/probe/name`, and the
-    fitted probes of each place."""
+    """What `measure` found.
+
+    Attributes:
+        rows: of the tidy table.
+        arrays: keyed `layer/site/probe/name`.
+        probes: of each site, fitted and scored.
+        also_fitted: what else was fitted, by site.
+    """
 
     rows: list[dict[str, Any]] = field(repr=False)
     arrays: dict[str, np.ndarray] = field(repr=False)
     probes: dict[Site, list[StreamingProbe]] = field(repr=False)
+    also_fitted: Mapping[Site, Any] = field(default_factory=dict, repr=False)
 
 
 def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = None) -> list[Site]:
-    """The embedding and then every site of the layers, all of them by default, in order of depth.
+    """The embedding and then every site of the layers, in order of depth.
+
+    Args:
+        n_layers: of the model.
+        sites: hooks of each layer.
+        layers: which ones; None for all.
 
     Raises UserError for a layer that the model lacks.
     """
@@ -108,24 +125,50 @@ def measure(
     batch_size: int = 32,
     description: str | None = None,
     also_fitted: Mapping[Site, Learner] | None = None,
+    condition: Condition = nullcontext,
+    shards: Shards = ONE_SHARD,
+    spec: ModelSpec | None = None,
 ) -> Reading:
-    """Fit all probes at all places, score them, and keep their numbers.
+    """Fit all probes at all sites, score them, and keep their numbers.
 
-    One forward pass over the `fit` sequences fits everything, `also_fitted` with it, and one over
-    the `held_out` sequences scores it. `context` fills the columns that a model and its tokens
-    decide.
+    One forward pass over the `fit` sequences fits everything, and one over the `held_out` sequences
+    scores it. In shards, sums are taken of shares and added up; gradient descent leaves no sums,
+    so that each worker trains the two-layer probes of some of the sites on all sequences.
 
-    Raises UserError where a place does not exist in the model or its activations are not finite.
+    Args:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        split: sequences to fit on, and others to score on.
+        where: the sites that are read.
+        context: fills the columns that a model and its tokens decide.
+        seed: of controls and resamples.
+        batch_size: sequences in a forward pass.
+        description: label of the progress bars; None draws none.
+        also_fitted: what else is fitted on the `fit` sequences, by site; it has seen nothing yet.
+        condition: what the model is under while it is read.
+        shards: who reads the sequences.
+        spec: how workers make the model; see `Shards.map`.
+
+    Raises UserError where a site does not exist in the model or its activations are not finite, and
+    where a worker dies.
     """
+    work = partial(_fed, condition=condition, batch_size=batch_size)
+    run = partial(shards.map, work, model, spec)
     probes = {site: make_probes(site, seed) for site in where}
-    others = also_fitted or {}
-    fitted = {
-        site: [*of_place, *([others[site]] if site in others else [])]
-        for site, of_place in probes.items()
-    }
-    feed(model, split.fit, fitted, "update", batch_size=batch_size, description=description)
-    feed(model, split.held_out, probes, "evaluate", batch_size=batch_size, description=description)
-    return reading_of(probes, context)
+    others = {site: [learner] for site, learner in (also_fitted or {}).items()}
+    alone, shares = _to_fit(split.fit, probes, others, shards.n, seed)
+    # What takes longest goes first.
+    found = run([*alone, *shares], description=description and f"{description}, update")
+    fitted, others = _merged(found[len(alone) :])
+    for trained, _ in found[: len(alone)]:
+        for site, of_site in trained.items():
+            fitted[site] += of_site
+    held_out = [
+        _Share("evaluate", tokens, _handed_out(fitted, shards.n, shard_seed(seed, shard), start))
+        for shard, (start, tokens) in enumerate(cut(split.held_out, shards.n))
+    ]
+    scored = run(held_out, description=description and f"{description}, evaluate")
+    reading = reading_of(_merged(scored)[0], context)
+    return replace(reading, also_fitted={site: one for site, (one,) in others.items()})
 
 
 def feed(
@@ -138,14 +181,25 @@ def feed(
     positions: Where = ALL_BUT_FIRST,
     description: str | None = None,
 ) -> None:
-    """Give the probes of each place, to fit or to score them, what `model` makes of `tokens` at
-    these positions."""
+    """Give the probes of each site, to fit or to score them, what a model makes of tokens.
+
+    Args:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        tokens: sequences of equal length.
+        probes: by site.
+        stage: "update" fits, "evaluate" scores.
+        batch_size: sequences in a forward pass.
+        positions: those that are read.
+        description: label of the progress bar; None draws none.
+
+    Raises UserError as `stream` does.
+    """
     stream(
         model,
         tokens,
         {hook_name(p.layer, p.hook): _listener(probes[p], stage, positions) for p in probes},
         batch_size=batch_size,
-        description=description and f"{description}, {stage}",
+        description=description,
     )
 
 
@@ -171,3 +225,93 @@ def _feed(methods: list[Any], positions: Where, activations: Tensor) -> None:
     rows, numbers = activations[:, positions], torch.arange(activations.shape[1])[positions]
     for method in methods:
         method(rows, numbers)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Sequences, and what they are given to by site: probes, and what else is fitted."""
+
+    stage: Stage
+    tokens: Int[Tensor, "sequence pos"]
+    probes: dict[Site, list[Any]]
+    others: dict[Site, list[Any]] = field(default_factory=dict)
+
+
+def _to_fit(
+    tokens: Int[Tensor, "sequence pos"],
+    probes: dict[Site, list[StreamingProbe]],
+    others: dict[Site, list[Any]],
+    n: int,
+    seed: int,
+) -> tuple[list[_Share], list[_Share]]:
+    """Shares of all sequences for what is trained on them all, and shares for what adds up."""
+    # A single share is all sequences: what is trained is fitted in its stream.
+    summed, trained = (probes, {}) if n == 1 else _by_kind(probes)
+    alone = [
+        _Share("update", tokens, dict(list(trained.items())[shard::n]))
+        for shard in range(min(n, len(trained)))
+    ]
+    shares = [
+        _Share(
+            "update",
+            part,
+            _handed_out(summed, n, seed, start),
+            _handed_out(others, n, seed, start),
+        )
+        for start, part in cut(tokens, n)
+    ]
+    return alone, shares
+
+
+def _fed(
+    model: HookedModel,
+    share: _Share,
+    description: str | None,
+    *,
+    condition: Condition,
+    batch_size: int,
+) -> _Fed:
+    learners = {site: [*of, *share.others.get(site, [])] for site, of in share.probes.items()}
+    with condition(model):
+        feed(
+            model,
+            share.tokens,
+            learners,
+            share.stage,
+            batch_size=batch_size,
+            description=description,
+        )
+    return share.probes, share.others
+
+
+def _by_kind(
+    probes: dict[Site, list[StreamingProbe]],
+) -> tuple[dict[Site, list[StreamingProbe]], dict[Site, list[StreamingProbe]]]:
+    """The probes whose fits can be added up, and those that see all sequences themselves."""
+    summed: dict[Site, list[StreamingProbe]] = {}
+    trained: dict[Site, list[StreamingProbe]] = {}
+    for site, of_site in probes.items():
+        summed[site] = [probe for probe in of_site if not isinstance(probe, TwoLayerProbe)]
+        if len(summed[site]) < len(of_site):
+            trained[site] = [probe for probe in of_site if isinstance(probe, TwoLayerProbe)]
+    return summed, trained
+
+
+def _handed_out(
+    probes: Mapping[Site, Sequence[Any]], n: int, seed: int, start: int
+) -> dict[Site, list[Any]]:
+    """What one of n shares is given to: copies, or for the only one the probes themselves."""
+    return {
+        site: [probe if n == 1 else probe.for_shard(seed, start) for probe in of_site]
+        for site, of_site in probes.items()
+    }
+
+
+def _merged(parts: Sequence[_Fed]) -> _Fed:
+    whole, *rest = parts
+    for part in rest:
+        for ours, theirs in zip(whole, part, strict=True):
+            for site, of_site in ours.items():
+                for probe, other in zip(of_site, theirs[site], strict=True):
+                    probe.merge(other)
+    return whole

@@ -1,16 +1,18 @@
-"""One run's sequences, read in shares by several workers at once, here or on a Ray cluster.
+"""One run's sequences, cut into shares that are read by workers, here or on a Ray cluster.
 
-How many shards there are is no part of what a run is asked: values are those of one process to
+What is read is written once: shares go in, partial statistics come out and are merged in the order
+of the shares. A single share, the plain case, is read in this process.
+
+How many shards there are is no part of what a run is asked: values are those of a single one to
 rounding, controls included, and the run folder is the same. Bootstrap intervals alone are of other
-resamples, which the number of shards decides. The same number of shards gives the same bits: shares
-are cut by number, and what workers bring back is merged in the order of the shares.
+resamples, which the number of shards decides. The same number of shards gives the same bits.
 """
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,86 +22,100 @@ from joblib import cpu_count
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.probing.measure import Reading, Site, Split, Stage, feed, make_probes, reading_of
 from experiments.runs.folder import fingerprint
-from experiments.runs.workers import Pool, Run, WorkerDied, pool_of, settle
-from nope_interp.errors import UserError
+from experiments.runs.workers import Run, pool_of, threads_beside
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.spec import ModelSpec
-from probes.nonlinear import TwoLayerProbe
-from probes.streaming import StreamingProbe
 
-Probes = dict[Site, list[StreamingProbe]]
+# What a model is under while it is read, such as `Ablation.of`.
+Condition = Callable[[HookedModel], AbstractContextManager[Any]]
+# What is done with a share and the model; the last is the label of a progress bar, if any.
+Work = Callable[[HookedModel, Any, str | None], Any]
+
+_REMEDY = "ask for fewer --shards"
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Workers that share the sequences of a run.
+    """Who reads the shares of a run's sequences.
 
     Attributes:
         n: how many shares there are.
-        pool: where the workers are.
-        run: hands jobs to them.
+        run: hands jobs to workers; None reads the only share in this process.
     """
 
-    n: int
-    pool: Pool
-    run: Run
+    n: int = 1
+    run: Run | None = None
 
     def map(
         self,
-        work: Callable[[HookedModel, Any], Any],
-        spec: ModelSpec,
+        work: Work,
+        model: HookedModel,
+        spec: ModelSpec | None,
         shares: Sequence[Any],
         description: str | None = None,
     ) -> list[Any]:
-        """What `work(model, share)` gives for each share, in order.
+        """What `work` gives for each share, in order.
 
-        Everything has to be picklable. Workers keep the model from one call to the next. Raises
-        UserError where a worker dies, and whatever `work` raises.
+        Args:
+            work: what is done with the model and a share; to workers it is sent, and so it can be
+                pickled, as shares and what it gives can.
+            model: read in this process.
+            spec: how workers make the same model, which they keep from one call to the next; only a
+                single share needs none.
+            shares: what there is to read.
+            description: label of the progress bars; None draws none.
+
+        Raises UserError where a worker dies, and whatever `work` raises.
         """
-        here, source = Path.cwd(), Path(spec.source)
+        if self.run is None:
+            return [work(model, share, description) for share in shares]
+        assert spec is not None
+        source = Path(spec.source)
         version = fingerprint(source) if source.exists() else ""
-        about = (spec, version, self.pool.threads, here, self.pool.parent)
-        jobs = [_Job(work, pickle.dumps(share), *about) for share in shares]
+        jobs = [_Job(work, pickle.dumps(share), spec, version) for share in shares]
         bar = tqdm(jobs, description, unit="share", disable=description is None, leave=False)
-        try:
-            return [pickle.loads(found) for found in self.run(_run_job, bar)]
-        except WorkerDied as error:
-            why = next(iter(str(error).splitlines()), "without a word").rstrip(".")
-            raise UserError(
-                f"a worker died ({why}): give it more memory, or fewer --shards; what was "
-                "finished is kept."
-            ) from error
+        return [pickle.loads(found) for found in self.run(_run_job, bar)]
+
+
+ONE_SHARD = Shards()
 
 
 @contextmanager
-def opened(n: int, ray: str | None, device: str) -> Iterator[Shards | None]:
-    """Workers for `n` shards, while it is open; None for a single one, which needs none.
+def opened(n: int, ray: str | None, device: str) -> Iterator[Shards]:
+    """Readers of `n` shares, while it is open.
 
-    On Ray, where the device is one of CUDA's, each has a GPU of its own. Raises UserError for a
-    cluster that cannot be used.
+    Args:
+        n: how many shares; a single one is read in this process.
+        ray: HOST:PORT of a Ray cluster for the workers; None has them here.
+        device: on Ray, where it is one of CUDA's, each worker has a GPU of its own.
+
+    Raises UserError for a cluster that cannot be used.
     """
     if n == 1:
-        yield None
+        yield ONE_SHARD
         return
-    if ray is None:
-        pool = pool_of(min(n, cpu_count()), None)
-    else:
-        pool = pool_of(n, ray, gpus=float(device.startswith("cuda")))
-    with pool.opened(pool.at_once) as run:
-        yield Shards(n, pool, run)
+    at_once = min(n, cpu_count()) if ray is None else n
+    gpus, threads = float(device.startswith("cuda")), threads_beside(at_once)
+    pool = pool_of(at_once, ray, gpus, threads=threads, remedy=_REMEDY)
+    with pool.opened() as run:
+        yield Shards(n, run)
 
 
-def note_on(shards: Shards | None) -> tuple[str, ...]:
+def note_on(shards: Shards) -> tuple[str, ...]:
     """What a report has to say of the shards."""
-    if shards is None:
+    if shards.n == 1:
         return ()
     return (
         f"The sequences were read in {shards.n} shards: with another number of them, values differ "
         "by rounding only, but the bootstrap draws other resamples, so that intervals differ a "
         "little.",
     )
+
+
+def cells_folder(cells: Path, shards: Shards) -> Path:
+    """Where a run keeps cells that so many shards read: those of others are of other resamples."""
+    return cells / f"{shards.n}-shards"
 
 
 def cut(tokens: Int[Tensor, "sequence pos"], n: int) -> list[tuple[int, Tensor]]:
@@ -116,87 +132,6 @@ def shard_seed(seed: int, shard: int) -> int:
     return int(np.random.SeedSequence([seed, shard]).generate_state(1, np.uint64)[0])
 
 
-def measure_in_shards(
-    shards: Shards,
-    spec: ModelSpec,
-    split: Split,
-    where: list[Site],
-    *,
-    context: dict[str, Any],
-    seed: int = 0,
-    batch_size: int = 32,
-    description: str | None = None,
-) -> Reading:
-    """What `measure` finds of the model that `recipe` makes, in the shards' workers.
-
-    Sums are taken of shares and added up. Gradient descent leaves no sums: each worker trains the
-    two-layer probes of some of the places, on all sequences to fit on.
-
-    Raises UserError as `measure` does, and where a worker dies.
-    """
-    run = partial(shards.map, partial(_fed, batch_size=batch_size), spec)
-    summed, trained = _by_kind({site: make_probes(site, seed) for site in where})
-    alone = [
-        _Share("update", split.fit, dict(list(trained.items())[shard :: shards.n]))
-        for shard in range(min(shards.n, len(trained)))
-    ]
-    fits = [
-        _Share("update", tokens, _handed_out(summed, seed, start))
-        for start, tokens in cut(split.fit, shards.n)
-    ]
-    # What takes longest goes first.
-    found = run([*alone, *fits], description=description and f"{description}, update")
-    fitted = _merged(found[len(alone) :])
-    for probes in found[: len(alone)]:
-        for site, of_place in probes.items():
-            fitted[site] += of_place
-    held_out = [
-        _Share("evaluate", tokens, _handed_out(fitted, shard_seed(seed, shard), start))
-        for shard, (start, tokens) in enumerate(cut(split.held_out, shards.n))
-    ]
-    scored = run(held_out, description=description and f"{description}, evaluate")
-    return reading_of(_merged(scored), context)
-
-
-@dataclass(frozen=True)
-class _Share:
-    stage: Stage
-    tokens: Int[Tensor, "sequence pos"]
-    probes: Probes
-
-
-def _fed(model: HookedModel, share: _Share, batch_size: int) -> Probes:
-    feed(model, share.tokens, share.probes, share.stage, batch_size=batch_size)
-    return share.probes
-
-
-def _by_kind(probes: Probes) -> tuple[Probes, Probes]:
-    """The probes whose fits can be added up, and those that see all sequences themselves."""
-    summed: Probes = {}
-    trained: Probes = {}
-    for site, of_place in probes.items():
-        summed[site] = [probe for probe in of_place if not isinstance(probe, TwoLayerProbe)]
-        if len(summed[site]) < len(of_place):
-            trained[site] = [probe for probe in of_place if isinstance(probe, TwoLayerProbe)]
-    return summed, trained
-
-
-def _handed_out(probes: Probes, seed: int, start: int) -> Probes:
-    return {
-        site: [probe.for_shard(seed, start) for probe in of_place]
-        for site, of_place in probes.items()
-    }
-
-
-def _merged(parts: Sequence[Probes]) -> Probes:
-    whole, *rest = parts
-    for part in rest:
-        for site, of_place in whole.items():
-            for probe, other in zip(of_place, part[site], strict=True):
-                probe.merge(other)
-    return whole
-
-
 @dataclass(frozen=True)
 class _Job:
     """A share with everything that a process on another machine needs to work on it.
@@ -204,18 +139,15 @@ class _Job:
     Shares and what comes of them travel as bytes, since Ray gives arrays that cannot be written to.
     """
 
-    work: Callable[[HookedModel, Any], Any]
+    work: Work
     share: bytes
     spec: ModelSpec
     version: str
-    threads: int
-    working_folder: Path
-    parent: int | None
 
 
 def _run_job(job: _Job) -> bytes:
-    settle(job.threads, job.working_folder, job.parent)
-    return pickle.dumps(job.work(_model(job.spec, job.version), pickle.loads(job.share)))
+    found = job.work(_model(job.spec, job.version), pickle.loads(job.share), None)
+    return pickle.dumps(found)
 
 
 # A model and its twin take turns.

@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.results.measurements import INTACT, LOSS
+
 Row = dict[str, Any]
 
 # Columns of the table of heads, and the probes that their rows are kept under.
@@ -22,9 +24,8 @@ _SUFFIXES = {"": "value", "_low": "ci_low", "_high": "ci_high", "_chance": "chan
 
 def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFrame:
     """One row for each head, as the report and the exports show it, from the tidy table alone."""
-    of_heads = measurements.dropna(subset=["head"])
-    variant = of_heads[of_heads["variant"] != "random-init twin"]
-    intact = variant[variant["positions"] == "intact"]
+    variant = _in_question(measurements).dropna(subset=["head"])
+    intact = variant[variant["positions"] == INTACT]
     ablated = variant[variant["positions"] == ablation] if ablation else variant.iloc[:0]
     columns = {
         "label": _column(intact, "label", "metric"),
@@ -46,6 +47,13 @@ def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFram
     return pd.DataFrame(columns).sort_index().rename_axis(["layer", "head"]).reset_index()
 
 
+def _in_question(measurements: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the model whose heads are labelled, without those of the twin that it is held
+    against."""
+    labelled = measurements.loc[measurements["probe"] == "label", "variant"].unique()
+    return measurements[measurements["variant"].isin(labelled)]
+
+
 # Probes whose numbers are scores of a head, and where each suffix of a column comes from.
 _SCORED = ("heads", "frequency usage")
 
@@ -63,8 +71,9 @@ def head_metrics(measurements: pd.DataFrame) -> list[str]:
 
 
 def losses(measurements: pd.DataFrame) -> list[Row]:
-    """The loss under each condition, as the report shows it."""
-    rows = measurements[measurements["probe"] == "loss"]
+    """The loss of the model in question under each condition, as the report shows it."""
+    rows = _in_question(measurements)
+    rows = rows[rows["probe"] == LOSS]
     names = ("positions", "variant", "tokens", "value", "ci_low", "ci_high", "chance", "n")
     return [{name: row[name] for name in names} for row in rows.to_dict("records")]
 
@@ -117,8 +126,8 @@ def headline(heads: pd.DataFrame, losses: Sequence[Mapping[str, Any]], info: Any
 
 
 def _losses(losses: Sequence[Mapping[str, Any]], ablation: str | None) -> str:
-    by_condition = {row["positions"]: row for row in losses if row["variant"] != "random-init twin"}
-    intact = by_condition["intact"]
+    by_condition = {row["positions"]: row for row in losses}
+    intact = by_condition[INTACT]
     text = f"Loss over all tokens {_with_interval(intact)} nats per token"
     if ablation:
         text += f", {_with_interval(by_condition[ablation])} with {ablation}"

@@ -1,8 +1,8 @@
 """The tidy table that every experiment fills and every report reads."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -83,7 +83,7 @@ def write_table(measurements: pd.DataFrame, path: Path) -> Path:
     return write_atomically(path, lambda part: measurements.to_parquet(part, index=False))
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path | BinaryIO) -> pd.DataFrame:
     """Read what `write_table` wrote; raises UserError where it is missing or damaged."""
     try:
         measurements = pd.read_parquet(path).astype(COLUMNS)
@@ -97,7 +97,7 @@ def read_table(path: Path) -> pd.DataFrame:
         ) from error
 
 
-def write_arrays(arrays: dict[str, np.ndarray], path: Path) -> Path:
+def write_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> Path:
     """Write the arrays that figures draw, atomically."""
     # Not ascontiguousarray, which makes a list of one out of a single number.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}

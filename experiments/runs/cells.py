@@ -1,73 +1,162 @@
 """The parts of a run, each computed once and kept until the run is finished."""
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from experiments.results.findings import Array
-from experiments.results.measurements import read_arrays, write_arrays
-from experiments.runs.processes import process_map
+from experiments.results.measurements import read_arrays, read_table, table, write_arrays
+from experiments.runs.workers import HERE, Pool
 from nope_interp.errors import UserError
+
+# The rows of a cell lie among its arrays, as the bytes of a Parquet file: one file is whole or not.
+_ROWS = "rows.parquet"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was found of one model variant under one condition.
+
+    Attributes:
+        rows: the tidy table's; none where all that was found is arrays.
+        arrays: by name.
+    """
+
+    rows: pd.DataFrame = field(default_factory=lambda: table([]))
+    arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
 class Cells:
-    """The parts of a run, each computed once and kept until the run is finished.
+    """The cells of a run: each is computed once, kept, and read back by a run that goes on.
 
-    `at_once` of those that do not depend on each other are computed at a time, in processes.
+    Cells are gathered in the order in which they were asked for, whatever order they were made in.
+
+    Args:
+        folder: where they are kept.
+        advance: told the title of each cell when it is its turn.
+        pool: where those are computed that do not depend on each other.
     """
 
-    def __init__(self, folder: Path, advance: Callable[[str], object], at_once: int = 1) -> None:
+    def __init__(
+        self, folder: Path, advance: Callable[[str], object] = lambda _: None, pool: Pool = HERE
+    ) -> None:
         self._folder = folder
         self._advance = advance
-        self._at_once = at_once
+        self._pool = pool
+        self._asked: dict[str, Cell] = {}
 
-    def get(self, title: str, compute: Callable[[], dict[str, Array]]) -> dict[str, Array]:
-        """The arrays of a cell; computed where they are missing or damaged."""
+    def get(self, title: str, compute: Callable[[], Cell]) -> Cell:
+        """A cell; computed, and kept, where it is missing or damaged.
+
+        Args:
+            title: tells the cell from the run's others.
+            compute: what makes it.
+
+        Returns the cell as it is kept.
+
+        Raises UserError where it cannot be kept, and whatever `compute` raises.
+        """
         self._advance(title)
-        path = self._path(title)
-        try:
-            return read_arrays(path)
-        except UserError:
-            _keep(path, compute)
-            return read_arrays(path)
+        kept = self._kept(title)
+        if kept is None:
+            _keep(self._path(title), compute)
+            kept = _read(self._path(title))
+        self._asked[title] = kept
+        return kept
+
+    def all(self, computes: Mapping[str, Callable[[], Cell]]) -> dict[str, Cell]:
+        """Cells that do not depend on each other, by title, computed side by side in the pool.
+
+        Args:
+            computes: what makes each; what it was given is sent to another process.
+
+        Returns them in that order.
+
+        Raises UserError where one cannot be kept or a process dies, and whatever one raises; those
+        that were finished are kept.
+        """
+        found = {title: self._kept(title) for title in computes}
+        missing = [title for title, kept in found.items() if kept is None]
+        for title in found:
+            if title not in missing:
+                self._advance(title)
+        if missing:
+            jobs = (self._begun(title, computes[title]) for title in missing)
+            self._pool.run(_call, jobs, at_once=len(missing))
+        cells = {title: kept or _read(self._path(title)) for title, kept in found.items()}
+        self._asked |= cells
+        return cells
+
+    def gathered(self) -> Cell:
+        """All cells so far, in the order in which they were asked for: their rows below each other,
+        and all of their arrays."""
+        rows = [cell.rows for cell in self._asked.values() if len(cell.rows)]
+        arrays: dict[str, Array] = {}
+        for cell in self._asked.values():
+            arrays |= cell.arrays
+        return Cell(pd.concat(rows, ignore_index=True) if rows else table([]), arrays)
+
+    # Cells of arrays alone, which are all that papers have.
+
+    def arrays(self, title: str, compute: Callable[[], Mapping[str, Array]]) -> dict[str, Array]:
+        """The arrays of a cell of arrays alone; raises as `get` does."""
+        return dict(self.get(title, partial(_of_arrays, compute)).arrays)
 
     def per_seed(
-        self, title: str, seeds: Iterable[int], compute: Callable[[int], dict[str, Array]]
+        self, title: str, seeds: Iterable[int], compute: Callable[[int], Mapping[str, Array]]
     ) -> dict[str, Array]:
-        """A cell for each seed; arrays are stacked along a new first axis."""
-        every = {seed: partial(compute, seed) for seed in seeds}
-        return _stacked([self.get(_title(title, seed), get) for seed, get in every.items()])
+        """A cell of arrays for each seed, computed in this process one after the other.
 
-    def process_map(
+        Args:
+            title: tells these cells from the run's others.
+            seeds: in the order of the first axis.
+            compute: what makes the cell of a seed.
+
+        Returns the arrays stacked along a new first axis; raises as `get` does.
+        """
+        every = {_title(title, seed): partial(compute, seed) for seed in seeds}
+        return _stacked([self.arrays(title, get) for title, get in every.items()])
+
+    def side_by_side(
         self,
-        computes: Mapping[str, Callable[[int], dict[str, Array]]],
+        computes: Mapping[str, Callable[[int], Mapping[str, Array]]],
         seeds: Sequence[int],
     ) -> dict[str, dict[str, Array]]:
-        """As `per_seed`, for several titles and with all of their cells computed side by side: for
-        what takes long and was given nothing that cannot be sent to another process."""
-        work = {
-            _title(title, seed): partial(compute, seed)
-            for title, compute in computes.items()
-            for seed in seeds
-        }
-        missing = {title: get for title, get in work.items() if not self._has(title)}
-        jobs = [partial(_keep, self._path(title), get) for title, get in missing.items()]
-        for number, _ in process_map(jobs, self._at_once):
-            self._advance(list(missing)[number])
+        """As `per_seed`, for several titles and with all of their cells computed in the pool: for
+        what takes long and was given nothing that cannot be sent to another process.
+
+        Args:
+            computes: by title, what makes the cell of a seed.
+            seeds: in the order of the first axis.
+
+        Returns the stacked arrays by title; raises as `all` does.
+        """
+        found = self.all(
+            {
+                _title(title, seed): partial(_of_arrays, partial(compute, seed))
+                for title, compute in computes.items()
+                for seed in seeds
+            }
+        )
         return {
-            title: _stacked([read_arrays(self._path(_title(title, seed))) for seed in seeds])
+            title: _stacked([found[_title(title, seed)].arrays for seed in seeds])
             for title in computes
         }
 
-    def _has(self, title: str) -> bool:
-        try:
-            read_arrays(self._path(title))
-        except UserError:
-            return False
+    def _begun(self, title: str, compute: Callable[[], Cell]) -> Callable[[], None]:
         self._advance(title)
-        return True
+        return partial(_keep, self._path(title), compute)
+
+    def _kept(self, title: str) -> Cell | None:
+        try:
+            return _read(self._path(title))
+        except UserError:
+            return None
 
     def _path(self, title: str) -> Path:
         return self._folder / f"{title.replace('/', '-')}.safetensors"
@@ -77,8 +166,26 @@ def _title(title: str, seed: int) -> str:
     return f"{title}, seed {seed}"
 
 
-def _keep(path: Path, compute: Callable[[], dict[str, Array]]) -> None:
-    write_arrays({name: np.asarray(value) for name, value in compute().items()}, path)
+def _call(job: Callable[[], None]) -> None:
+    job()
+
+
+def _of_arrays(compute: Callable[[], Mapping[str, Array]]) -> Cell:
+    return Cell(arrays=compute())
+
+
+def _keep(path: Path, compute: Callable[[], Cell]) -> None:
+    cell = compute()
+    arrays = {name: np.asarray(value) for name, value in cell.arrays.items()}
+    if len(cell.rows):
+        arrays[_ROWS] = np.frombuffer(cell.rows.to_parquet(index=False), np.uint8)
+    write_arrays(arrays, path)
+
+
+def _read(path: Path) -> Cell:
+    arrays = read_arrays(path)
+    rows = arrays.pop(_ROWS, None)
+    return Cell(table([]) if rows is None else read_table(io.BytesIO(rows.tobytes())), arrays)
 
 
 def _stacked(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

@@ -1,8 +1,9 @@
 """A run that is done: its numbers, what they say, and the page that shows them."""
 
 import html
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -10,13 +11,29 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import pandas as pd
 
-from experiments.results.measurements import read_arrays, read_table
+from experiments.results.measurements import read_arrays, read_table, write_arrays, write_table
 from experiments.results.summary import summary
-from experiments.runs.folder import RunFolder
+from experiments.runs.config import RunConfig
+from experiments.runs.folder import RunFolder, check_format
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
 
 Run = TypeVar("Run", bound="FinishedRun")
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a run comes to, before it is written down.
+
+    Attributes:
+        measurements: the tidy table.
+        arrays: what figures draw, by name.
+        facts: what the page tells beside them, JSON-able.
+    """
+
+    measurements: pd.DataFrame
+    arrays: Mapping[str, np.ndarray]
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,13 +59,17 @@ class FinishedRun(ABC):
 
     @classmethod
     def load(cls: type[Run], folder: Path | str) -> Run:
-        """Read a run folder; raises UserError where it is unfinished, damaged, or another's."""
+        """Read a run folder.
+
+        Raises UserError where it is unfinished, damaged, another experiment's or of another format.
+        """
         run = RunFolder(Path(folder))
         if not run.finished:
             raise UserError(
                 f"{str(folder)!r} holds no finished run: run the command that began it."
             )
         info = run.read_info()
+        check_format(info, run.path)
         if info["experiment"] != cls.experiment:
             raise UserError(
                 f"{str(folder)!r} holds a run of {info['experiment']!r}, not of "
@@ -58,22 +79,34 @@ class FinishedRun(ABC):
         return cls(run.path, read_table(run.measurements), read_arrays(run.arrays), info)
 
     @classmethod
-    def made_in(cls: type[Run], run: RunFolder, make: Callable[[], None]) -> Run:
-        """The finished run of a folder: made now, gone on with, or read back; its page is drawn.
+    def once(
+        cls: type[Run], config: RunConfig, out: Path | str, make: Callable[[RunFolder], Made]
+    ) -> Run:
+        """The finished run of a config: made now, gone on with, or read back; its page is drawn.
 
         The page is drawn every time, so that one that was cut short, or that an older version drew,
         heals itself.
+
+        Args:
+            config: what is run.
+            out: the folder that run folders are made in.
+            make: makes the run in its folder, keeping cells there.
+
+        Raises UserError where the folder cannot be written to or is a newer version's, and what
+        `make` raises; one that is refused before it has computed anything leaves no folder.
         """
+        run = RunFolder.of(Path(out), config).begin(config)
         with run.locked():
             if run.finished:
                 # One that was killed as soon as it was finished still has them.
                 run.drop_cells()
             else:
-                try:
-                    make()
-                except UserError:
-                    run.drop_if_empty()
-                    raise
+                began = time.monotonic()
+                with run.dropped_if_refused():
+                    made = make(run)
+                write_arrays(made.arrays, run.arrays)
+                write_table(made.measurements, run.measurements)
+                run.finish(made.facts, config, time.monotonic() - began)
         found = cls.load(run.path)
         found.write_report()
         return found

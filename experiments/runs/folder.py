@@ -6,7 +6,7 @@ import json
 import logging
 import platform
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +19,11 @@ from packaging.version import InvalidVersion, Version
 from experiments.runs.config import RunConfig
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, model_files, read_json, write_json
+
+# Raised where what a run writes is called otherwise, so that old numbers are not misread. In 1, of
+# which no file tells, necessity, sufficiency, coverage and size-matched controls had other names,
+# and so had the random-init twin of `heads`.
+FORMAT = 2
 
 _LOCK = ".lock"
 _LOG = logging.getLogger(__name__)
@@ -53,7 +58,7 @@ class RunFolder:
         make_folder(self.path)
         self.refuse_newer()
         if not self.config.is_file():
-            kept = {"config": config.to_dict(), "environment": environment()}
+            kept = {"config": config.to_dict(), "environment": environment(), "format": FORMAT}
             write_json(self.config, kept)
         return self
 
@@ -65,18 +70,26 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
+        """What was asked, written first."""
         return self.path / "config.json"
 
     @property
     def info(self) -> Path:
+        """How it was run and what the page tells beside numbers, written last."""
         return self.path / "info.json"
 
     @property
     def model(self) -> Path:
+        """The weights that a training ended in."""
         return self.path / "model.safetensors"
+
+    def model_from(self, out: Path) -> str:
+        """The model's path within the folder of run folders."""
+        return str(self.model.relative_to(out))
 
     @property
     def training_state(self) -> Path:
+        """Where a training that was cut short goes on."""
         return self.path / "training_state.safetensors"
 
     def history(self, step: int) -> Path:
@@ -85,28 +98,42 @@ class RunFolder:
 
     @property
     def measurements(self) -> Path:
+        """The tidy table."""
         return self.path / "measurements.parquet"
 
     @property
     def arrays(self) -> Path:
+        """What figures draw."""
         return self.path / "arrays.safetensors"
 
     @property
     def report(self) -> Path:
+        """The page."""
         return self.path / "report.html"
 
     @property
     def cells(self) -> Path:
+        """The folder of the parts of an unfinished run."""
         return self.path / "cells"
 
     @property
     def finished(self) -> bool:
+        """Whether everything was written."""
         return self.info.is_file()
 
     def finish(self, facts: dict[str, Any], config: RunConfig, seconds: float) -> None:
-        """Write `info.json`, with how the run was made, and drop the cells."""
+        """Write `info.json`, with how the run was made, and drop the cells.
+
+        Args:
+            facts: what the page tells beside numbers, JSON-able.
+            config: what was run.
+            seconds: that it took.
+
+        Raises UserError where it cannot be written.
+        """
         how = {
             "experiment": config.experiment,
+            "format": FORMAT,
             "config": config.to_dict(),
             "environment": environment(),
             "command": config.command(),
@@ -119,11 +146,17 @@ class RunFolder:
         """Remove the parts of a run that is finished."""
         shutil.rmtree(self.cells, ignore_errors=True)
 
-    def drop_if_empty(self) -> None:
-        """Remove the folder of a run that was refused before it had computed anything."""
-        files = {path.name for path in self.path.rglob("*") if path.is_file()}
-        if files <= {self.config.name, _LOCK}:
-            shutil.rmtree(self.path, ignore_errors=True)
+    @contextmanager
+    def dropped_if_refused(self) -> Iterator[None]:
+        """While it is open: what raises UserError before anything was computed has the folder
+        removed."""
+        try:
+            yield
+        except UserError:
+            files = {path.name for path in self.path.rglob("*") if path.is_file()}
+            if files <= {self.config.name, _LOCK}:
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def read_info(self) -> dict[str, Any]:
         """What was written when the run finished; raises UserError where it is damaged."""
@@ -173,8 +206,7 @@ def identity(config: RunConfig) -> dict[str, Any]:
 
     Raises UserError for a model that is a folder without a model in it.
     """
-    # Run folders are named for these values: those of hub models and of our own tasks keep theirs.
-    values = config.to_dict() | {"fingerprints": {}}
+    values = config.to_dict() | {"format": FORMAT}
     for name, path in (("model", config.model), ("text", config.text)):
         local = None if path is None else Path(path).expanduser()
         # What else stands for a text is refused where it is read.
@@ -216,6 +248,17 @@ def _digest_of(file: Path) -> str:
 def _digest(file: Path, size: int, modified_ns: int) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def check_format(values: Mapping[str, Any], folder: Path) -> None:
+    """Raise UserError where what is kept in `folder`, of which `values` tell, has another format
+    than what is written today; where they tell none it is 1."""
+    found = values.get("format", 1)
+    if found != FORMAT:
+        raise UserError(
+            f"{str(folder)!r} holds files of format {found!r}, and this version reads format "
+            f"{FORMAT}: run the command again, which computes in a new folder."
+        )
 
 
 def refuse_newer(made: Path) -> None:

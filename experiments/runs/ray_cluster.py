@@ -10,13 +10,12 @@ from nope_interp.errors import UserError
 
 _SECONDS_TO_CONNECT, _SECONDS_TO_ANSWER = 4.0, 2.0
 
-# How a client of HTTP/2, which Ray's head speaks, begins: its preface and an empty SETTINGS frame
-# (RFC 9113, section 3.4). A server answers with a frame of its own.
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-
 
 def check_answers(address: str) -> None:
-    """Raise UserError, after seconds, where no Ray head answers: Ray itself waits for a minute."""
+    """Raise UserError, after seconds, where no Ray head answers: Ray itself waits for a minute.
+
+    A head speaks first, as servers of gRPC do: what stays silent is something else.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise UserError(f"the Ray address is {address!r}: give HOST:PORT, as `ray start` says it.")
@@ -24,7 +23,6 @@ def check_answers(address: str) -> None:
         place = (host, int(port))
         with socket.create_connection(place, timeout=_SECONDS_TO_CONNECT) as connection:
             connection.settimeout(_SECONDS_TO_ANSWER)
-            connection.sendall(_GREETING)
             if not connection.recv(1):
                 raise ConnectionError("it hung up")
     except (OSError, OverflowError, UnicodeError) as error:

@@ -1,10 +1,16 @@
-"""Pools of worker processes, here or on a Ray cluster, in which joblib runs jobs."""
+"""Where work runs: in this process, in others beside it, or on a Ray cluster.
+
+All that runs in several processes at once, the cells of a run, the shares of its sequences and the
+runs of a sweep, is a function and jobs that are handed to a `Pool`.
+"""
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +18,30 @@ import torch
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from experiments.runs.processes import end_with
+from nope_interp.errors import UserError
+from nope_interp.streams import one_thread_pool
 
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
 
-class WorkerDied(Exception):
-    """A worker is gone, and joblib has given up what the others were doing."""
+class WorkerDied(UserError):
+    """A worker is gone, and joblib has given up what the others were doing.
+
+    Args:
+        why: what is known of it.
+        remedy: how fewer workers are asked for.
+    """
+
+    def __init__(self, why: str, remedy: str) -> None:
+        # As these come from one process to another.
+        super().__init__(why, remedy)
+        self.why, self.remedy = why, remedy
+
+    def __str__(self) -> str:
+        return (
+            f"a worker died ({self.why}): give it more memory, or {self.remedy}; what was finished "
+            "is kept."
+        )
 
 
 @dataclass(frozen=True)
@@ -27,65 +50,156 @@ class Pool:
 
     Attributes:
         at_once: how many jobs.
-        threads: of each.
-        backend: the context in which joblib finds its workers.
+        threads: of each; None leaves this process as it is.
+        backend: the context in which joblib finds its workers; None runs jobs in this process.
         deaths: what it raises where one is gone.
         parent: the process that workers end with; None where something else sees to it.
+        remedy: how fewer workers are asked for, as a message says it.
     """
 
-    at_once: int
-    threads: int
-    backend: Callable[[], AbstractContextManager[Any]]
+    at_once: int = 1
+    threads: int | None = None
+    backend: Callable[[], AbstractContextManager[Any]] | None = None
     deaths: tuple[type[Exception], ...] = ()
     parent: int | None = None
+    remedy: str = "have fewer at once"
 
     @contextmanager
-    def opened(self, at_once: int) -> Iterator[Run]:
+    def opened(self, at_once: int | None = None) -> Iterator[Run]:
         """A function that runs one function on many jobs and gives the results in their order.
 
-        The same workers serve all its calls. It raises WorkerDied where a process ended without a
-        word.
+        The same workers serve all its calls.
+
+        Args:
+            at_once: how many jobs, where fewer than the pool's are wanted.
+
+        The function raises WorkerDied where a process ended without a word, and what a job raises.
         """
+        if self.backend is None:
+            yield _run_here
+            return
         # Two workers, of which one is idle, where jobs run one by one: with a single one joblib
         # would run them in this process, and what kills a job would kill it too.
-        workers = max(2, self.at_once)
+        jobs = min(self.at_once, at_once or self.at_once)
         with (
             self.backend(),
-            Parallel(n_jobs=workers, pre_dispatch=at_once, batch_size=1) as parallel,
+            Parallel(n_jobs=max(2, jobs), pre_dispatch=jobs, batch_size=1) as parallel,
         ):
 
             def run(function: Callable[[Any], Any], jobs: Iterable[Any]) -> list[Any]:
+                settled = partial(_settled, function, self.threads, Path.cwd(), self.parent)
                 try:
-                    return parallel(delayed(function)(job) for job in jobs)
+                    return parallel(delayed(settled)(job) for job in jobs)
                 except self.deaths as error:
-                    raise WorkerDied(str(error)) from error
+                    why = next(iter(str(error).splitlines()), "without a word").rstrip(".")
+                    raise WorkerDied(why, self.remedy) from error
 
             yield run
 
-    def run(self, function: Callable[[Any], Any], jobs: Iterable[Any], at_once: int) -> list[Any]:
-        """The results of one function on many jobs; raises as `opened` does."""
+    def run(
+        self, function: Callable[[Any], Any], jobs: Iterable[Any], at_once: int | None = None
+    ) -> list[Any]:
+        """The results of one function on many jobs, in their order.
+
+        Args:
+            function: what is done with each.
+            jobs: what there is to do; each is taken when it is its turn.
+            at_once: how many, where fewer than the pool's are wanted.
+
+        Raises as `opened` says.
+        """
         with self.opened(at_once) as run:
             return run(function, jobs)
 
 
-def pool_of(wanted: int, ray: str | None, gpus: float = 0) -> Pool:
-    """A pool for `wanted` jobs at once, or for as many as the Ray cluster at `ray` holds.
+HERE = Pool()
 
-    On Ray each job is kept a CPU and `gpus` GPUs. Raises UserError for a cluster that cannot be
-    used.
+
+def pool_of(
+    wanted: int, ray: str | None = None, gpus: float = 0, *, threads: int = 1, remedy: str
+) -> Pool:
+    """A pool of processes, one thread each unless more are asked for.
+
+    A number of threads can change last digits: it depends neither on how many jobs there are nor on
+    how many run at once.
+
+    Args:
+        wanted: jobs at once; on Ray as many of these as the cluster holds.
+        ray: HOST:PORT of a Ray cluster; None has the processes here.
+        gpus: that Ray keeps for each job, beside a CPU.
+        threads: of each process here.
+        remedy: how fewer workers are asked for, should one die.
+
+    Raises UserError for a cluster that cannot be used.
     """
     if ray is not None:
         from experiments.runs.ray_cluster import backend_of, deaths, room
 
-        return Pool(min(wanted, room(ray, gpus)), 1, partial(backend_of, gpus), deaths())
-    threads = max(1, cpu_count() // wanted)
+        return Pool(
+            min(wanted, room(ray, gpus)), 1, partial(backend_of, gpus), deaths(), remedy=remedy
+        )
     backend = partial(parallel_config, "loky", inner_max_num_threads=threads)
-    return Pool(wanted, threads, backend, (BrokenProcessPool,), os.getpid())
+    return Pool(wanted, threads, backend, (BrokenProcessPool,), os.getpid(), remedy)
 
 
-def settle(threads: int, working_folder: Path, parent: int | None) -> None:
-    """Make this process a worker of `parent`, where names of files mean what they mean to it."""
+def one_thread_each() -> Pool:
+    """A process of one thread for each thread that torch would use here, where it is more than one.
+
+    Small models keep no second thread busy: two trainings beside each other take the time of one.
+    """
+    at_once = torch.get_num_threads()
+    return HERE if at_once < 2 else pool_of(at_once, remedy="set OMP_NUM_THREADS=1")
+
+
+def threads_beside(others: int) -> int:
+    """How many threads each of so many processes has where they share all cores."""
+    return max(1, cpu_count() // others)
+
+
+def _run_here(function: Callable[[Any], Any], jobs: Iterable[Any]) -> list[Any]:
+    return [function(job) for job in jobs]
+
+
+def _settled(
+    function: Callable[[Any], Any],
+    threads: int | None,
+    working_folder: Path,
+    parent: int | None,
+    job: Any,
+) -> Any:
+    """Does a job as a worker of `parent`, where names of files mean what they mean to it."""
     if parent is not None:
         end_with(parent)
     os.chdir(working_folder)
-    torch.set_num_threads(threads)
+    with _threads(threads) if threads else nullcontext():
+        return function(job)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        with one_thread_pool():
+            yield
+    finally:
+        # Where joblib may start no processes, they are the parent's own.
+        torch.set_num_threads(before)
+
+
+@cache
+def end_with(parent: int) -> None:
+    """From now on this process ends with its parent: a killed run leaves no workers behind.
+
+    joblib's own would go on for minutes, with their memory and their device.
+    """
+    # Where joblib may start no processes, the parent runs its jobs itself.
+    if parent == os.getpid():
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from experiments.runs.folder import RunFolder, environment, refuse_newer, short_hash
+from experiments.runs.folder import FORMAT, RunFolder, environment, refuse_newer, short_hash
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.sweep import _CONFIG, Sweep, read_sweep
 from nope_interp.errors import UserError
@@ -23,7 +23,7 @@ def run_sweep(
 ) -> Sweep:
     """Run what is left of a sweep: everything, or what an earlier start did not finish.
 
-    Bits are those of each cell's run alone, with as many threads.
+    Each cell has one thread, however many run at once: bits are those of its run alone with one.
 
     Args:
         config: the sweep, or its YAML file.
@@ -79,7 +79,7 @@ def _begin(config: SweepConfig, out: Path) -> Sweep:
     if (folder / _CONFIG).is_file():
         refuse_newer(folder / _CONFIG)
     else:
-        write_json(folder / _CONFIG, {**asked, "environment": environment()})
+        write_json(folder / _CONFIG, {**asked, "environment": environment(), "format": FORMAT})
     return read_sweep(folder)
 
 

@@ -21,7 +21,7 @@ from pyarrow.fs import LocalFileSystem
 
 from experiments.results.measurements import COLUMNS, table
 from experiments.results.summary import summary
-from experiments.runs.folder import RunFolder
+from experiments.runs.folder import RunFolder, check_format
 from experiments.sweeps.config import label
 from experiments.sweeps.registry import Experiment, experiment
 from nope_interp.errors import UserError, unknown_name
@@ -185,16 +185,20 @@ class Sweep:
 
 
 def read_sweep(folder: Path | str) -> Sweep:
-    """The sweep of a folder that `run_sweep` made; raises UserError where there is none."""
+    """The sweep of a folder that `run_sweep` made.
+
+    Raises UserError where there is none, or it is damaged or of another format.
+    """
     folder = Path(folder)
     found = read_json(folder / _CONFIG)
     try:
+        check_format(found, folder)
         cells = tuple(
             Cell(number, cell["values"], cell["config"], folder.parent / cell["folder"])
             for number, cell in enumerate(found["cells"], start=1)
         )
         return Sweep(folder, experiment(found["experiment"]), cells)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{str(folder / _CONFIG)!r} is damaged: delete it and run the sweep again."
         ) from error

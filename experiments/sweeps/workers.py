@@ -1,4 +1,4 @@
-"""Runs the cells of a sweep through joblib, in processes here or on a Ray cluster.
+"""Runs the cells of a sweep in a pool, in processes here or on a Ray cluster.
 
 A worker that dies takes its pool with it: joblib gives up all of its cells. They are then given to
 a new pool, and how often each was running when a worker died is counted: after the second time a
@@ -18,7 +18,7 @@ from pathlib import Path
 from joblib import cpu_count
 
 from experiments.papers.config import ReproduceConfig
-from experiments.runs.workers import Pool, WorkerDied, pool_of, settle
+from experiments.runs.workers import Pool, WorkerDied, pool_of
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.registry import Experiment
 from experiments.sweeps.sweep import Cell, Sweep
@@ -32,6 +32,7 @@ from nope_interp.tasks.registry import Task, make_task
 from probes.errors import ProbeError
 
 MOST_DEATHS = 3
+_REMEDY = "ask for fewer --jobs"
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,20 @@ class Job:
     marker: Path
     log: Path
     device: str
-    threads: int
-    working_folder: Path
-    parent: int | None
 
 
 def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> None:
     """Run the cells until each is done or has a log.
 
+    Args:
+        sweep: where logs and markers are.
+        cells: what is left of it.
+        pool: where they run.
+        device: a torch device for each.
+
     Raises UserError where a log cannot be written, and where workers die before they run anything.
     """
-    left = [_job(sweep, cell, pool, device) for cell in cells]
+    left = [_job(sweep, cell, device) for cell in cells]
     deaths: Counter[int] = Counter()
     in_vain = 0
     while left:
@@ -67,15 +71,15 @@ def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> Non
                 deaths[job.cell.number] += 1
                 if deaths[job.cell.number] >= MOST_DEATHS:
                     _write_log(
-                        job, f"its worker died {MOST_DEATHS} times while running it; {error}"
+                        job, f"its worker died {MOST_DEATHS} times while running it; {error.why}"
                     )
             before = len(left)
             left = [job for job in left if sweep.state(job.cell) not in ("done", "failed")]
             in_vain = 0 if running or len(left) < before else in_vain + 1
             if in_vain == MOST_DEATHS:
                 raise UserError(
-                    f"the workers die before they run anything ({error}): give them more memory, "
-                    "or fewer --jobs."
+                    f"the workers die before they run anything ({error.why}): give them more "
+                    f"memory, or {_REMEDY}."
                 ) from error
         else:
             ran = {job.cell.number for job in batch}
@@ -88,7 +92,6 @@ def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> Non
 def run_cell(job: Job) -> str | None:
     """Run a cell in this process; why it failed, which its log says too, or None."""
     try:
-        settle(job.threads, job.working_folder, job.parent)
         with _marked(job.marker):
             config = job.experiment.read(job.cell.config)
             job.experiment.run(config, job.cell.folder.parent, job.device)
@@ -106,8 +109,17 @@ def run_cell(job: Job) -> str | None:
 
 
 def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
-    """Raise UserError for a device not `here`, and for a cell whose model cannot be trained, whose
-    model or text is a file that is not there, or whose paper does not run on the device."""
+    """Refuse cells that cannot be run, before any is.
+
+    Args:
+        config: the sweep.
+        device: a torch device for each cell.
+        here: whether cells run on this machine, and so on its devices.
+
+    Raises UserError, which names the cell, for a device that is not here, a model that cannot be
+    trained, a model or text that is a file and is not there, and a paper that does not run on the
+    device.
+    """
     if here and device != "auto":
         check_device(device)
     # Most cells share one task and one text.
@@ -128,6 +140,13 @@ def sweep_pool(
 ) -> Pool:
     """The pool that these options ask for; no larger than all cells of the sweep need.
 
+    Args:
+        n_cells: how many cells the whole sweep has.
+        jobs: cells at once; None for one on each core, or as many as the cluster holds.
+        ray: HOST:PORT of a Ray cluster; None runs here.
+        gpus_per_cell: GPUs that Ray keeps for each cell.
+        device: a torch device for each cell.
+
     Raises UserError for numbers that make no sense and a cluster that cannot be used.
     """
     if jobs is not None and jobs < 1:
@@ -137,11 +156,10 @@ def sweep_pool(
     if ray is not None:
         if gpus_per_cell and not device.startswith("cuda"):
             raise UserError(f"GPUs are kept for cells on the device {device!r}: add --device cuda.")
-        return pool_of(min(jobs or n_cells, n_cells), ray, gpus_per_cell)
+        return pool_of(min(jobs or n_cells, n_cells), ray, gpus_per_cell, remedy=_REMEDY)
     if gpus_per_cell:
         raise UserError("GPUs per cell are for Ray: add --ray HOST:PORT, or leave them out.")
-    # A number of threads can change last digits: the same for what is left as for the whole.
-    return pool_of(min(jobs or cpu_count(), n_cells), None)
+    return pool_of(min(jobs or cpu_count(), n_cells), remedy=_REMEDY)
 
 
 def _check_training(config: ExperimentConfig, made: Callable[..., Task]) -> None:
@@ -149,11 +167,11 @@ def _check_training(config: ExperimentConfig, made: Callable[..., Task]) -> None
     check_training(config, task)
 
 
-def _job(sweep: Sweep, cell: Cell, pool: Pool, device: str) -> Job:
+def _job(sweep: Sweep, cell: Cell, device: str) -> Job:
     here = Path.cwd()
     placed = Cell(cell.number, cell.values, cell.config, here / cell.folder)
     marker, log = here / sweep.marker(cell), here / sweep.log(cell)
-    return Job(sweep.experiment, placed, marker, log, device, pool.threads, here, pool.parent)
+    return Job(sweep.experiment, placed, marker, log, device)
 
 
 @contextmanager

@@ -155,7 +155,7 @@ class ExperimentConfig(Worded):
             raise UserError(
                 f"the config {str(path)!r} is neither valid TOML nor JSON ({error}): mend it there."
             ) from error
-        if isinstance(values, dict) and {"config", "environment"} == values.keys():
+        if isinstance(values, dict) and {"config", "environment"} <= values.keys():
             values = values["config"]
         return cls.from_dict(values)
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, no_type_check
 
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.words import Shorthand
-from nope_interp.errors import FieldError, UserError, unknown_name
+from nope_interp.errors import FieldError, unknown_name
 from nope_interp.sites import check_site
 
 USES = ("no", "stream", "sites")
@@ -80,8 +80,7 @@ class ProbingConfig(ExperimentConfig):
         own = self.model is None or self.model.endswith(".safetensors")
         return self.uses or ("sites" if own else "stream")
 
-    def shareable(self, shards: int) -> int:
-        """Sequences that so many shards can share; raises UserError where they can share none."""
-        if self.ablate is not None and shards > 1:
-            raise UserError("shards read models as they are: leave the shards or the ablation out.")
+    @property
+    def n_shareable(self) -> int:
+        """Sequences that shards can share."""
         return min(self.n_fit, self.n_held_out)

@@ -26,14 +26,17 @@ def train(
 ) -> Path:
     """The path of the trained `model.safetensors`; a finished training is not run again.
 
-    Only what the config says of its task, `transformer` and `training` matter here. Raises
-    UserError for a config that cannot be trained and an unwritable `out`.
+    Args:
+        config: only what it says of its task, `transformer` and `training` matters here.
+        out: the folder that the folders of trainings are made in.
+        device: a torch device.
+        show_progress: draw a bar with the loss on standard error.
+
+    Raises UserError for a config that cannot be trained and an unwritable `out`.
     """
     check_device(device)
-    run = training_folder(Path(out), config).begin(config)
-    with run.locked():
-        trained_model(config, run, device, show_progress)
-    return run.model
+    trained_model(config, Path(out), device, show_progress)
+    return training_folder(Path(out), config).model
 
 
 def training_folder(parent: Path, config: ExperimentConfig) -> RunFolder:
@@ -47,36 +50,48 @@ def training_folder(parent: Path, config: ExperimentConfig) -> RunFolder:
 
 def trained_model(
     config: ExperimentConfig,
-    run: RunFolder,
+    out: Path,
     device: str,
     show_progress: bool,
     *,
     keep_history: bool = False,
 ) -> HookedTransformer:
-    """The model that a run folder keeps, trained first where it is not there yet.
+    """The model that a config trains, kept once under `out`; trained first if it is not there yet.
 
-    With `keep_history` the folder also keeps it as it was after each of `watched_steps`; where one
-    of these is missing, it is trained again.
+    Args:
+        config: which training.
+        out: the folder that the folders of trainings are made in.
+        device: a torch device.
+        show_progress: draw a bar with the loss on standard error.
+        keep_history: whether it is also kept as it was after each of `watched_steps`; where one of
+            these is missing, it is trained again.
+
+    Returns the model on the device, in evaluation mode.
+
+    Raises UserError for a config that cannot be trained, which leaves no folder behind, and for a
+    damaged model.
     """
-    steps = watched_steps(config.training.steps)
-    if run.model.is_file() and not (keep_history and _missing(run, steps)):
-        model, _ = load_model(run.model)
-        return model.to(device)
-    if keep_history:
-        _drop_unwatched(run, steps)
-    task = task_of(config)
-    check_training(config, task)
-    model = train_model(
-        config.transformer,
-        config.training,
-        task,
-        state_path=run.training_state,
-        watch=partial(_keep, config, run) if keep_history else None,
-        device=device,
-        show_progress=show_progress,
-    )
-    _save(config, run.model, model)
-    run.training_state.unlink(missing_ok=True)
+    run, steps = training_folder(out, config), watched_steps(config.training.steps)
+    run.begin(config)
+    with run.locked(), run.dropped_if_refused():
+        if run.model.is_file() and not (keep_history and _missing(run, steps)):
+            model, _ = load_model(run.model)
+            return model.to(device)
+        if keep_history:
+            _drop_unwatched(run, steps)
+        task = task_of(config)
+        check_training(config, task)
+        model = train_model(
+            config.transformer,
+            config.training,
+            task,
+            state_path=run.training_state,
+            watch=partial(_keep, config, run) if keep_history else None,
+            device=device,
+            show_progress=show_progress,
+        )
+        _save(config, run.model, model)
+        run.training_state.unlink(missing_ok=True)
     return model
 
 

@@ -8,10 +8,9 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.runs.folder import RunFolder
 from experiments.variants.checks import check_spread
 from experiments.variants.config import ExperimentConfig
-from experiments.variants.train import task_of, trained_model
+from experiments.variants.train import task_of, trained_model, training_folder
 from nope_interp.errors import UserError
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
@@ -66,24 +65,31 @@ class ModelVariant:
 
 def variant_of(
     config: ExperimentConfig,
-    run: RunFolder,
+    out: Path,
     device: str,
     show_progress: bool,
     *,
     needed: Mapping[Split, int],
     keep_history: bool = False,
 ) -> ModelVariant:
-    """The model that `config` names, loaded, or trained into `run` first, with its history there
-    if that is asked for.
+    """The model that `config` names, loaded, or trained first.
+
+    Args:
+        config: which model.
+        out: the folder in which trained models have folders of their own.
+        device: a torch device, or "auto" to spread a pretrained model over several.
+        show_progress: draw a bar while it is trained.
+        needed: how many sequences of its tokens will be read.
+        keep_history: whether it is kept as it was early in its training, too.
 
     Raises UserError, before anything is trained, where its text has fewer than the `needed`
-    sequences.
+    sequences, and as `trained_model` and `loaded_variant` do.
     """
     if config.model is not None:
         return loaded_variant(config, device, needed=needed)
     task = _own_task(config, device, needed)
-    trained = trained_model(config, run, device, show_progress, keep_history=keep_history)
-    spec = ModelSpec(str(run.model), device)
+    trained = trained_model(config, out, device, show_progress, keep_history=keep_history)
+    spec = ModelSpec(str(training_folder(out, config).model), device)
     return _own_variant(task, trained, _own_name(config), spec)
 
 
@@ -91,6 +97,11 @@ def loaded_variant(
     config: ExperimentConfig, device: str, *, needed: Mapping[Split, int]
 ) -> ModelVariant:
     """The model that `config.model` names, loaded.
+
+    Args:
+        config: which model.
+        device: a torch device, or "auto" to spread a pretrained model over several.
+        needed: how many sequences of its tokens will be read.
 
     Raises UserError where it cannot be loaded, where it does not fit the task, and where the text
     has fewer than the `needed` sequences.
@@ -102,7 +113,12 @@ def loaded_variant(
 
 
 def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVariant:
-    """The same architecture with untrained weights; each `draw` gives others.
+    """The same architecture with untrained weights; each `draw` gives others, and another variant.
+
+    Args:
+        variant: a model of ours or a pretrained one.
+        seed: of a pretrained model's untrained weights.
+        draw: which weights.
 
     Draw 0 of a model of ours has the very weights that its training began with; a pretrained
     model's are drawn by its own initialisation from `seed`.
@@ -113,7 +129,8 @@ def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVari
         loaded = Pretrained(variant.model, variant.tokenizer, variant.name)
         twin = random_twin(loaded, seed + draw).model
     spec = replace(variant.spec, twin="random-init", seed=seed, draw=draw)
-    return replace(variant, kind="random-init", model=twin, notes=(), spec=spec)
+    kind = f"random-init, draw {draw}" if draw else "random-init"
+    return replace(variant, kind=kind, model=twin, notes=(), spec=spec)
 
 
 def bidirectional(variant: ModelVariant) -> ModelVariant:

@@ -7,14 +7,13 @@ there. Without positions and mask all blanks are alike by symmetry, and so are t
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from nope_interp.models.losses import logits_at
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask, Examples
+from nope_interp.tasks.answers import AnswerTask
 
 
 @dataclass(frozen=True)
@@ -92,31 +91,3 @@ class AnswerMasking:
         asked = self.asked(tokens, answer)
         logits = logits_at(model, self.hidden(tokens, answer), asked)
         return F.cross_entropy(logits.float(), tokens[asked].long())
-
-    @torch.no_grad()
-    def exact_matches(
-        self, model: HookedTransformer, examples: Examples, *, batch_size: int = 256
-    ) -> Bool[Tensor, " example"]:
-        """Whether the most likely token is the right one at every blank of the answer.
-
-        Args:
-            model: in evaluation mode.
-            examples: of any lengths.
-            batch_size: examples in one forward pass.
-
-        Returns:
-            `[example]`.
-        """
-        device = model.W_E.device
-        found = []
-        parts = zip(
-            examples.tokens.split(batch_size), examples.answer.split(batch_size), strict=True
-        )
-        for tokens, answer in parts:
-            asked = self.asked(tokens, answer)
-            hidden = self.hidden(tokens, answer).to(device)
-            likeliest = logits_at(model, hidden, asked.to(device)).argmax(dim=-1).cpu()
-            right = torch.ones_like(asked)
-            right[asked] = likeliest == tokens[asked]
-            found.append(right.all(dim=1))
-        return torch.cat(found)

@@ -8,21 +8,27 @@ from torch import Tensor
 from nope_interp.models.losses import logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import Examples
+from nope_interp.training.answer_masking import AnswerMasking
 
 
 @torch.no_grad()
 def exact_matches(
-    model: HookedTransformer, examples: Examples, *, batch_size: int = 256
+    model: HookedTransformer,
+    examples: Examples,
+    *,
+    masking: AnswerMasking | None = None,
+    batch_size: int = 256,
 ) -> Bool[Tensor, " example"]:
-    """Whether greedy decoding from the prompt would give the whole answer and then end.
+    """Whether the model gives the whole answer of each example.
 
-    One forward pass over the right answer tells: greedy decoding follows it for as long as the most
-    likely next token is the right one, and the answer is wrong from the first one that is not. So
-    no token has to be decoded.
+    By greedy decoding from the prompt, which then has to end. One forward pass over the right
+    answer tells: greedy decoding follows it for as long as the most likely next token is the right
+    one, and the answer is wrong from the first one that is not. So no token has to be decoded.
 
     Args:
         model: in evaluation mode.
         examples: of any lengths; what stands after the end of one is not looked at.
+        masking: hides the answers; each token is then told at its own place, all of them at once.
         batch_size: examples in one forward pass.
 
     Returns:
@@ -32,9 +38,13 @@ def exact_matches(
     parts = zip(examples.tokens.split(batch_size), examples.answer.split(batch_size), strict=True)
     found = []
     for tokens, answer in parts:
+        seen, told = tokens, answer
         asked = F.pad(answer[:, 1:], (0, 1))  # the position before each token of the answer
-        likeliest = logits_at(model, tokens.to(device), asked.to(device)).argmax(dim=-1).cpu()
-        right = torch.ones_like(answer)
-        right[answer] = likeliest == tokens[answer]
+        if masking is not None:
+            seen = masking.hidden(tokens, answer)
+            asked = told = masking.asked(tokens, answer)
+        likeliest = logits_at(model, seen.to(device), asked.to(device)).argmax(dim=-1).cpu()
+        right = torch.ones_like(told)
+        right[told] = likeliest == tokens[told]
         found.append(right.all(dim=1))
     return torch.cat(found)

@@ -65,7 +65,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
     frequencies = rotary_frequencies(head)
     built = {
-        name: cells.get(name, lambda offset=offset: _built(head, offset))  # type: ignore[misc]
+        name: cells.arrays(name, lambda offset=offset: _built(head, offset))  # type: ignore[misc]
         for name, offset in _OFFSETS.items()
     }
     steps = config.scaled("training", 300)
@@ -218,7 +218,7 @@ def _learned(
         for encoding in ENCODINGS
         for kind in TOKENS
     }
-    found = cells.process_map(
+    found = cells.side_by_side(
         {title: partial(run, *what) for title, what in every.items()}, config.seeds
     )
     return {what: found[title] for title, what in every.items()}
@@ -249,7 +249,7 @@ def _p_rope_losses(config: ReproduceConfig, cells: Cells) -> dict[float, Float[A
         return {"loss": sequence_losses(trained, held_out).double().mean().numpy()}
 
     titles = {kept: f"p-RoPE {kept:g} on text" for kept in _KEPT}
-    found = cells.process_map(
+    found = cells.side_by_side(
         {title: partial(run, kept) for kept, title in titles.items()}, config.seeds
     )
     return {kept: found[title]["loss"] for kept, title in titles.items()}

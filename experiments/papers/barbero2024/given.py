@@ -52,7 +52,7 @@ def read_given(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     Raises UserError where it cannot be loaded or keeps its positions in an unknown place, and where
     its text is too short.
     """
-    found = cells.get("given model", lambda: _read(config, device))
+    found = cells.arrays("given model", lambda: _read(config, device))
     name = Path(config.model or "").name
     claims, figures, notes = _copies(found, name)
     if "share" in found:

@@ -86,7 +86,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             ("post-norm", {"norm_placement": "post"}),
         )
     }
-    predicted = cells.get("recursion", lambda: _recursion(base, seen))
+    predicted = cells.arrays("recursion", lambda: _recursion(base, seen))
     first = dataclasses.replace(base, n_layers=1, d_mlp=1)
     one = cells.per_seed("first layer", config.seeds, lambda seed: measure(_drawn(first, seed)))
     laws = _predicted_squares(LayerLaw.of(first, distinct_tokens=True), seen)

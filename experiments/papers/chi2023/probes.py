@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
+from experiments.probing.measure import Site, feed
 from experiments.results.findings import Figure, Panel, Series, chances, curve, line, over_seeds
 from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.sites import hook_name
-from nope_interp.streams import stream
 from probes.nonlinear import TwoLayerProbe
 from probes.variance import VarianceProbe
 
@@ -31,6 +29,7 @@ Array = np.ndarray
 _SEEDS = 3
 _HELD_OUT = 64  # sequences that a probe is scored on
 _LEARNING_RATE = 1e-3
+_BATCH = 32
 # What changes, and how many sequences are fitted on: on few, one control reads position as well,
 # and the other never does.
 _FEW, _MANY = (256,), (128, 256, 512, 1024)
@@ -62,7 +61,7 @@ def probes(
         title: sorted({config.scaled("training", n, least=8) for n in sizes})
         for title, (_, sizes) in _MODELS.items()
     }
-    read = cells.process_map(
+    read = cells.side_by_side(
         {
             title: partial(_errors, dataclasses.replace(base, **changes), counts[title], device)
             for title, (changes, _) in _MODELS.items()
@@ -168,29 +167,17 @@ def _errors(
         config.d_vocab, (_HELD_OUT + counts[-1], config.n_ctx), generator=generator
     )
     held_out, to_fit = tokens[:_HELD_OUT], tokens[_HELD_OUT:]
-    positions = torch.arange(1, config.n_ctx)
-    blocks = [hook_name(layer, "resid_post") for layer in range(config.n_layers)]
+    blocks = [Site(layer, "resid_post") for layer in range(config.n_layers)]
     fitted = {
-        name: (TwoLayerProbe(learning_rate=_LEARNING_RATE, seed=seed), VarianceProbe())
-        for name in (hook_name(0, "attn_out"), *blocks)
+        site: (TwoLayerProbe(learning_rate=_LEARNING_RATE, seed=seed), VarianceProbe())
+        for site in (Site(0, "attn_out"), *blocks)
     }
-
-    def feed(activations: Tensor, readers: Sequence[Any], stage: str) -> None:
-        for probe in readers:
-            getattr(probe, stage)(activations[:, 1:], positions)
-
-    def run(part: Tensor, by_name: Mapping[str, Sequence[Any]], stage: str) -> None:
-        listeners = {
-            name: partial(feed, readers=readers, stage=stage) for name, readers in by_name.items()
-        }
-        stream(model, part, listeners)
-
     found: dict[str, list[list[float]]] = {kind: [] for kind in _PROBES}
     for start, stop in zip((0, *counts[:-1]), counts, strict=True):
-        run(to_fit[start:stop], fitted, "update")
+        feed(model, to_fit[start:stop], fitted, "update", batch_size=_BATCH)
         # Copies, since a probe that has been scored can learn no more.
         scored = copy.deepcopy(fitted)
-        run(held_out, scored, "evaluate")
+        feed(model, held_out, scored, "evaluate", batch_size=_BATCH)
         for i, kind in enumerate(_PROBES):
             results = (readers[i].result()[kind] for readers in scored.values())
             found[kind].append([result.score("mae").value for result in results])

@@ -79,7 +79,7 @@ def trained_models(
     steps = config.scaled("training", _STEPS)
     seen = log_spaced(length)[1:]
     compute = partial(_trained, base, steps, seen, device)
-    found = cells.process_map({"trained": compute}, seeds)["trained"]
+    found = cells.side_by_side({"trained": compute}, seeds)["trained"]
     figures = _figures(
         _TRAINED,
         "After training",
@@ -115,7 +115,7 @@ def given_model(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
 
     Raises UserError where it cannot be loaded, and where its text or its context is too short.
     """
-    found = cells.get("given model", lambda: _given(config, device))
+    found = cells.arrays("given model", lambda: _given(config, device))
     name, seen = Path(config.model or "").name, found["seen"]
     # One sequence's ratio would be noise: all are divided by the mean.
     relative = {

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
+from experiments.probing.measure import feed, sites
 from experiments.results.findings import (
     Figure,
     Findings,
@@ -28,8 +29,6 @@ from nope_interp.models.checkpoints import bidirectional_twin
 from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.losses import logits_at, sequence_losses, unigram_losses
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.sites import hook_name
-from nope_interp.streams import stream
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import Split
 from nope_interp.training.config import TrainingConfig
@@ -72,7 +71,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         warmup=min(100, steps),
     )
     n_fit = max(2, min(_FIT, config.scaled("training", _FIT)) // length)
-    trained = cells.process_map(
+    trained = cells.side_by_side(
         {
             name: partial(
                 _trained, dataclasses.replace(base, positions=positions), training, n_fit, device
@@ -81,7 +80,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         },
         config.seeds,
     )
-    untrained = cells.process_map(
+    untrained = cells.side_by_side(
         {UNTRAINED: partial(_untrained, base, n_fit, device)}, config.seeds
     )[UNTRAINED]
     return Findings(
@@ -171,20 +170,11 @@ def probe_errors(
     shuffled positions, `shuffled` [layer], and the error at each position, `by_position`
     [layer pos], from position 1 on. Layer 0 is the embedding with whatever encoding is added to it.
     """
-    names = [
-        hook_name(0, "resid_pre"),
-        *(hook_name(layer, "resid_post") for layer in range(model.config.n_layers)),
-    ]
-    probes = {name: TwoLayerProbe(seed=seed) for name in names}
-    positions = torch.arange(1, fit.shape[1])
-
-    def feed(activations: Tensor, name: str, stage: str) -> None:
-        getattr(probes[name], stage)(activations[:, 1:], positions)
-
-    for tokens, stage in ((fit, "update"), (held_out, "evaluate")):
-        listeners = {name: partial(feed, name=name, stage=stage) for name in names}
-        stream(model, tokens, listeners, batch_size=_BATCH)
-    results = [probes[name].result()["two_layer"] for name in names]
+    where = sites(model.config.n_layers, ["resid_post"])
+    probes = {site: [TwoLayerProbe(seed=seed)] for site in where}
+    feed(model, fit, probes, "update", batch_size=_BATCH)
+    feed(model, held_out, probes, "evaluate", batch_size=_BATCH)
+    results = [probe.result()["two_layer"] for (probe,) in probes.values()]
     return {
         "error": np.array([result.score("mae").value for result in results]),
         "shuffled": np.array([result.score("mae", SHUFFLED).value for result in results]),

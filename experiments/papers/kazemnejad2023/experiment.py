@@ -35,7 +35,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     absolute = cells.per_seed("theorem 1", config.seeds, lambda seed: _absolute(length, seed))
     relative = cells.per_seed("theorem 2", config.seeds, lambda seed: _relative(length, seed))
     widths = [width for width in _NARROW if width < length] + [length]
-    fits = cells.get("reciprocal", lambda: _fits(length, widths))
+    fits = cells.arrays("reciprocal", lambda: _fits(length, widths))
     m = np.arange(1.0, length + 1)
     claims = {
         "theorem-1-inverse": exactly(np.abs(absolute["inverse"] - 1 / m).max(axis=(1, 2))),

@@ -34,7 +34,7 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
     steps = config.scaled("training", preset.sizes.steps)
     seeds = [seed + 1 for seed in config.seeds]  # sizes were chosen by pilot runs with seed 0
     titles = {(task, name): f"{task}, {name}" for task in preset.tasks for name in ENCODINGS}
-    found = cells.process_map(
+    found = cells.side_by_side(
         {
             title: partial(trained_and_read, preset, task, ENCODINGS[name], steps, device)
             for (task, name), title in titles.items()

@@ -37,7 +37,7 @@ def scratchpad_findings(
         for task in sizes.tasks
         for name in sizes.written(task)
     }
-    found = cells.process_map(
+    found = cells.side_by_side(
         {
             title: partial(trained_to_write, sizes, task, sizes.written(task)[name], steps, device)
             for (task, name), title in titles.items()

@@ -47,7 +47,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     epochs = config.scaled("training", 800)
     sizes = matched_sizes(d_hidden)
     titles = {network: f"{_NAMES[network]}, learning rates" for network in NETWORKS}
-    found = cells.process_map(
+    found = cells.side_by_side(
         {
             title: partial(_tried, network, sizes[network], epochs)
             for network, title in titles.items()
@@ -57,7 +57,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     tried = {network: found[title]["nmse"] for network, title in titles.items()}
     rates = {network: best_rate(left) for network, left in tried.items()}
     peers = ("rnn", "lstm")
-    found = cells.process_map(
+    found = cells.side_by_side(
         {_NAMES["clockwork"]: partial(_clocks, d_hidden, epochs, rates["clockwork"])}
         | {
             _NAMES[peer]: partial(_fitted, peer, sizes[peer], epochs, rates[peer]) for peer in peers

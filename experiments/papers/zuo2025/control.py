@@ -31,6 +31,7 @@ from experiments.runs.cells import Cells
 from nope_interp.models.config import Positions
 from nope_interp.tasks.answers import AnswerTask, dataset
 from nope_interp.training.answer_masking import AnswerMasking
+from nope_interp.training.exact_match import exact_matches
 
 _GUESSED_FROM = 2000  # training examples of each length, whose commonest answer is guessed
 
@@ -66,7 +67,7 @@ def control_findings(
         ((_WITH_POSITIONS,), of_run[:1]),
     ):
         places = [(task, kind) for task in preset.lengths for kind in kinds]
-        cells_of = cells.process_map(
+        cells_of = cells.side_by_side(
             {
                 _title(*place): partial(_filled_in, preset, *place, steps, device)
                 for place in places
@@ -126,7 +127,9 @@ def _filled_in(
         device=device,
     )
     held_out = dataset(task, preset.n_filled, split="validation", seed=seed).values()
-    right = [float(masking.exact_matches(model, some).double().mean()) for some in held_out]
+    right = [
+        float(exact_matches(model, some, masking=masking).double().mean()) for some in held_out
+    ]
     return {"accuracy": np.array(np.mean(right)), **without_order(task, preset.n_filled, seed)}
 
 

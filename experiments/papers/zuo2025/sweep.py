@@ -36,7 +36,7 @@ def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device
     of each."""
     steps = {task: config.scaled("training", n) for task, n in preset.sweep_steps.items()}
     places = [(task, setting) for task in steps for setting in preset.changes]
-    cells_of = cells.process_map(
+    cells_of = cells.side_by_side(
         {
             _title(task, setting): partial(
                 read_through_training,

@@ -52,7 +52,7 @@ def _through_training(
     steps = config.scaled("training", sizes.steps)
     seeds = preset.seeds(config.seeds)
     titles = {task: f"{task}, through training" for task in preset.lengths}
-    cells_of = cells.process_map(
+    cells_of = cells.side_by_side(
         {
             title: partial(read_through_training, preset, task, {}, steps, device)
             for task, title in titles.items()

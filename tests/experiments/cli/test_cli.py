@@ -54,7 +54,6 @@ def test_compare_then_report_then_nothing_twice(tmp_path: Path, config: str) -> 
     assert files == {
         "config.json",
         "info.json",
-        "model.safetensors",
         "measurements.parquet",
         "arrays.safetensors",
         "report.html",

@@ -18,14 +18,14 @@ from experiments.codes.task import InterventionTask
 from experiments.comparison import compare as hypotheses
 from experiments.comparison.config import CompareConfig
 from experiments.probing.measure import Site
-from experiments.results.measurements import COLUMNS, intact_readings
+from experiments.results.measurements import intact_readings, read_arrays, write_arrays
 from experiments.runs.folder import RunFolder, fingerprint
 from experiments.variants.train import train as train_one
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 from probes.codes.statistics import CodeStatistics
-from tests.huggingface import save_folder, tiny_gpt2, words
+from tests.huggingface import save_folder, tiny_gemma3, tiny_gpt2, words
 
 CONFIG = CompareConfig(
     transformer=TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
@@ -35,12 +35,15 @@ CONFIG = CompareConfig(
     n_held_out=48,
 )
 N_PLACES = 1 + 2 * 2  # the embedding, and two sites in each of two layers
-# What names a number.
-KEYS = [name for name in COLUMNS if name not in ("value", "ci_low", "ci_high", "chance", "n")]
 
 
 def run(out: Path, **changes: Any) -> Comparison:
     return compare(dataclasses.replace(CONFIG, **changes), out=out, show_progress=False)
+
+
+def weights(found: Comparison) -> Path:
+    """The model that was trained for a comparison."""
+    return found.folder.parent / found.info["trained_model"]
 
 
 @pytest.fixture(scope="module")
@@ -191,9 +194,22 @@ def test_too_few_sequences_for_taking_codes_away_are_refused_before_training(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_ablation_cannot_be_read_in_shards(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leave the shards or the ablation out"):
-        compare(dataclasses.replace(CONFIG, ablate="all"), out=tmp_path, shards=2)
+def test_what_holds_of_every_variant_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(words(3000))
+    folder = save_folder(tiny_gemma3(), tmp_path / "gemma")  # with windows of 8 tokens
+    found = run(
+        tmp_path,
+        model=str(folder),
+        text=str(tmp_path / "text.txt"),
+        ablate="all",
+        uses="no",
+        layers=(0,),
+        n_fit=16,
+        n_held_out=8,
+    )
+    assert set(found.measurements["variant"]) == {"pretrained", "random-init"}
+    said = [note for note in found.info["notes"] if "window" in note]
+    assert len(said) == len(set(said)) > 0
 
 
 def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:
@@ -223,63 +239,80 @@ def test_same_seed_same_numbers(comparison: Comparison, tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.arrays[name], array)
 
 
-def test_killed_run_goes_on_and_ends_in_the_same_numbers(
-    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = hypotheses.measure
-    calls = 0
+def stopped_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[int]:
+    """Makes the reading of one condition a kill; how many were begun."""
+    real, begun = hypotheses.measure, []
 
     def killed(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 6:
+        begun.append(1)
+        if len(begun) == last:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
     monkeypatch.setattr(hypotheses, "measure", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path)
-    (folder,) = tmp_path.iterdir()
-    # Five cells, and what the trained model uses.
-    assert len(list((folder / "cells").glob("*.parquet"))) == 6
+    return begun
+
+
+def cells_of(out: Path) -> list[Path]:
+    """The kept cells of an unfinished run, in the order in which they were made."""
+    (folder,) = (path.parent for path in out.glob("none-*/cells"))
     assert not RunFolder(folder).finished
     with pytest.raises(UserError, match="no finished run"):
         Comparison.load(folder)
-    # What the model uses is measured again, without the stream of probes that fitted it.
-    (folder / "cells" / "uses.parquet").unlink()
-    resumed = run(tmp_path)
-    assert calls == 6 + 7  # five of the twelve cells were not measured again
-    # What was measured last stands last.
-    tables = (
-        found.measurements.sort_values(KEYS, ignore_index=True) for found in (resumed, comparison)
-    )
-    pd.testing.assert_frame_equal(*tables, check_exact=True)
-    assert not (folder / "cells").exists()
-    calls = 100
-    run(tmp_path)
-    assert calls == 100  # finished: nothing is measured at all
+    return sorted(folder.rglob("cells/**/*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "safetensors"])
-def test_damaged_cell_is_measured_again(
-    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+def test_killed_run_goes_on_and_ends_in_the_same_bytes(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = hypotheses.measure, []
+    begun = stopped_at(monkeypatch, 6)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    cells = cells_of(tmp_path)
+    # Five conditions, and what the trained model uses.
+    assert len(cells) == 6
+    # What the model uses is measured again, without the stream of probes that fitted it.
+    next(path for path in cells if path.stem == "uses").unlink()
+    resumed = run(tmp_path)
+    assert len(begun) == 6 + 7  # five of the twelve conditions were not read again
+    assert (resumed.folder / "measurements.parquet").read_bytes() == (
+        comparison.folder / "measurements.parquet"
+    ).read_bytes()
+    assert not (resumed.folder / "cells").exists()
+    begun += [1] * 100
+    run(tmp_path)
+    assert len(begun) == 113  # finished: nothing is measured at all
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return real(*args, **kwargs)
 
-    monkeypatch.setattr(hypotheses, "measure", counted)
-    model = str(comparison.folder / "model.safetensors")
+def test_a_repaired_run_has_the_headline_of_an_uninterrupted_one(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells are gathered in the order that is declared, not in that of their files' times."""
+    begun = stopped_at(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    first, *_ = cells_of(tmp_path)
+    assert "text-nobegin" in first.stem
+    first.write_bytes(first.read_bytes()[:50])
+    resumed = run(tmp_path)
+    assert len(begun) == 4 + 10  # two of the twelve conditions were whole
+    for name in ("measurements.parquet", "arrays.safetensors"):
+        assert (resumed.folder / name).read_bytes() == (comparison.folder / name).read_bytes()
+    assert resumed.headline == comparison.headline
+
+
+def test_a_flipped_table_in_a_cell_is_measured_again(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = stopped_at(monkeypatch, 3)
+    model = str(weights(comparison))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, model=model, twins=False)
-    (cell, *_) = sorted(tmp_path.rglob(f"cells/*.{suffix}"))
-    cell.write_bytes(cell.read_bytes()[:50])
+    (path, *_) = sorted(tmp_path.rglob("cells/**/*.safetensors"))
+    arrays = read_arrays(path)
+    write_arrays(arrays | {"rows.parquet": arrays["rows.parquet"][:-8]}, path)
     run(tmp_path, model=model, twins=False)
-    assert len(calls) == 3 + 3  # of four cells one was whole
+    assert len(begun) == 3 + 3  # of four conditions one was whole
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"positions": 1}'])
@@ -356,7 +389,7 @@ def test_other_configs_have_other_folders(tmp_path: Path) -> None:
 
 
 def test_one_model_alone_at_chosen_layers(comparison: Comparison, tmp_path: Path) -> None:
-    model = str(comparison.folder / "model.safetensors")
+    model = str(weights(comparison))
     alone = run(tmp_path, model=model, twins=False, layers=(1,)).measurements
     assert set(alone["variant"]) == {"trained"}
     assert set(alone["layer"]) == {0, 1}
@@ -371,7 +404,7 @@ def test_reversal_is_read_too(tmp_path: Path) -> None:
 
 
 def test_our_own_checkpoint_is_read(comparison: Comparison, tmp_path: Path) -> None:
-    path = str(comparison.folder / "model.safetensors")
+    path = str(weights(comparison))
     again = run(tmp_path, model=path)
     numbers = ["layer", "site", "probe", "metric", "control", "value"]
     pd.testing.assert_frame_equal(

@@ -16,6 +16,7 @@ from experiments.emergence.result import Emergence
 from experiments.emergence.watch import watch_emergence
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
+from experiments.runs.workers import HERE
 from experiments.sweeps.registry import experiment
 from experiments.sweeps.runs import load_run
 from experiments.variants.variants import ModelVariant
@@ -179,8 +180,8 @@ def test_an_interrupted_run_keeps_its_finished_seeds(
             raise KeyboardInterrupt
         return real(config, *args, **kwargs)
 
-    monkeypatch.setattr(module, "subject_of", second_is_killed)
-    monkeypatch.setattr(module.torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(module, "variant_of", second_is_killed)
+    monkeypatch.setattr(module, "one_thread_each", lambda: HERE)
     with pytest.raises(KeyboardInterrupt):
         watch_emergence(short, out=tmp_path, show_progress=False)
     again = watch_emergence(short, out=tmp_path, show_progress=False)

@@ -18,7 +18,7 @@ from experiments.probing.measure import Site, code_probes, feed, reading_of
 from experiments.results.emergence import code_gains, onsets
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
-from experiments.variants.train import trained_model
+from experiments.variants.train import trained_model, training_folder
 from experiments.variants.variants import ModelVariant, variant_of
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model
@@ -44,8 +44,12 @@ CONFIG = CompareConfig(
 STEPS = [0, 1, 2, 4, 6]
 
 
-def keep(run: RunFolder, keep_history: bool = True) -> HookedTransformer:
-    return trained_model(CONFIG, run, "cpu", False, keep_history=keep_history)
+def keep(out: Path, keep_history: bool = True) -> HookedTransformer:
+    return trained_model(CONFIG, out, "cpu", False, keep_history=keep_history)
+
+
+def training(out: Path) -> RunFolder:
+    return training_folder(out, CONFIG)
 
 
 def kept(run: RunFolder) -> list[Path]:
@@ -61,8 +65,8 @@ def assert_same_bits(a: HookedTransformer, b: HookedTransformer) -> None:
 
 
 def test_every_watched_step_is_a_model(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    model = keep(run)
+    run = training(tmp_path)
+    model = keep(tmp_path)
     assert kept(run) == [run.history(step) for step in STEPS]
     first, asked = load_model(run.history(0))
     assert asked.task == "text"
@@ -72,14 +76,14 @@ def test_every_watched_step_is_a_model(tmp_path: Path) -> None:
 
 
 def test_no_history_unless_it_is_asked_for(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    plain = keep(run, keep_history=False)
+    run = training(tmp_path)
+    plain = keep(tmp_path, keep_history=False)
     assert not kept(run)
     # A model that was trained without its history is trained again, to the same bits.
-    assert_same_bits(keep(run), plain)
+    assert_same_bits(keep(tmp_path), plain)
     assert len(kept(run)) == len(STEPS)
     before = [path.stat().st_mtime_ns for path in (run.model, *kept(run))]
-    keep(run)
+    keep(tmp_path)
     assert [path.stat().st_mtime_ns for path in (run.model, *kept(run))] == before
 
 
@@ -87,7 +91,7 @@ def test_no_history_unless_it_is_asked_for(tmp_path: Path) -> None:
 def test_a_killed_training_leaves_no_gaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched_before: bool
 ) -> None:
-    run, whole = RunFolder(tmp_path / "killed"), RunFolder(tmp_path / "whole")
+    run, whole = training(tmp_path / "killed"), training(tmp_path / "whole")
     real = training_module.masked_loss
     calls = 0
 
@@ -100,12 +104,12 @@ def test_a_killed_training_leaves_no_gaps(
 
     monkeypatch.setattr(training_module, "masked_loss", killed)
     with pytest.raises(KeyboardInterrupt):
-        keep(run, keep_history=watched_before)
+        keep(tmp_path / "killed", keep_history=watched_before)
     assert run.training_state.is_file()
-    keep(run)
+    keep(tmp_path / "killed")
     # From the state of step 3 where all steps up to it were kept, else from the start.
     assert calls == 6 + (3 if watched_before else 6)
-    keep(whole)
+    keep(tmp_path / "whole")
     for step in STEPS:
         assert_same_bits(load_model(run.history(step))[0], load_model(whole.history(step))[0])
 
@@ -115,9 +119,9 @@ def test_a_killed_training_leaves_no_gaps(
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, ModelVariant, pd.DataFrame]:
-    run = RunFolder(tmp_path_factory.mktemp("read"))
-    variant = variant_of(CONFIG, run, "cpu", False, needed={}, keep_history=True)
-    return run, variant, table(history_rows(CONFIG, run, variant))
+    out = tmp_path_factory.mktemp("read")
+    variant = variant_of(CONFIG, out, "cpu", False, needed={}, keep_history=True)
+    return training(out), variant, table(history_rows(CONFIG, out, variant, experiment="compare"))
 
 
 def test_all_is_read_at_every_step(read: tuple[RunFolder, ModelVariant, pd.DataFrame]) -> None:
@@ -262,6 +266,7 @@ def test_history_on_the_command_line(tmp_path: Path) -> None:
     arguments = ["compare", "--config", "tiny.json", "--history", "--json"]
     done = nope_interp(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    run = RunFolder(tmp_path / Path(json.loads(done.stdout)["report"]).parent)
-    assert kept(run) == [run.history(step) for step in STEPS]
-    assert run.read_info()["config"]["history"] is True
+    info = RunFolder(tmp_path / Path(json.loads(done.stdout)["report"]).parent).read_info()
+    assert info["config"]["history"] is True
+    trained = RunFolder((tmp_path / "runs" / info["trained_model"]).parent)
+    assert kept(trained) == [trained.history(step) for step in STEPS]

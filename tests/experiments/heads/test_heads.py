@@ -15,7 +15,7 @@ import torch
 from experiments import HeadClassification, HeadsConfig, classify_heads
 from experiments.heads import classify as heads
 from experiments.heads import reading as head_cells
-from experiments.heads.result import TWIN
+from experiments.heads.cell import HeadCell
 from experiments.heads.tokens import HeadTokens
 from experiments.results.measurements import write_arrays
 from experiments.sweeps.runs import load_run
@@ -56,8 +56,8 @@ def test_every_head_has_every_score_in_every_cell(found: HeadClassification) -> 
     assert set(cells.groups) == {
         ("trained", "intact"),
         ("trained", "rotary:none"),
-        (TWIN, "intact"),
-        (TWIN, "rotary:none"),
+        ("random-init", "intact"),
+        ("random-init", "rotary:none"),
     }
     assert cells.size().unique().tolist() == [N_HEADS * 11]
     assert scores["value"].notna().all()
@@ -99,24 +99,28 @@ def test_losses_stand_beside_every_condition(found: HeadClassification) -> None:
     assert "nats per token" in found.headline
 
 
-def test_the_subject_is_the_same_model_again_after_the_ablation(
+def test_the_model_is_the_same_again_after_the_ablation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models: list[Any] = []
     real = heads.read_cell
 
-    def keep(model: Any, **kwargs: Any) -> Any:
+    def keep(model: Any, **options: Any) -> Any:
         before = model(tokens)
-        cell = real(model, **kwargs)
-        models.append((model, before))
+        with options["condition"](model):
+            under = model(tokens)
+        cell = real(model, **options)
+        models.append((model, before, under))
         return cell
 
     tokens = torch.randint(256, (2, 20))
     monkeypatch.setattr(heads, "read_cell", keep)
     run(tmp_path)
-    (intact, before), _, (ablated, under), _ = models
+    (intact, before, still), _, (ablated, again, under), _ = models
     assert intact is ablated
+    assert torch.equal(before, still)
     assert not torch.equal(before, under)
+    assert torch.equal(before, again)
     assert torch.equal(intact(tokens), before)
 
 
@@ -147,13 +151,47 @@ def test_killed_run_goes_on_and_ends_in_the_same_numbers(
     assert not (resumed.folder / "cells").exists()
 
 
-def test_damaged_cells_are_read_again(found: HeadClassification, tmp_path: Path) -> None:
-    path = tmp_path / "cell.safetensors"
-    path.write_bytes(b"not tensors")
-    assert head_cells.load_cell(path) is None
-    assert head_cells.load_cell(tmp_path / "absent.safetensors") is None
-    write_arrays({"scores/value": np.zeros((2, 2))}, path)  # as of another version
-    assert head_cells.load_cell(path) is None
+def test_damaged_cells_are_read_again(
+    found: HeadClassification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = heads.read_cell, []
+
+    def dying(model: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(model, **options)
+
+    monkeypatch.setattr(heads, "read_cell", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    first, *_ = sorted(tmp_path.rglob("cells/**/*.safetensors"), key=lambda p: p.stat().st_mtime_ns)
+    first.write_bytes(first.read_bytes()[:100])
+    resumed = run(tmp_path)
+    assert len(calls) == 4 + 2
+    assert (resumed.folder / "measurements.parquet").read_bytes() == (
+        found.folder / "measurements.parquet"
+    ).read_bytes()
+
+
+def test_a_cell_comes_back_from_its_arrays(found: HeadClassification) -> None:
+    model = HookedTransformer(CONFIG.transformer).eval()
+    cell = head_cells.read_cell(
+        model,
+        random_tokens(257),
+        layer_positions(model),
+        [torch.arange(5)],
+        seed=0,
+        batch_size=4,
+        description=None,
+    )
+    again = HeadCell.of_arrays(cell.arrays())
+    assert again.loss == cell.loss
+    assert again.arrays().keys() == cell.arrays().keys()
+    for name, array in cell.arrays().items():
+        np.testing.assert_array_equal(again.arrays()[name], array)
+    for one, other in zip(again.scores, cell.scores, strict=True):
+        assert one.metrics == other.metrics
 
 
 def test_what_cannot_be_ablated_is_known_before_anything_is_written(tmp_path: Path) -> None:
@@ -208,10 +246,14 @@ def test_a_model_without_positions_is_classified_as_it_is(tmp_path: Path) -> Non
     plain = run(tmp_path, transformer=transformer, ablate=None, random_init=True)
     assert plain.info["ablation"] is None
     scores = plain.measurements[plain.measurements["probe"] == "heads"]
-    assert set(scores["variant"]) == {"random-init", TWIN}
     # Two draws of untrained weights: the twin is another one.
+    assert set(scores["variant"]) == {"random-init", "random-init, draw 1"}
     by_variant = scores.pivot_table("value", ["layer", "head", "metric"], "variant")
-    assert (by_variant["random-init"] != by_variant[TWIN]).mean() > 0.8
+    assert (by_variant["random-init"] != by_variant["random-init, draw 1"]).mean() > 0.8
+    np.testing.assert_array_equal(
+        plain.heads.set_index(["layer", "head"])["previous_token"],
+        by_variant.xs("previous_token", level="metric")["random-init"],
+    )
     copies = by_variant.xs("repeated_token", level="metric")
     # Copies of one token look alike to a first layer without positions.
     assert (copies.loc[0] < 1e-6).all().all()
@@ -256,7 +298,9 @@ def test_what_cannot_be_done_is_one_sentence(
     found: HeadClassification, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        run(tmp_path, **{"model": str(found.folder / "model.safetensors"), **changes})
+        run(
+            tmp_path, **{"model": str(found.folder.parent / found.info["trained_model"]), **changes}
+        )
 
 
 def random_tokens(vocabulary: int) -> HeadTokens:

@@ -65,7 +65,7 @@ def test_the_loss_says_what_the_ablation_costs(gemma_heads: HeadClassification) 
 
 def test_the_untrained_twin_has_no_positional_heads(gemma_heads: HeadClassification) -> None:
     rows = gemma_heads.measurements
-    twin = rows[(rows["variant"] == "random-init twin") & (rows["probe"] == "heads")]
+    twin = rows[(rows["variant"] == "random-init") & (rows["probe"] == "heads")]
     for metric in ("previous_token", "diagonal", "induction"):
         assert twin[twin["metric"] == metric]["value"].max() < 0.2
 

@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 
+from experiments.comparison.compare import compare
 from experiments.comparison.config import CompareConfig
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.reproduce import reproduce
-from experiments.papers.result import Reproduction
-from experiments.runs.folder import RunFolder, fingerprint
+from experiments.papers.reproduce import listing, reproduce
+from experiments.papers.result import NOT_RUN, Reproduction
+from experiments.runs import folder as folder_module
+from experiments.runs.finished import Made
+from experiments.runs.folder import FORMAT, RunFolder, fingerprint
 from experiments.sweeps.runs import load_run
+from experiments.sweeps.sweep import read_sweep
+from experiments.variants.train import train
 from nope_interp.errors import UserError
+from nope_interp.training.config import TrainingConfig
 
 CONFIG = ReproduceConfig("kazemnejad2023", n_seeds=2, length=0.25)
 
@@ -108,16 +114,14 @@ def test_a_run_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> None:
 
 
 def test_what_was_computed_before_a_refusal_is_kept(tmp_path: Path) -> None:
-    run = RunFolder.of(tmp_path, CONFIG).begin(CONFIG)
-    run.cells.mkdir()
-    (run.cells / "a.safetensors").write_bytes(b"computed")
-
-    def refuse() -> None:
+    def refuse(run: RunFolder) -> Made:
+        run.cells.mkdir()
+        (run.cells / "a.safetensors").write_bytes(b"computed")
         raise UserError("no")
 
     with pytest.raises(UserError, match="no"):
-        Reproduction.made_in(run, refuse)
-    assert (run.cells / "a.safetensors").is_file()
+        Reproduction.once(CONFIG, tmp_path, refuse)
+    assert (RunFolder.of(tmp_path, CONFIG).cells / "a.safetensors").is_file()
 
 
 def folder_name(**changes: Any) -> str:
@@ -192,7 +196,50 @@ def test_a_file_is_hashed_once_until_it_changes(
     assert found[0] == found[1] != found[2]
 
 
-def test_runs_without_local_files_keep_their_names() -> None:
-    """As they were named before models were told by their content."""
-    assert folder_name() == "none-text-6f06b9ceec"
-    assert folder_name(model="openai-community/gpt2") == "gpt2-text-e2edf2c4ca"
+def test_a_training_that_is_refused_leaves_no_folder_behind(tmp_path: Path) -> None:
+    longer = CompareConfig(training=TrainingConfig(seq_len=500))
+    for command in (train, compare):
+        with pytest.raises(UserError, match="longer than the context"):
+            command(longer, out=tmp_path / "runs", show_progress=False)  # type: ignore[operator]
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+# ---------------------------------------------------------------- formats
+
+
+def test_a_run_of_today_says_its_format_and_is_named_for_it(
+    found: Reproduction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(found.folder)
+    for path in (folder.config, folder.info):
+        assert json.loads(path.read_text())["format"] == FORMAT
+    monkeypatch.setattr(folder_module, "FORMAT", FORMAT + 1)
+    assert RunFolder.of(found.folder.parent, CONFIG).path != found.folder
+
+
+@pytest.mark.parametrize("made", [None, 1, 3, "x"])
+def test_a_run_of_another_format_is_refused_and_run_again_elsewhere(
+    found: Reproduction, tmp_path: Path, made: Any
+) -> None:
+    """As it was found: without a number, and named for a config without one."""
+    folder = RunFolder(found.folder)
+    old = Path(shutil.copytree(folder.path, tmp_path / "reproduce-kazemnejad2023-0123456789"))
+    for name in ("config.json", "info.json"):
+        values = json.loads((old / name).read_text())
+        del values["format"]
+        (old / name).write_text(json.dumps(values if made is None else values | {"format": made}))
+    said = rf"format {1 if made is None else made!r}, and this version reads format 2: run the "
+    for read in (Reproduction.load, load_run):
+        with pytest.raises(UserError, match=said):
+            read(old)
+    before = files(old)
+    assert run(tmp_path).folder == folder.path
+    assert files(old) == before
+    shutil.rmtree(folder.path)
+    assert set(listing(tmp_path)["status"]) == {NOT_RUN}
+
+
+def test_a_sweep_of_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text('{"experiment": "compare", "cells": []}')
+    with pytest.raises(UserError, match="format 1, and this version reads format 2"):
+        read_sweep(tmp_path)

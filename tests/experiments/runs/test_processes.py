@@ -1,25 +1,38 @@
-"""Pieces of work in processes of their own."""
+"""Pieces of work in processes of their own, and cells that are computed there."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from experiments.results import findings
-from experiments.results.measurements import read_arrays
-from experiments.runs.cells import Cells
-from experiments.runs.processes import process_map
+from experiments.results.measurements import COLUMNS, read_arrays, table
+from experiments.runs.cells import Cell, Cells
 from nope_interp.errors import UserError
+
+
+def _call(piece: Callable[[], Any]) -> Any:
+    return piece()
+
+
+def in_processes(pieces: Sequence[Callable[[], Any]], pool: Pool | None = None) -> list[Any]:
+    return (pool or two()).run(_call, pieces)
+
+
+def two() -> Pool:
+    return pool_of(2, remedy="run one at a time")
 
 
 def _process_and_threads(number: int) -> tuple[int, int, int]:
@@ -57,42 +70,58 @@ def _counted(folder: Path, seed: int) -> dict[str, np.ndarray]:
     return _noise(seed)
 
 
-def test_pieces_run_in_several_processes_of_one_thread() -> None:
-    found = dict(process_map([partial(_process_and_threads, n) for n in range(6)], 2))
-    assert {number: result[0] for number, result in found.items()} == {n: n for n in range(6)}
-    processes = {result[1] for result in found.values()}
-    assert os.getpid() not in processes
-    assert {result[2] for result in found.values()} == {1}
+def test_pieces_run_in_several_processes_of_one_thread_and_in_order() -> None:
+    found = in_processes([partial(_process_and_threads, n) for n in range(6)])
+    assert [number for number, *_ in found] == list(range(6))
+    assert os.getpid() not in {process for _, process, _ in found}
+    assert {threads for *_, threads in found} == {1}
 
 
+@pytest.mark.parametrize("wanted", [1, 2, 3])
 @pytest.mark.parametrize("left", [1, 2])
-def test_the_last_piece_left_has_the_threads_of_all_others(
-    two_threads: None, monkeypatch: pytest.MonkeyPatch, left: int
+def test_every_piece_has_the_threads_of_all_others(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch, wanted: int, left: int
 ) -> None:
+    """However many there are, and however many run at once."""
     for pool in ("OMP", "OPENBLAS", "MKL"):
         monkeypatch.setenv(f"{pool}_NUM_THREADS", "2")
-    found = dict(process_map([_process_and_all_threads] * left, 2))
-    assert found.keys() == set(range(left))
-    for process, threads in found.values():
+    found = in_processes([_process_and_all_threads] * left, pool_of(wanted, remedy=""))
+    assert len(found) == left
+    for process, threads in found:
         assert process != os.getpid()
         assert threads == {1}
     assert torch.get_num_threads() == 2
 
 
-def test_no_work_gives_nothing() -> None:
-    assert list(process_map([], 2)) == []
+def test_one_thread_keeps_the_work_here(two_threads: None) -> None:
+    assert one_thread_each().at_once == 2
+    torch.set_num_threads(1)
+    assert one_thread_each() == HERE
 
 
-def test_one_at_once_runs_here_and_in_order() -> None:
-    found = list(process_map([partial(_process_and_threads, n) for n in range(3)], 1))
-    assert [number for number, _ in found] == [0, 1, 2]
-    assert {result[1] for _, result in found} == {os.getpid()}
+@pytest.mark.parametrize("pool", [HERE, two()])
+def test_no_work_gives_nothing(pool: Pool) -> None:
+    assert in_processes([], pool) == []
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_what_a_piece_raises_is_raised_here(at_once: int) -> None:
+def test_a_pool_here_runs_in_this_process() -> None:
+    found = in_processes([partial(_process_and_threads, n) for n in range(3)], HERE)
+    assert [number for number, *_ in found] == [0, 1, 2]
+    assert {process for _, process, _ in found} == {os.getpid()}
+
+
+@pytest.mark.parametrize("pool", [HERE, two()])
+def test_what_a_piece_raises_is_raised_here(pool: Pool) -> None:
     with pytest.raises(UserError, match="piece 2 cannot be done"):
-        list(process_map([partial(_refused, n) for n in range(4)], at_once))
+        in_processes([partial(_refused, n) for n in range(4)], pool)
+
+
+def test_the_death_of_a_worker_goes_from_one_process_to_another() -> None:
+    died = pickle.loads(pickle.dumps(WorkerDied("it was killed", "have fewer")))
+    assert str(died) == (
+        "a worker died (it was killed): give it more memory, or have fewer; what was finished is "
+        "kept."
+    )
 
 
 def _killed_after_the_first(folder: Path, seed: int) -> dict[str, np.ndarray]:
@@ -106,35 +135,64 @@ def _killed_after_the_first(folder: Path, seed: int) -> dict[str, np.ndarray]:
 
 def test_a_dead_worker_is_one_sentence_and_what_was_finished_is_kept(tmp_path: Path) -> None:
     compute = partial(_killed_after_the_first, tmp_path)
-    with pytest.raises(UserError, match=r"^a worker died \(.*memory.*OMP_NUM_THREADS=1.*is kept"):
-        Cells(tmp_path, print, at_once=2).process_map({"t": compute}, [0, 1])
+    with pytest.raises(UserError, match=r"^a worker died \(.*memory.*run one at a time.*is kept"):
+        Cells(tmp_path, print, two()).side_by_side({"t": compute}, [0, 1])
     [kept] = tmp_path.iterdir()
     np.testing.assert_array_equal(read_arrays(kept)["x"], _noise(0)["x"])
 
 
-def test_what_a_worker_keeps_is_not_sent_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_worker_keeps_is_not_sent_back(tmp_path: Path) -> None:
     sent: list[object] = []
 
-    def listen(*arguments: object) -> Iterator[tuple[int, object]]:
-        for number, result in process_map(*arguments):  # type: ignore[arg-type]
-            sent.append(result)
-            yield number, result
+    class Listening(Pool):
+        def run(self, *arguments: Any, **options: Any) -> list[Any]:
+            found = super().run(*arguments, **options)
+            sent.extend(found)
+            return found
 
-    monkeypatch.setattr(findings, "side_by_side", listen)
-    found = Cells(tmp_path, print).process_map({"t": _noise}, [3, 4])["t"]
+    found = Cells(tmp_path, pool=Listening()).side_by_side({"t": _noise}, [3, 4])["t"]
     np.testing.assert_array_equal(found["x"], [_noise(3)["x"], _noise(4)["x"]])
     assert sent == [None, None]
 
 
+def _rows_of(seed: int) -> Cell:
+    rows = [
+        {
+            **dict.fromkeys(COLUMNS, "x"),
+            **dict.fromkeys(("value", "ci_low", "ci_high", "chance"), float(seed)),
+            **dict.fromkeys(("seed", "step", "layer", "head", "n"), seed),
+            "begin_token": False,
+        }
+    ]
+    return Cell(table(rows), {f"array {seed}": np.arange(seed)})
+
+
+@pytest.mark.parametrize("pool", [HERE, two()])
+def test_cells_are_gathered_in_the_order_in_which_they_are_asked_for(
+    tmp_path: Path, pool: Pool
+) -> None:
+    order = [2, 0, 1, 3]
+    computes = {f"cell {n}": partial(_rows_of, n) for n in order}
+    earlier = Cells(tmp_path)
+    earlier.get("cell 3", computes["cell 3"])  # made first, by a run that was killed
+    cells = Cells(tmp_path, pool=pool)
+    assert list(cells.all(computes)) == list(computes)
+    gathered = cells.gathered()
+    assert gathered.rows["seed"].tolist() == order
+    pd.testing.assert_frame_equal(
+        gathered.rows, pd.concat([_rows_of(n).rows for n in order], ignore_index=True)
+    )
+    assert list(gathered.arrays) == [f"array {n}" for n in order]
+    assert len(Cells(tmp_path).gathered().rows) == 0
+
+
 def test_cells_side_by_side_have_the_bits_of_cells_one_by_one(tmp_path: Path) -> None:
     titles: list[str] = []
-    together = Cells(tmp_path / "a", titles.append, at_once=2)
+    together = Cells(tmp_path / "a", titles.append, two())
     alone = Cells(tmp_path / "b", titles.append)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    found = together.process_map({"one": _noise, "two / three": _noise}, range(3))
+    found = together.side_by_side({"one": _noise, "two / three": _noise}, range(3))
     assert found.keys() == {"one", "two / three"}
     for title, cell in found.items():
         np.testing.assert_array_equal(cell["x"], alone.per_seed(title, range(3), _noise)["x"])
@@ -148,9 +206,9 @@ def test_only_what_is_missing_or_damaged_is_computed(tmp_path: Path) -> None:
     cells.mkdir()
     compute = partial(_counted, tmp_path)
     for _ in range(2):
-        Cells(cells, print, at_once=2).process_map({"t": compute}, range(3))
+        Cells(cells, print, two()).side_by_side({"t": compute}, range(3))
     next(cells.glob("*seed 1*")).write_bytes(b"damaged")
-    found = Cells(cells, print, at_once=2).process_map({"t": compute}, range(3))["t"]
+    found = Cells(cells, print, two()).side_by_side({"t": compute}, range(3))["t"]
     np.testing.assert_array_equal(found["x"][1], _noise(1)["x"])
     computed = {seed: (tmp_path / f"computed {seed}").read_text() for seed in range(3)}
     assert computed == {0: "x", 1: "xx", 2: "x"}
@@ -158,14 +216,14 @@ def test_only_what_is_missing_or_damaged_is_computed(tmp_path: Path) -> None:
 
 _WITHOUT_PROCESSES = """
 import os, time, torch
-from experiments.runs.processes import side_by_side
+from experiments.runs.workers import pool_of
 
-def piece():
+def piece(_):
     time.sleep(0.7)
     return os.getpid(), torch.get_num_threads()
 
 torch.set_num_threads(2)
-print([found for _, found in side_by_side([piece] * 2, 2)] == [(os.getpid(), 1)] * 2)
+print(pool_of(2, remedy="").run(piece, range(2)) == [(os.getpid(), 1)] * 2)
 print(torch.get_num_threads())
 """
 
@@ -181,13 +239,13 @@ def test_a_run_without_processes_does_not_end_itself() -> None:
 _KILLED = """
 import os, sys, time
 from pathlib import Path
-from experiments.runs.processes import side_by_side
+from experiments.runs.workers import pool_of
 
-def piece():
+def piece(_):
     (Path(sys.argv[1]) / str(os.getpid())).touch()
     time.sleep(100)
 
-list(side_by_side([piece] * 2, 2))
+pool_of(2, remedy="").run(piece, range(2))
 """
 
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +24,27 @@ from experiments.comparison import compare as hypotheses
 from experiments.comparison.config import CompareConfig
 from experiments.heads import classify as heads
 from experiments.heads.config import HeadsConfig
-from experiments.probing.measure import Split, measure, sites
-from experiments.probing.shards import (
-    Shards,
-    check_shards,
-    cut,
-    measure_in_shards,
-    opened,
-    shard_seed,
+from experiments.probing.measure import (
+    Reading,
+    Split,
+    feed,
+    make_probes,
+    measure,
+    reading_of,
+    sites,
 )
+from experiments.probing.shards import ONE_SHARD, Shards, check_shards, cut, opened, shard_seed
 from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
-from experiments.runs.workers import Pool
-from experiments.variants.variants import model_variants, random_init
+from experiments.variants.ablation import Ablation
+from experiments.variants.variants import bidirectional, random_init, variant_of
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.training.config import TrainingConfig
+from probes.codes.statistics import CodeStatistics
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.huggingface import save_folder, tiny_gemma3, words
 
@@ -72,13 +74,13 @@ def travelled(thing: Any) -> Any:
 
 
 @contextmanager
-def pickling(n: int, ray: str | None, device: str) -> Iterator[Shards | None]:
+def pickling(n: int, ray: str | None, device: str) -> Iterator[Shards]:
     """As `opened`, in this process; what comes and goes is pickled, as on the way to a worker."""
 
     def run(function: Any, jobs: Iterable[Any]) -> list[Any]:
         return [travelled(travelled(function)(travelled(job))) for job in jobs]
 
-    yield None if n == 1 else Shards(n, Pool(1, 1, nullcontext), run)
+    yield ONE_SHARD if n == 1 else Shards(n, run)
 
 
 @pytest.fixture
@@ -94,8 +96,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 def with_weights_of(run: FinishedRun, out: Path) -> Path:
     """A folder of runs in which the model of `run` is trained, and nothing is measured."""
-    (out / run.folder.name).mkdir(parents=True)
-    shutil.copy(run.folder / "model.safetensors", out / run.folder.name)
+    trained = (run.folder.parent / run.info["trained_model"]).parent
+    shutil.copytree(trained, out / trained.name)
     return out
 
 
@@ -142,9 +144,10 @@ def test_recipes_make_the_same_models_again(tmp_path: Path, whole: Comparison) -
     ours = with_weights_of(whole, tmp_path / "ours")
     given = dataclasses.replace(COMPARE, model=str(folder), text=str(text))
     for config in (COMPARE, given):
-        run = RunFolder.of(ours, config)
-        found = list(model_variants(config, run, "cpu", False))
-        found.append(random_init(found[0], config.seed, draw=1))
+        variant = variant_of(config, ours, "cpu", False, needed={})
+        found = [variant, random_init(variant, config.seed)]
+        found += [bidirectional(variant)] if config is COMPARE else []
+        found.append(random_init(variant, config.seed, draw=1))
         for variant in found:
             again = travelled(variant.spec).make()
             assert again.cfg.n_layers == variant.n_layers
@@ -159,17 +162,27 @@ def test_recipes_make_the_same_models_again(tmp_path: Path, whole: Comparison) -
 
 @pytest.mark.parametrize("n", [2, 5, 12])
 @pytest.mark.parametrize("site", ["resid_post", "attn_out"])
-def test_any_number_of_shards_measures_the_same(tmp_path: Path, n: int, site: str) -> None:
-    model = HookedTransformer(dataclasses.replace(COMPARE.transformer, init_scale=0.3))
+@pytest.mark.parametrize("ablate", [None, "rotary"])
+def test_any_number_of_shards_measures_the_same(
+    tmp_path: Path, n: int, site: str, ablate: str | None
+) -> None:
+    positions = "none" if ablate is None else ablate
+    changes: dict[str, Any] = {"init_scale": 0.3, "positions": positions}
+    model = HookedTransformer(dataclasses.replace(COMPARE.transformer, **changes))
     spec = ModelSpec(str(save_model(model, tmp_path / "model.safetensors", task="text")), "cpu")
     generator = torch.Generator().manual_seed(n)
     tokens = torch.randint(256, (60, 12), generator=generator)
     split, where = Split(tokens[:35], tokens[35:]), sites(1, [site])
     how: dict[str, Any] = {"context": {}, "seed": 3, "batch_size": 8}
-    expected = measure(model, split, where, **how)
+    how["condition"] = Ablation(ablate).of
+
+    def measured(shards: Shards) -> Reading:
+        codes = {place: CodeStatistics() for place in where}
+        return measure(model, split, where, shards=shards, spec=spec, also_fitted=codes, **how)
+
+    expected = measured(ONE_SHARD)
     with pickling(n, None, "cpu") as shards:
-        assert shards is not None
-        found = measure_in_shards(shards, spec, split, where, **how)
+        found = measured(shards)
     assert len(expected.rows) == len(found.rows)
     for one, other in zip(expected.rows, found.rows, strict=True):
         what = {name: value for name, value in one.items() if name not in RESAMPLED}
@@ -180,6 +193,39 @@ def test_any_number_of_shards_measures_the_same(tmp_path: Path, n: int, site: st
     for name, array in expected.arrays.items():
         if not name.endswith(("_low", "_high")):
             np.testing.assert_allclose(found.arrays[name], array, **ROUNDING, err_msg=name)
+    for place in where:
+        one, other = (reading.also_fitted[place] for reading in (expected, found))
+        assert one.n_fitted == other.n_fitted == 35
+        torch.testing.assert_close(one.positional_vectors(), other.positional_vectors())
+
+
+def test_one_share_is_what_the_probes_themselves_read() -> None:
+    """Every bit, intervals too, as when each probe is fed by hand."""
+    model = HookedTransformer(dataclasses.replace(COMPARE.transformer, init_scale=0.3)).eval()
+    tokens = torch.randint(256, (40, 12), generator=torch.Generator().manual_seed(0))
+    split, where = Split(tokens[:24], tokens[24:]), sites(1, ["resid_post"])
+    probes = {site: make_probes(site, 3) for site in where}
+    feed(model, split.fit, probes, "update", batch_size=8)
+    feed(model, split.held_out, probes, "evaluate", batch_size=8)
+    expected = reading_of(probes, {})
+    found = measure(model, split, where, context={}, seed=3, batch_size=8)
+    assert found.rows == expected.rows
+    for name, array in expected.arrays.items():
+        np.testing.assert_array_equal(found.arrays[name], array)
+
+
+def test_positions_are_taken_away_in_shards_too(here: None, tmp_path: Path) -> None:
+    transformer = dataclasses.replace(COMPARE.transformer, positions="rotary", rotary_base=100.0)
+    config = dataclasses.replace(COMPARE, transformer=transformer, uses="no", twins=False)
+    ablated = dataclasses.replace(config, ablate="rotary")
+    whole = compare(ablated, out=tmp_path / "whole", show_progress=False)
+    out = with_weights_of(whole, tmp_path / "shared")
+    shared = compare(ablated, out=out, shards=2, show_progress=False)
+    intact = compare(config, out=out, show_progress=False)
+    assert_same_but_for_resampling(whole.measurements, shared.measurements)
+    moved = np.abs(intact.measurements["value"] - shared.measurements["value"])
+    assert moved.max() > 100 * ROUNDING["atol"]
+    assert shared.info["positions"] == "rotary:none"
 
 
 @pytest.mark.slow
@@ -255,21 +301,26 @@ def test_a_pretrained_model_with_windows_in_shards(here: None, tmp_path: Path) -
 def test_cells_of_other_shards_are_not_mixed(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, read = heads.read_cell, []
+    alone = dataclasses.replace(COMPARE, twins=False)
+    for module, reader, run, config in (
+        (heads, "read_cell", classify_heads, HEADS),
+        (hypotheses, "measure", compare, alone),
+    ):
+        real, read = getattr(module, reader), []
 
-    def dying(model: Any, **kwargs: Any) -> Any:
-        if read:
-            raise KeyboardInterrupt
-        read.append(1)
-        return real(model, **kwargs)
+        def dying(*args: Any, real: Any = real, read: list[int] = read, **kwargs: Any) -> Any:
+            if read:
+                raise KeyboardInterrupt
+            read.append(1)
+            return real(*args, **kwargs)
 
-    monkeypatch.setattr(heads, "read_cell", dying)
-    with pytest.raises(KeyboardInterrupt):
-        classify_heads(HEADS, out=tmp_path / "mixed", show_progress=False)
-    mixed = classify_heads(HEADS, out=tmp_path / "mixed", shards=2, show_progress=False)
-    out = with_weights_of(mixed, tmp_path / "pure")
-    pure = classify_heads(HEADS, out=out, shards=2, show_progress=False)
-    assert_same_bits(mixed, pure)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, reader, dying)
+            with pytest.raises(KeyboardInterrupt):
+                run(config, out=tmp_path / "mixed", show_progress=False)  # type: ignore[operator]
+        mixed = run(config, out=tmp_path / "mixed", shards=2, show_progress=False)  # type: ignore[operator]
+        out = with_weights_of(mixed, tmp_path / f"pure {reader}")
+        assert_same_bits(mixed, run(config, out=out, shards=2, show_progress=False))  # type: ignore[operator]
 
 
 # ---------------------------------------------------------------- refusals
@@ -336,11 +387,11 @@ def test_the_command_line_refuses_an_address_without_ray_within_seconds(tmp_path
 # ---------------------------------------------------------------- processes
 
 
-def drowned(model: Any, share: object) -> None:
+def drowned(model: Any, share: object, description: str | None) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def seen(model: Any, share: object) -> tuple[int, int, str]:
+def seen(model: Any, share: object, description: str | None) -> tuple[int, int, str]:
     return os.getpid(), id(model), os.getcwd()
 
 
@@ -352,8 +403,7 @@ def test_workers_keep_their_model_and_their_death_is_one_sentence(
     save_model(HookedTransformer(COMPARE.transformer), Path("a.safetensors"), task="text")
     spec = ModelSpec("a.safetensors", "cpu")
     with opened(2, None, "cpu") as shards:
-        assert shards is not None
-        first, second = (shards.map(seen, spec, range(8)) for _ in range(2))
+        first, second = (shards.map(seen, None, spec, range(8)) for _ in range(2))
         models = {process: model for process, model, _ in first}
         assert os.getpid() not in models
         assert all(models.get(process, model) == model for process, model, _ in second)
@@ -361,10 +411,10 @@ def test_workers_keep_their_model_and_their_death_is_one_sentence(
         # Other weights in the same place are another model.
         weights = HookedTransformer(dataclasses.replace(COMPARE.transformer, seed=1))
         save_model(weights, Path("a.safetensors"), task="text")
-        third = shards.map(seen, spec, range(8))
+        third = shards.map(seen, None, spec, range(8))
         assert all(models.get(process) != model for process, model, _ in third)
         with pytest.raises(UserError, match=r"a worker died .* fewer --shards"):
-            shards.map(drowned, spec, range(2))
+            shards.map(drowned, None, spec, range(2))
 
 
 @pytest.fixture
@@ -378,10 +428,7 @@ def one_thread() -> Iterator[None]:
 def read_alone(whole: Comparison, out: Path) -> tuple[CompareConfig, RunFolder]:
     """A config that reads the model of `whole` without its twins, and a folder with the model."""
     config = dataclasses.replace(COMPARE, twins=False)
-    run = RunFolder.of(out, config)
-    run.path.mkdir(parents=True)
-    shutil.copy(whole.folder / "model.safetensors", run.path)
-    return config, run
+    return config, RunFolder.of(with_weights_of(whole, out), config)
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,17 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from joblib import parallel_config
 from rich.console import Console
 
 from experiments.comparison.config import CompareConfig
 from experiments.runs.folder import RunFolder
+from experiments.runs.workers import HERE, Pool, WorkerDied
 from experiments.sweeps import registry
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.progress import Progress
 from experiments.sweeps.run import _begin, run_sweep
 from experiments.sweeps.sweep import Sweep, _locked, read_sweep
-from experiments.sweeps.workers import Pool, WorkerDied, _marked, check_cells, run_all
+from experiments.sweeps.workers import _marked, check_cells, run_all, sweep_pool
 from nope_interp.errors import UserError
 from tests.experiments.cli.command import JUNK, assert_one_sentence, nope_interp
 from tests.experiments.sweeps.sweep_experiment import (
@@ -383,7 +382,7 @@ def test_a_longer_sweep_takes_over_what_a_shorter_one_did(quick: None, tmp_path:
 
 def here() -> Pool:
     """Cells in this process, where tests can reach them."""
-    return Pool(1, 1, partial(parallel_config, "sequential"))
+    return HERE
 
 
 def test_a_full_disk_fails_its_cell_and_no_other(
@@ -423,11 +422,19 @@ def test_a_disk_without_room_for_a_log_is_said(
     assert set(sweep.states().values()) == {"queued"}
 
 
+@pytest.mark.parametrize("jobs", [1, 2, None])
+def test_a_cell_has_as_many_threads_however_many_run_at_once(
+    monkeypatch: pytest.MonkeyPatch, jobs: int | None
+) -> None:
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "4")
+    assert sweep_pool(3, jobs, None, 0, "cpu").threads == 1
+
+
 def test_workers_that_die_before_they_run_anything_are_an_error(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: Any) -> dict[int, str]:
-        raise WorkerDied("the pool is broken")
+        raise WorkerDied("the pool is broken", "have fewer")
 
     monkeypatch.setattr(Pool, "run", die)
     sweep = _begin(asked([0, 1]), tmp_path)

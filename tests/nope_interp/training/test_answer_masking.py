@@ -15,6 +15,7 @@ from nope_interp.tasks.answers import AnswerTask, Examples
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig
+from nope_interp.training.exact_match import exact_matches
 from nope_interp.training.train import train
 
 REVERSAL = make_answer_task("reversal", training_lengths=range(2, 6), test_lengths=())
@@ -73,7 +74,7 @@ def test_an_answer_is_right_where_every_blank_is() -> None:
     tokens = examples.tokens.clone()
     tokens[::2, 4:] = given_at[::2, 4:]
     changed = Examples(tokens, examples.prompt_length, examples.length)
-    right = masking.exact_matches(model, changed, batch_size=7)
+    right = exact_matches(model, changed, masking=masking, batch_size=7)
     assert right[::2].all()
     expected = (given_at[:, 4:] == tokens[:, 4:]).all(dim=1)
     assert torch.equal(right, expected)
@@ -103,9 +104,8 @@ def test_whatever_the_weights_only_answers_of_one_token_can_be_right_without_the
     seed: int,
 ) -> None:
     examples = examples_of(REVERSAL, 2, n=200)
-    right = AnswerMasking.of(REVERSAL).exact_matches(
-        HookedTransformer(config_for(REVERSAL, causal=False, seed=seed)), examples
-    )
+    model = HookedTransformer(config_for(REVERSAL, causal=False, seed=seed))
+    right = exact_matches(model, examples, masking=AnswerMasking.of(REVERSAL))
     alike = torch.tensor([len(set(answer)) == 1 for _, answer in REVERSAL.text(examples)])
     assert alike.any()
     assert not (right & ~alike).any()

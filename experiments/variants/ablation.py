@@ -1,0 +1,60 @@
+"""The condition under which a model variant is read: positions intact, or some taken away."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.variants.config import ExperimentConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.ablation import PositionAblation, ablate_positions
+from nope_interp.positions.conditions import parse_condition
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What is taken away while a model is read; any process can do it again.
+
+    Attributes:
+        how: as `ablate_positions` takes it; None leaves positions intact.
+        layers: the blocks it acts in; None for all of them.
+        heads: the heads it acts in; None for all of them.
+        lift_window: whether sliding-window layers see all earlier tokens.
+        seed: of the permutation of `shuffled`.
+    """
+
+    how: str | None = None
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    lift_window: bool = False
+    seed: int = 0
+
+    @contextmanager
+    def of(self, model: Any) -> Iterator[PositionAblation | None]:
+        """While it is open, `model` is under this condition; None where that is as it is.
+
+        Raises UserError as `ablate_positions` does, and at the end where the model ran and a part
+        of the ablation was never reached.
+        """
+        if self.how is None:
+            yield None
+            return
+        with ablate_positions(
+            model,
+            self.how,
+            layers=self.layers,
+            heads=self.heads,
+            lift_window=self.lift_window,
+            seed=self.seed,
+        ) as ablation:
+            yield ablation
+            ablation.verify()
+
+    def check(self, config: ExperimentConfig) -> None:
+        """Raise UserError for what cannot be taken away from the model that `config` trains, before
+        anything is trained, loaded or written."""
+        if self.how is not None:
+            parse_condition(self.how)
+        if config.model is None:
+            with self.of(HookedTransformer(config.transformer)):
+                pass

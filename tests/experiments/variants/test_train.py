@@ -1,0 +1,88 @@
+"""A model that a config trains is trained once, whichever command asks for it first."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.comparison.compare import compare
+from experiments.comparison.config import CompareConfig
+from experiments.heads.classify import classify_heads
+from experiments.heads.config import HeadsConfig
+from experiments.variants import train as train_module
+from experiments.variants.train import train, training_folder
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import load_model
+from nope_interp.models.config import TransformerConfig
+from nope_interp.training.config import TrainingConfig
+
+SAME: dict[str, Any] = {
+    "transformer": TransformerConfig(n_layers=1, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
+    "training": TrainingConfig(steps=2, batch_size=2, seq_len=24, warmup=1),
+    "seq_len": 24,
+}
+PROBE = CompareConfig(**SAME, twins=False, n_fit=16, n_held_out=8)
+HEADS = HeadsConfig(**SAME, n_sequences=16)
+QUIET: dict[str, Any] = {"show_progress": False}
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[TransformerConfig]:
+    """What is trained from now on."""
+    real, every = train_module.train_model, []
+
+    def counted(config: TransformerConfig, *rest: Any, **options: Any) -> Any:
+        every.append(config)
+        return real(config, *rest, **options)
+
+    monkeypatch.setattr(train_module, "train_model", counted)
+    return every
+
+
+def test_commands_share_what_they_train(tmp_path: Path, trained: list[TransformerConfig]) -> None:
+    probed = compare(PROBE, out=tmp_path, **QUIET)
+    classified = classify_heads(HEADS, out=tmp_path, **QUIET)
+    path = train(PROBE, out=tmp_path, **QUIET)
+    assert len(trained) == 1
+    assert path == training_folder(tmp_path, HEADS).model
+    for found in (probed, classified):
+        assert tmp_path / found.info["trained_model"] == path
+        assert not (found.folder / path.name).exists()
+    # A history is of the same weights, kept beside them.
+    before, _ = load_model(path)
+    compare(dataclasses.replace(PROBE, history=True), out=tmp_path, **QUIET)
+    assert len(trained) == 2
+    after, _ = load_model(path)
+    for name, weights in before.state_dict().items():
+        assert torch.equal(weights, after.state_dict()[name])
+    classify_heads(dataclasses.replace(HEADS, n_sequences=20), out=tmp_path, **QUIET)
+    assert len(trained) == 2
+
+
+def test_another_seed_is_another_training(tmp_path: Path, trained: list[TransformerConfig]) -> None:
+    other = dataclasses.replace(SAME["transformer"], seed=1)
+    paths = {
+        train(config, out=tmp_path, **QUIET)
+        for config in (PROBE, dataclasses.replace(PROBE, transformer=other))
+    }
+    assert len(paths) == len(trained) == 2
+
+
+def test_a_refused_training_leaves_nothing_and_a_cut_one_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "runs"
+    with pytest.raises(UserError, match="longer than the context"):
+        train(dataclasses.replace(PROBE, training=TrainingConfig(seq_len=25)), out=out, **QUIET)
+    assert list(out.iterdir()) == []
+
+    def cut(*_: Any, state_path: Path, **__: Any) -> None:
+        state_path.write_bytes(b"the state")
+        raise UserError("the loss is nan at step 7: lower the learning rate.")
+
+    monkeypatch.setattr(train_module, "train_model", cut)
+    with pytest.raises(UserError, match="the loss is nan"):
+        train(PROBE, out=out, **QUIET)
+    assert training_folder(out, PROBE).training_state.is_file()
