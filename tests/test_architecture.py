@@ -55,8 +55,7 @@ ROOMS = {
     "probes.codes .results .report .runs .variants .probing .codes .emergence",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison",
-    "experiments.cli": "nope_interp probes .results .variants .heads .emergence .papers "
-    ".comparison .sweeps",
+    "experiments.cli": "nope_interp probes .results .variants .papers .sweeps",
     "experiments": "nope_interp nope_interp.models nope_interp.positions probes probes.heads "
     ".results .variants .probing .heads",
     # Doors hand on what stands inside, and only when it is asked for. That of `nope_interp`, which

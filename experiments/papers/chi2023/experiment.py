@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +10,9 @@ from einops import reduce
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from experiments.papers.chi2023.models import distinct_tokens, drawn
 from experiments.papers.chi2023.probes import probes
+from experiments.papers.chi2023.sweep import sweep_over_sizes
 from experiments.papers.chi2023.trained import given_model, least_shrinkage, trained_models
 from experiments.papers.config import ReproduceConfig
 from experiments.results.findings import (
@@ -53,9 +54,6 @@ STEPS = {
 _SEQUENCES = 2  # of full length, for each seed
 _SHORT, _SHORT_SEQUENCES = 32, 64
 _CONTROL_SEEDS = 5
-_SWEPT_WIDTHS = (96, 192, 384, 768)
-_SWEPT_SPREADS = (0.01, 0.02, 0.03)
-_LARGEST_LOGIT_VARIANCE = 0.5
 
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
@@ -74,12 +72,12 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
     seen = log_spaced(length)
     measure = partial(_variances, seen=seen, device=device)
-    causal = cells.per_seed("all layers", config.seeds, lambda seed: measure(_drawn(base, seed)))
+    causal = cells.per_seed("all layers", config.seeds, lambda seed: measure(drawn(base, seed)))
     controls = {
         name: cells.per_seed(
             name,
             config.seeds[:_CONTROL_SEEDS],
-            lambda seed, changes=changes: measure(_drawn(base, seed, **changes)),  # type: ignore[misc]
+            lambda seed, changes=changes: measure(drawn(base, seed, **changes)),  # type: ignore[misc]
         )
         for name, changes in (
             ("bidirectional", {"causal": False}),
@@ -88,11 +86,11 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     }
     predicted = cells.arrays("recursion", lambda: _recursion(base, seen))
     first = dataclasses.replace(base, n_layers=1, d_mlp=1)
-    one = cells.per_seed("first layer", config.seeds, lambda seed: measure(_drawn(first, seed)))
+    one = cells.per_seed("first layer", config.seeds, lambda seed: measure(drawn(first, seed)))
     laws = _predicted_squares(LayerLaw.of(first, distinct_tokens=True), seen)
     steps, steps_claim = _steps(first, seen, one, laws)
     layers, layers_claim = _layers(base, seen, causal, predicted)
-    sweep, sweep_claim = _sweep(config, cells, device)
+    sweep, sweep_claim = sweep_over_sizes(config, cells, device)
     read, probe_claims = probes(config, cells, device)
     trained, trained_claims = trained_models(config, cells, device)
     attended = "blocks.0.hook_attn_out"
@@ -131,16 +129,6 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             *(given.notes if given else ()),
         ),
     )
-
-
-def _drawn(base: TransformerConfig, seed: int, **changes: Any) -> TransformerConfig:
-    return dataclasses.replace(base, seed=seed, **changes)
-
-
-def _distinct(config: TransformerConfig, count: int, length: int) -> Int[Tensor, "sequence pos"]:
-    """Sequences without a token that comes twice, other ones for each seed."""
-    generator = torch.Generator().manual_seed(config.seed)
-    return torch.rand(count, config.d_vocab, generator=generator).argsort(dim=1)[:, :length]
 
 
 def _posts(config: TransformerConfig) -> list[str]:
@@ -190,7 +178,7 @@ def _mean_squares(
             found[name] = reduce(rows.square(), "b q d -> q", "mean").numpy()
 
     listeners: dict[str, Listener] = {name: partial(listen, name=name) for name in names}
-    stream(model, _distinct(model.config, n_sequences, length), listeners)
+    stream(model, distinct_tokens(model.config, n_sequences, length), listeners)
     return found
 
 
@@ -349,57 +337,3 @@ def _controls(
         claims=("bidirectional", "post-norm"),
         log="xy",
     )
-
-
-def _sweep(config: ReproduceConfig, cells: Cells, device: str) -> tuple[Figure, Measured]:
-    length = config.scaled("length", 128, least=16)
-    seen = log_spaced(length, 12)
-    name = "blocks.0.hook_attn_out"
-    ratios, panels = [], []
-    for spread in _SWEPT_SPREADS:
-        series = [line("exact", "chance", seen, 1.0)]
-        for width in _SWEPT_WIDTHS:
-            d_model = config.scaled("width", width, multiple_of=4, least=48)
-            base = TransformerConfig(
-                1, d_model, 4, d_vocab=4 * length, n_ctx=length, attn_only=True, init_scale=spread
-            )
-            law = LayerLaw.of(base, distinct_tokens=True)
-            if law.logit_variance > _LARGEST_LOGIT_VARIANCE:
-                continue
-            found = cells.per_seed(
-                f"width {width}, spread {spread:g}",
-                config.seeds,
-                lambda seed, base=base: {name: _output_squares(base, seed, seen, device)},  # type: ignore[misc]
-            )
-            ratio = found[name] / law.output_variance(seen)
-            ratios.append(ratio)
-            series.append(curve(f"d = {d_model}", "measured", seen, ratio))
-        panels.append(Panel(f"s = {spread:g}", tuple(series)))
-    figure = Figure(
-        "widths",
-        "Widths and spreads",
-        "Mean square of the first attention output over the predicted one: 1 where the formula is "
-        "exact. One layer; widths at which a logit's variance passes 0.5 are left out.",
-        "tokens seen, m",
-        "measured / predicted",
-        tuple(panels),
-        claims=("widths",),
-        log="x",
-    )
-    together = np.concatenate(ratios, axis=1)
-    return figure, over_seeds(together, largest_deviation(np.ones(together.shape[1])))
-
-
-def _output_squares(
-    base: TransformerConfig, seed: int, seen: Int[Array, " point"], device: str
-) -> Float[Array, " point"]:
-    config = _drawn(base, seed)
-    found: list[Array] = []
-
-    def listen(activations: Tensor) -> None:
-        squares = activations.double().cpu().square()
-        found.append(reduce(squares, "b pos d -> pos", "mean").numpy()[seen - 1])
-
-    model = HookedTransformer(config).to(device)
-    stream(model, _distinct(config, 8, config.n_ctx), {"blocks.0.hook_attn_out": listen})
-    return found[0]
