@@ -23,8 +23,8 @@ Config = TypeVar("Config")
 
 # Seeds are multiplied by a step's number; torch's generators take 64 bits.
 LARGEST_SEED = 2**40
-# What 64 bits hold: every number that passes can be printed, and torch can take it.
-_LARGEST_WHOLE = 2**63 - 1
+# Python can print so many, and torch's 64 bits can hold them.
+_MOST_DIGITS = 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,8 @@ def check_fields(config: Any, what: str = "") -> None:
     """Raise UserError where a field's value is not what the field's annotation says.
 
     Whole numbers pass for floats and lists for tuples, and NumPy's numbers for Python's: they are
-    converted in place. Booleans do not pass for numbers, and floats must be finite.
+    converted in place. Booleans do not pass for numbers, and floats must be finite. How many items
+    a tuple has is for the config to check.
 
     Args:
         config: a dataclass instance, frozen or not.
@@ -84,14 +85,13 @@ def check_fields(config: Any, what: str = "") -> None:
         name, value = f"{what} {field.name}".strip(), getattr(config, field.name)
         try:
             object.__setattr__(config, field.name, _fitted(value, hints[field.name]))
-        except _DoesNotFit:
+        except _DoesNotFit as error:
             choices = _choices(hints[field.name])
             if isinstance(value, str) and choices:
                 raise unknown_name(name, value, choices) from None
-            remedy = f"choose from {', '.join(choices)}" if choices else None
-            remedy = remedy or f"give {_words(hints[field.name])}"
-            says = f"is {shown(value)}: {remedy}."
-            raise FieldError(field.name, says, what) from None
+            given = f"choose from {', '.join(choices)}" if choices else None
+            remedy = str(error) or given or f"give {_words(hints[field.name])}"
+            raise FieldError(field.name, f"is {shown(value)}: {remedy}.", what) from None
 
 
 def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
@@ -132,7 +132,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 class _DoesNotFit(Exception):
-    pass
+    """Says what to do about it where the field's type does not."""
 
 
 def _fitted(value: Any, hint: Any) -> Any:
@@ -148,8 +148,6 @@ def _fitted(value: Any, hint: Any) -> Any:
         return value if isinstance(value, str) and value in inner else _refuse()
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            _refuse()
-        if inner[-1] is not Ellipsis and len(value) != len(inner):
             _refuse()
         return tuple(_fitted(item, inner[0]) for item in value)
     if hint is int:
@@ -172,8 +170,8 @@ def _inside(hint: Any) -> Any:
 def _whole(value: Any) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise _DoesNotFit
-    if abs(int(value)) > _LARGEST_WHOLE:
-        raise _DoesNotFit
+    if abs(int(value)) >= 10**_MOST_DIGITS:
+        raise _DoesNotFit(f"give whole numbers of at most {_MOST_DIGITS} digits")
     return int(value)
 
 
@@ -209,8 +207,7 @@ def _words(hint: Any, many: bool = False) -> str:
     if origin in (Union, types.UnionType):
         return _words(_inside(hint), many)
     if origin is tuple:
-        how_many = "a list of" if inner[-1] is Ellipsis else str(len(inner))
-        return f"{how_many} {_words(inner[0], many=True)}"
+        return f"a list of {_words(inner[0], many=True)}"
     if origin is Literal:
         return f"names from {', '.join(inner)}"
     return (_MANY if many else _ONE).get(hint, f"a {hint.__name__}")

@@ -155,7 +155,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {str(path)!r} ({error.strerror or error}).") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{str(path)!r} is not valid JSON ({error}).") from error
 
 

@@ -19,6 +19,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.load import Pretrained, load_pretrained, random_twin
 from nope_interp.pretrained.spec import ModelSpec, untrained
 from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.tasks.registry import Task
 from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.tasks.text import python_documentation
@@ -156,6 +157,11 @@ def _check_options(config: ExperimentConfig, path: str, trained_on: TrainedOn, n
     """Raise UserError, with all that is to be added, where a config asks for other tokens than the
     model knows, or more of them, and where lengths that it was not trained on would be read
     unasked."""
+    if trained_on.task not in TASK_NAMES:
+        raise UserError(
+            f"the header of {path!r} names the task {trained_on.task!r}, which is none of ours: "
+            "read it from Python, or give another model."
+        )
     if trained_on.scratchpad is None and config.scratchpad is not None:
         raise UserError(f"{path!r} was trained without a scratchpad: leave it out.")
     known = trained_on.task

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from nope_interp.fields import LARGEST_SEED
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import bidirectional_twin, load_model
 from nope_interp.models.transformer import HookedTransformer
@@ -47,5 +48,6 @@ class ModelSpec:
 
 def untrained(model: HookedTransformer, draw: int) -> HookedTransformer:
     """The same architecture with untrained weights: those its training began with, for draw 0."""
-    config = replace(model.config, seed=model.config.seed + draw)
+    seed = (model.config.seed + draw) % (LARGEST_SEED + 1)
+    config = replace(model.config, seed=seed)
     return HookedTransformer(config).to(model.cfg.device)

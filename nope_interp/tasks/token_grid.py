@@ -37,7 +37,7 @@ def joined(items: Int[Tensor, "example item word"], mark: int) -> Int[Tensor, "e
 
 
 def packed(
-    rows: Int[Tensor, "example pos"], fill: int
+    rows: Int[Tensor, "example _"], fill: int
 ) -> tuple[Int[Tensor, "example pos"], Int[Tensor, " example"]]:
     """The rows with their gaps closed and `fill` at their ends, and how many tokens each has."""
     present = rows != GAP

@@ -52,10 +52,12 @@ class Everything:
         ("count", 0, "is 0: give a whole number from 1 up."),
         ("count", True, "is True: give a whole number from 1 up."),
         ("count", 1.0, "is 1.0: give a whole number from 1 up."),
-        ("count", HUGE, "is a huge int: give a whole number from 1 up."),
+        ("count", HUGE, "is a huge int: give whole numbers of at most 18 digits."),
         ("seed", -1, f"is -1: give a whole number from 0 to {LARGEST_SEED}."),
         ("seed", LARGEST_SEED + 1, f"give a whole number from 0 to {LARGEST_SEED}."),
-        ("whole", -HUGE, "is a huge int: give a whole number."),
+        ("whole", -HUGE, "is a huge int: give whole numbers of at most 18 digits."),
+        ("whole", 10**18, "give whole numbers of at most 18 digits."),
+        ("whole", "1", "is '1': give a whole number."),
         ("number", HUGE, "is a huge int: give a number."),
         ("number", float("inf"), "is inf: give a number."),
         ("share", 1, "is 1: give a number from 0 to just below 1."),
@@ -64,12 +66,17 @@ class Everything:
         ("switch", 1, "is 1: give True or False."),
         ("name", None, "is None: give text."),
         ("choice", 1, "is 1: choose from one, two."),
-        ("pair", (1,), "is (1,): give 2 whole numbers from 1 up."),
-        ("pair", (1, 0), "is (1, 0): give 2 whole numbers from 1 up."),
-        ("pair", (HUGE, 1), "is a tuple with a huge number: give 2 whole numbers from 1 up."),
+        ("pair", 1, "is 1: give a list of whole numbers from 1 up."),
+        ("pair", (1, 0), "is (1, 0): give a list of whole numbers from 1 up."),
+        (
+            "pair",
+            (HUGE, 1),
+            "is a tuple with a huge number: give whole numbers of at most 18 digits.",
+        ),
         ("many", "text", "is 'text': give a list of texts."),
         ("many", ["a", 1], "is ['a', 1]: give a list of texts."),
     ],
+    ids=shown,
 )
 def test_what_does_not_fit_is_named_with_its_remedy(field: str, value: Any, remedy: str) -> None:
     with pytest.raises(UserError) as caught:
@@ -115,7 +122,7 @@ FIELDS = [(kind, field.name) for kind in CONFIGS for field in dataclasses.fields
 
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS, ids=lambda x: getattr(x, "__name__", x))
-@pytest.mark.parametrize("value", [HUGE, -HUGE, [HUGE], (HUGE, HUGE), {HUGE: HUGE}])
+@pytest.mark.parametrize("value", [HUGE, -HUGE, [HUGE], (HUGE, HUGE), {HUGE: HUGE}], ids=range(5))
 def test_numbers_too_long_to_print_are_refused(kind: type, field: str, value: Any) -> None:
     with pytest.raises(UserError) as caught:
         from_mapping(kind, {**CONFIGS[kind], field: value}, "the config")

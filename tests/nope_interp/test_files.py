@@ -69,8 +69,9 @@ def test_unwritable_folder_is_named(tmp_path: Path) -> None:
 def test_json_round_trip_and_damage(tmp_path: Path) -> None:
     path = write_json(tmp_path / "a.json", {"b": [1, 2.5, None]})
     assert read_json(path) == json.loads(path.read_text()) == {"b": [1, 2.5, None]}
-    path.write_text('{"b": [1,')
-    with pytest.raises(UserError, match="not valid JSON"):
-        read_json(path)
+    for damaged in ('{"b": [1,', "[" * 100_000, "1" * 5000, "\x00"):
+        path.write_text(damaged)
+        with pytest.raises(UserError, match="not valid JSON"):
+            read_json(path)
     with pytest.raises(UserError, match="cannot read"):
         read_json(tmp_path / "absent.json")

@@ -9,7 +9,7 @@ from experiments.papers.answering import accuracies
 from experiments.variants.train import check_training, task_of
 from experiments.variants.variants import loaded_variant
 from nope_interp.errors import UserError
-from nope_interp.models.checkpoints import TrainedOn, load_model
+from nope_interp.models.checkpoints import TrainedOn, load_model, save_model
 from nope_interp.tasks.answers import AnswerTask
 from tests.paths import ROOT
 
@@ -59,3 +59,11 @@ def test_lengths_of_which_no_example_fits_are_refused() -> None:
     changes = {"model": str(path), "lengths": [7, 16], "seq_len": 16}
     with pytest.raises(UserError, match=r"from length 7 on fits 16 tokens.*--seq-len 18"):
         loaded_variant(CompareConfig.from_dict(values | changes), "cpu", needed={"held_out": 4})
+
+
+def test_a_model_of_a_task_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+    model, _ = load_model(EXAMPLES[0])
+    path = save_model(model, tmp_path / "model.safetensors", task="chess")
+    config = CompareConfig(model=str(path), seq_len=20)
+    with pytest.raises(UserError, match="names the task 'chess', which is none of ours"):
+        loaded_variant(config, "cpu", needed={"held_out": 4})

@@ -150,7 +150,7 @@ def test_without_twins_nothing_is_taken_away() -> None:
     assert dataclasses.replace(CONFIG, twins=False).code_ablation == "no"
     assert dataclasses.replace(CONFIG, model="gpt2").code_ablation == "stream"
     with pytest.raises(UserError, match=r"unknown choice of uses 'site'.*'sites'"):
-        dataclasses.replace(CONFIG, uses="place")
+        dataclasses.replace(CONFIG, uses="site")
 
 
 def test_positions_are_taken_away_before_anything_is_read(tmp_path: Path) -> None:
