@@ -15,7 +15,7 @@ from probes.streaming import require_finite, upcast
 # Four column blocks spend 62.5% of the full product; more of them gain no time.
 _BLOCKS = 4
 # The rounding of a feature's mean, in its standard deviations, from which the mean is taken anew.
-_ROUNDED = 1e-5
+_ROUNDED = 1e-4
 # Activations that are copied into float64 at once.
 _ACTIVATIONS_AT_ONCE = 2**16
 

@@ -182,7 +182,7 @@ class LinearProbe(BaseStreamingProbe):
         self._warn_of_few()
         self._coefficients, self._intercepts = self._moments.ridge(self.alpha)
         targets = targets_of(self._positions)
-        self._in_double = self._rounds_away(targets)
+        self._in_double = self._moments.exact or self._rounds_away(targets)
         self._linear = self._position_errors(targets.t)
         # Who knows nothing predicts the mean of 1/m, which decodes to m's harmonic mean.
         uninformed = float(1 / targets.inverse_m.mean() - 1)

@@ -17,6 +17,7 @@ from probes.errors import ProbeError
 from probes.scores import ProbeResult
 
 # Where typing.Self would stand, which the run-time checks of the tests cannot read.
+Fit = TypeVar("Fit", bound="StreamingFit")
 Probe = TypeVar("Probe", bound="BaseStreamingProbe")
 
 
@@ -38,109 +39,47 @@ def require_finite(statistic: Float[Tensor, "*shape"]) -> None:
         )
 
 
-class BaseStreamingProbe(ABC):
-    """The order of calls that every streaming probe keeps, and the checks on what it is given.
+class StreamingFit(ABC):
+    """What is fitted on activations batch by batch and merged, and the checks on what it is given.
 
-    A probe is fitted with `update`, scored with `evaluate`, and read with `result`. Subclasses say
-    what to keep of a batch (`_fit`), how to solve (`_solve`), what to keep of a held-out batch
-    (`_score`), and what came out (`_result`).
+    Subclasses say what to keep of a batch (`_fit`) and how two such statistics add up
+    (`_merge_fit`).
 
-    Over several machines: send each a `for_shard` of a new probe, `update` it there and `merge` all
-    into one; send each a `for_shard` of that, `evaluate` there, and `merge` again. Every value is
-    then that of one probe alone, to rounding; intervals are of other resamples.
+    Attributes:
+        n_fitted: sequences given to `update`, here or to what was merged.
     """
 
-    def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
-        self.n_resamples = n_resamples
+    def __init__(self) -> None:
         self.n_fitted = 0
-        self.n_held_out = 0
-        self._solved = False
         self._d_model = 0
         self._positions = torch.empty(0, dtype=torch.int64)
-        self.seed = seed
-        self._generator = torch.Generator().manual_seed(seed)
-        self._permuted_elsewhere = 0
 
     # Shapes are checked here, in words, rather than by the annotation.
     def update(self, activations: Tensor, positions: Tensor) -> None:
         """Adds sequences to fit on.
 
-        activations: [batch pos d_model], any float type; positions: [pos], 0-based and strictly
-        increasing. Raises ProbeError for other shapes, for NaN or infinity, for sizes or positions
-        that change between batches, and after `evaluate`.
+        Args:
+            activations: [batch pos d_model], any float type.
+            positions: [pos], whole numbers from 0 upwards, strictly increasing.
+
+        Raises:
+            ProbeError: for other shapes, for NaN or infinity, and for sizes or positions that
+                change between batches.
         """
-        if self._solved:
-            raise ProbeError(
-                "update() came after evaluate(), which has solved the fit: "
-                "give all sequences to fit on first, or start a new probe"
-            )
         self._check(activations, positions)
         self._fit(activations.detach())
         self.n_fitted += len(activations)
 
-    def evaluate(self, activations: Tensor, positions: Tensor) -> None:
-        """Adds held-out sequences, given as to `update`. The first call solves the fit."""
-        if not self._solved and self.n_fitted < 2:
-            raise ProbeError(
-                f"evaluate() has nothing to judge: the probe was fitted on {self.n_fitted} "
-                "sequences; give at least 2 to update() first"
-            )
-        self._check(activations, positions)
-        if not self._solved:
-            self._solve()
-            self._solved = True
-        self._score(activations.detach())
-        self.n_held_out += len(activations)
+    def merge(self: Fit, other: Fit) -> None:
+        """Adds what `other` was fitted on.
 
-    def merge(self: Probe, other: Probe) -> None:
-        """Adds what `other` saw: fits before any `evaluate`, held-out sequences after it.
-
-        Raises ProbeError where the two are at different stages, saw different sizes or positions,
-        were fitted differently, or drew the same bootstrap weights.
+        Raises:
+            ProbeError: where the two saw different sizes or positions.
         """
-        if not other.n_fitted:
-            return
-        if self._solved != other._solved:
-            raise ProbeError(
-                "cannot merge a probe that has evaluated with one that has not: merge the fits "
-                "first, then evaluate on each machine with for_shard()"
-            )
-        self._adopt(other._d_model, other._positions)
-        if self._solved:
-            if not _same(self._fitted(), other._fitted()):
-                raise ProbeError(
-                    "cannot merge held-out sequences judged by two different fits: merge the fits "
-                    "first, then evaluate on each machine with for_shard()"
-                )
-            self._merge_scores(other)
-        else:
+        if other.n_fitted:
+            self._adopt(other._d_model, other._positions)
             self._merge_fit(other)
             self.n_fitted += other.n_fitted
-            self._permute_after(self._n_permuted(self.n_fitted))
-        self.n_held_out += other.n_held_out
-
-    def for_shard(self: Probe, seed: int, start: int) -> Probe:
-        """A copy with the same fit, to `update` or to `evaluate` on another machine.
-
-        seed: of its bootstrap; give every shard another. start: how many of the sequences to fit
-        on, or else of those held out, come before the shard's own, so that they are dealt the
-        shuffled labels that one probe alone would deal them. Raises ProbeError after `evaluate`.
-        """
-        if self._solved:
-            raise ProbeError("for_shard() came after evaluate(): hand the copies out before it")
-        shard = copy.deepcopy(self)
-        shard.seed = seed
-        shard._permute_after(self._n_permuted(self.n_fitted) + self._n_permuted(start))
-        return shard
-
-    def result(self) -> dict[str, ProbeResult]:
-        """Scores and arrays by probe name; raises ProbeError before 2 held-out sequences."""
-        if self.n_held_out < 2:
-            raise ProbeError(
-                f"result() has too little to stand on: {self.n_held_out} held-out sequences were "
-                "evaluated; give at least 2 to evaluate() first"
-            )
-        return self._result()
 
     def _check(self, activations: Tensor, positions: Tensor) -> None:
         for name, given in (("activations", activations), ("positions", positions)):
@@ -185,6 +124,128 @@ class BaseStreamingProbe(ABC):
                 f"{_span(positions)}: cut all sequences to one length"
             )
 
+    @abstractmethod
+    def _fit(self, activations: Tensor) -> None: ...
+
+    # Typed by what each subclass is: two of one kind merge.
+    @abstractmethod
+    def _merge_fit(self, other: Any) -> None: ...
+
+
+class BaseStreamingProbe(StreamingFit):
+    """The order of calls that every streaming probe keeps, and the checks on what it is given.
+
+    A probe is fitted with `update`, scored with `evaluate`, and read with `result`. Subclasses say,
+    beside what a `StreamingFit` says, how to solve (`_solve`), what to keep of a held-out batch
+    (`_score`), and what came out (`_result`).
+
+    Over several machines: send each a `for_shard` of a new probe, `update` it there and `merge` all
+    into one; send each a `for_shard` of that, `evaluate` there, and `merge` again. Every value is
+    then that of one probe alone, to rounding; intervals are of other resamples.
+    """
+
+    def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
+        super().__init__()
+        self.n_resamples = n_resamples
+        self.n_held_out = 0
+        self._solved = False
+        self.seed = seed
+        self._generator = torch.Generator().manual_seed(seed)
+        self._permuted_elsewhere = 0
+
+    def update(self, activations: Tensor, positions: Tensor) -> None:
+        """Adds sequences to fit on, as `StreamingFit.update` does.
+
+        Raises:
+            ProbeError: also after `evaluate`.
+        """
+        if self._solved:
+            raise ProbeError(
+                "update() came after evaluate(), which has solved the fit: "
+                "give all sequences to fit on first, or start a new probe"
+            )
+        super().update(activations, positions)
+
+    def evaluate(self, activations: Tensor, positions: Tensor) -> None:
+        """Adds held-out sequences, given as to `update`. The first call solves the fit.
+
+        Raises:
+            ProbeError: as `update`, and where fewer than 2 sequences were fitted.
+        """
+        if not self._solved and self.n_fitted < 2:
+            raise ProbeError(
+                f"evaluate() has nothing to judge: the probe was fitted on {self.n_fitted} "
+                "sequences; give at least 2 to update() first"
+            )
+        self._check(activations, positions)
+        if not self._solved:
+            self._solve()
+            self._solved = True
+        self._score(activations.detach())
+        self.n_held_out += len(activations)
+
+    def merge(self: Probe, other: Probe) -> None:
+        """Adds what `other` saw: fits before any `evaluate`, held-out sequences after it.
+
+        Raises:
+            ProbeError: where the two are at different stages, saw different sizes or positions,
+                were fitted differently, or drew the same bootstrap weights.
+        """
+        if not other.n_fitted:
+            return
+        if self._solved != other._solved:
+            raise ProbeError(
+                "cannot merge a probe that has evaluated with one that has not: merge the fits "
+                "first, then evaluate on each machine with for_shard()"
+            )
+        if self._solved:
+            self._merge_held_out(other)
+        else:
+            super().merge(other)
+            self._permute_after(self._n_permuted(self.n_fitted))
+
+    def _merge_held_out(self: Probe, other: Probe) -> None:
+        self._adopt(other._d_model, other._positions)
+        if not _same(self._fitted(), other._fitted()):
+            raise ProbeError(
+                "cannot merge held-out sequences judged by two different fits: merge the fits "
+                "first, then evaluate on each machine with for_shard()"
+            )
+        self._merge_scores(other)
+        self.n_held_out += other.n_held_out
+
+    def for_shard(self: Probe, seed: int, start: int) -> Probe:
+        """A copy with the same fit, to `update` or to `evaluate` on another machine.
+
+        Args:
+            seed: of its bootstrap; give every shard another.
+            start: how many of the sequences to fit on, or else of those held out, come before the
+                shard's own, so that their labels are permuted as one probe alone would permute
+                them.
+
+        Raises:
+            ProbeError: after `evaluate`.
+        """
+        if self._solved:
+            raise ProbeError("for_shard() came after evaluate(): hand the copies out before it")
+        shard = copy.deepcopy(self)
+        shard.seed = seed
+        shard._permute_after(self._n_permuted(self.n_fitted) + self._n_permuted(start))
+        return shard
+
+    def result(self) -> dict[str, ProbeResult]:
+        """Scores and arrays by probe name.
+
+        Raises:
+            ProbeError: before 2 held-out sequences.
+        """
+        if self.n_held_out < 2:
+            raise ProbeError(
+                f"result() has too little to stand on: {self.n_held_out} held-out sequences were "
+                "evaluated; give at least 2 to evaluate() first"
+            )
+        return self._result()
+
     def _labels(self, batch: int) -> Int[Tensor, "control batch pos"]:
         """The true positions, and for the control the same ones shuffled."""
         true = repeat(self._positions, "pos -> batch pos", batch=batch)
@@ -198,16 +259,13 @@ class BaseStreamingProbe(ABC):
         self._permuted_elsewhere = n_sequences
 
     def _n_permuted(self, n_sequences: int) -> int:
-        """How many of the first sequences of a stage are dealt labels."""
+        """How many of the first sequences of a stage have their labels permuted."""
         return n_sequences
 
     def _position_errors(
         self, target: Float[Tensor, " pos"], uninformed: float | None = None
     ) -> PositionErrors:
         return PositionErrors(self._positions, target, self.n_resamples, self.seed, uninformed)
-
-    @abstractmethod
-    def _fit(self, activations: Tensor) -> None: ...
 
     @abstractmethod
     def _solve(self) -> None: ...
@@ -219,10 +277,7 @@ class BaseStreamingProbe(ABC):
     def _fitted(self) -> Sequence[np.ndarray]: ...
 
     @abstractmethod
-    def _merge_fit(self: Probe, other: Probe) -> None: ...
-
-    @abstractmethod
-    def _merge_scores(self: Probe, other: Probe) -> None: ...
+    def _merge_scores(self, other: Any) -> None: ...
 
     @abstractmethod
     def _result(self) -> dict[str, ProbeResult]: ...

@@ -15,7 +15,6 @@ The decomposition and the formulas of the interventions are our own.
 """
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +23,7 @@ from torch import Tensor
 from probes.code_names import CODES
 from probes.codes.filter import CodeFilter, log_variance
 from probes.errors import ProbeError
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.streaming import StreamingFit, require_finite, upcast
 
 # What every intervention is: [batch pos d_model] to the same.
 Intervention = Callable[[Tensor], Tensor]
@@ -41,7 +40,7 @@ _STEEPEST = 10.0
 _ROUNDING = 1e-6
 
 
-class CodeStatistics(BaseStreamingProbe):
+class CodeStatistics(StreamingFit):
     """All that taking codes away needs to know of the rows at one place, in constant memory.
 
     By position the mean row [pos d_model] and the first two moments of log variance; between
@@ -53,8 +52,8 @@ class CodeStatistics(BaseStreamingProbe):
     new positional vectors of 1/n of the rest's variance. Fit on so many sequences that this is
     nothing beside the codes taken away.
 
-    Fed with `update` as every probe; `merge` adds what another machine saw. There is nothing to
-    evaluate: score what `kept` gives with the probes.
+    Fed with `update` as every probe; `merge` adds what another machine saw. It evaluates nothing:
+    score what `kept` gives with the probes.
     """
 
     def __init__(self) -> None:
@@ -132,12 +131,13 @@ class CodeStatistics(BaseStreamingProbe):
     ) -> CodeFilter:
         """The intervention that keeps these of `CODES` and takes the others away.
 
-        With `dealt`, an order of the positions, the kept codes are dealt out anew: position t gets
-        the mean code of position dealt[t], its law of variance, and its correlations with the
+        With `permuted`, an order of the positions, the kept codes are permuted: position t gets the
+        mean code of position permuted[t], its law of variance, and its correlations with the
         others. They are as large as they were, and tell the wrong position.
 
-        Raises ProbeError for unknown codes, for `dealt` that is no order of the positions, before 2
-        sequences, and where correlations change but the sequences do not determine them.
+        Raises:
+            ProbeError: for unknown codes, for `permuted` that is no order of the positions, before
+                2 sequences, and where correlations change but the sequences do not determine them.
         """
         for code in codes:
             if code not in CODES:
@@ -214,16 +214,10 @@ class CodeStatistics(BaseStreamingProbe):
             slope, intercept = slope / slope[order], (intercept - intercept[order]) / slope[order]
         return torch.stack([slope, intercept])
 
-    def _judges_nothing(self, *_: Any, **__: Any) -> Any:
-        raise ProbeError(
-            "CodeStatistics has nothing to evaluate: score what kept() gives with a probe"
-        )
-
-    _solve = _score = _fitted = _merge_scores = _result = _judges_nothing
-
 
 def _require_order(order: Int[Tensor, " pos"], n: int) -> None:
     if not torch.equal(order.sort().values, torch.arange(n)):
         raise ProbeError(
-            f"dealt is {order.tolist()}, no order of {n} positions: give each of 0 to {n - 1} once"
+            f"permuted is {order.tolist()}, no order of {n} positions: give each of 0 to {n - 1} "
+            "once"
         )

@@ -1,6 +1,9 @@
 """What one kind of tokens tells about the heads of a layer, summed up over its sequences."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
@@ -33,15 +36,22 @@ class HeadFeed:
 
     def add(
         self,
-        values: Float[Tensor, "batch head metric"],
-        chance: Float[np.ndarray, " metric"],
+        parts: Sequence[Mapping[str, Float[Tensor, "part head"]]],
+        chance: Mapping[str, float],
         layout: tuple[int, ...],
     ) -> None:
-        """Adds sequences; the chance levels follow from the layout."""
+        """Adds sequences, some in each part; values and chance levels go by the metrics' names.
+
+        The chance levels follow from the layout; a metric that has none has NaN.
+        """
         self.adopt(layout)
-        self.chance = chance
-        rows = rearrange(values.double(), "batch head metric -> batch (head metric)")
-        self._bootstrap.update(rows)
+        self.chance = np.array([chance[metric] for metric in self.metrics], dtype=np.float64)
+        values = torch.cat(
+            [torch.stack([part[metric] for metric in self.metrics], dim=-1) for part in parts]
+        )
+        self._bootstrap.update(
+            rearrange(values.double(), "batch head metric -> batch (head metric)")
+        )
 
     def merge(self, other: "HeadFeed") -> None:
         """Adds the other's sequences."""

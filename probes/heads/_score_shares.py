@@ -119,8 +119,8 @@ class ScoreShares:
 
     def shares(
         self, scores: Float[Tensor, "batch head query key"], tokens: Int[Tensor, "batch key"]
-    ) -> Float[Tensor, "batch head share"]:
-        """Each held-out sequence's own R² of the fit on offset, and of that on tokens.
+    ) -> dict[str, Float[Tensor, "batch head"]]:
+        """Each held-out sequence's own R²: `positional_share` by offset, `token_share` by token.
 
         R² = 1 - SSE/SST, sums of squares over all cells the sequence's queries see, scores and
         predictions centred in each row. 0 where scores never vary; below 0 where the fit is worse
@@ -134,8 +134,8 @@ class ScoreShares:
         offset_gain = offset_gain - fits.offset_size.to(by_offset)
         of_key = fits.of_keys(tokens.cpu()).to(by_key)
         token_gain = 2 * (by_key * of_key).sum(dim=-1) - self._size(of_key)
-        gains = torch.stack([offset_gain, token_gain], dim=-1)
-        return gains / torch.where(total > 0, total, torch.inf)[..., None]
+        total = torch.where(total > 0, total, torch.inf)
+        return {"positional_share": offset_gain / total, "token_share": token_gain / total}
 
     def finish(self) -> _Fits:
         """Solves the fit, once; raises ProbeError where fewer than 2 sequences were fitted."""

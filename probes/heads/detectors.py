@@ -134,15 +134,20 @@ class HeadProbe:
         """
         length = self._length(pattern, "patterns", at_least=FIRST_QUERY + 1)
         m = n_visible(length, self.window)[FIRST_QUERY:]
-        rows, by_offset = zip(
+        parts, by_offset = zip(
             *(self._text_metrics(part, m) for part in checked_patterns(pattern, self.window)),
             strict=True,
         )
-        one_key = (1 / m).mean()
         first_key = np.where(np.arange(FIRST_QUERY, length) < (self.window or length), 1 / m, 0)
-        local = np.minimum(self.local_window, m) / m
-        chance = [one_key, one_key, first_key.mean(), local.mean(), np.nan, np.nan]
-        self._feeds["text"].add(torch.cat(rows), np.array(chance), (length,))
+        chance = {
+            "diagonal": (1 / m).mean(),
+            "previous_token": (1 / m).mean(),
+            "first_token": first_key.mean(),
+            "local": (np.minimum(self.local_window, m) / m).mean(),
+            "uniform": np.nan,
+            "entropy": np.nan,
+        }
+        self._feeds["text"].add(parts, chance, (length,))
         self._add_offset_sums(torch.cat(by_offset).double().sum(dim=0).cpu().numpy())
 
     def read_repeated(self, pattern: Tensor, period: int, start: int) -> None:
@@ -156,14 +161,19 @@ class HeadProbe:
                 f"{length} tokens are not {start} and twice {period}: give the period of the "
                 "repetition, at least 2, and the number of tokens before it"
             )
-        rows = []
-        for part in checked_patterns(pattern, self.window):
-            induction = part.diagonal(1 - period, dim1=-2, dim2=-1)[..., start + 1 :]
-            duplicate = part.diagonal(-period, dim1=-2, dim2=-1)[..., start:]
-            rows.append(torch.stack([induction.mean(dim=-1), duplicate.mean(dim=-1)], dim=-1))
+        parts = [
+            {
+                "induction": part.diagonal(1 - period, dim1=-2, dim2=-1)[..., start + 1 :].mean(-1),
+                "duplicate_token": part.diagonal(-period, dim1=-2, dim2=-1)[..., start:].mean(-1),
+            }
+            for part in checked_patterns(pattern, self.window)
+        ]
         m = n_visible(length, self.window)[start + period :]
-        chance = np.array([((offset < m) / m).mean() for offset in (period - 1, period)])
-        self._feeds["repeated"].add(torch.cat(rows), chance, (length, period, start))
+        chance = {
+            "induction": ((period - 1 < m) / m).mean(),
+            "duplicate_token": ((period < m) / m).mean(),
+        }
+        self._feeds["repeated"].add(parts, chance, (length, period, start))
 
     def read_copies(self, pattern: Tensor, start: int) -> None:
         """Adds attention on `start` tokens and then one token repeated to the end.
@@ -175,7 +185,7 @@ class HeadProbe:
         first = start + FIRST_QUERY
         length = self._length(pattern, "patterns", at_least=first + 1)
         n_copies = torch.from_numpy(n_visible(length - start, self.window)[FIRST_QUERY:])
-        rows = []
+        parts = []
         for part in checked_patterns(pattern, self.window):
             copies = part[..., first:, start:]
             # In double precision the mean of equal weights is that weight, to the last bit.
@@ -183,8 +193,8 @@ class HeadProbe:
             level = (weight / n_copies.to(weight.device)).to(copies)
             # A row that leaves nothing for the copies prefers none of them.
             share = distance_from_uniform(copies, level) / torch.where(weight > 0, weight, 1.0)
-            rows.append(share.mean(dim=-1, keepdim=True))
-        self._feeds["copies"].add(torch.cat(rows), np.zeros(1), (length, start))
+            parts.append({"repeated_token": share.mean(dim=-1)})
+        self._feeds["copies"].add(parts, {"repeated_token": 0.0}, (length, start))
 
     def read_scores(
         self, scores: Tensor, tokens: Tensor, held_out: bool = False, start: int = 0
@@ -213,7 +223,8 @@ class HeadProbe:
         scores = scores[..., start:, start:].detach()
         tokens = tokens[:, start:].to(scores.device).contiguous()
         if held_out:
-            feed.add(self._shares.shares(scores, tokens), np.zeros(2), (length, start))
+            chance = {"positional_share": 0.0, "token_share": 0.0}
+            feed.add([self._shares.shares(scores, tokens)], chance, (length, start))
         else:
             feed.adopt((length, start))
             self._shares.fit(scores, tokens)
@@ -269,19 +280,19 @@ class HeadProbe:
 
     def _text_metrics(
         self, pattern: Float[Tensor, "batch head query key"], m: Int[np.ndarray, " late_query"]
-    ) -> tuple[Float[Tensor, "batch head metric"], Float[Tensor, "batch head offset"]]:
-        """The six metrics of each sequence, and its sums over queries at each offset."""
+    ) -> tuple[dict[str, Float[Tensor, "batch head"]], Float[Tensor, "batch head offset"]]:
+        """The metrics of each sequence, and its sums over queries at each offset."""
         by_offset = offset_sums(pattern, FIRST_QUERY)
         rows, n_keys = pattern[..., FIRST_QUERY:, :], torch.from_numpy(m).to(pattern)
-        columns = [
-            by_offset[..., 0] / len(m),
-            by_offset[..., 1] / len(m),
-            rows[..., 0].mean(dim=-1),
-            by_offset[..., : self.local_window].sum(dim=-1) / len(m),
-            1 - distance_from_uniform(rows, 1 / n_keys).mean(dim=-1),
-            (_entropy(rows) / n_keys.log()).mean(dim=-1),
-        ]
-        return torch.stack(columns, dim=-1), by_offset
+        metrics = {
+            "diagonal": by_offset[..., 0] / len(m),
+            "previous_token": by_offset[..., 1] / len(m),
+            "first_token": rows[..., 0].mean(dim=-1),
+            "local": by_offset[..., : self.local_window].sum(dim=-1) / len(m),
+            "uniform": 1 - distance_from_uniform(rows, 1 / n_keys).mean(dim=-1),
+            "entropy": (_entropy(rows) / n_keys.log()).mean(dim=-1),
+        }
+        return metrics, by_offset
 
     def _add_offset_sums(self, sums: Float[np.ndarray, "head offset"]) -> None:
         self._offset_sums = sums if self._offset_sums is None else self._offset_sums + sums

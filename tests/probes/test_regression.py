@@ -1,15 +1,18 @@
 """Streamed ridge regression against scikit-learn's, and the numbers of the linear probe by hand."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import Float32
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from probes.errors import ProbeError
+from probes.errors import ProbeError, ProbeWarning
 from probes.moments import LinearMoments
 from probes.regression import LinearProbe, RidgeRegressor
 from probes.scores import SHUFFLED
@@ -70,6 +73,107 @@ def test_moments_of_shards_add_up_to_the_moments_of_the_whole(sizes, d, offset, 
     for ours, exact in zip(merged.ridge(1.0), whole.ridge(1.0), strict=True):
         # Rounding of numbers around the offset, relative to a spread of 1.
         np.testing.assert_allclose(ours, exact, rtol=1e-6, atol=1e-6)
+
+
+def hard_activations(
+    n: int, d: int, offset: float, spread: float, seed: int
+) -> Float32[np.ndarray, "n d"]:
+    """Features in float32 round means of size `offset`: one constant, two the same, one close to
+    another, each as near to its mean as float32 lets it be."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    X[:, 0] += np.linspace(0, 2, n)
+    X[:, 1] = X[:, 0] + 1e-3 * X[:, 1]
+    X[:, 2], X[:, 3] = X[:, 0], 0.1
+    X = X * spread * np.logspace(-1, 1, d) + offset * rng.normal(size=d)
+    return X.astype(np.float32)
+
+
+hard = given(
+    n=st.integers(4, 200),
+    d=st.integers(4, 40),
+    offset=st.sampled_from([0.0, 1.0, 1e2, 1e4, 1e6]),
+    spread=st.sampled_from([1e-2, 1.0, 1e2]),
+    alpha=st.sampled_from([1e-3, 1e-1, 1.0, 1e3]),
+    seed=st.integers(0, 2**16),
+)
+
+
+@pytest.mark.filterwarnings("ignore::probes.errors.ProbeWarning")
+@settings(max_examples=60, deadline=None)
+@hard
+def test_in_float32_the_regressor_is_scikit_learns_in_float64(n, d, offset, spread, alpha, seed):
+    """Means up to 1e6, more features than activations, duplicates, penalties small and large."""
+    X, y = hard_activations(n, d, offset, spread, seed), np.arange(n) % 128.0
+    exact = X.astype(np.float64)
+    expected = sklearn_ridge(alpha).fit(exact, y).predict(exact)
+    np.testing.assert_allclose(RidgeRegressor(alpha).fit(X, y).predict(X), expected, atol=1e-3)
+    parts = RidgeRegressor(alpha).partial_fit(X[: n // 2], y[: n // 2])
+    parts.partial_fit(X[n // 2 :], y[n // 2 :])
+    np.testing.assert_allclose(parts.predict(X), expected, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::probes.errors.ProbeWarning")
+@settings(max_examples=60, deadline=None)
+@hard
+def test_in_float32_the_probe_is_scikit_learns_in_float64(n, d, offset, spread, alpha, seed):
+    X = hard_activations(8 * n, d, offset, spread, seed)
+    positions, probe = torch.arange(n), LinearProbe(alpha=alpha)
+    x = torch.from_numpy(X).view(8, n, d)
+    for some in x.split(3):
+        probe.update(some, positions)
+    probe.evaluate(x, positions)
+    exact = X.astype(np.float64)
+    expected = sklearn_ridge(alpha).fit(exact, np.tile(np.arange(n), 8)).predict(exact)
+    np.testing.assert_allclose(probe.predict(x).ravel(), expected, atol=1e-3)
+
+
+def test_a_small_spread_about_a_large_mean_is_read():
+    """The case that was lost: mean 1e4 and standard deviation 0.01 counted as a constant."""
+    rng = np.random.default_rng(0)
+    t = np.arange(4096) % 64
+    X = (1e4 + 0.01 * (rng.normal(size=(4096, 4)) + t[:, None] / 16)).astype(np.float32)
+    probe, x = LinearProbe(), torch.from_numpy(X).view(64, 64, 4)
+    probe.update(x, torch.arange(64))
+    probe.evaluate(x, torch.arange(64))
+    expected = sklearn_ridge().fit(X.astype(np.float64), t).predict(X.astype(np.float64))
+    assert np.abs(expected - t).mean() < 8 < np.abs(31.5 - t).mean()
+    for read in (RidgeRegressor().fit(X, t).predict(X), probe.predict(x).ravel()):
+        np.testing.assert_allclose(read, expected, atol=1e-3)
+
+
+def test_features_that_hold_rounding_are_said_in_one_warning():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 5)).astype(np.float32)
+    X[:, 2:4] = 1e6 + 0.02 * X[:, 2:4]  # float32 steps by 0.0625 there
+    with pytest.warns(
+        ProbeWarning, match=r"2 of 5 features vary by less than .* feature 2 with mean 1e\+06"
+    ) as said:
+        RidgeRegressor().fit(X, X[:, 0])
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        X[:, 2:4] = 1e6  # a constant is no loss
+        RidgeRegressor().fit(X, X[:, 0])
+
+
+def test_few_activations_for_the_width_are_said_in_one_warning():
+    x = torch.randn(12, 10, 12, generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(10)
+
+    def solved(n: int) -> None:
+        probe = LinearProbe()
+        probe.update(x[:n], positions)
+        probe.evaluate(x, positions)
+        probe.evaluate(x, positions)
+
+    message = r"11 sequences are 110 activations, few to fit 12 components.* 120, which is 12 seq"
+    with pytest.warns(ProbeWarning, match=message) as said:
+        solved(11)
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solved(12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

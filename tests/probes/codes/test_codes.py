@@ -36,6 +36,7 @@ from probes.errors import ProbeError
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
 from probes.similarity import SimilarityProbe, adjacency_a, cosine_similarity
+from probes.streaming import StreamingProbe
 from probes.variance import VarianceProbe, row_variance
 
 POSITIONS = torch.arange(1, 25)
@@ -222,7 +223,7 @@ def test_whitened_rests_are_alike_at_all_distances():
     assert float(correlation.std()) < 0.02
 
 
-def test_codes_dealt_out_are_those_of_other_positions():
+def test_permuted_codes_are_those_of_other_positions():
     """Means, log variances and correlations at position t are those planted at order[t]."""
     order = torch.randperm(24, generator=torch.Generator().manual_seed(5))
     statistics, x = fitted(planted(2048, 0)), planted(512, 1)
@@ -249,8 +250,8 @@ def test_codes_dealt_out_are_those_of_other_positions():
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_code_dealt_out_alone_leaves_no_other(code, statistics, fresh):
-    """Dealt back, it is where it was: the others stay away."""
+def test_a_permuted_code_alone_leaves_no_other(code, statistics, fresh):
+    """Permuted back, it is where it was: the others stay away."""
     order = torch.randperm(24, generator=torch.Generator().manual_seed(5))
     once = statistics.kept((code,), permuted=order)(fresh[0])
     alone = statistics.kept((code,))(fresh[0])
@@ -269,20 +270,20 @@ def test_a_code_dealt_out_alone_leaves_no_other(code, statistics, fresh):
         assert slope == pytest.approx(float(code == "variance"), abs=0.1)
 
 
-def test_positions_dealt_in_their_order_change_nothing_else(statistics, fresh):
+def test_positions_permuted_to_their_own_order_change_nothing_else(statistics, fresh):
     x = fresh[0]
     for codes in SUBSETS:
         same = statistics.kept(codes, permuted=torch.arange(24))(x)
         torch.testing.assert_close(same, statistics.kept(codes)(x), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("dealt", [[0, 0, 1], list(range(23)), list(range(1, 25))])
+@pytest.mark.parametrize("permuted", [[0, 0, 1], list(range(23)), list(range(1, 25))])
 def test_what_is_no_order_of_the_positions_is_refused(statistics, permuted):
     with pytest.raises(ProbeError, match=r"no order of 24 positions: give each of 0 to 23 once"):
         statistics.kept(CODES, permuted=torch.tensor(permuted))
 
 
-@pytest.mark.parametrize("dealt", [None, POSITIONS.flip(0) - 1])
+@pytest.mark.parametrize("permuted", [None, POSITIONS.flip(0) - 1])
 def test_no_row_knows_of_later_rows(statistics, fresh, permuted):
     x = fresh[0][:8]
     for codes in SUBSETS:
@@ -638,7 +639,7 @@ def test_a_random_subspace_has_the_same_rank_and_other_directions(statistics, fr
     assert torch.equal(random_subspace(projection, 1).directions, control.directions)
 
 
-def test_dealt_rescaling_uses_the_next_sequences_factors(statistics, fresh):
+def test_permuted_rescaling_uses_the_next_sequences_factors(statistics, fresh):
     x = fresh[1][:6]
     kept = statistics.kept(set(CODES) - {"variance"})
     means = statistics.positional_vectors().float()
@@ -767,8 +768,9 @@ def test_statistics_refuse_what_probes_refuse(statistics):
         fitted(x).update(x[..., :9], POSITIONS)
     with pytest.raises(ProbeError, match="positions changed"):
         fitted(x).merge(fitted(x, POSITIONS + 1))
-    with pytest.raises(ProbeError, match="nothing to evaluate: score what kept"):
-        fitted(x).evaluate(x, POSITIONS)
+    # There is nothing to evaluate, and nothing pretends that there is.
+    assert not hasattr(CodeStatistics, "evaluate")
+    assert not isinstance(CodeStatistics(), StreamingProbe)
 
 
 def test_a_factor_of_one_changes_nothing():
