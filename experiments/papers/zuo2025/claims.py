@@ -78,7 +78,8 @@ PAPER = Paper(
             "the section on probes",
             SECOND_HAND,
             "error of position read from nine quantiles of an activation's cosines with the "
-            "others, over that from nine quantiles of their variances beside its own, mean over blocks",
+            "others, over that from nine quantiles of their variances beside its own, mean over "
+            "blocks",
             high=1,
             differs="Random models; our probes. Both read an activation against all of its "
             "sequence, later ones too. A first version gave the variance a single number, which "
