@@ -91,8 +91,7 @@ class Emergence(FinishedRun):
 
     def html(self) -> str:
         """The report: one page that needs no network."""
-        from experiments.report.emergence_page import render_emergence
-        from experiments.report.findings import PageData
+        from experiments.report.findings import PageData, render_emergence
 
         title = "When do the position codes appear?"
         data = PageData(title, self.headline, self.measurements, self.info)

@@ -7,7 +7,8 @@ with data that never was part of a program.
 
 import re
 from collections.abc import Mapping
-from importlib.resources import files
+from importlib.metadata import distribution
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,9 @@ _END_OF_RENDER = re.compile(
 
 def bundle() -> Markup:
     """CircuitsVis's script, which defines the global `CircuitsVis`; its `render` returns a root."""
-    source = files("circuitsvis") / "dist" / "cdn" / "iife.js"
-    text = source.read_text(encoding="utf-8")
+    # Importing the package would import torch, which a page has no need of.
+    source = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
+    text = Path(str(source)).read_text(encoding="utf-8")
     # The map file is not on the page, and asking for it would be a request.
     text = text.replace("//# sourceMappingURL=iife.js.map", "")
     return script_text(_END_OF_RENDER.sub(r"\1\2;return \3}", text))

@@ -5,7 +5,9 @@ has panels drawn side by side, a panel has series. What a series means is its ki
 "control" (what the chart names so), "chance", "fit" (a + b/m), "depth" (one layer of one sequence).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -223,29 +225,21 @@ def _adjacency_chart(points: Points) -> Chart:
     )
 
 
+Arrays = dict[str, np.ndarray]
+
+
+def _views(
+    found: dict[str, dict[str, Arrays]], needed: str, draw: Callable[[str, Arrays], dict[str, Any]]
+) -> dict[str, Any]:
+    """A panel for each variant that kept the array `needed`, view by view."""
+    drawn = {
+        key: [draw(variant, arrays) for variant, arrays in variants.items() if needed in arrays]
+        for key, variants in found.items()
+    }
+    return {key: {"panels": panels} for key, panels in drawn.items() if panels}
+
+
 def _variance_chart(found: SiteArrays) -> Chart:
-    views = {}
-    for key, variants in found.arrays("variance").items():
-        panels = []
-        for variant, arrays in variants.items():
-            if "curve" not in arrays:
-                continue
-            visible = arrays.get("positions", np.arange(len(arrays["curve"]))) + 1
-            step = every(len(visible), MOST_POSITIONS)
-            m, curve = visible[::step], arrays["curve"][::step]
-            level = np.full(len(m), np.nanmean(arrays["curve"]))
-            bounds = [arrays[n][::step] if n in arrays else None for n in bounds_of("curve")]
-            series = [
-                make_series("chance", variant, m, level, "no position: its own mean"),
-                make_series("value", variant, m, curve, variant, *bounds),
-            ]
-            if "law" in arrays:
-                a, b = arrays["law"]
-                fit = make_series("fit", variant, m, a + b / m, f"{a:.3g} + {b:.3g}/m")
-                series.insert(1, fit)
-            panels.append(make_panel(variant, variant, "variance of the components", series))
-        if panels:
-            views[key] = {"panels": panels}
     return Chart(
         id="variance-by-position",
         title="Variance of the components at each position",
@@ -254,48 +248,56 @@ def _variance_chart(found: SiteArrays) -> Chart:
         "variant has its own scale.",
         x="tokens visible, m",
         controls=found.controls(),
-        views=views,
+        views=_views(found.arrays("variance"), "curve", _variance_panel),
         interval="band",
         log_toggle=True,
         fit="a + b/m",
     )
 
 
+def _variance_panel(variant: str, arrays: Arrays) -> dict[str, Any]:
+    visible = arrays.get("positions", np.arange(len(arrays["curve"]))) + 1
+    step = every(len(visible), MOST_POSITIONS)
+    m, curve = visible[::step], arrays["curve"][::step]
+    level = np.full(len(m), np.nanmean(arrays["curve"]))
+    bounds = [arrays[n][::step] if n in arrays else None for n in bounds_of("curve")]
+    series = [make_series("chance", variant, m, level, "no position: its own mean")]
+    if "law" in arrays:
+        a, b = arrays["law"]
+        series.append(make_series("fit", variant, m, a + b / m, f"{a:.3g} + {b:.3g}/m"))
+    series.append(make_series("value", variant, m, curve, variant, *bounds))
+    return make_panel(variant, variant, "variance of the components", series)
+
+
 def _cosine_chart(found: SiteArrays) -> Chart:
-    of_views = found.arrays("similarity")
-    sizes = [a["cosine"].size for v in of_views.values() for a in v.values() if "cosine" in a]
+    kept = found.arrays("similarity")
+    sizes = [a["cosine"].size for v in kept.values() for a in v.values() if "cosine" in a]
     cells = sum(size // 2 for size in sizes)
     step = int(np.ceil(np.sqrt(max(1.0, cells / COSINE_CELLS))))
-    views = {}
-    for key, variants in of_views.items():
-        panels = []
-        for variant, arrays in variants.items():
-            if "cosine" not in arrays:
-                continue
-            cosine = np.asarray(arrays["cosine"], dtype=np.float64)[::step, ::step]
-            positions = arrays.get("positions", np.arange(len(arrays["cosine"])))[::step]
-            below = cosine[np.tril_indices(len(cosine), k=-1)]
-            panel = make_panel(variant, variant, "", [])
-            panel["matrix"] = {
-                "positions": [int(p) for p in positions],
-                "cells": packed(below, COSINE_SCALE),
-                "low": number(np.min(below, initial=np.inf)),
-                "high": number(np.max(below, initial=-np.inf)),
-            }
-            panels.append(panel)
-        if panels:
-            views[key] = {"panels": panels}
     thinned = "" if step == 1 else f" Every {step}th position is shown."
     return Chart(
         id="cosine",
-        title="Mean cosine between the vectors at two positions",
+        title="Mean cosine between the activations at two positions",
         caption="Mean over held-out sequences; one colour scale for all variants. The diagonal, "
         f"always 1, is left out so that the rest can be seen.{thinned}",
         x="position",
         kind="heat",
         controls=found.controls(),
-        views=views,
+        views=_views(kept, "cosine", partial(_cosine_panel, step=step)),
     )
+
+
+def _cosine_panel(variant: str, arrays: Arrays, step: int) -> dict[str, Any]:
+    cosine = np.asarray(arrays["cosine"], dtype=np.float64)[::step, ::step]
+    positions = arrays.get("positions", np.arange(len(arrays["cosine"])))[::step]
+    below = cosine[np.tril_indices(len(cosine), k=-1)]
+    matrix = {
+        "positions": [int(p) for p in positions],
+        "cells": packed(below, COSINE_SCALE),
+        "low": number(np.min(below, initial=np.inf)),
+        "high": number(np.max(below, initial=-np.inf)),
+    }
+    return make_panel(variant, variant, "", []) | {"matrix": matrix}
 
 
 def _error_chart(found: SiteArrays, points: Points) -> Chart:

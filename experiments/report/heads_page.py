@@ -36,6 +36,12 @@ def render_heads(data: HeadsReportData) -> str:
     Every string of `data` is shown as text whatever it holds, and a content security policy names
     the page's own scripts by their hashes, so that nothing else can run. Attention weights are kept
     to 1/255, of the first `MOST_TOKENS` tokens of each prompt.
+
+    Args:
+        data: what the page shows.
+
+    Returns:
+        The page.
     """
     has_patterns = any(len(patterns) for patterns in data.patterns.values())
     scripts = [plotly(), page_script("heads_panel.js", "heads.js")]

@@ -25,6 +25,12 @@ def render(data: ReportData) -> str:
 
     Every string of `data` is shown as text whatever it holds, and a content security policy names
     the page's own scripts by their hashes, so that nothing else can run.
+
+    Args:
+        data: what the page shows.
+
+    Returns:
+        The page.
     """
     settings = figures.settings_of(data)
     sections = figures.sections(data)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.report.encode import number
-from experiments.report.findings import PageData, figure_data
-from experiments.report.shell import fill, measurements_table, page_script, plotly
+from experiments.report.findings import PageData, render_figures
 from experiments.results.claims import Outcome, Paper
 from experiments.results.findings import Figure
 
@@ -21,20 +20,18 @@ def render_reproduction(
 
     Every string is shown as text whatever it holds, and a content security policy names the page's
     own scripts by their hashes, so that nothing else can run.
+
+    Args:
+        data: what every page shows.
+        paper: what was reproduced.
+        outcomes: one for each of its claims.
+        figures: the curves behind them.
+
+    Returns:
+        The page.
     """
-    page_data = {
-        "figures": [figure_data(figure) for figure in figures],
-        "table": measurements_table(data.measurements),
-    }
-    return fill(
-        "reproduce.html",
-        [plotly(), page_script("reproduce.js")],
-        page_data,
-        data,
-        paper=paper,
-        outcomes=[_outcome(outcome, figures) for outcome in outcomes],
-        figures=figures,
-    )
+    drawn = [_outcome(outcome, figures) for outcome in outcomes]
+    return render_figures("reproduce.html", data, figures, paper=paper, outcomes=drawn)
 
 
 def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:

@@ -21,9 +21,17 @@ _MOST_CHOICES = 40  # a column with more different values is found by the text b
 def fill(
     template: str, scripts: Sequence[Markup], page_data: Mapping[str, Any], data: Any, **words: Any
 ) -> str:
-    """The page that `template` makes of `data` and `words`.
+    """The page that a template makes.
 
-    `page_data` is put in as JSON; a content security policy lets `scripts` run and nothing else.
+    Args:
+        template: its file name.
+        scripts: what may run; a content security policy lets nothing else.
+        page_data: what they read, put in as JSON.
+        data: has a title, a headline, measurements and info.
+        words: what else the template asks for.
+
+    Returns:
+        The page as valid Unicode.
     """
     environment = Environment(
         loader=PackageLoader("experiments.report", "templates"),
@@ -104,8 +112,13 @@ def sortable(
 ) -> dict[str, Any]:
     """A table column by column, text and numbers apart, as the page's sortable table reads it.
 
-    `shown` and `chosen` are asked, by a column's name and its number of different values, whether
-    the column is drawn and whether it gets a menu that picks one of its values.
+    Args:
+        frame: the table.
+        shown: says by a column's name and its number of different values whether it is drawn.
+        chosen: says so whether it gets a menu that picks one of its values.
+
+    Returns:
+        JSON-able columns.
     """
     columns = []
     for name in frame.columns:

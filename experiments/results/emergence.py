@@ -11,10 +11,18 @@ from experiments.results.readability import HYPOTHESES, gain, verdicts
 def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
     """What each code comes to at every step of one training, by `experiments.results.readability`.
 
-    One row for each code and step: code, step, layer and site where it is best then, gain with
-    its interval low to high, control (the gain of the shuffled positions at that site) and word.
     Every step is judged as a variant of its own, so that intervals are widened for the number of
     steps, too.
+
+    Args:
+        measurements: the tidy table of the training.
+
+    Returns:
+        One row for each code and step: code, step, layer and site where it is best then, gain with
+        its interval low to high, control (the gain of the shuffled positions at that site), word.
+
+    Raises:
+        UserError: a measurement lacks its shuffled-position control.
     """
     kept = measurements[measurements["step"].notna()]
     no_step = pd.Series(pd.NA, kept.index, dtype="Int64")
@@ -43,9 +51,14 @@ def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
 
 def onsets(measurements: pd.DataFrame) -> dict[str, float]:
     """The first watched step of one training at which each code is readable, and "loss": at which
-    the loss has fallen half of its way from the first step to the last. NaN for what never comes.
+    the loss has fallen half of its way from the first step to the last.
 
-    `readable` is the word of `experiments.results.readability`: surely a gain of a tenth or more.
+    Args:
+        measurements: the tidy table of the training.
+
+    Returns:
+        Optimiser steps by code; NaN for what never comes. `readable` is the word of
+        `experiments.results.readability`: surely a gain of a tenth or more.
     """
     gains = code_gains(measurements)
     found = {

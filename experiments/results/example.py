@@ -10,7 +10,15 @@ PREFIX = "example"
 
 
 def example_of(info: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """What the report shows of the example: tokens, predictions and patterns by variant."""
+    """What the report shows of the example.
+
+    Args:
+        info: how the run was made.
+        arrays: those of the run.
+
+    Returns:
+        Tokens, and predictions and patterns by variant and layer.
+    """
     example: dict[str, Any] = {
         "tokens": info["example_tokens"],
         "predictions": {},

@@ -88,7 +88,12 @@ class Findings:
 def over_seeds(values: Float[Array, "seed *k"], function: ArrayFunction | None = None) -> Measured:
     """A function of the means over seeds, with its bootstrap interval over them.
 
-    `function` maps rows of means [row k] to [row]; None takes the mean of a single number.
+    Args:
+        values: numbers of each seed.
+        function: maps rows of means `[row k]` to `[row]`; None takes the mean of a single number.
+
+    Returns:
+        The function of the means, and its 95% interval.
     """
     rows = values.reshape(len(values), -1)
     bootstrap = SequenceBootstrap().update(rows)
@@ -103,7 +108,17 @@ def exactly(values: Iterable[float]) -> Measured:
 
 
 def curve(name: str, kind: Kind, x: Array, values: Float[Array, "unit point"]) -> Series:
-    """The mean curve over units, such as seeds, with its interval; one alone has none."""
+    """The mean curve over units, such as seeds, with its interval; one alone has none.
+
+    Args:
+        name: what the legend calls it.
+        kind: how it is drawn.
+        x: the points, in any unit.
+        values: each unit's curve, at these points.
+
+    Returns:
+        The mean, and its 95% interval point by point.
+    """
     x = np.asarray(x, dtype=float)
     if len(values) == 1:
         return Series(name, kind, x, np.asarray(values[0], dtype=float), n=1)
@@ -126,7 +141,11 @@ def log_spaced(length: int, points: int = 20) -> np.ndarray:
 def chances(n_positions: int) -> tuple[float, float]:
     """Mean absolute error, in positions, of always the middle and of a uniform guess.
 
-    Near L/4 and L/3, the mean distance from the middle and that of two uniform positions.
+    Args:
+        n_positions: L, how many there are.
+
+    Returns:
+        Near L/4 and L/3, the mean distance from the middle and that of two uniform positions.
     """
     at = np.arange(n_positions)
     return float(np.abs(at - np.median(at)).mean()), float(np.abs(at - at[:, None]).mean())
@@ -153,7 +172,14 @@ _CURVE_ARRAYS = ("x", "y", "low", "high")
 
 
 def pack(figures: Sequence[Figure]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """Figures as JSON-able words and, apart from them, their numbers."""
+    """Figures as they are kept.
+
+    Args:
+        figures: what the page shows.
+
+    Returns:
+        JSON-able words, and apart from them the numbers by "figure/panel/series/name".
+    """
     words: list[dict[str, Any]] = []
     arrays: dict[str, Array] = {}
     for figure in figures:
@@ -174,7 +200,18 @@ def pack(figures: Sequence[Figure]) -> tuple[list[dict[str, Any]], dict[str, Arr
 
 
 def unpack(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list[Figure]:
-    """What `pack` made; raises UserError where numbers are missing or words are no figures."""
+    """Figures out of what `pack` made.
+
+    Args:
+        words: its words.
+        arrays: its numbers.
+
+    Returns:
+        The figures.
+
+    Raises:
+        UserError: numbers are missing, or words are no figures.
+    """
     try:
         return _unpacked(words, arrays)
     except (TypeError, KeyError, AttributeError) as error:

@@ -23,7 +23,15 @@ _SUFFIXES = {"": "value", "_low": "ci_low", "_high": "ci_high", "_chance": "chan
 
 
 def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFrame:
-    """One row for each head, as the report and the exports show it, from the tidy table alone."""
+    """The table of heads, as the report and the exports show it, from the tidy table alone.
+
+    Args:
+        measurements: the tidy table.
+        ablation: the condition in which positions were taken away, if any.
+
+    Returns:
+        One row for each head.
+    """
     variant = _in_question(measurements).dropna(subset=["head"])
     intact = variant[variant["positions"] == INTACT]
     ablated = variant[variant["positions"] == ablation] if ablation else variant.iloc[:0]
@@ -99,7 +107,16 @@ _MOST_NAMED = 6
 
 
 def headline(heads: pd.DataFrame, losses: Sequence[Mapping[str, Any]], info: Any) -> str:
-    """How many heads of each kind there are, what the ablation leaves, and what it costs."""
+    """How many heads of each kind there are, what the ablation leaves, and what it costs.
+
+    Args:
+        heads: what `heads_table` gives.
+        losses: what `losses` gives.
+        info: how the run was made.
+
+    Returns:
+        A few sentences.
+    """
     labelled = heads[heads["label"] != "none"]
     kinds = [
         f"{len(group)} {label} ({_names(group)})"

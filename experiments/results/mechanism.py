@@ -21,6 +21,12 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     """What a linear probe reads in the random-init model on random tokens; None without such rows.
 
     Only meant for models without a positional encoding: an encoding is a linear code of its own.
+
+    Args:
+        measurements: the tidy table.
+
+    Returns:
+        The sentence.
     """
     readings = intact_readings(measurements)
     random_init = readings[

@@ -93,7 +93,14 @@ def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
 
 
 def headline(found: list[Verdict]) -> str:
-    """What position can be read from, and where, on the tokens that were read first."""
+    """What position can be read from, and where, on the tokens that were read first.
+
+    Args:
+        found: what `verdicts` gives.
+
+    Returns:
+        A sentence for each model variant.
+    """
     rows = [(verdict.hypothesis, row) for verdict in found for row in _first_tokens(verdict)]
     sentences = []
     for variant in dict.fromkeys(row["variant"] for _, row in rows):
@@ -141,7 +148,16 @@ def _best_site(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str,
 
 
 def widened(value: float, low: float, high: float, n_compared: int, n: int) -> tuple[float, float]:
-    """A 95% interval, which has Student's tails, stretched to hold for `n_compared` at once."""
+    """A 95% interval, which has Student's tails, stretched to hold for many at once.
+
+    Args:
+        value, low, high: the number and its interval.
+        n_compared: how many numbers are compared.
+        n: units, such as sequences, behind the number.
+
+    Returns:
+        The new ends.
+    """
     stretch = float(student.isf(0.025 / n_compared, n - 1) / student.isf(0.025, n - 1))
     return value - stretch * (value - low), value + stretch * (high - value)
 

@@ -46,6 +46,7 @@ from experiments.results.code_ablation import (
 )
 from experiments.results.measurements import LOSS
 from experiments.results.readability import SETTING, widened
+from nope_interp.errors import UserError
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
@@ -173,10 +174,17 @@ def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:
         Verdicts in the order of the table.
 
     Raises:
-        KeyError: a setting lacks one of the conditions that codes are judged by.
+        UserError: a setting lacks one of the conditions that codes are judged by, as in what
+            another version wrote.
     """
     losses = measurements[(measurements["probe"] == LOSS) & measurements["step"].isna()]
-    return [_verdict(group) for _, group in losses.groupby(SETTING, sort=False, observed=True)]
+    try:
+        return [_verdict(group) for _, group in losses.groupby(SETTING, sort=False, observed=True)]
+    except KeyError as error:
+        raise UserError(
+            f"the measurements lack a loss that codes are judged by ({error}), as those of "
+            "another version do: delete the run folder and run the command again."
+        ) from error
 
 
 def _verdict(losses: pd.DataFrame) -> UseVerdict:

@@ -61,7 +61,14 @@ class FinishedRun(ABC):
     def load(cls: type[Run], folder: Path | str) -> Run:
         """Read a run folder.
 
-        Raises UserError where it is unfinished, damaged, another experiment's or of another format.
+        Args:
+            folder: where the run was kept.
+
+        Returns:
+            The run.
+
+        Raises:
+            UserError: it is unfinished, damaged, of another experiment or of another format.
         """
         run = RunFolder(Path(folder))
         if not run.finished:
@@ -121,10 +128,17 @@ class FinishedRun(ABC):
         """The report: one page that needs no network."""
 
     def write_report(self, path: Path | str | None = None) -> Path:
-        """Write the report, by default into the run folder; returns its path.
+        """Write the report.
 
-        Raises UserError where it cannot be drawn or written, and by default where a newer version
-        made the run folder.
+        Args:
+            path: the file to write; None takes `report.html` in the run folder.
+
+        Returns:
+            The file.
+
+        Raises:
+            UserError: it cannot be drawn or written, or it is to be written into a run folder that
+                a newer version made.
         """
         run = RunFolder(self.folder)
         if path is None:

@@ -16,7 +16,17 @@ _KINDS: dict[str, type[FinishedRun]] = {
 
 
 def load_run(folder: Path | str) -> FinishedRun:
-    """The finished run in `folder`; raises UserError where it is unfinished or damaged."""
+    """The finished run of any experiment, read back; needs no torch.
+
+    Args:
+        folder: its run folder.
+
+    Returns:
+        The run, of its experiment's own kind.
+
+    Raises:
+        UserError: the run is unfinished, damaged or of an unknown experiment.
+    """
     run = RunFolder(Path(folder))
     # Says so itself where there is none.
     experiment = run.read_info()["experiment"] if run.finished else Comparison.experiment

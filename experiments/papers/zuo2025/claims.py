@@ -77,12 +77,13 @@ PAPER = Paper(
             "A row's cosines are a more reliable carrier of position than its variance.",
             "the section on probes",
             SECOND_HAND,
-            "error of position read from nine quantiles of a row's cosines with the others, over "
-            "that from nine quantiles of their variances beside its own, mean over blocks",
+            "error of position read from nine quantiles of an activation's cosines with the "
+            "others, over that from nine quantiles of their variances beside its own, mean over "
+            "blocks",
             high=1,
             differs="Random models; our probes. Both read an activation against all of its "
-            "sequence, later ones too. A first version gave the variance a single number: no "
-            "fair match.",
+            "sequence, later ones too. A first version gave the variance a single number, which "
+            "was no fair match.",
         ),
         Claim(
             "trained",

@@ -66,7 +66,20 @@ function menus(host, controls, exists, changed) {
   return { chosen, refresh };
 }
 
+// One menu of [value, words] with its label: the box that holds both, and the menu.
+function choice(name, label, options) {
+  const select = element("select", undefined, { name }), box = element("label", `${label} `);
+  select.append(...options.map(([value, words]) => element("option", words, { value })));
+  box.append(select);
+  return { box, select };
+}
+
 // ---------------------------------------------------------------- charts
+
+// Plotly's error bars of a series with an interval; none of its points need have one.
+const errorBars = ({ y, low, high }, look) => ({ type: "data", symmetric: false, ...look,
+  array: high.map((h, i) => h === null ? 0 : h - y[i]), arrayminus: low.map((l, i) => l === null ? 0 : y[i] - l) });
+const hoverText = (name) => plotText(name).replace(/%/g, "%\u200b");
 
 const probe = document.body.appendChild(element("span", "", { class: "hidden", "aria-hidden": "true" }));
 function resolve(name, alpha = 1) {
@@ -214,6 +227,6 @@ function setUpTheme(redraw) {
   addEventListener("afterprint", () => { before ? root.dataset.theme = before : delete root.dataset.theme; redraw(); });
 }
 
-return { page, $, $$, element, plotText, visible, shortened, saveCsv, save, menus, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
+return { page, $, $$, element, plotText, visible, shortened, saveCsv, save, menus, choice, errorBars, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
   sortableTable, measurementsTable, setUpTheme };
 })();

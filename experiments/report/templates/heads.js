@@ -1,6 +1,6 @@
 // Draws what Python chose: colours, selects, sorts, filters, saves. It computes no science.
 (() => {
-const { page, $, $$, element, saveCsv, save, CIVIDIS, plotLayout, drawPlot, sortableTable, measurementsTable, setUpTheme } = common;
+const { page, $, $$, element, saveCsv, save, choice, CIVIDIS, plotLayout, drawPlot, sortableTable, measurementsTable, setUpTheme } = common;
 const { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, drawn, setUpPanel, showHead,
   redrawPanel } = panel;
 const { conditions, metrics, labels } = page;
@@ -68,11 +68,8 @@ function followHash() {
 
 function setUpMap(section) {
   const layers = [...new Set(column.layer)], heads = [...new Set(column.head)].sort((a, b) => a - b);
-  const shade = element("select", undefined, { name: "shade" });
-  shade.append(element("option", "label", { value: "" }), ...metrics.map((m) => element("option", words(m), { value: m })));
-  const label = element("label", "Colour by ");
-  label.append(shade);
-  $(".controls", section).append(label);
+  const { box: shading, select: shade } = choice("shade", "Colour by", [["", "label"], ...metrics.map((m) => [m, words(m)])]);
+  $(".controls", section).append(shading);
   const cells = conditions.map(() => new Map());
 
   const grids = conditions.map((condition, c) => {
@@ -164,15 +161,13 @@ function walk(event, grid, width) {
 // ---------------------------------------------------------------- all frequencies
 
 function setUpFrequencies(section) {
-  const plot = $(".plot", section), choice = element("select", undefined, { name: "norm" }), label = element("label", "Show ");
-  choice.append(element("option", "query norm", { value: "query_norm" }), element("option", "key norm", { value: "key_norm" }));
-  label.append(choice);
-  $(".controls", section).append(label);
+  const plot = $(".plot", section), { box, select: norm } = choice("norm", "Show", [["query_norm", "query norm"], ["key_norm", "key norm"]]);
+  $(".controls", section).append(box);
   const radians = page.frequencies.radians, rotating = radians.filter((layer) => layer[0] !== null);
   const alike = rotating.every((layer) => layer.every((r, f) => r === rotating[0][f]));
   const starts = column.name.filter((_, i) => column.layer[i] !== column.layer[i - 1]), step = Math.ceil(starts.length / 32);
   function draw() {
-    const z = column.name.map((_, i) => page.frequencies[choice.value][column.layer[i]][column.head[i]]);
+    const z = column.name.map((_, i) => page.frequencies[norm.value][column.layer[i]][column.head[i]]);
     const layout = plotLayout(alike ? "radians per token, highest frequency first" : "rank of the frequency, highest first (layers differ; point at a cell for its radians per token)");
     if (alike && rotating.length) Object.assign(layout.xaxis, frequencyTicks(rotating[0], 14));
     Object.assign(layout.yaxis, { autorange: "reversed", tickvals: starts.filter((_, i) => i % step === 0), showgrid: false });
@@ -182,7 +177,7 @@ function setUpFrequencies(section) {
     drawPlot(plot, [{ type: "heatmap", z, y: column.name, text, colorscale: CIVIDIS, hoverongaps: false,
       hovertemplate: "%{y}, %{text} rad/token<br>norm %{z:.3~g}<extra></extra>", colorbar: { thickness: 10, outlinewidth: 0, tickfont: { size: 10 } } }], layout);
   }
-  choice.addEventListener("change", draw);
+  norm.addEventListener("change", draw);
   redraws.push(draw);
   draw();
   plot.on("plotly_click", ({ points }) => select(numberOf.get(points[0].y), true));

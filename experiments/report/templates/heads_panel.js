@@ -1,6 +1,6 @@
 // One head: its label, attention, distances, frequencies and scores. And what words and colours heads have.
 const panel = (() => {
-const { page, $, $$, element, plotText, visible, shortened, saveCsv, resolve, plotLayout, drawPlot, showCircuits } = common;
+const { page, $, $$, element, plotText, visible, shortened, saveCsv, choice, hoverText, resolve, plotLayout, drawPlot, showCircuits } = common;
 const { conditions, metrics, labels } = page;
 const ABLATED = conditions[1];
 const ROLES = ["intact", "ablated"];
@@ -56,11 +56,9 @@ function showHead(i) {
 
 // `select` is called with the number of the head that the panel's menu picks.
 function setUpPanel(select) {
-  const menu = element("select", undefined, { name: "head" }), label = element("label", "Head ");
-  menu.append(...column.name.map((name, i) => element("option", `${name} ${column.label[i] ?? ""}`, { value: name })));
+  const { box, select: menu } = choice("head", "Head", column.name.map((name, i) => [name, `${name} ${column.label[i] ?? ""}`]));
   menu.addEventListener("change", () => select(numberOf.get(menu.value)));
-  label.append(menu);
-  $("#head-menu").append(label);
+  $("#head-menu").append(box);
   if ($("#attention .pair")) setUpAttention($("#attention"));
   saveHeadNumbers();
 }
@@ -82,14 +80,12 @@ function weightsOf(condition, head) {
 }
 
 function setUpAttention(figure) {
-  const menu = element("select", undefined, { name: "prompt" }), label = element("label", "Prompt ");
-  menu.append(...page.prompts.map((tokens, p) => {
+  const { box, select } = choice("prompt", "Prompt", page.prompts.map((tokens, p) => {
     const start = tokens.map(visible).join("");
-    return element("option", `${p + 1}: ${start.length > 40 ? start.slice(0, 40) + "…" : start}`, { value: p });
+    return [p, `${p + 1}: ${start.length > 40 ? start.slice(0, 40) + "…" : start}`];
   }));
-  menu.addEventListener("change", () => { prompt = Number(menu.value); drawAttention(); });
-  label.append(menu);
-  $(".controls", figure).append(label);
+  select.addEventListener("change", () => { prompt = Number(select.value); drawAttention(); });
+  $(".controls", figure).append(box);
   const kept = conditions.filter((condition) => condition in page.patterns);
   if (kept.length > 1) for (const [value, name] of [["both", "side by side"], ...kept.map((condition) => [condition, condition])]) {
     const chip = element("button", name, { type: "button", "aria-pressed": value === side });
@@ -141,7 +137,7 @@ function drawLines(figure, lines, layout) {
   }));
   const traces = lines.map(({ role, name, x, y, text }) => ({ x, y, text, type: "scatter", mode: "lines", name: plotText(name), showlegend: false,
     line: { color: resolve(LINES[role][0]), width: role === "chance" ? 1.4 : 2, dash: LINES[role][1] },
-    hovertemplate: `%{text}: %{y:.3~g}<extra>${plotText(name).replace(/%/g, "%\u200b")}</extra>` }));
+    hovertemplate: `%{text}: %{y:.3~g}<extra>${hoverText(name)}</extra>` }));
   drawPlot(plot, traces, layout);
 }
 

@@ -1,6 +1,6 @@
 // Draws what Python chose: switches views, redraws, sorts, filters, saves. It computes no science.
 (() => {
-const { page, $, $$, element, plotText, visible, shortened, saveCsv, menus, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
+const { page, $, $$, element, plotText, visible, shortened, saveCsv, menus, errorBars, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
   measurementsTable, setUpTheme } = common;
 const redraws = [];
 let setting = page.setting ? `${page.setting[0]}|${page.setting[1] ? "begin" : "nobegin"}` : "";
@@ -35,7 +35,7 @@ const depthColour = (series) => resolve(colourName(series.variant), 0.25 + 0.75 
 
 function lineTraces(series, chart) {
   const points = { x: series.x, y: series.y, name: plotText(series.name), mode: "lines", type: "scatter", showlegend: false };
-  const hover = `%{y:.4~g}<extra>${plotText(series.name).replace(/%/g, "%\u200b")}</extra>`;
+  const hover = `%{y:.4~g}<extra>${hoverText(series.name)}</extra>`;
   if (series.kind === "chance") return [{ ...points, line: { color: resolve("--chance"), width: 1.4, dash: "dash" }, hovertemplate: hover }];
   if (series.kind === "fit") return [{ ...points, line: { color: resolve("--ink", 0.75), width: 1 }, hoverinfo: "skip" }];
   if (series.kind === "depth") return [{ ...points, line: { color: depthColour(series), width: 1.6 },
@@ -48,8 +48,7 @@ function lineTraces(series, chart) {
   if (chart.interval === "bars") {
     measured.mode = "lines+markers";
     measured.marker = { color: resolve(name), size: 7, symbol: SYMBOLS[series.variant] ?? "triangle-up" };
-    if (series.low) measured.error_y = { type: "data", symmetric: false, thickness: 1.3, width: 3, color: resolve(name),
-      array: series.high.map((h, i) => h === null ? 0 : h - series.y[i]), arrayminus: series.low.map((l, i) => l === null ? 0 : series.y[i] - l) };
+    if (series.low) measured.error_y = errorBars(series, { thickness: 1.3, width: 3, color: resolve(name) });
     return [measured];
   }
   if (!series.low) return [measured];

@@ -319,7 +319,7 @@ def test_what_the_model_uses_comes_before_what_can_be_read(
     words = " ".join(causal_page.words)
     for use in causal_report.uses:
         assert use.sentence in words
-    for term in ("Taken away", "Displaced", "Needed, enough", "Used, unused"):
+    for term in ("Taken away", "Size-matched control", "Total effect, necessity", "Used, unused"):
         assert re.search(rf"<dt>{term}", causal_text)
 
 

@@ -1,6 +1,6 @@
 // Draws what Python chose: claims' curves and heat maps. It computes no science.
 (() => {
-const { page, $, $$, element, plotText, saveCsv, resolve, plotLayout, drawPlot, measurementsTable, setUpTheme } = common;
+const { page, $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, plotLayout, drawPlot, measurementsTable, setUpTheme } = common;
 const redraws = [];
 
 const own = (nth) => `--label-${nth % 10}`;
@@ -21,14 +21,13 @@ function apart(figure, panel) {
 function traces(figure, series, nth, shift) {
   const text = plotText(series.name), named = (x) => figure.ticks.length ? plotText(figure.ticks[x]) : x;
   const points = { x: series.x, y: series.y, customdata: series.x.map(named), name: text, type: "scatter", mode: "lines", showlegend: false,
-    hovertemplate: `%{customdata}: %{y:.4~g}<extra>${text.replace(/%/g, "%\u200b")}</extra>` };
+    hovertemplate: `%{customdata}: %{y:.4~g}<extra>${hoverText(series.name)}</extra>` };
   if (series.kind === "predicted") return { ...points, line: { color: resolve("--ink", 0.75), width: 1.3 } };
   if (series.kind === "reference") return { ...points, line: { color: resolve("--soft"), width: 1.6, dash: "dot" } };
   if (series.kind === "chance") return { ...points, line: { color: resolve("--chance"), width: 1.4, dash: "dash" } };
   const colour = resolve(own(nth)), measured = { ...points, x: series.x.map((x) => x + shift), mode: figure.ticks.length ? "markers" : "lines+markers", line: { color: resolve(own(nth), 0.5), width: 1.2 },
     marker: { color: colour, size: 5 } };
-  if (series.low) measured.error_y = { type: "data", symmetric: false, thickness: 1.2, width: 2, color: colour,
-    array: series.high.map((h, i) => h === null ? 0 : h - series.y[i]), arrayminus: series.low.map((l, i) => l === null ? 0 : series.y[i] - l) };
+  if (series.low) measured.error_y = errorBars(series, { thickness: 1.2, width: 2, color: colour });
   return measured;
 }
 

@@ -1,0 +1,39 @@
+"""Words on the use of codes come from a table that holds what they are judged by, or not at all."""
+
+import pytest
+
+from experiments.report.data import ReportData
+from experiments.results.usage import use_verdicts
+from nope_interp.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("column", "ours", "theirs"),
+    [
+        ("metric", "over_size_matched", "over_displaced"),
+        ("control", "size-matched", "displaced"),
+        ("positions", "without counting", "counting taken away"),
+    ],
+)
+def test_a_table_of_another_versions_words_is_refused(
+    causal_report: ReportData, column: str, ours: str, theirs: str
+) -> None:
+    table = causal_report.measurements
+    renamed = table.assign(**{column: table[column].replace({ours: theirs})})
+    assert (renamed[column] == theirs).any()
+    with pytest.raises(UserError, match=r"another version .* delete the run folder"):
+        use_verdicts(renamed)
+    assert use_verdicts(table)
+
+
+def test_sentences_name_quantities_with_their_units(causal_report: ReportData) -> None:
+    first, second = use_verdicts(causal_report.measurements)
+    value, low, high = first.total_effect
+    assert f"the loss of the trained model is {first.intact[0]:.3g} nats" in first.sentence
+    assert f"(chance {first.chance:.3g})" in first.sentence
+    assert f"adds {value:.3g} [{low:.3g}, {high:.3g}]" in first.sentence
+    (variance,) = (use for use in first.of_stream if use.code == "variance")
+    assert variance.word == "used"
+    assert variance.necessity is not None
+    assert f"Used: variance (necessity {variance.necessity[0]:.0%}" in first.sentence
+    assert "Used:" not in second.sentence
