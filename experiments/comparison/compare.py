@@ -32,8 +32,8 @@ from experiments.variants.ablation import Ablation
 from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
+from experiments.variants.words import asked
 from nope_interp.devices import check_device
-from nope_interp.errors import UserError
 from nope_interp.models.transformer import HookedTransformer
 from probes.codes.statistics import CodeStatistics
 
@@ -45,18 +45,20 @@ _FRAME = (
 
 
 def compare(
-    config: CompareConfig | None = None,
+    config: CompareConfig | str | Path | None = None,
     *,
     out: Path | str = "runs",
     device: str = "cpu",
     shards: int = 1,
     ray: str | None = None,
     show_progress: bool = True,
+    **words: Any,
 ) -> Comparison:
     """Run the comparison, or go on with one that was interrupted, or read one that is finished.
 
     Args:
-        config: which model, which tokens, how many; the default trains the embedded small model.
+        config: which model, which tokens, how many, or just the model: a hub name, a folder, a GGUF
+            file or our model.safetensors; by default the embedded small model is trained.
         out: the folder that run folders are made in.
         device: a torch device, or "auto" to spread a pretrained model over several.
         shards: into how many shares the sequences are cut, each read by a worker with a model of
@@ -64,14 +66,14 @@ def compare(
         ray: HOST:PORT of a running Ray cluster for the workers, of which this machine is part and
             whose machines share `out`; None has them here.
         show_progress: draw progress bars on standard error.
+        words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
+            `seq_len=64`, `**{"transformer.n_layers": 2}`.
 
     Raises UserError for anything in `config` that cannot be done, an unwritable `out`, shards that
     the sequences or the device do not allow, a cluster that cannot be used, and activations that
     are not finite.
     """
-    config = CompareConfig() if config is None else config
-    if not isinstance(config, CompareConfig):
-        raise UserError(f"the config is {type(config).__name__}: give a CompareConfig.")
+    config = asked(CompareConfig, config, words)
     if device != "auto":
         check_device(device)
     _ablation(config).check(config)

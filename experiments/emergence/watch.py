@@ -9,6 +9,7 @@ is seen earlier: the order is that of readings, not of what the model does with 
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -21,16 +22,18 @@ from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
 from experiments.runs.workers import one_thread_each
 from experiments.variants.variants import variant_of
+from experiments.variants.words import asked
 from nope_interp.errors import UserError
 from nope_interp.tasks.sources import Split
 
 
 def watch_emergence(
-    config: EmergenceConfig | None = None,
+    config: EmergenceConfig | str | Path | None = None,
     *,
     out: Path | str = "runs",
     device: str = "cpu",
     show_progress: bool = True,
+    **words: Any,
 ) -> Emergence:
     """Train and read, or go on where that was interrupted, or read a finished run.
 
@@ -39,12 +42,14 @@ def watch_emergence(
         out: the folder that run folders are made in.
         device: only "cpu", on which models this small train fastest.
         show_progress: draw a bar on standard error.
+        words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
+            `seq_len=64`, `**{"transformer.n_layers": 2}`.
 
     Raises UserError for a config that cannot be trained, another device, and an unwritable `out`.
     """
     if device != "cpu":
         raise UserError(f"emergence runs on the CPU: leave the device {device!r} out.")
-    config = EmergenceConfig() if config is None else config
+    config = asked(EmergenceConfig, config, words)
     return Emergence.once(config, out, lambda run: _made(config, run, show_progress))
 
 

@@ -42,6 +42,7 @@ class ReproduceConfig(Worded):
 
     experiment: ClassVar[str] = "reproduce"
     argument: ClassVar[str | None] = "name"
+    named: ClassVar[str] = "name"
     shorthands: ClassVar[Mapping[str, Shorthand]] = {"seeds": Shorthand(("n_seeds",))}
 
     name: str

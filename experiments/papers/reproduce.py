@@ -19,6 +19,7 @@ from experiments.runs.cells import Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
 from experiments.runs.workers import HERE, one_thread_each
+from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 
@@ -30,23 +31,27 @@ class Experiment(Protocol):
 
 
 def reproduce(
-    config: ReproduceConfig,
+    config: ReproduceConfig | str,
     *,
     out: Path | str = "runs",
     device: str = "cpu",
     show_progress: bool = True,
+    **words: Any,
 ) -> Reproduction:
     """Reproduce a paper, or go on with a run that was interrupted, or read one that is finished.
 
     Args:
-        config: which paper, how many seeds, at what size.
+        config: which paper, how many seeds, at what size, or just the paper: "chi2023", ...
         out: the folder that run folders are made in.
         device: a torch device; only papers marked `on_device` run elsewhere than on the CPU.
         show_progress: draw a bar on standard error.
+        words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
+            `seq_len=64`, `**{"transformer.n_layers": 2}`.
 
     Raises UserError for a device that the experiment does not run on, sizes that do not fit, and
     an unwritable `out`.
     """
+    config = asked(ReproduceConfig, config, words)
     config.check_runs_on(device)
     check_device(device)
     return Reproduction.once(config, out, lambda run: _made(config, run, device, show_progress))

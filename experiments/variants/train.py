@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from experiments.runs.folder import RunFolder, identity, short_hash
 from experiments.variants.config import ExperimentConfig
+from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model, save_model
@@ -18,11 +21,12 @@ from nope_interp.training.train import train as train_model
 
 
 def train(
-    config: ExperimentConfig,
+    config: ExperimentConfig | None = None,
     *,
     out: Path | str = "runs",
     device: str = "cpu",
     show_progress: bool = True,
+    **words: Any,
 ) -> Path:
     """The path of the trained `model.safetensors`; a finished training is not run again.
 
@@ -31,9 +35,12 @@ def train(
         out: the folder that the folders of trainings are made in.
         device: a torch device.
         show_progress: draw a bar with the loss on standard error.
+        words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
+            `seq_len=64`, `**{"transformer.n_layers": 2}`.
 
     Raises UserError for a config that cannot be trained and an unwritable `out`.
     """
+    config = asked(ProbingConfig if config is None else type(config), config, words)
     check_device(device)
     trained_model(config, Path(out), device, show_progress)
     return training_folder(Path(out), config).model

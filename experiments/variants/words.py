@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 from nope_interp.errors import FieldError, UserError, unknown_name
 from nope_interp.fields import field_types
@@ -43,10 +44,24 @@ class Worded:
     Attributes:
         shorthands: words beside its fields.
         argument: the field that a command takes by itself, without an option's name.
+        named: the field that a name stands for where the library takes one in a config's place.
     """
 
     shorthands: ClassVar[Mapping[str, Shorthand]] = {}
     argument: ClassVar[str | None] = None
+    named: ClassVar[str] = "model"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; `from_dict` reads it back."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_dict(cls: type["Asked"], values: Any) -> "Asked":
+        """Raises UserError for unknown words, wrong types and values that make no sense."""
+        raise NotImplementedError
+
+
+Asked = TypeVar("Asked", bound=Worded)
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,41 @@ def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
         if shorthand is None or word in shorthand.fields:
             own[word] = value
     return spread | own
+
+
+def asked(kind: type[Asked], given: Asked | str | Path | None, words: Mapping[str, Any]) -> Asked:
+    """A config from what an entry point of the library was given.
+
+    Args:
+        kind: the config.
+        given: one, to be taken as it is; a model's or a paper's name; or None for the defaults.
+        words: values laid over it, by field or shorthand: `seq_len=64`, `ablate="rotary"`,
+            `**{"transformer.n_layers": 2}`.
+
+    Returns:
+        The config.
+
+    Raises:
+        UserError: for anything else that is given, unknown words, and values that make no sense.
+
+    Example:
+        >>> from experiments.comparison.config import CompareConfig
+        >>> config = asked(CompareConfig, "openai-community/gpt2", {"ablate": "learned"})
+        >>> config.model, config.ablate
+        ('openai-community/gpt2', 'learned')
+    """
+    if isinstance(given, kind):
+        if not words:
+            return given
+        base = flat("the config", given.to_dict())
+    elif given is None or isinstance(given, str | Path):
+        base = {} if given is None else {kind.named: str(given)}
+    else:
+        raise UserError(
+            f"the config is {type(given).__name__}: give a {kind.__name__}, a name, or neither."
+        )
+    plain = {word: getattr(value, "to_dict", lambda v=value: v)() for word, value in words.items()}
+    return kind.from_dict(nested({**base, **expanded(kind, flat("the config", plain))}))
 
 
 def word_for(kind: type[Worded], given: Mapping[str, Any], field: str) -> str | None:
