@@ -127,7 +127,7 @@ def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
     return spread | own
 
 
-def asked(kind: type[Asked], given: Asked | str | Path | None, words: Mapping[str, Any]) -> Asked:
+def asked(kind: type[Asked], given: object, words: Mapping[str, Any]) -> Asked:
     """A config from what an entry point of the library was given.
 
     Args:
@@ -159,7 +159,11 @@ def asked(kind: type[Asked], given: Asked | str | Path | None, words: Mapping[st
             f"the config is {type(given).__name__}: give a {kind.__name__}, a name, or neither."
         )
     plain = {word: getattr(value, "to_dict", lambda v=value: v)() for word, value in words.items()}
-    return kind.from_dict(nested({**base, **expanded(kind, flat("the config", plain))}))
+    try:
+        return kind.from_dict(nested({**base, **expanded(kind, flat("the config", plain))}))
+    except FieldError as error:
+        word = word_for(kind, words, error.field)
+        raise error if word is None else error.renamed(word) from error
 
 
 def word_for(kind: type[Worded], given: Mapping[str, Any], field: str) -> str | None:

@@ -56,7 +56,7 @@ def test_words_are_laid_over_a_config() -> None:
         (HeadsConfig(), {}, "the config is HeadsConfig: give a CompareConfig"),
         (None, {"n_layers": 2}, r"'n_layers': did you mean 'transformer\.n_layers'"),
         (None, {"seq_len": "x"}, "seq_len is 'x'"),
-        (None, {"transformer": 3}, "transformer"),
+        (None, {"transformer": 3}, "the model's config is int"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(given: Any, words: dict[str, Any], says: str) -> None:
