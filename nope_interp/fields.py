@@ -140,8 +140,14 @@ def _fitted(value: Any, hint: Any) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         plain, numbers = inner
-        fitted = _fitted(value, plain)
-        return fitted if fitted is None or fitted in numbers else _refuse()
+        try:
+            fitted = _fitted(value, plain)
+        except _DoesNotFit:
+            # The range says more than a limit that is everybody's.
+            if numbers.most is None:
+                raise
+            _refuse()
+        return fitted if fitted in numbers else _refuse()
     if origin in (Union, types.UnionType):
         return None if value is None else _fitted(value, _inside(hint))
     if origin is Literal:

@@ -54,6 +54,7 @@ class Everything:
         ("count", 1.0, "is 1.0: give a whole number from 1 up."),
         ("count", HUGE, "is a huge int: give whole numbers of at most 18 digits."),
         ("seed", -1, f"is -1: give a whole number from 0 to {LARGEST_SEED}."),
+        ("seed", HUGE, f"is a huge int: give a whole number from 0 to {LARGEST_SEED}."),
         ("seed", LARGEST_SEED + 1, f"give a whole number from 0 to {LARGEST_SEED}."),
         ("whole", -HUGE, "is a huge int: give whole numbers of at most 18 digits."),
         ("whole", 10**18, "give whole numbers of at most 18 digits."),

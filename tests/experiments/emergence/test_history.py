@@ -107,8 +107,8 @@ def test_a_killed_training_leaves_no_gaps(
         keep(tmp_path / "killed", keep_history=watched_before)
     assert run.training_state.is_file()
     keep(tmp_path / "killed")
-    # From the state of step 3 where all steps up to it were kept, else from the start.
-    assert calls == 6 + (3 if watched_before else 6)
+    # From the state of step 5 where all steps before it were kept, else from the start.
+    assert calls == 6 + (1 if watched_before else 6)
     keep(tmp_path / "whole")
     for step in STEPS:
         assert_same_bits(load_model(run.history(step))[0], load_model(whole.history(step))[0])

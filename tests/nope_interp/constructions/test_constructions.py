@@ -232,7 +232,7 @@ def test_what_a_positional_head_needs_is_said() -> None:
     frequencies = rotary_frequencies(config)
     with pytest.raises(UserError, match="eps is 1"):
         strength_needed(1.0, 8, 0, frequencies)
-    with pytest.raises(UserError, match="no key lies 8 places"):
+    with pytest.raises(UserError, match="no key lies 8 positions"):
         target_weight(1.0, 8, 8, frequencies)
 
 

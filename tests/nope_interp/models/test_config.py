@@ -107,7 +107,7 @@ def test_junk_in_place_of_a_config_raises_nothing_but_user_errors(fields: Any) -
         ({"n_layers": 0}, "n_layers is 0: give a whole number from 1 to"),
         ({"n_layers": True}, "n_layers is True: give a whole number"),
         ({"n_layers": 2.0}, "n_layers is 2.0: give a whole number"),
-        ({"n_ctx": 10**5000}, "n_ctx is a huge int: give a whole number"),
+        ({"n_ctx": 10**5000}, "n_ctx is a huge int: give a whole number from 1 to"),
         ({"d_mlp": -1}, "d_mlp is -1: give a whole number"),
         ({"n_heads": 5}, "d_model 32 does not divide into 5 heads: make d_model a multiple"),
         ({"causal": 1}, "causal is 1: give True or False."),
