@@ -23,9 +23,16 @@ from nope_interp.models.transformer import HookedTransformer
 def k_composition(model: HookedModel, layer: int, later: int) -> Float[Tensor, "head later_head"]:
     """K-composition of every head of `layer` with every head of `later`, each from 0 to 1.
 
-    Positional encodings play no part in it: rotary models have the score of offset zero. Raises
-    UserError where `later` does not come after `layer`, and for post-norm models, whose stream is
-    no sum of what heads write.
+    Positional encodings play no part in it: rotary models have the score of offset zero.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge.
+        layer: whose heads write, from 0.
+        later: whose heads read.
+
+    Raises:
+        UserError: where `later` does not come after `layer`, and for post-norm models, whose stream
+            is no sum of what heads write.
     """
     if isinstance(model, HookedTransformer) and model.config.norm_placement == "post":
         raise UserError(
@@ -64,25 +71,27 @@ def _per_head(weight: Tensor, heads: int) -> Float[Tensor, "head in out"]:
 
 
 def _gain(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, " d_model"]:
-    """What a norm multiplies each component by, whatever its kind: it maps a row of mean 0 and mean
-    square 1 to itself times the gain, plus a bias."""
+    """What a norm multiplies each component by, whatever its kind.
+
+    It maps a vector of mean 0 and mean square 1 to itself times the gain, plus a bias.
+    """
     if norm is None:
         return like.new_ones(like.shape[1])
-    row = _alternating(norm, like)
-    return ((norm(row) - norm(-row)) / (2 * row))[0, 0].double()
+    vector = _alternating(norm, like)
+    return ((norm(vector) - norm(-vector)) / (2 * vector))[0, 0].double()
 
 
 def _centres(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> bool:
-    """Whether a norm subtracts the mean: a row and the same plus a constant then come out alike."""
-    row = _alternating(norm, like)
-    return torch.allclose(norm(row + 1), norm(row), atol=1e-2)
+    """Whether a norm subtracts the mean: a vector plus a constant then comes out as without it."""
+    vector = _alternating(norm, like)
+    return torch.allclose(norm(vector + 1), norm(vector), atol=1e-2)
 
 
 def _alternating(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> Tensor:
-    """A row of mean 0 and mean square 1, as the norm takes it: `[1 1 d_model]`."""
-    row = like.new_ones(like.shape[1])
-    row[1::2] = -1
-    return row.to(next(iter(norm.parameters()), row).dtype)[None, None]
+    """A vector of mean 0 and mean square 1, as the norm takes it: `[1 1 d_model]`."""
+    vector = like.new_ones(like.shape[1])
+    vector[1::2] = -1
+    return vector.to(next(iter(norm.parameters()), vector).dtype)[None, None]
 
 
 def _gram(weight: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "head d_head d_head"]:
