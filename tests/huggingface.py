@@ -158,7 +158,8 @@ FAMILIES = tuple(_FAMILIES)
 
 # Other configs of the same families, which a bridge has to treat in another way.
 _PARALLEL = {**_FAMILIES["falcon_grouped"][2], "num_ln_in_parallel_attn": 1}
-_SMALL_OPT = {**_FAMILIES["opt"][2], "do_layer_norm_before": False}
+# Its first attention reads the embedding as it is, so that this has to be large.
+_POST_NORM = {**_FAMILIES["opt"][2], "do_layer_norm_before": False, "init_std": 0.2}
 _VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "falcon_one_norm": ("FalconForCausalLM", "FalconConfig", _PARALLEL),
     "phi_normed_heads": ("PhiForCausalLM", "PhiConfig", {**_LLAMA, "qk_layernorm": True}),
@@ -167,8 +168,8 @@ _VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         *_FAMILIES["gpt2"][:2],
         {**_FAMILIES["gpt2"][2], "scale_attn_weights": False},
     ),
-    "opt_post_norm": (*_FAMILIES["opt"][:2], _SMALL_OPT),
-    "opt_post_norm_projected": (*_FAMILIES["opt"][:2], {**_SMALL_OPT, "word_embed_proj_dim": 16}),
+    "opt_post_norm": (*_FAMILIES["opt"][:2], _POST_NORM),
+    "opt_post_norm_projected": (*_FAMILIES["opt"][:2], {**_POST_NORM, "word_embed_proj_dim": 16}),
 }
 VARIANTS = tuple(_VARIANTS)
 
