@@ -41,9 +41,12 @@ def k_composition(model: HookedModel, layer: int, later: int) -> Float[Tensor, "
     Positional encodings play no part in it: rotary models have the score of offset zero.
 
     Args:
-        model: a HookedTransformer or a TransformerBridge.
-        layer: whose heads write, from 0.
-        later: whose heads read.
+        model: one of ours, or a bridge.
+        layer: the one that writes.
+        later: the one that reads.
+
+    Returns:
+        `[head later_head]`, from 0 to 1.
 
     Raises:
         UserError: where `later` does not come after `layer`, and for post-norm models, whose stream
@@ -86,10 +89,8 @@ def _per_head(weight: Tensor, heads: int) -> Float[Tensor, "head in out"]:
 
 
 def _gain(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, " d_model"]:
-    """What a norm multiplies each component by, whatever its kind.
-
-    It maps a vector of mean 0 and mean square 1 to itself times the gain, plus a bias.
-    """
+    """What a norm multiplies each component by, whatever its kind: it maps a vector of mean 0 and
+    mean square 1 to itself times the gain, plus a bias."""
     if norm is None:
         return like.new_ones(like.shape[1])
     vector = _alternating(norm, like)
@@ -97,7 +98,7 @@ def _gain(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> Float[Tensor
 
 
 def _centres(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> bool:
-    """Whether a norm subtracts the mean: a vector plus a constant then comes out as without it."""
+    """Whether a norm subtracts the mean: adding a constant then changes nothing."""
     vector = _alternating(norm, like)
     return torch.allclose(norm(vector + 1), norm(vector), atol=1e-2)
 

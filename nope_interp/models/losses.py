@@ -32,6 +32,9 @@ def sequence_losses(
         tokens: sequences of equal length, at least two tokens, never padded.
         batch_size: sequences in a forward pass.
 
+    Returns:
+        `[sequence]`, on the CPU.
+
     Raises:
         UserError: for tokens out of vocabulary, sequences too short, losses that are not finite,
             and an architecture whose logits are not its unembedding of the last layer's output.
@@ -64,9 +67,12 @@ def answer_losses(
 
     Args:
         model: in evaluation mode.
-        tokens: sequences of equal length.
-        answer: which tokens are to be predicted.
+        tokens: `[sequence pos]`.
+        answer: `[sequence pos]`, which of them are scored.
         batch_size: sequences in a forward pass.
+
+    Returns:
+        `[sequence]`, on the CPU.
 
     Raises:
         UserError: for tokens out of vocabulary, and for a sequence without an answer.
@@ -93,15 +99,15 @@ def logits_at(
     tokens: Int[Tensor, "batch pos"],
     wanted: Bool[Tensor, "batch pos"],
 ) -> Float[Tensor, "wanted d_vocab"]:
-    """Logits at some positions; no others are computed.
+    """Logits at the positions marked as wanted, in reading order; no others are computed.
 
     Args:
-        model: a HookedTransformer.
-        tokens: sequences of equal length, on the model's device.
-        wanted: marks the positions, at least one.
+        model: any of ours.
+        tokens: `[batch pos]`.
+        wanted: `[batch pos]`, at least one of them.
 
     Returns:
-        The logits in reading order, sequence by sequence.
+        `[wanted d_vocab]`.
     """
     first = int(wanted.any(dim=0).int().argmax())
     return model.unembed(model.read_from(tokens, first)[wanted[:, first:]])
@@ -112,14 +118,16 @@ def unigram_losses(
 ) -> Float[Tensor, " other"]:
     """The loss of a guesser who knows how often each token occurs and sees no context.
 
-    In nats, mean over each sequence's tokens but the first. Frequencies are those of `fit`, with
-    the smoothing of Witten and Bell 1991 (method C): n tokens of k kinds leave k / (n + k) to the
-    kinds unseen.
+    In nats, of each sequence's tokens but the first. Frequencies are those of `fit`, with the
+    smoothing of Witten and Bell 1991: n tokens of k kinds leave k / (n + k) to the kinds unseen.
 
     Args:
-        fit: sequences whose tokens are counted.
-        tokens: sequences whose loss is wanted.
-        d_vocab: how many kinds there are.
+        fit: `[sequence pos]`, what frequencies are counted in.
+        tokens: `[other other_pos]`, what is scored.
+        d_vocab: kinds of tokens.
+
+    Returns:
+        `[other]`.
     """
     counts = torch.bincount(fit[:, 1:].flatten(), minlength=d_vocab).double()
     n, seen = counts.sum(), counts > 0
@@ -134,12 +142,12 @@ def _losses(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> Float[Tenso
         final, unembed = _own(model, tokens)
     else:
         final, unembed = _bridged(model, tokens)
-    read = rearrange(final[:, :-1], "batch pos d -> (batch pos) d")
-    targets = rearrange(tokens[:, 1:], "batch pos -> (batch pos)").long().to(read.device)
+    activations = rearrange(final[:, :-1], "batch pos d -> (batch pos) d")
+    targets = rearrange(tokens[:, 1:], "batch pos -> (batch pos)").long().to(activations.device)
     size = max(1, _BYTES // (2 * 4 * model.cfg.d_vocab))
     pieces = [
         F.cross_entropy(unembed(some).float(), wanted, reduction="none")
-        for some, wanted in zip(read.split(size), targets.split(size), strict=True)
+        for some, wanted in zip(activations.split(size), targets.split(size), strict=True)
     ]
     return rearrange(torch.cat(pieces), "(batch pos) -> batch pos", batch=len(tokens)).mean(dim=1)
 
@@ -169,7 +177,7 @@ def _bridged(
     cap = getattr(model.original_model.config, "final_logit_softcapping", None)
 
     def unembed(final: Tensor) -> Tensor:
-        logits = model.unembed(rearrange(final, "pos d -> 1 pos d"))[0]
+        logits = model.unembed(rearrange(final, "asked d -> 1 asked d"))[0]
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     found = unembed(kept[0][:, -1])
