@@ -18,8 +18,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from tqdm import tqdm
 
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.sites import layers_with, missing_hook
 
 Listener = Callable[[Tensor], None]
 
@@ -34,7 +35,12 @@ def one_thread_pool() -> AbstractContextManager[Any]:
 
 
 def run_trunk(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> None:
-    """All layers of a model, hooks included, without the unembedding."""
+    """All layers of a model, hooks included, without the unembedding.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge.
+        tokens: sequences of equal length, on the model's device.
+    """
     bridged = getattr(model, "original_model", None)
     if bridged is None:
         model(tokens, return_type=None)
@@ -43,7 +49,11 @@ def run_trunk(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> None:
 
 
 def check_tokens(model: HookedModel, tokens: Int[Tensor, "sequence pos"], batch_size: int) -> None:
-    """Raise UserError for tokens out of vocabulary and for a batch size below 1."""
+    """Refuse what cannot be run.
+
+    Raises:
+        UserError: for tokens out of the model's vocabulary and for a batch size below 1.
+    """
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}: give at least 1.")
     outside = (tokens < 0) | (tokens >= model.cfg.d_vocab)
@@ -75,13 +85,15 @@ def stream(
         until: the name of a listener after which a forward pass ends: nothing deeper is wanted.
         description: label of the progress bar; None draws no bar.
 
-    Raises UserError for a hook that the model lacks (with the nearest name), a hook that never
-    fired, activations that are not finite (with the hook and the batch), and, with the same
-    context, for any ValueError of a listener.
+    Raises:
+        UserError: for a hook that the model lacks (with the layers that have it, or the nearest
+            name), a hook that never fired, activations that are not finite (with the hook and the
+            batch), and, with the same context, for any ValueError of a listener.
     """
+    known = model.hook_dict
     for name in listeners:
-        if name not in model.hook_dict:
-            raise unknown_name("hook point", name, model.hook_dict)
+        if name not in known:
+            raise missing_hook(name, known)
     check_tokens(model, tokens, batch_size)
     device = next(model.parameters()).device
     starts: Iterable[int] = range(0, len(tokens), batch_size)
@@ -100,9 +112,7 @@ def stream(
             run_trunk(model, tokens[start : start + batch_size].to(device))
     silent = [name for name, count in fired.items() if count == 0]
     if silent and len(tokens):
-        raise UserError(
-            f"the hook {silent[0]!r} exists but never fired: this architecture does not compute it."
-        )
+        raise _never_fired(silent[0], [name for name, count in fired.items() if count])
 
 
 class _Enough(Exception):
@@ -115,6 +125,14 @@ def firing_hooks(
     """Which of these hooks fire when the model reads `tokens`; names it lacks do not.
 
     Bridges list hook points that their architecture never computes.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge.
+        names: of hook points.
+        tokens: one sequence or more; two tokens are enough.
+
+    Returns:
+        Those of `names` that fired.
     """
     fired: set[str] = set()
 
@@ -125,6 +143,15 @@ def firing_hooks(
     with torch.no_grad(), model.hooks(fwd_hooks=hooks):
         run_trunk(model, tokens.to(next(model.parameters()).device))
     return fired
+
+
+def _never_fired(name: str, fired: list[str]) -> UserError:
+    """The error for a hook point that the model lists and does not compute."""
+    if layers_with(name, fired):
+        return missing_hook(name, fired)
+    return UserError(
+        f"the hook {name!r} exists but never fired: this architecture does not compute it."
+    )
 
 
 def _hear(listener: Listener, activations: Tensor, name: str, batch: int) -> None:

@@ -156,16 +156,49 @@ _FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 FAMILIES = tuple(_FAMILIES)
 
+# Other configs of the same families, which a bridge has to treat in another way.
+_PARALLEL = {**_FAMILIES["falcon_grouped"][2], "num_ln_in_parallel_attn": 1}
+# Its first attention reads the embedding as it is, so that this has to be large.
+_POST_NORM = {**_FAMILIES["opt"][2], "do_layer_norm_before": False, "init_std": 0.2}
+_VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "falcon_one_norm": ("FalconForCausalLM", "FalconConfig", _PARALLEL),
+    "phi_normed_heads": ("PhiForCausalLM", "PhiConfig", {**_LLAMA, "qk_layernorm": True}),
+    "gpt_neox_no_bias": (*_FAMILIES["gpt_neox"][:2], {**_LLAMA, "attention_bias": False}),
+    "gpt2_unscaled": (
+        *_FAMILIES["gpt2"][:2],
+        {**_FAMILIES["gpt2"][2], "scale_attn_weights": False},
+    ),
+    "opt_post_norm": (*_FAMILIES["opt"][:2], _POST_NORM),
+    "opt_post_norm_projected": (*_FAMILIES["opt"][:2], {**_POST_NORM, "word_embed_proj_dim": 16}),
+}
+VARIANTS = tuple(_VARIANTS)
+
+# Models that can be read, though where they keep positions is not known.
+_OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gpt_oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {**_LOCAL_AND_GLOBAL, "num_local_experts": 2, "num_experts_per_tok": 1},
+    ),
+    "lfm2": (
+        "Lfm2ForCausalLM",
+        "Lfm2Config",
+        {**_GROUPED, "num_hidden_layers": 3, "layer_types": ["conv", *["full_attention"] * 2]},
+    ),
+}
+
 
 def plain_model(family: str) -> Any:
     """The Hugging Face model of a family; weights so large that attention is far from uniform."""
-    model, config, options = _FAMILIES[family]
+    model, config, options = {**_FAMILIES, **_VARIANTS, **_OTHERS}[family]
     torch.manual_seed(0)
     plain = getattr(transformers, model)(getattr(transformers, config)(**{**_TOKENS, **options}))
     with torch.no_grad():
         for weight in plain.parameters():
             if weight.ndim == 2 and family != "t5":  # T5 draws large ones by itself
                 weight.mul_(5)
+            elif weight.ndim == 1 and family in VARIANTS:  # norms and biases that show
+                weight.add_(0.3 * torch.randn_like(weight))
     return plain.eval()
 
 

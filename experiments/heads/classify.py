@@ -36,8 +36,7 @@ from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
-from nope_interp.models.composition import k_composition
-from nope_interp.models.transformer import HookedTransformer
+from nope_interp.models.composition import adds_up, k_composition
 from nope_interp.positions.layers import (
     LayerPositions,
     describe_positions,
@@ -347,7 +346,7 @@ def _edges(model: HookedModel, labels: Sequence[HeadLabel]) -> list[dict[str, An
     Chance is what a tenth of the other pairs of heads of the same two layers exceed: trained
     weights lean in few directions, so that random ones are no measure of them.
     """
-    if isinstance(model, HookedTransformer) and model.config.norm_placement == "post":
+    if not adds_up(model):
         return []
     writers, readers = (
         [(found.layer, found.head) for found in labels if found.label == label]

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from experiments.variants.config import ExperimentConfig
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import PositionAblation, ablate_positions
 from nope_interp.positions.conditions import parse_condition
@@ -30,7 +30,7 @@ class Ablation:
     seed: int = 0
 
     @contextmanager
-    def of(self, model: Any) -> Iterator[PositionAblation | None]:
+    def of(self, model: HookedModel) -> Iterator[PositionAblation | None]:
         """While it is open, `model` is under this condition; None where that is as it is.
 
         Raises UserError as `ablate_positions` does, and at the end where the model ran and a part

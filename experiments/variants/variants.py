@@ -15,6 +15,7 @@ from nope_interp.errors import UserError
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import TrainedOn, bidirectional_twin, load_model
+from nope_interp.models.sinks import sinks_note
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.load import Pretrained, load_pretrained, random_twin
 from nope_interp.pretrained.spec import ModelSpec, untrained
@@ -261,6 +262,8 @@ def _notes_on_pretrained(model: HookedModel, config: ExperimentConfig) -> tuple[
         "This model's own positional encoding is at work: what is read here is the encoding and "
         "the causal mask together.",
     ]
+    if (note := sinks_note(model)) is not None:
+        notes.append(note)
     window = getattr(model.original_model.config, "sliding_window", None)
     if window is not None and config.seq_len > window:
         notes.append(

@@ -19,9 +19,11 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.models.sinks import attention_sinks
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.sites import missing_hook
 from nope_interp.streams import run_trunk, stream
 
 Function = Callable[[Tensor], Tensor]
@@ -36,13 +38,17 @@ class Intervention:
         self._fired = dict.fromkeys(names, 0)
 
     def verify(self) -> None:
-        """Raise UserError where one of the hook points never fired: this model did not run, or not
-        through it."""
+        """Make sure that nothing was missed.
+
+        Raises:
+            UserError: where one of the hook points never fired: this model did not run, or not
+                through it.
+        """
         silent = [name for name, count in self._fired.items() if count == 0]
         if silent:
             raise UserError(
                 f"the intervention never reached {silent[0]}"
-                f"{f' and {len(silent) - 1} more places' if len(silent) > 1 else ''}: "
+                f"{f' and {len(silent) - 1} more sites' if len(silent) > 1 else ''}: "
                 "the model ran unchanged there, so do not report these numbers."
             )
 
@@ -64,16 +70,18 @@ def intervene(
             residual sites `[batch pos d_model]`, and gives tensors of the same shape back; it must
             not write into what it gets. They return in the activations' precision and on their
             device.
-        positions: all other rows stay as they are, bit for bit. For hook points whose second axis
-            is no position, such as `attn.hook_pattern`, leave it at all.
+        positions: activations elsewhere stay as they are, bit for bit. For hook points whose
+            second axis is no position, such as `attn.hook_pattern`, leave it at all.
 
-    Raises UserError for an unknown hook name; and, when the model runs, with the name of the hook
-    point: for a function that gives another shape, NaN or infinite values, for any ValueError of a
-    function, and for activations that lack the positions, as when tokens are decoded one by one.
+    Raises:
+        UserError: for an unknown hook name; and, when the model runs, with the name of the hook
+            point: for a function that gives another shape, NaN or infinite values, for any
+            ValueError of a function, and for activations that lack the positions, as when tokens
+            are decoded one by one.
     """
     for name in functions:
         if name not in model.hook_dict:
-            raise unknown_name("hook point", name, model.hook_dict)
+            raise missing_hook(name, model.hook_dict)
     intervention = Intervention(list(functions))
     with ExitStack() as stack:
         for name, function in functions.items():
@@ -131,7 +139,8 @@ def mean_first_attention(
         tokens: sequences of equal length, at least two tokens.
         batch_size: sequences in a forward pass.
 
-    Raises UserError for sequences too short, and as `stream`.
+    Raises:
+        UserError: for sequences too short, and as `stream`.
     """
     length = tokens.shape[1]
     if length < 2:
@@ -172,21 +181,22 @@ def freeze_first_attention(
     """A context in which queries give the first token shares of their attention that are fixed.
 
     The token's weight becomes the share, whatever the content, and a query's other weights are
-    scaled so that the row still sums to one. With the shares of `mean_first_attention` a head keeps
-    what they tell of position and loses what they tell of content; with those `without_position` it
-    loses both. A begin token tells m, the number of tokens seen, by the 1/m that uniform attention
-    gives it (Kazemnejad et al. 2023, Theorem 1).
+    scaled so that their sum stays, where an attention sink counts as one more token. With the
+    shares of `mean_first_attention` a head keeps what they tell of position and loses what they
+    tell of content; with those `without_position` it loses both. A begin token tells m, the number
+    of tokens seen, by the 1/m that uniform attention gives it (Kazemnejad et al. 2023, Theorem 1).
 
-    Rows that cannot be so scaled stay: those that give the first token all or none of their weight,
-    such as the first query's. On a bridge, enter this before other interventions: it runs four
-    tokens to see whether patterns act.
+    Queries that cannot be so scaled stay: those that give the first token all or none of their
+    weight, such as the first query. On a bridge, enter this before other interventions: it runs
+    four tokens to see whether patterns act.
 
     Args:
         model: a HookedTransformer, or a TransformerBridge whose patterns act on what follows.
         shares: of each layer, head and position, from 0 to 1; sequences are to be as long.
 
-    Raises UserError for shares of another shape or out of range, and for a bridge that shows its
-    patterns without using them.
+    Raises:
+        UserError: for shares of another shape or out of range, and for a bridge that shows its
+            patterns without using them.
     """
     expected = (model.cfg.n_layers, model.cfg.n_heads)
     if shares.ndim != 3 or tuple(shares.shape[:2]) != expected:
@@ -201,16 +211,17 @@ def freeze_first_attention(
             f"this {type(model.original_model).__name__} computes attention past its pattern hooks "
             f"(layer {layer}): its attention cannot be frozen here."
         )
+    sinks = attention_sinks(model)
     functions = {
-        name: partial(_frozen, shares=of_heads)
-        for name, of_heads in zip(_patterns(model), shares, strict=True)
+        name: partial(_frozen, shares=of_heads, sunk=layer in sinks)
+        for layer, (name, of_heads) in enumerate(zip(_patterns(model), shares, strict=True))
     }
     with intervene(model, functions) as intervention:
         yield intervention
 
 
 def _frozen(
-    pattern: Float[Tensor, "batch head query key"], shares: Float[Tensor, "head pos"]
+    pattern: Float[Tensor, "batch head query key"], shares: Float[Tensor, "head pos"], sunk: bool
 ) -> Float[Tensor, "batch head query key"]:
     if shares.shape[1] != pattern.shape[2]:
         raise ValueError(
@@ -219,7 +230,8 @@ def _frozen(
         )
     share = rearrange(shares.to(pattern), "head query -> 1 head query 1")
     first, others = pattern[..., :1], pattern[..., 1:]
-    total = others.sum(dim=-1, keepdim=True)
+    # What is not the first token's: the other tokens', and the sink's where there is one.
+    total = 1 - first if sunk else others.sum(dim=-1, keepdim=True)
     # Divided first: 1 / total may overflow.
     changed = torch.cat((share.expand_as(first), others / total * (1 - share)), dim=-1)
     return torch.where((first > 0) & (total > 0), changed, pattern)
@@ -232,7 +244,11 @@ def _patterns(model: HookedModel) -> list[str]:
 def layer_with_idle_patterns(model: HookedModel) -> int | None:
     """The first layer whose attention goes on without what its pattern hook gives back, if any.
 
-    Without any attention weights all rows of what attention writes are its bias, hence equal.
+    Without any attention weights, what attention writes is its bias at every position, hence equal.
+
+    Args:
+        model: a HookedTransformer, none of whose patterns are idle, or a bridge; it reads four
+            tokens.
     """
     if isinstance(model, HookedTransformer):
         return None

@@ -19,6 +19,21 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 
 
+def adds_up(model: HookedModel) -> bool:
+    """Whether the norms of a model leave its stream a sum of what heads write, as pre-norm does.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge.
+    """
+    if isinstance(model, HookedTransformer):
+        return model.config.norm_placement == "pre"
+    config = model.original_model.config
+    # OPT's name for it, and Bloom's, whose residual branch starts behind the norm.
+    return getattr(config, "do_layer_norm_before", True) and not getattr(
+        config, "apply_residual_connection_post_layernorm", False
+    )
+
+
 @torch.no_grad()
 def k_composition(model: HookedModel, layer: int, later: int) -> Float[Tensor, "head later_head"]:
     """K-composition of every head of `layer` with every head of `later`, each from 0 to 1.
@@ -37,7 +52,7 @@ def k_composition(model: HookedModel, layer: int, later: int) -> Float[Tensor, "
         UserError: where `later` does not come after `layer`, and for post-norm models, whose stream
             is no sum of what heads write.
     """
-    if isinstance(model, HookedTransformer) and model.config.norm_placement == "post":
+    if not adds_up(model):
         raise UserError(
             "heads of a post-norm model do not compose linearly: choose a pre-norm one."
         )

@@ -4,8 +4,8 @@
         stream(model, tokens, listeners)
         ablation.verify()
 
-Works on our HookedTransformer and on bridges of the families in `layer_positions.FAMILIES`. What
-each condition does stands in `position_conditions`. Whatever the encoding, the causal mask stays:
+Works on our HookedTransformer and on bridges of the families in `layers.FAMILIES`. What each
+condition does stands in `conditions`. Whatever the encoding, the causal mask stays:
 that is the condition of a model without positional encodings, but a model trained with them was
 never trained for it, so measure its loss beside.
 """
@@ -28,7 +28,8 @@ from nope_interp.positions.hooks import (
     rotary_changes,
     window_changes,
 )
-from nope_interp.positions.layers import LayerPositions, layer_positions, layer_ranges
+from nope_interp.positions.layers import LayerPositions, layer_positions
+from nope_interp.sites import layer_ranges
 
 _ADDED = ("learned", "sinusoidal")
 
@@ -49,7 +50,7 @@ def ablate_positions(
 
     Args:
         model: a HookedTransformer or a bridge from `load_pretrained`.
-        how: `"<encoding>:<condition>"` as in `position_conditions`, `none` where the condition is
+        how: `"<encoding>:<condition>"` as in `conditions`, `none` where the condition is
             left out; "all" takes away every encoding that the model has.
         layers: only these; all of them where None. Not for encodings added to the embedding.
         heads: only these heads of the chosen layers. Where heads share keys (grouped-query
@@ -57,9 +58,13 @@ def ablate_positions(
         lift_window: sliding-window layers, among the chosen ones, see all earlier tokens.
         seed: of the permutation of `shuffled`.
 
-    Raises UserError for a malformed `how`, an encoding or window that the model (or a chosen layer)
-    does not have, layers or heads out of range or not separable, a family whose positions are not
-    known, and an encoding of this model that is ablated already.
+    Returns:
+        What is ablated at present: `verify()` it after the model ran.
+
+    Raises:
+        UserError: for a malformed `how`, an encoding or window that the model (or a chosen layer)
+            does not have, layers or heads out of range or not separable, a family whose positions
+            are not known, and an encoding of this model that is ablated already.
     """
     if not isinstance(how, str):
         raise UserError(f"positions to ablate are {how!r}: name them, such as 'rotary:none'.")
@@ -139,17 +144,21 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         _taken[self._model] -= self._encodings
 
     def verify(self) -> None:
-        """Raise UserError where the model ran and a part of this ablation was never reached."""
+        """Make sure that nothing was missed.
+
+        Raises:
+            UserError: where the model ran and a part of this ablation was never reached.
+        """
         silent = [name for name, count in self._fired.items() if count == 0]
         if self._passes and silent:
             raise UserError(
                 f"the ablation {self.name!r} never reached {silent[0]}"
-                f"{f' and {len(silent) - 1} more places' if len(silent) > 1 else ''}: "
+                f"{f' and {len(silent) - 1} more sites' if len(silent) > 1 else ''}: "
                 "positions are not gone, so do not report these numbers."
             )
 
     def caveats(self, seq_len: int) -> tuple[str, ...]:
-        """What still shows position in sequences of this length, in sentences."""
+        """What still shows position in sequences of `seq_len` tokens, in sentences."""
         by_window: dict[int, list[int]] = {}
         for layer in self._windowed:
             if layer.window is not None and layer.window < seq_len:

@@ -1,4 +1,4 @@
-"""Position conditions by name, and what they do to rotation angles and to rows of a table.
+"""Position conditions by name, and what they do to rotation angles and to added vectors.
 
 `<encoding>:<condition>`, where the condition `none` takes the encoding away.
 
@@ -65,8 +65,12 @@ class Condition:
 def parse_condition(how: str) -> Condition:
     """`"<encoding>[:<condition>[=<value>]]"` as a Condition; `none` where no condition is named.
 
-    Raises UserError for unknown names, with the nearest right one, and for missing, superfluous or
-    nonsensical values.
+    Args:
+        how: a key of `CONDITIONS`, one of its conditions, and the value that some of them take.
+
+    Raises:
+        UserError: for unknown names, with the nearest right one, and for missing, superfluous or
+            nonsensical values.
 
     Example:
         >>> str(parse_condition("rotary:keep_highest=0.50"))
@@ -90,7 +94,8 @@ def parse_condition(how: str) -> Condition:
 def turning_frequencies(condition: Condition, n: int) -> Bool[Tensor, " frequency"]:
     """Which of `n` rotary frequencies, highest first, still turn.
 
-    Raises UserError for a band beyond them.
+    Raises:
+        UserError: for a band beyond them.
     """
     index = torch.arange(n)
     highest = index < round(condition.share * n)

@@ -120,7 +120,7 @@ class _SecondRotation:
     def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         if "position_embeddings" in kwargs:
             cos, sin = kwargs["position_embeddings"]
-        else:  # our own attention: hidden states, places, memory
+        else:  # our own attention: hidden states, its context, KV cache
             cos, sin = args[1].rotation
         new_cos, new_sin = self.rotation.cosines(cos).float(), self.rotation.sines(sin).float()
         cos, sin = cos.float(), sin.float()

@@ -1,6 +1,5 @@
 """Where a model's layers get positions from: their encoding, its base, and attention windows."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import Tensor
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.sites import layer_ranges
 
 # Families, by Hugging Face `model_type`, whose every source of position is known. Any other may
 # carry positions where nothing here looks, so it is refused.
@@ -60,7 +60,8 @@ class LayerPositions:
 def layer_positions(model: HookedModel) -> tuple[LayerPositions, ...]:
     """Each layer's source of position, for a HookedTransformer or a bridge.
 
-    Raises UserError for a pretrained model of a family that is not in `FAMILIES`.
+    Raises:
+        UserError: for a pretrained model of a family that is not in `FAMILIES`.
     """
     if isinstance(model, HookedTransformer):
         return _own(model)
@@ -76,7 +77,14 @@ def layer_positions(model: HookedModel) -> tuple[LayerPositions, ...]:
 def rotary_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " frequency"] | None:
     """Radians per token of a layer's rotary frequencies, highest first; None without rotation.
 
-    Scaling for long contexts is part of them. Raises UserError as `layer_positions`.
+    Scaling for long contexts is part of them.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+        layer: which block, from 0.
+
+    Raises:
+        UserError: as `layer_positions`.
     """
     if layer_positions(model)[layer].encoding != "rotary":
         return None
@@ -87,6 +95,9 @@ def rotary_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " freque
 
 def describe_positions(model: HookedModel) -> str:
     """One sentence about `layer_positions`, equal layers collapsed to ranges.
+
+    Raises:
+        UserError: as `layer_positions`.
 
     Example:
         >>> from nope_interp.models.config import TransformerConfig
@@ -99,23 +110,6 @@ def describe_positions(model: HookedModel) -> str:
     described = [f"{_describe(kind)} in {layer_ranges(layers)}" for kind, layers in kinds.items()]
     sentence = "; ".join(described)
     return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def layer_ranges(layers: Iterable[int]) -> str:
-    """Layers in words.
-
-    Example:
-        >>> layer_ranges([0, 1, 2, 5])
-        'layers 0-2, 5'
-    """
-    ranges: list[list[int]] = []
-    for layer in sorted(layers):
-        if ranges and layer == ranges[-1][1] + 1:
-            ranges[-1][1] = layer
-        else:
-            ranges.append([layer, layer])
-    shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)
-    return f"layer {shown}" if shown.isdigit() else f"layers {shown}"
 
 
 def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:

@@ -1,5 +1,7 @@
 """TransformerBridges around loaded Hugging Face models, mended where TransformerLens errs."""
 
+import math
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -12,9 +14,15 @@ from nope_interp.pretrained.t5_decoder import T5DecoderLM, bridge_t5_decoder
 
 
 def wrap(model: Any) -> HookedModel:
-    """A bridge around `model`, whose submodules are replaced in place.
+    """A bridge around a Hugging Face causal language model, whose submodules are replaced in place.
 
     Attention is computed step by step ("eager"), so that every architecture shows its patterns.
+
+    Args:
+        model: a loaded decoder-only model, or a `T5DecoderLM`.
+
+    Returns:
+        A TransformerBridge with the classic hook names, around the same weights.
     """
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -22,16 +30,21 @@ def wrap(model: Any) -> HookedModel:
         model.base_model.t5.set_attn_implementation("eager")
         return bridge_t5_decoder(model)
     model.set_attn_implementation("eager")
-    falcon = model.config if model.config.model_type == "falcon" else None
+    config = model.config
+    mend = _ADAPTERS.get(config.model_type)
     bridge = build_bridge_from_module(
         model,
         type(model).__name__,
-        hf_config=model.config,
-        post_adapter_hook=partial(_group_falcon_heads, falcon) if falcon else None,
+        hf_config=config,
+        post_adapter_hook=None if mend is None else partial(mend, config),
     )
-    if falcon and falcon.alibi:
-        for block in bridge.blocks:
+    for block in bridge.blocks:
+        if config.model_type == "falcon" and config.alibi:
             block.attn.register_forward_pre_hook(_drop_second_alibi, with_kwargs=True)
+        if config.model_type == "gpt2" and not config.scale_attn_weights:
+            block.attn.hook_attn_scores.register_forward_pre_hook(
+                partial(_unscaled, factor=math.sqrt(bridge.cfg.d_head))
+            )
     return bridge
 
 
@@ -40,6 +53,10 @@ def give_tokenizer(bridge: HookedModel, tokenizer: Any) -> None:
 
     Without the two facts about it the bridge would take every tokenizer for one that begins its
     texts with a begin token, and shift the positions of those that do not.
+
+    Args:
+        bridge: the model; it keeps the tokenizer.
+        tokenizer: a transformers tokenizer, which stays as it is.
     """
     if tokenizer.pad_token is None:
         # TransformerLens pads even a single text. Not in the tokenizer that the user holds.
@@ -58,31 +75,92 @@ def _drop_second_alibi(
     return args, {**kwargs, "alibi": None}
 
 
-def _group_falcon_heads(config: Any, adapter: Any) -> None:
+def _unscaled(module: nn.Module, args: tuple[Tensor], factor: float) -> tuple[Tensor]:
+    """Scores as GPT-2 has them without scaling; TransformerLens 4.3 divides them by `factor`."""
+    return (args[0] * factor,)
+
+
+def _mend_falcon(config: Any, adapter: Any) -> None:
     """Falcon's newer architecture stores a group's queries, its key and its value side by side.
 
-    TransformerLens 4.3 splits them as if all queries came first and there were one key for all.
+    TransformerLens 4.3 splits them as if all queries came first and there were one key for all; and
+    it looks for two norms where attention and MLP share one.
     """
     if not config.new_decoder_architecture:
         return
     adapter.cfg.multi_query = False
     adapter.cfg.n_key_value_heads = config.num_kv_heads
     type(adapter).__init__(adapter, adapter.cfg)
+    parts = adapter.component_mapping["blocks"].submodules
+    d_head = config.hidden_size // config.num_attention_heads
+    parts["attn"].split_qkv_matrix = partial(
+        _split_groups, groups=config.num_kv_heads, d_head=d_head
+    )
+    if config.num_ln_in_parallel_attn == 1:
+        parts["ln1"].name = "input_layernorm"
+
+
+def _mend_neox(config: Any, adapter: Any) -> None:
+    """GPT-NeoX may do without biases of attention, which TransformerLens 4.3 insists on.
+
+    A group is one head here: its query, its key and its value.
+    """
+    if config.attention_bias:
+        return
+    heads = config.num_attention_heads
+    adapter.component_mapping["blocks"].submodules["attn"].split_qkv_matrix = partial(
+        _split_groups, groups=heads, d_head=config.hidden_size // heads
+    )
+
+
+def _mend_opt(config: Any, adapter: Any) -> None:
+    """A post-norm OPT has no last norm, whatever the width of its embedding."""
+    if not config.do_layer_norm_before:
+        adapter.component_mapping.pop("ln_final", None)
+
+
+def _mend_phi(config: Any, adapter: Any) -> None:
+    """Phi may norm the queries and keys of each head, which TransformerLens 4.3 does not know."""
+    from transformer_lens.model_bridge.generalized_components import NormalizationBridge
+
+    if not config.qk_layernorm:
+        return
     attn = adapter.component_mapping["blocks"].submodules["attn"]
-    attn.split_qkv_matrix = _split_groups
+    norms = {
+        f"{letter}_norm": NormalizationBridge(
+            name=f"{letter}_layernorm", config=adapter.cfg, use_native_layernorm_autograd=True
+        )
+        for letter in ("q", "k")
+    }
+    # Built anew, since the hook points of these norms are made with the rest.
+    adapter.component_mapping["blocks"].submodules["attn"] = type(attn)(
+        name=attn.name,
+        config=adapter.cfg,
+        submodules={**attn.submodules, **norms},
+        requires_attention_mask=True,
+        requires_position_embeddings=True,
+    )
 
 
-def _split_groups(attention: Any) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
-    """Separate projections to queries, keys and values."""
+# What to put right between the choice of an adapter and its use, by `model_type`.
+_ADAPTERS: dict[str, Callable[[Any, Any], None]] = {
+    "falcon": _mend_falcon,
+    "gpt_neox": _mend_neox,
+    "opt": _mend_opt,
+    "phi": _mend_phi,
+}
+
+
+def _split_groups(
+    attention: Any, groups: int, d_head: int
+) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+    """Separate projections to queries, keys and values, of which a group has one each."""
     fused = attention.query_key_value
 
     def parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of queries, of keys and of values, out of a weight or a bias."""
+        """Queries, keys and values, out of a weight or a bias."""
         grouped = rearrange(
-            x.detach(),
-            "(group member d) ... -> group member d ...",
-            group=attention.num_kv_heads,
-            d=attention.head_dim,
+            x.detach(), "(group member d) ... -> group member d ...", group=groups, d=d_head
         )
         sizes = [grouped.shape[1] - 2, 1, 1]
         q, k, v = (part.flatten(0, 2).clone() for part in grouped.split(sizes, dim=1))

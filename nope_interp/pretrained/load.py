@@ -1,8 +1,8 @@
 """Pretrained models by hub name, Hugging Face folder or GGUF file, as TransformerBridges.
 
 Every model is checked when it is loaded: its logits equal the unwrapped model's, its attention
-rows sum to one, and no query sees the future. Of encoder-decoders T5's decoder can be loaded, see
-`t5_decoder`.
+weights sum to one, and no query sees the future. Of encoder-decoders T5's decoder can be loaded,
+see `t5_decoder`.
 """
 
 import difflib
@@ -18,22 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from nope_interp.devices import check_device
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import honour_umask, make_folder, model_files, write_json
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
+from nope_interp.pretrained.checks import PARITY, check_bridge, dtype_name
 from nope_interp.pretrained.source import check_source
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
 from nope_interp.tasks.sources import TextSource, UniformSource
 
-# Largest difference of logits, relative to their largest size, between bridge and plain model,
-# which sum in another order. Rounding over a few dozen layers: bfloat16 keeps 2 to 3 digits,
-# float16 is eight times finer, float32 keeps seven digits. (An 18-layer Gemma differs by 0.03,
-# 0.006 and 2e-6.) A missing or misplaced part of the architecture shows as tenths in any of them.
-_PARITY = {"float32": 1e-4, "float16": 0.0125, "bfloat16": 0.1}
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece.model", "sentencepiece*", "*.tiktoken")
 
 
@@ -53,13 +50,21 @@ class Pretrained:
         return None if self.tokenizer is None else self.tokenizer.bos_token_id
 
     def text_source(self, text: str) -> TextSource:
-        """`text` in this model's tokens, without special ones; UserError without a tokenizer."""
+        """`text` in this model's tokens, without special ones.
+
+        Raises:
+            UserError: without a tokenizer.
+        """
         tokenizer = self._tokenizer("text cannot be turned into tokens")
         ids = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
         return TextSource(torch.tensor(ids), self.begin_id)
 
     def uniform_source(self) -> UniformSource:
-        """Every token of the vocabulary but the special ones; UserError without a tokenizer."""
+        """Every token of the vocabulary but the special ones.
+
+        Raises:
+            UserError: without a tokenizer.
+        """
         tokenizer = self._tokenizer("nothing says which of its tokens are special")
         special = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
         ids = torch.arange(min(len(tokenizer), self.model.cfg.d_vocab))
@@ -92,12 +97,15 @@ def load_pretrained(
         device_map: spreads the model over several devices, "auto" or as transformers takes it;
             needs the package accelerate, and `device` left alone.
 
-    Raises UserError where there is no such model, its files are damaged or pickled, TransformerLens
-    does not know its architecture, or the wrapped model fails its checks.
+    Raises:
+        UserError: for an unknown dtype or device, where there is no such model, its files are
+            damaged or pickled, it does not run or does not fit the device, TransformerLens does not
+            know its architecture, or the wrapped model fails its checks.
     """
-    if dtype not in _PARITY:
-        raise unknown_name("dtype", dtype, _PARITY)
+    if dtype not in PARITY:
+        raise unknown_name("dtype", dtype, PARITY)
     _check_device_map(device, device_map)
+    check_device(device)
     source = _resolve(name_or_path)
     if revision is not None and Path(source).exists():
         raise UserError(f"{name_or_path!r} is a local file: a revision belongs to a hub name.")
@@ -125,14 +133,19 @@ def load_pretrained(
             f"{missing[0]}: give a complete checkpoint."
         )
     if device_map is None:
-        model = model.to(device)
+        model = _moved(model, device, name_or_path)
     return Pretrained(_bridge(model, tokenizer, name_or_path), tokenizer, name_or_path)
 
 
 def random_twin(pretrained: Pretrained, seed: int) -> Pretrained:
     """The same architecture with its weights drawn anew by its own initialisation.
 
-    Same precision and same devices.
+    Args:
+        pretrained: a loaded model.
+        seed: of torch's generator, which is put back.
+
+    Returns:
+        A new model of the same precision on the same devices, with the same tokenizer.
     """
     original = pretrained.model.original_model
     if isinstance(original, T5DecoderLM):
@@ -151,6 +164,16 @@ def random_twin(pretrained: Pretrained, seed: int) -> Pretrained:
         twin = twin.to(weight.device)
     tokenizer, name = pretrained.tokenizer, pretrained.name
     return Pretrained(_bridge(twin, tokenizer, name), tokenizer, name)
+
+
+def _moved(model: Any, device: str, name: str) -> Any:
+    try:
+        return model.to(device)
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"the model {name!r} does not fit the device {device!r}: give bfloat16, a smaller "
+            "model, or a device_map over several devices."
+        ) from error
 
 
 def _check_device_map(device: str, device_map: object) -> None:
@@ -201,23 +224,17 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
     vocabulary = model.get_input_embeddings().weight.shape[0]
     device = next(model.parameters()).device
     probe = torch.randint(vocabulary, (2, 8), generator=generator).to(device)
-    with torch.no_grad():
-        expected = model(probe, use_cache=False).logits
-    if not expected.isfinite().all():
-        raise UserError(
-            f"the logits of {name!r} hold NaN or infinite values: its weights are damaged, or need "
-            "another dtype."
-        )
+    expected = _plain_logits(model, probe, name)
     try:
         with _quiet():
             bridge = wrap(model)
-        _check_bridge(bridge, probe, expected, name)
+        check_bridge(bridge, probe, expected, name)
     except UserError:
         raise
-    # What an adapter meets in an architecture, or a precision, that it does not fit.
-    except (KeyError, ValueError, AttributeError, NotImplementedError, RuntimeError) as error:
+    # Whatever an adapter meets in an architecture, or a precision, that it does not fit.
+    except Exception as error:
         raise UserError(
-            f"TransformerLens cannot wrap {name!r}, a {architecture} in {_dtype(expected)} "
+            f"TransformerLens cannot wrap {name!r}, a {architecture} in {dtype_name(expected)} "
             f"({_first_line(error)}): choose a model it supports."
         ) from error
     if tokenizer is not None:
@@ -225,41 +242,25 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
     return bridge
 
 
-def _check_bridge(
-    bridge: HookedModel, tokens: Int[Tensor, "batch pos"], expected: Tensor, name: str
-) -> None:
-    patterns: list[Tensor] = []
-
-    def keep(pattern: Tensor, hook: object) -> None:
-        patterns.append(pattern)
-
-    names = [n for n in bridge.hook_dict if n.endswith("attn.hook_pattern")]
-    with torch.no_grad(), bridge.hooks(fwd_hooks=[(n, keep) for n in names]):
-        logits = bridge.original_model(tokens, use_cache=False).logits
-    difference = (logits - expected).abs().max() / expected.abs().max()
-    # Written so that a NaN fails too.
-    if not difference <= _PARITY[_dtype(expected)]:
+def _plain_logits(
+    model: Any, tokens: Int[Tensor, "batch pos"], name: str
+) -> Float[Tensor, "batch pos d_vocab"]:
+    """What the model itself makes of the tokens, before it is wrapped."""
+    try:
+        with torch.no_grad():
+            logits = model(tokens, use_cache=False).logits
+    # A config that contradicts itself, or a precision that an operation lacks: any exception.
+    except Exception as error:
         raise UserError(
-            f"the hooked {name!r} differs from the plain model by {float(difference):.1e} of its "
-            "largest logit: its architecture is not wrapped faithfully, so it is refused."
-        )
-    if not patterns:
+            f"the model {name!r}, a {type(model).__name__}, fails by itself "
+            f"({_first_line(error)}): give another dtype, or a model whose config fits it."
+        ) from error
+    if not logits.isfinite().all():
         raise UserError(
-            f"{name!r}, a {type(bridge.original_model).__name__}, shows no attention patterns: "
-            "choose a transformer."
+            f"the logits of {name!r} hold NaN or infinite values: its weights are damaged, or need "
+            "another dtype."
         )
-    # Each weight is rounded to the model's precision, half a unit in the last place.
-    tolerance = max(1e-4, torch.finfo(expected.dtype).eps)
-    for layer, pattern in enumerate(patterns):
-        rows = pattern.float().sum(-1)
-        if not torch.allclose(rows, torch.ones_like(rows), atol=tolerance):
-            raise UserError(f"attention rows of {name!r} do not sum to one in layer {layer}.")
-        if pattern.triu(1).abs().max() > 0:
-            raise UserError(f"{name!r} attends to the future in layer {layer}: it is not causal.")
-
-
-def _dtype(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")
+    return logits
 
 
 def _resolve(name_or_path: str) -> str:
@@ -280,7 +281,11 @@ def cache_folder() -> Path:
 
 
 def converted_gguf(path: Path) -> Path:
-    """The folder with `path` dequantised to float32 safetensors; made on first use."""
+    """The folder with `path` dequantised to float32 safetensors; made on first use.
+
+    Raises:
+        UserError: where the file is damaged or the cache cannot be written.
+    """
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -13,14 +13,14 @@ from nope_interp.pretrained.load import load_pretrained, random_twin
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model that is on disk or a hub, or a twin of one; equal recipes make equal models.
+    """A model that is on disk or a hub, or a twin of one; equal specs make equal models.
 
     Attributes:
         source: a model.safetensors of ours, or a name that `load_pretrained` takes.
         device: a torch device.
         revision, dtype: as `load_pretrained` takes them.
         twin: which twin of the model it is; None for the model itself.
-        seed, draw: of the random-init twin's weights, as `subjects.random_init` takes them.
+        seed, draw: of the random-init twin's weights, as `variants.random_init` takes them.
     """
 
     source: str
@@ -32,7 +32,11 @@ class ModelSpec:
     draw: int = 0
 
     def make(self) -> HookedModel:
-        """The model; raises UserError where it cannot be loaded."""
+        """The model.
+
+        Raises:
+            UserError: where it cannot be loaded.
+        """
         if self.source.endswith(".safetensors"):
             own = load_model(Path(self.source))[0].to(self.device)
             if self.twin == "bidirectional":

@@ -265,8 +265,15 @@ def test_attention_to_the_first_token_is_frozen_and_the_rest_keeps_its_proportio
 def test_a_head_that_all_but_ignores_the_rest_is_frozen_without_overflow() -> None:
     weight = torch.tensor([1.0, 5.5e-42])
     pattern = torch.stack([torch.tensor([1.0, 0.0]), weight])[None, None]
-    frozen = _frozen(pattern, torch.tensor([[1.0, 0.5]]))
+    frozen = _frozen(pattern, torch.tensor([[1.0, 0.5]]), sunk=False)
     torch.testing.assert_close(frozen[0, 0, 1], torch.tensor([0.5, 0.5]))
+
+
+def test_a_sink_keeps_its_proportion_to_the_other_tokens() -> None:
+    # The sink has 0.2 of the attention, and half of what it had once the first token has 0.6.
+    pattern = torch.tensor([0.2, 0.3, 0.3]).expand(1, 1, 3, 3)
+    frozen = _frozen(pattern, torch.tensor([[0.6, 0.6, 0.6]]), sunk=True)
+    torch.testing.assert_close(frozen[0, 0, 2], torch.tensor([0.6, 0.15, 0.15]))
 
 
 @pytest.mark.parametrize("name", ["gpt_neo", "opt", "t5"])

@@ -12,7 +12,7 @@ from nope_interp.models.composition import k_composition
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.load import load_pretrained
-from tests.huggingface import save_folder, tiny_gemma3
+from tests.huggingface import bridged_model, save_folder, tiny_gemma3
 
 
 def ours() -> HookedTransformer:
@@ -90,3 +90,6 @@ def test_post_norm_models_are_refused() -> None:
     config = TransformerConfig(2, 24, 3, d_vocab=20, n_ctx=16, norm_placement="post")
     with pytest.raises(UserError, match="post-norm"):
         k_composition(HookedTransformer(config), 0, 1)
+    with pytest.raises(UserError, match="post-norm"):
+        k_composition(bridged_model("opt_post_norm"), 0, 1)
+    assert k_composition(bridged_model("opt"), 0, 1).shape == (4, 4)

@@ -25,7 +25,15 @@ from nope_interp.positions.layers import describe_positions, layer_positions, ro
 from nope_interp.streams import stream
 from nope_interp.tasks.text import python_documentation
 from tests.gemma import gemma
-from tests.huggingface import FAMILIES, WINDOW, bridged_model, logits_of, plain_logits, plain_model
+from tests.huggingface import (
+    FAMILIES,
+    VARIANTS,
+    WINDOW,
+    bridged_model,
+    logits_of,
+    plain_logits,
+    plain_model,
+)
 from tests.small_models import D_VOCAB, random_tokens
 from tests.small_models import model as own_model
 
@@ -84,7 +92,7 @@ def differ(found: Tensor, expected: Tensor) -> bool:
     return bool((found - expected).abs().max() > 1e-3 * expected.abs().max())
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *OWN])
+@pytest.mark.parametrize("name", [*FAMILIES, *VARIANTS, *OWN])
 def test_without_positions_the_order_of_earlier_tokens_is_lost(name: str) -> None:
     built = model(name)
     permuted = shuffled_past(TOKENS)

@@ -9,14 +9,25 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import BartConfig, BartForConditionalGeneration, MambaConfig, MambaForCausalLM
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2LMHeadModel,
+    MambaConfig,
+    MambaForCausalLM,
+)
 
 from nope_interp.errors import UserError
+from nope_interp.interventions.intervene import intervene
+from nope_interp.models.sinks import sinks_note
+from nope_interp.pretrained import checks
 from nope_interp.pretrained import load as pretrained
 from nope_interp.pretrained.load import load_pretrained, random_twin
 from nope_interp.streams import run_trunk, stream
 from tests.huggingface import (
     FAMILIES,
+    VARIANTS,
+    bridged_model,
     plain_logits,
     plain_model,
     save_folder,
@@ -36,7 +47,7 @@ def copy(gpt2_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(gpt2_folder, tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *VARIANTS])
 def test_logits_equal_the_plain_model(family: str, tmp_path: Path) -> None:
     loaded = load_pretrained(str(save_folder(plain_model(family), tmp_path / "m")))
     tokens = torch.randint(4, 60, (3, 20), generator=torch.Generator().manual_seed(0))
@@ -156,7 +167,7 @@ def test_non_causal_models_are_refused(tmp_path: Path) -> None:
     model.config.use_bidirectional_attention = True
     model.config.sliding_window = 64
     folder = save_folder(model, tmp_path / "bidirectional")
-    with pytest.raises(UserError, match="attends to the future"):
+    with pytest.raises(UserError, match="sees the future in layer 0: it is not causal"):
         load_pretrained(str(folder))
 
 
@@ -171,6 +182,120 @@ def test_architectures_that_are_no_causal_transformer(tmp_path: Path) -> None:
     t5 = save_folder(plain_model("t5"), tmp_path / "t5")
     with pytest.raises(UserError, match="give bfloat16"):
         load_pretrained(str(t5), dtype="float16")
+
+
+def test_attention_sinks_take_the_rest_of_the_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(save_folder(plain_model("gpt_oss"), tmp_path / "m"))
+    model = load_pretrained(folder).model
+    tokens = torch.randint(4, 60, (3, 20), generator=torch.Generator().manual_seed(0))
+    plain = plain_model("gpt_oss")
+    plain.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = plain(tokens, use_cache=False, output_attentions=True).attentions
+    with torch.no_grad():
+        cache = model.run_with_cache(tokens)[1]
+    for layer, weights in enumerate(expected):
+        found = cache["pattern", layer]
+        torch.testing.assert_close(found, weights, atol=1e-6, rtol=0)
+        assert (found.sum(-1) < 0.99).any()
+    note = sinks_note(model)
+    assert note is not None
+    assert note.startswith("Heads in layers 0-1 have attention sinks")
+    # Weight that neither a token nor the sink has is still an error.
+    monkeypatch.setattr(checks, "sink_share", lambda scores, sinks: torch.zeros(scores.shape[:3]))
+    with pytest.raises(UserError, match="do not sum to one with the sink's share in layer 0"):
+        load_pretrained(folder)
+
+
+def test_models_without_sinks_have_no_note(gpt2_folder: Path) -> None:
+    assert sinks_note(load_pretrained(str(gpt2_folder)).model) is None
+
+
+def test_a_hybrids_missing_site_names_the_layers_that_have_it() -> None:
+    model, tokens = bridged_model("lfm2"), torch.arange(8)[None]
+    message = (
+        r"the model has no 'blocks\.0\.hook_attn_out': choose from layers 1-2 for it "
+        r"\(--layers 1,2\)\."
+    )
+    with pytest.raises(UserError, match=message):
+        stream(model, tokens, {"blocks.0.hook_attn_out": lambda x: None})
+    with pytest.raises(UserError, match=message), intervene(model, {"blocks.0.hook_attn_out": abs}):
+        pass
+    # No option chooses these.
+    with pytest.raises(UserError, match=r"choose from layers 1-2 for it\.$"):
+        stream(model, tokens, {"blocks.0.attn.hook_pattern": lambda x: None})
+
+
+def test_a_model_that_fails_by_itself_is_one_sentence(tmp_path: Path) -> None:
+    # transformers makes such a Falcon and cannot run it.
+    folder = save_folder(plain_model("falcon_grouped"), tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "parallel_attn": False}))
+    weights = load_file(folder / "model.safetensors")
+    names = {"ln_attn": "input_layernorm", "ln_mlp": "post_attention_layernorm"}
+    for old, new in names.items():
+        weights = {name.replace(old, new): weight for name, weight in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"a FalconForCausalLM, fails by itself \('FalconDecoder"):
+        load_pretrained(str(folder))
+
+
+def test_what_an_adapter_asserts_is_one_sentence(
+    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(pretrained, "wrap", refuse)
+    with pytest.raises(UserError, match=r"cannot wrap .* in float32 \(AssertionError\)"):
+        load_pretrained(str(gpt2_folder))
+
+
+def test_devices_that_cannot_hold_the_model(
+    gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="the device 'gpu7' cannot be used here"):
+        load_pretrained(str(gpt2_folder), device="gpu7")
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(GPT2LMHeadModel, "to", full)
+    with pytest.raises(UserError, match="does not fit the device 'cpu': give bfloat16"):
+        load_pretrained(str(gpt2_folder))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "unheard-of"},
+        {"model_type": None},
+        {"n_embd": 48},
+        {"n_head": 5},
+        {"n_embd": "many"},
+        {"n_layer": -1},
+        {"activation_function": "unheard-of"},
+        {"dtype": "float7"},
+        {"vocab_size": 10**9},
+    ],
+)
+def test_configs_that_do_not_fit_are_one_sentence(copy: Path, change: dict[str, object]) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(UserError) as refused:
+        load_pretrained(str(copy))
+    assert repr(str(copy)) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"7", b"\xff\xfe", b'{"a": 1}'])
+def test_configs_that_are_none_are_one_sentence(copy: Path, content: bytes) -> None:
+    (copy / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match="cannot load the model") as refused:
+        load_pretrained(str(copy))
+    assert "\n" not in str(refused.value)
 
 
 def test_options_that_do_not_fit(gpt2_folder: Path) -> None:
