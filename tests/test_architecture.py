@@ -55,8 +55,7 @@ ROOMS = {
     "probes.codes .results .report .runs .variants .probing .codes .emergence",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison",
-    "experiments.cli": "nope_interp probes .results .variants .heads .emergence .papers "
-    ".comparison .sweeps",
+    "experiments.cli": "nope_interp probes .results .variants .papers .sweeps",
     # Doors hand on what stands inside, and only when it is asked for.
     "door of experiments": "experiments.heads experiments.comparison experiments.sweeps",
 }
