@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nope_interp.errors import UserError
-from nope_interp.files import make_folder, read_json, write_atomically, write_json
+from nope_interp.files import check_writable, make_folder, read_json, write_atomically, write_json
 
 
 def test_failed_write_keeps_the_old_file_and_leaves_no_part(tmp_path: Path) -> None:
@@ -45,3 +45,12 @@ def test_json_round_trip_and_damage(tmp_path: Path) -> None:
         read_json(path)
     with pytest.raises(UserError, match="cannot read"):
         read_json(tmp_path / "absent.json")
+
+
+def test_a_folder_that_could_be_written_is_not_made(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "file").write_text("")
+    for wrong in (tmp_path / "file" / "b", Path("/proc/nowhere")):
+        with pytest.raises(UserError, match="cannot write to the folder"):
+            check_writable(wrong)

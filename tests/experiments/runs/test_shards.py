@@ -27,7 +27,6 @@ from experiments.heads.config import HeadsConfig
 from experiments.probing.measure import Split, measure, sites
 from experiments.probing.shards import (
     Shards,
-    check_shards,
     cut,
     measure_in_shards,
     opened,
@@ -36,6 +35,7 @@ from experiments.probing.shards import (
 from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
 from experiments.runs.workers import Pool
+from experiments.variants.checks import check_shards
 from experiments.variants.variants import model_variants, random_init
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
@@ -43,7 +43,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.training.config import TrainingConfig
-from tests.experiments.cli.command import assert_one_sentence, nope_interp
+from tests.experiments.cli.command import assert_one_sentence, in_a_process, nope_interp
 from tests.huggingface import save_folder, tiny_gemma3, words
 
 COMPARE = CompareConfig(
@@ -414,6 +414,6 @@ def test_a_ray_cluster_finds_the_same_bits(
         monkeypatch.setenv(name, value)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     options = ["--config", "config.json", "--shards", "2", "--ray", address, "--out", "ray"]
-    done = nope_interp("compare", *options, cwd=tmp_path)
+    done = in_a_process("compare", *options, cwd=tmp_path)  # it stays with that cluster
     assert done.returncode == 0, done.stderr
     assert_same_bits(expected, Comparison.load(run.path))

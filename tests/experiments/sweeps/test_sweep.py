@@ -37,7 +37,7 @@ from experiments.sweeps.run import _begin, run_sweep
 from experiments.sweeps.sweep import Sweep, _locked, read_sweep
 from experiments.sweeps.workers import Pool, WorkerDied, _marked, check_cells, run_all
 from nope_interp.errors import UserError
-from tests.experiments.cli.command import JUNK, assert_one_sentence, nope_interp
+from tests.experiments.cli.command import JUNK, assert_one_sentence, in_a_process, nope_interp
 from tests.experiments.sweeps.sweep_experiment import (
     DIES,
     LEAVES,
@@ -638,7 +638,7 @@ def test_sweep_at_the_command_line_trains_the_same_bits(
     # The same run alone, from the same options.
     (tmp_path / "base.json").write_text(json.dumps(SMALL))
     options = ["--config", "base.json", "--seed", "1", "--positions", "rotary", "--out", "alone"]
-    alone = nope_interp("train", *options, "--json", cwd=tmp_path)
+    alone = in_a_process("train", *options, "--json", cwd=tmp_path)  # with those threads
     assert alone.returncode == 0, alone.stderr
     path = tmp_path / json.loads(alone.stdout)["model"]
     assert path.parent.name == Path(cells[3]["run"]).name
