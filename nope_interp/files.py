@@ -40,13 +40,12 @@ def check_writable(folder: Path) -> None:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=there):
             pass
-    # ValueError: a name that no file can have.
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise _unwritable(folder, error) from error
 
 
-def _unwritable(folder: Path, error: Exception) -> UserError:
-    why = getattr(error, "strerror", None) or error
+def _unwritable(folder: Path, error: OSError) -> UserError:
+    why = error.strerror or error
     return UserError(f"cannot write to the folder {str(folder)!r} ({why}): choose another one.")
 
 

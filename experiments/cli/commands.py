@@ -61,17 +61,17 @@ def _command(experiment: Experiment) -> Callable[..., None]:
         if lists and _listed(asked, values):
             return
         own = {name: values[name] for name in settings}
-        path = values.get("config")
-        with_names = {**asked, **dict.fromkeys(own)}
         try:
-            config = _configured(experiment, path, asked)
+            config = _configured(experiment, values.get("config"), asked)
             _refuse_early(config, values["out"], **own)
             found = experiment.load()(
                 config, out=values["out"], show_progress=not values["quiet"], **own
             )
         except FieldError as error:
-            word = word_for(experiment.config, with_names, error.field)
-            raise error if word is None else error.renamed(option_of(word)) from error
+            word = word_for(experiment.config, {**asked, **own}, error.field)
+            if word is None:  # it stands in the config file
+                raise
+            raise error.renamed(option_of(word)) from error
         SHOWN[experiment.name](config, found).show(values["json"])
 
     deep = {word: one for word, one in words.items() if "." in word}

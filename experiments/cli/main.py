@@ -25,30 +25,29 @@ app = typer.Typer(
 add_commands(app)
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         from importlib import metadata
 
         print(f"nope-interp {metadata.version('nope-interp')}")
         raise typer.Exit()
+    return asked
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def root(
-    ctx: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """How does a transformer without positional encodings know where it is?"""
-    if ctx.invoked_subcommand is None:
-        commands = ", ".join(EXPERIMENTS)
-        raise UserError(f"choose a command: {commands}, sweep or report; see --help.")
 
 
 def main() -> None:
     """Run the command line. What a user can put right is one sentence and exit code 2."""
+    if len(sys.argv) == 1:
+        _fail(f"choose a command: {', '.join(EXPERIMENTS)}, sweep or report; see --help.")
     try:
         # typer returns its exits as codes when it does not stand alone.
         code = app(standalone_mode=False)

@@ -66,11 +66,12 @@ def _within(word: str, names: frozenset[str]) -> bool:
 
 
 def _of_field(field: Field, is_argument: bool) -> inspect.Parameter:
-    if is_argument:
-        metavar = "PAPER" if field.word == "name" else "NAME_OR_PATH"
-        argument = typer.Argument(metavar=metavar, help=_sentence(field.help))
-        return parameter(field.word, Annotated[str | None, argument])
-    return _option(field.word, field, field.help)
+    if not is_argument:
+        return _option(field.word, field, field.help)
+    metavar = "PAPER" if field.word == "name" else "NAME_OR_PATH"
+    _, read = _reader(field.kind)
+    argument = typer.Argument(metavar=metavar, parser=read, help=_sentence(field.help))
+    return parameter(field.word, Annotated[Any, argument])
 
 
 def _of_shorthand(word: str, field: Field, shorthand: Shorthand) -> inspect.Parameter:

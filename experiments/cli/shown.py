@@ -66,10 +66,9 @@ def _trained(config: Any, path: Any) -> Shown:
     from experiments.variants.held_out import held_out_loss
 
     loss = held_out_loss(config, path)
-    told = "its text is too short to hold any out" if loss is None else f"{loss:.4f} nats per token"
-    return Shown(
-        {"model": str(path), "held_out_loss": loss}, f"Model: {path} (held-out loss: {told})"
-    )
+    told = "none, its text is too short" if loss is None else f"{loss:.4f} nats per token"
+    value = {"model": str(path), "held_out_loss": loss}
+    return Shown(value, f"Model: {path} (held-out loss: {told})")
 
 
 SHOWN: dict[str, Callable[[Any, Any], Shown]] = {

@@ -106,11 +106,7 @@ def _documented(kind: type) -> dict[str, str]:
     said: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         parsed = docstring_parser.parse(base.__doc__ or "")
-        said |= {
-            name.strip(): " ".join((param.description or "").split())
-            for param in parsed.params
-            for name in param.arg_name.split(",")
-        }
+        said |= {p.arg_name: " ".join((p.description or "").split()) for p in parsed.params}
     return said
 
 

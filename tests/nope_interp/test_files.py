@@ -10,7 +10,14 @@ import torch
 
 from experiments.results.measurements import write_arrays
 from nope_interp.errors import UserError
-from nope_interp.files import make_folder, model_files, read_json, write_atomically, write_json
+from nope_interp.files import (
+    check_writable,
+    make_folder,
+    model_files,
+    read_json,
+    write_atomically,
+    write_json,
+)
 from nope_interp.models.checkpoints import save_tensors
 
 
@@ -75,3 +82,12 @@ def test_json_round_trip_and_damage(tmp_path: Path) -> None:
             read_json(path)
     with pytest.raises(UserError, match="cannot read"):
         read_json(tmp_path / "absent.json")
+
+
+def test_a_folder_that_could_be_written_is_not_made(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "file").write_text("")
+    for wrong in (tmp_path / "file" / "b", Path("/proc/nowhere")):
+        with pytest.raises(UserError, match="cannot write to the folder"):
+            check_writable(wrong)

@@ -33,10 +33,11 @@ from experiments.probing.measure import (
     reading_of,
     sites,
 )
-from experiments.probing.shards import ONE_SHARD, Shards, check_shards, cut, opened, shard_seed
+from experiments.probing.shards import ONE_SHARD, Shards, cut, opened, shard_seed
 from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
 from experiments.variants.ablation import Ablation
+from experiments.variants.checks import check_shards
 from experiments.variants.variants import bidirectional, random_init, variant_of
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
@@ -45,7 +46,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.training.config import TrainingConfig
 from probes.codes.statistics import CodeStatistics
-from tests.experiments.cli.command import assert_one_sentence, nope_interp
+from tests.experiments.cli.command import assert_one_sentence, in_a_process, nope_interp
 from tests.huggingface import save_folder, tiny_gemma3, words
 
 COMPARE = CompareConfig(
@@ -461,6 +462,6 @@ def test_a_ray_cluster_finds_the_same_bits(
         monkeypatch.setenv(name, value)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     options = ["--config", "config.json", "--shards", "2", "--ray", address, "--out", "ray"]
-    done = nope_interp("compare", *options, cwd=tmp_path)
+    done = in_a_process("compare", *options, cwd=tmp_path)  # it stays with that cluster
     assert done.returncode == 0, done.stderr
     assert_same_bits(expected, Comparison.load(run.path))

@@ -36,7 +36,7 @@ from experiments.sweeps.run import _begin, run_sweep
 from experiments.sweeps.sweep import Sweep, _locked, read_sweep
 from experiments.sweeps.workers import _marked, check_cells, run_all, sweep_pool
 from nope_interp.errors import UserError
-from tests.experiments.cli.command import JUNK, assert_one_sentence, nope_interp
+from tests.experiments.cli.command import JUNK, assert_one_sentence, in_a_process, nope_interp
 from tests.experiments.sweeps.sweep_experiment import (
     DIES,
     LEAVES,
@@ -138,6 +138,29 @@ def test_a_cell_lies_over_the_base_and_its_own_words_win() -> None:
     assert (seeded.transformer.n_ctx, seeded.training.seq_len) == (32, 32)
 
 
+def test_a_sweep_is_asked_in_the_command_lines_words() -> None:
+    base = {"positions": "rotary", "steps": 5, "sequences": 60, "training.steps": 7}
+    values = {"experiment": "compare", "base": base, "grid": {"init": ["uniform", "normal"]}}
+    first, second = (cell.config for cell in SweepConfig.from_dict(values).cells)
+    assert isinstance(first, CompareConfig)
+    assert isinstance(second, CompareConfig)
+    assert (first.transformer.init, second.transformer.init) == ("uniform", "normal")
+    assert (first.transformer.positions, first.training.steps) == ("rotary", 7)
+    assert (first.n_fit, first.n_held_out) == (40, 20)
+
+
+def test_yaml_is_that_of_version_1_2(tmp_path: Path) -> None:
+    words = "{uses: no, training.learning_rate: 1e-3, seed: 010, training.compile: true, text: on}"
+    cell = from_yaml(tmp_path, f"experiment: compare\nlist: [{words}]").cells[0]
+    assert cell.values == {
+        "uses": "no",
+        "training.learning_rate": 0.001,
+        "seed": 10,
+        "training.compile": True,
+        "text": "on",
+    }
+
+
 choices = {
     "seed": st.integers(0, 50),
     "transformer.positions": st.sampled_from(["none", "learned", "rotary", "alibi"]),
@@ -199,7 +222,7 @@ def test_a_grid_is_the_product_of_its_lists(grid: dict[str, list[Any]]) -> None:
         ),
         (
             {"experiment": "heads", "list": [{}, {"transformer": {"n_layer": 2}}]},
-            r"cell 2 \(transformer.n_layer=2\): .*'n_layer': did you mean 'n_layers'",
+            r"cell 2 \(transformer.n_layer=2\): .*did you mean 'transformer.n_layers'",
         ),
         (
             {"experiment": "compare", "grid": {"seed.x": [1]}},
@@ -222,8 +245,22 @@ def test_a_grid_is_the_product_of_its_lists(grid: dict[str, list[Any]]) -> None:
             "gives 'training.steps' twice",
         ),
         (
-            {"experiment": "reproduce", "base": {"name": "chi2023"}, "list": [{"seeds": 3}]},
+            {"experiment": "reproduce", "base": {"name": "chi2023"}, "list": [{"sed": 3}]},
             "did you mean 'seed'",
+        ),
+        (
+            {"experiment": "compare", "list": [{"n_layers": 3}]},
+            "unknown field of the config 'n_layers': did you mean 'transformer.n_layers'",
+        ),
+        # Wrong values are told in the words that were given.
+        ({"experiment": "train", "list": [{"steps": 0}]}, r"\(steps=0\): steps is 0"),
+        (
+            {"experiment": "train", "list": [{"training.steps": 0}]},
+            r"\(training.steps=0\): training.steps is 0",
+        ),
+        (
+            {"experiment": "compare", "base": {"sequences": 9}, "list": [{}]},
+            "sequences is 9: use at least 24",
         ),
     ],
 )
@@ -256,7 +293,7 @@ def test_malformed_sweeps_are_refused_or_read(values: dict[str, Any]) -> None:
         ("{experiment: compare", "not valid YAML"),
         ("experiment: train\nbase: &a {x: *a}\nlist: [{}]", r"the alias \*a is not allowed"),
         ("experiment: train\ngrid: {seed: &a [*a]}", r"the alias \*a is not allowed"),
-        ("experiment: train\ngrid: {seed: [0], seed: [1]}", "'seed' comes twice"),
+        ("experiment: train\ngrid: {seed: [0], seed: [1]}", r"duplicate key \"seed\""),
         ("", "holds no named values: give an experiment"),
     ],
 )
@@ -290,12 +327,12 @@ def test_cells_that_cannot_be_run_are_refused_before_any_is(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("experiment", "cell", "sentence"),
     [
-        ("compare", {"model": "absent.safetensors"}, "there is no model 'absent.safetensors'"),
-        ("heads", {"model": "absent.gguf"}, "there is no model 'absent.gguf'"),
-        ("probe", {"model": "./absent"}, "there is no model './absent'"),
-        ("probe", {"model": "/absent/model"}, "there is no model '/absent/model'"),
+        ("compare", {"model": "absent.safetensors"}, "there is no checkpoint 'absent.safetensors'"),
+        ("heads", {"model": "absent.gguf"}, "there is no GGUF file 'absent.gguf'"),
+        ("probe", {"model": "./absent"}, "'./absent' is neither a hub name"),
+        ("probe", {"model": "/absent/model"}, "'/absent/model' is neither a hub name"),
         ("probe", {"model": "gpt2", "text": "absent.txt"}, "cannot read the text 'absent.txt'"),
-        ("reproduce", {"model": "absent.gguf"}, "there is no model 'absent.gguf'"),
+        ("reproduce", {"model": "absent.gguf"}, "there is no GGUF file 'absent.gguf'"),
         ("reproduce", {"model": "gpt2", "text": "absent.txt"}, "cannot read the text"),
     ],
 )
@@ -608,7 +645,7 @@ def test_sweep_at_the_command_line_trains_the_same_bits(
     # The same run alone, from the same options.
     (tmp_path / "base.json").write_text(json.dumps(SMALL))
     options = ["--config", "base.json", "--seed", "1", "--positions", "rotary", "--out", "alone"]
-    alone = nope_interp("train", *options, "--json", cwd=tmp_path)
+    alone = in_a_process("train", *options, "--json", cwd=tmp_path)  # with those threads
     assert alone.returncode == 0, alone.stderr
     path = tmp_path / json.loads(alone.stdout)["model"]
     assert path.parent.name == Path(cells[3]["run"]).name
