@@ -20,7 +20,7 @@ _KINDS = 4
 
 @dataclass(frozen=True)
 class HeadTokens:
-    """Sequences of equal length, `[sequence pos]`.
+    """Sequences of each kind, all of one length but for an odd token that no period holds.
 
     Attributes:
         text: what the model was made for; losses and most scores are taken on it.
@@ -33,12 +33,12 @@ class HeadTokens:
         period: after how many tokens `repeated` comes again.
     """
 
-    text: Int[Tensor, "sequence pos"]
-    text_before: Int[Tensor, "sequence pos"]
-    repeated: Int[Tensor, "repeat repeat_pos"]
-    copies: Int[Tensor, "copy pos"]
-    alphabet_fit: Int[Tensor, "draw pos"]
-    alphabet_held_out: Int[Tensor, "draw pos"]
+    text: Int[Tensor, "text pos"]
+    text_before: Int[Tensor, "before pos"]
+    repeated: Int[Tensor, "repeated twice_period"]
+    copies: Int[Tensor, "copies pos"]
+    alphabet_fit: Int[Tensor, "fitted pos"]
+    alphabet_held_out: Int[Tensor, "scored pos"]
     start: int
     period: int
 

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_info
 
 from experiments.results.measurements import COLUMNS, read_arrays, table
 from experiments.runs.cells import Cell, Cells
+from experiments.runs.workers import HERE, Pool, WorkerDied, one_thread_each, pool_of
 from nope_interp.errors import UserError
 
 
