@@ -76,7 +76,7 @@ def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
         return ""
     return (
         f", though the variance of one activation vector tells it there ({_site(first)}: "
-        f"{_number(variance.iloc[0])}): position is in even moments, which no linear map reads"
+        f"error {_number(variance.iloc[0])}): position is in even moments, which no linear map reads"
     )
 
 
@@ -107,4 +107,4 @@ def _site(row: pd.Series) -> str:
 
 
 def _number(row: pd.Series) -> str:
-    return f"an error of {row['value']:.3g} positions [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
+    return f"{row['value']:.3g} positions [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
