@@ -75,8 +75,8 @@ def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
     if variance.empty or variance["ci_high"].iloc[0] >= variance["chance"].iloc[0]:
         return ""
     return (
-        f", though the variance of one activation vector tells it there ({_site(first)}: "
-        f"error {_number(variance.iloc[0])}): position is in even moments, which no linear map reads"
+        f", though the variance of one activation vector tells it there ({_site(first)}: error "
+        f"{_number(variance.iloc[0])}): position is in even moments, which no linear map reads"
     )
 
 
