@@ -75,7 +75,7 @@ def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
     if variance.empty or variance["ci_high"].iloc[0] >= variance["chance"].iloc[0]:
         return ""
     return (
-        f", though the variance of one activation vector tells it there ({_site(first)}: "
+        f", though the variance of one activation vector tells it there ({_site(first)}: error "
         f"{_number(variance.iloc[0])}): position is in even moments, which no linear map reads"
     )
 
@@ -107,4 +107,4 @@ def _site(row: pd.Series) -> str:
 
 
 def _number(row: pd.Series) -> str:
-    return f"an error of {row['value']:.3g} positions [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
+    return f"{row['value']:.3g} positions [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"

@@ -310,5 +310,4 @@ if (column.name.length) {
   redraws.push(redrawPanel);
 }
 setUpTheme(() => redraws.forEach((draw) => draw()));
-performance.mark("ready");
 })();

@@ -306,7 +306,7 @@ MUCH: Numbers = (0.9, 0.8, 1.0)
 def rows_of_uses(
     numbers: dict[str, tuple[Numbers, Numbers, Numbers]],
     chance: float = 3.0,
-    reached: float = 1.0,
+    coverage: float = 1.0,
 ) -> pd.DataFrame:
     """The rows of a tournament in which codes have these shares needed and enough, and these
     increases over their controls. As it is the model loses 2 nats."""
@@ -320,7 +320,7 @@ def rows_of_uses(
 
     add("intact", "nats", (2.0, 1.9, 2.1))
     rows[-1]["chance"] = chance
-    add("intact", "coverage", (reached, reached, reached))
+    add("intact", "coverage", (coverage, coverage, coverage))
     for code, (needed, enough, over) in numbers.items():
         for metric, found in (("increase", needed), ("necessity", needed)):
             add(without(code), metric, found)
@@ -349,9 +349,9 @@ def test_codes_that_stand_in_for_each_other_are_not_called_unused() -> None:
 
 
 @pytest.mark.parametrize(("coverage", "word"), [(0.5, "unused"), (0.4, "undecided")])
-def test_what_is_predicted_from_rows_left_alone_clears_no_code(reached: float, word: str) -> None:
+def test_what_is_predicted_from_rows_left_alone_clears_no_code(coverage: float, word: str) -> None:
     numbers = dict.fromkeys(CODES[1:], (NOTHING, NOTHING, NOTHING))
-    rows = rows_of_uses({CODES[0]: (MUCH, MUCH, MUCH), **numbers}, reached=reached)
+    rows = rows_of_uses({CODES[0]: (MUCH, MUCH, MUCH), **numbers}, coverage=coverage)
     used, *others = (use.word for use in uses_at(rows, EVERYWHERE, STREAM))
     assert used == "used"
     assert set(others) == {word}

@@ -2,7 +2,6 @@
 
 import html
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -442,28 +441,33 @@ def test_a_run_with_positions_intact_alone(
     assert driver.get_log("browser") == []
 
 
+# Counts the patterns that are unpacked, from before the page's own scripts run.
+COUNT = (
+    "window.unpacked = 0; const own = atob; window.atob = (t) => { unpacked++; return own(t); };"
+)
+
+
 @pytest.mark.slow
-def test_the_largest_run_is_ready_within_three_seconds(
-    driver: webdriver.Chrome, downloads: Path, page_file: Path, tmp_path: Path
+def test_the_largest_run_draws_only_what_is_looked_at(
+    driver: webdriver.Chrome, downloads: Path, tmp_path: Path
 ) -> None:
+    """Of 26 layers of 8 heads on 4 prompts under two conditions: one head, one prompt, two views.
+
+    That is what makes such a page quick, and it does not depend on the machine.
+    """
     path = tmp_path / "large.html"
     data = synthetic_heads(n_layers=26, n_heads=8, n_tokens=128, n_prompts=4)
     path.write_text(render_heads(data), encoding="utf-8")
-    Browser(driver, page_file.as_uri(), downloads)  # the browser itself is warm
-    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    browser = Browser(driver, path.as_uri(), downloads)
-    (ready,) = browser.run("return performance.getEntriesByName('ready').map(e => e.startTime)")
-    assert ready < 3000 * busy
-    # And so is the first attention view, which is drawn last.
+    added = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": COUNT})
+    try:
+        browser = Browser(driver, path.as_uri(), downloads)
+    finally:
+        driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
     drawn = "return [...document.querySelectorAll('.circuits canvas')].filter(c => c.style.width)"
     browser.wait(lambda: len(browser.run(drawn)) == 2)
-    assert browser.run("return performance.now()") < 3000 * busy
-    # Another head is open as soon as it is clicked.
-    took = browser.run(
-        "const start = performance.now(); document.querySelector(arguments[0]).click();"
-        "return performance.now() - start",
-        cell(20, 3, heads=8),
-    )
+    assert browser.run("return unpacked") == 2
+    browser.click(cell(20, 3, heads=8))
     assert title(browser).startswith("L20H3 ")
-    assert took < 500 * busy
+    browser.wait(lambda: browser.run("return unpacked") == 4)
+    assert len(browser.all("#heads tbody tr")) == 25
     assert driver.find_element(By.ID, "count").text.startswith("rows 1 to 25 of")

@@ -319,7 +319,7 @@ def causal(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Brow
     return Browser(driver, causal_file.as_uri(), downloads)
 
 
-def test_the_tables_of_uses_follow_the_condition(causal: Browser) -> None:
+def test_the_tables_of_uses_follow_the_setting(causal: Browser) -> None:
     def shown(selector: str) -> list[str]:
         return [part.text for part in causal.all(f"#use {selector}") if part.is_displayed()]
 
@@ -335,7 +335,7 @@ def test_the_tables_of_uses_follow_the_condition(causal: Browser) -> None:
     assert shown(".absent") == []
     causal.click("input[name='tokens'][value='random'] + span")
     assert shown("table") == []
-    assert shown(".absent") == ["No code was taken away under this condition."]
+    assert shown(".absent") == ["No code was taken away in this setting."]
     assert not causal.find("#where .csv").is_displayed()  # there is nothing to save
     causal.click("input[name='begin'][value='begin'] + span")
     assert shown(".absent") == []
