@@ -58,6 +58,7 @@ ROOMS = {
     "experiments.cli": "nope_interp probes .results .variants .heads .emergence .papers "
     ".comparison .sweeps",
     # Doors hand on what stands inside, and only when it is asked for.
+    "door of probes": "probes probes.heads probes.codes",
     "door of experiments": "experiments.heads experiments.comparison experiments.sweeps",
 }
 MOST_FLOORS = 9

@@ -44,7 +44,7 @@ from nope_interp.positions.layers import (
 )
 from nope_interp.tasks.sources import Split, with_begin_token
 from probes.heads.detectors import HeadScores, offset_chance
-from probes.heads.labels import HeadLabel, classify, dependence
+from probes.heads.labels import HeadLabel, dependence, label_heads
 
 # Prompts that the report takes from the text by itself, and how many of their tokens it shows.
 N_PROMPTS = 4
@@ -147,7 +147,7 @@ def _run(
         with _ablated(twin.model, config):
             nulls[name] = cell(f"{TWIN}, {name}", twin, [], ablated=True)
         alone = _one_layer_at_a_time(config, folder, variant, tokens, cells, show_progress, workers)
-    labels = {title: classify(found.scores, nulls[title].scores) for title, found in cells.items()}
+    labels = {title: label_heads(found.scores, nulls[title].scores) for title, found in cells.items()}
     write_arrays(_arrays(config, variant.model, cells), run.arrays)
     rows_of_run = _rows(config, variant, tokens, cells, nulls, alone, labels)
     write_table(table(rows_of_run), run.measurements)
