@@ -1,6 +1,6 @@
 """Bootstrap intervals over sequences, from a stream; many tests at once. Needs no torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -172,6 +172,55 @@ class SequenceBootstrap:
         low, high = self.interval_of(function)
         value = float(self.value_of(function))
         return Score(metric, value, float(low), float(high), chance, self.n, control)
+
+
+class NamedBootstrap:
+    """A bootstrap over sequences of columns that have names.
+
+    Args:
+        columns: one number for each sequence, [sequence], by name.
+        seed: of the resamples.
+
+    Example:
+        >>> losses = {"intact": np.array([1.0, 2.0]), "ablated": np.array([2.0, 5.0])}
+        >>> bootstrap = NamedBootstrap(losses)
+        >>> increase = bootstrap.difference("ablated", "intact")
+        >>> bootstrap.score("increase", increase, chance=0.0).value
+        2.0
+    """
+
+    def __init__(
+        self, columns: Mapping[Hashable, Float[np.ndarray, " sequence"]], *, seed: int = 0
+    ) -> None:
+        self._number = {name: number for number, name in enumerate(columns)}
+        self._bootstrap = SequenceBootstrap(seed=seed)
+        self._bootstrap.update(np.stack([*columns.values()], axis=1))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._number
+
+    def mean(self, name: Hashable) -> ArrayFunction:
+        """The mean of a column, for `score`; raises KeyError for one that is not there."""
+        number = self._number[name]
+        return lambda means: means[..., number]
+
+    def difference(self, name: Hashable, other: Hashable) -> ArrayFunction:
+        """By how much the mean of a column is above that of another."""
+        number, less = self._number[name], self._number[other]
+        return lambda means: means[..., number] - means[..., less]
+
+    def interval_of(self, function: ArrayFunction) -> tuple[np.ndarray, np.ndarray]:
+        """The 95% interval of such a function."""
+        return self._bootstrap.interval_of(function)
+
+    def score(self, metric: str, function: ArrayFunction, *, chance: float) -> Score:
+        """The Score of such a function, with its 95% interval."""
+        return self._bootstrap.score(metric, function, chance=chance)
+
+
+def ratio(part: ArrayFunction, whole: ArrayFunction) -> ArrayFunction:
+    """One function of means over another."""
+    return lambda means: part(means) / whole(means)
 
 
 def _product(

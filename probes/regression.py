@@ -23,8 +23,8 @@ from probes.streaming import BaseStreamingProbe, require_finite, upcast
 _LEAST_SINGLE_ALPHA = 1.0
 # Fewer activations than this for each component are few to fit a linear map on.
 _PER_COMPONENT = 10
-# Single precision reads where, at worst, it loses no more than this share of a target's deviation.
-_READ_TO = 1e-3
+# Single precision reads where it loses no more than about this share of a target's deviation.
+_READ_TO = 2e-5
 
 
 class RidgeRegressor(RegressorMixin, BaseEstimator):
@@ -202,7 +202,8 @@ class LinearProbe(BaseStreamingProbe):
     def _rounds_away(self, targets: ByTarget) -> bool:
         """Whether single precision may lose what is read from activations of these sizes."""
         sizes = (self._moments.mean.abs() + self._moments.deviation).cpu().numpy()
-        lost = torch.finfo(torch.float32).eps * sizes @ np.abs(self._coefficients)
+        # Rounding errors are many and of either sign: they add up as squares do.
+        lost = torch.finfo(torch.float32).eps * np.sqrt(sizes**2 @ self._coefficients**2)
         borne = _READ_TO * torch.stack(targets).std(dim=1, correction=0)
         return bool((lost > repeat(borne, "target -> (target control)", control=2).numpy()).any())
 

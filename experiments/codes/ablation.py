@@ -43,7 +43,7 @@ from experiments.results.measurements import LOSS
 from nope_interp.interventions.intervene import intervene
 from nope_interp.sites import hook_name
 from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
-from probes.bootstrap import ArrayFunction, SequenceBootstrap
+from probes.bootstrap import ArrayFunction, NamedBootstrap, ratio
 from probes.code_names import CODES
 from probes.codes.controls import SIDE_EFFECTS, side_effects, size_matched, sizes_of
 from probes.codes.filter import CodeFilter
@@ -288,9 +288,9 @@ def _still_readable(
 def _rows(
     task: InterventionTask, found: ByCondition, context: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    losses = SequenceBootstrap(seed=task.seed)
-    losses.update(np.stack([outcome.losses for outcome in found.values()], axis=1))
-    column = {condition: number for number, condition in enumerate(found)}
+    losses = NamedBootstrap(
+        {condition: outcome.losses for condition, outcome in found.items()}, seed=task.seed
+    )
 
     def row(condition: tuple[str, str], score: Score, probe: str = LOSS) -> dict[str, Any]:
         name, control = condition
@@ -303,32 +303,31 @@ def _rows(
     yield row(
         INTACT_CONDITION, _exactly("coverage", task.coverage, len(found[INTACT_CONDITION].losses))
     )
-    for condition, number in column.items():
-        yield row(condition, losses.score("nats", _less(number), chance=task.chance))
+    for condition in found:
+        yield row(condition, losses.score("nats", losses.mean(condition), chance=task.chance))
         if condition == INTACT_CONDITION:
             continue
-        yield lost(condition, "increase", _less(number, column[INTACT_CONDITION]))
+        yield lost(condition, "increase", losses.difference(condition, INTACT_CONDITION))
         name, control = condition
         for other, metric in (
             (SIZE_MATCHED, "over_size_matched"),
             (RANDOM_RESCALING, "over_rescaled"),
         ):
-            if not control and (name, other) in column:
-                yield lost(condition, metric, _less(number, column[name, other]))
+            if not control and (name, other) in losses:
+                yield lost(condition, metric, losses.difference(condition, (name, other)))
         for score in _moved(task, found[condition]):
             yield row(condition, score, SIDE_EFFECT)
-    total_effect = _less(column[NONE_KEPT, ""], column[INTACT_CONDITION])
+    nothing_kept = (NONE_KEPT, "")
+    total_effect = losses.difference(nothing_kept, INTACT_CONDITION)
     if losses.interval_of(total_effect)[0] <= 0:
         return  # a share of what may be nothing
     for code in CODES:
-        taken, alone = (without(code), ""), (only(code), "")
-        necessity = _less(column[taken], column[INTACT_CONDITION])
-        regained = _less(column[NONE_KEPT, ""], column[alone])
-        yield lost(taken, "necessity", _share(necessity, total_effect))
-        yield lost(alone, "sufficiency", _share(regained, total_effect))
-        if (elsewhere := (only(code), SHUFFLED)) in column:
-            regained = _less(column[NONE_KEPT, ""], column[elsewhere])
-            yield lost(elsewhere, "sufficiency", _share(regained, total_effect))
+        taken, alone, elsewhere = (without(code), ""), (only(code), ""), (only(code), SHUFFLED)
+        necessity = losses.difference(taken, INTACT_CONDITION)
+        yield lost(taken, "necessity", ratio(necessity, total_effect))
+        for kept in (alone, elsewhere) if elsewhere in losses else (alone,):
+            regained = losses.difference(nothing_kept, kept)
+            yield lost(kept, "sufficiency", ratio(regained, total_effect))
 
 
 def _exactly(metric: str, value: float, n: int) -> Score:
@@ -339,16 +338,6 @@ def _moved(task: InterventionTask, outcome: Outcome) -> Iterator[Score]:
     """The side effects of a condition, mean over sequences."""
     if outcome.side_effects is None:
         return
-    bootstrap = SequenceBootstrap(seed=task.seed)
-    bootstrap.update(np.stack([*outcome.side_effects.values()], axis=1))
-    for number, metric in enumerate(outcome.side_effects):
-        yield bootstrap.score(metric, _less(number), chance=0.0)
-
-
-def _less(of: int, than: int | None = None) -> ArrayFunction:
-    """One of the means, or by how much it is above another."""
-    return lambda means: means[..., of] - (0.0 if than is None else means[..., than])
-
-
-def _share(part: ArrayFunction, whole: ArrayFunction) -> ArrayFunction:
-    return lambda means: part(means) / whole(means)
+    moved = NamedBootstrap(outcome.side_effects, seed=task.seed)
+    for metric in outcome.side_effects:
+        yield moved.score(metric, moved.mean(metric), chance=0.0)

@@ -32,7 +32,7 @@ from nope_interp.positions.layers import layer_positions
 from nope_interp.training.train import watched_steps
 from probes.bootstrap import SequenceBootstrap
 from probes.heads.detectors import HeadScores
-from probes.heads.labels import classify
+from probes.heads.labels import label_heads
 
 Row = dict[str, Any]
 
@@ -98,7 +98,7 @@ def history_rows(
             untrained = untrained or scores
             # One head is too few for a spread.
             null = untrained if model.cfg.n_layers * model.cfg.n_heads > 1 else None
-            labels = label_rows(classify(scores, null), at)
+            labels = label_rows(label_heads(scores, null), at)
             yield from rows
             yield from (row for row in labels if row["probe"] == "label")
 

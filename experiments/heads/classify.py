@@ -45,7 +45,7 @@ from nope_interp.positions.layers import (
 )
 from nope_interp.tasks.sources import Split, with_begin_token
 from probes.heads.detectors import HeadScores, offset_chance
-from probes.heads.labels import HeadLabel, classify, dependence
+from probes.heads.labels import HeadLabel, dependence, label_heads
 
 # Prompts that the report takes from the text by itself, and how many of their tokens it shows.
 N_PROMPTS = 4
@@ -145,7 +145,7 @@ class _Reader:
             found = intact | {name: cell(variant, name, ablation, prompts)}
             nulls[name] = cell(twin, name, ablation, [])
             alone = self._one_layer_at_a_time(cells, variant, tokens, *found.values())
-        labels = {title: classify(of.scores, nulls[title].scores) for title, of in found.items()}
+        labels = {title: label_heads(of.scores, nulls[title].scores) for title, of in found.items()}
         facts = {
             "model": variant.name,
             "positions": describe_positions(variant.model),

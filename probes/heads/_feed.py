@@ -36,7 +36,7 @@ class HeadFeed:
 
     def add(
         self,
-        parts: Sequence[Mapping[str, Float[Tensor, "part head"]]],
+        parts: Sequence[Mapping[str, Float[Tensor, "_ head"]]],
         chance: Mapping[str, float],
         layout: tuple[int, ...],
     ) -> None:

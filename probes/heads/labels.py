@@ -52,7 +52,7 @@ class HeadLabel:
     q_value: float
 
 
-def classify(
+def label_heads(
     scores: Sequence[HeadScores], null: Sequence[HeadScores] | None = None
 ) -> list[HeadLabel]:
     """A label for every head of a model, by the first of `RULES` that holds.

@@ -14,7 +14,7 @@ from probes.bootstrap import benjamini_hochberg
 from probes.errors import ProbeError
 from probes.head_rules import FALSE_DISCOVERY_RATE, LABELS, NONE, RULES
 from probes.heads.detectors import METRICS, HeadProbe, HeadScores
-from probes.heads.labels import DEPENDENCE_RULES, classify, dependence, rules_markdown
+from probes.heads.labels import DEPENDENCE_RULES, dependence, label_heads, rules_markdown
 from tests.paths import ROOT
 
 LENGTH, PERIOD, ALPHABET = 40, 20, 8
@@ -93,7 +93,7 @@ def null_layer(seed: int, n_heads: int = 6) -> HeadScores:
 
 def test_heads_made_by_hand_get_their_names():
     layers = [scored(KINDS[:5]), scored(KINDS[5:])]
-    labels = classify(layers, [null_layer(7), null_layer(8)])
+    labels = label_heads(layers, [null_layer(7), null_layer(8)])
     assert [label.label for label in labels] == list(KINDS)
     assert [(label.layer, label.head) for label in labels] == [
         (layer, head) for layer, n in ((0, 5), (1, 4)) for head in range(n)
@@ -106,13 +106,13 @@ def test_heads_made_by_hand_get_their_names():
 def test_heads_made_by_hand_get_their_names_behind_a_window():
     # Of 25 keys: the first token and everything local of itself are out of late queries' sight.
     kinds = tuple(kind for kind in KINDS if kind != "first-token")
-    labels = classify([scored(kinds, window=25)], [scored((NONE,) * 6, 7, window=25)])
+    labels = label_heads([scored(kinds, window=25)], [scored((NONE,) * 6, 7, window=25)])
     assert [label.label for label in labels] == list(kinds)
 
 
 def test_without_a_twin_the_shuffled_null_stands_alone():
-    with_twin = classify([scored(KINDS)], [null_layer(7)])
-    alone = classify([scored(KINDS)])
+    with_twin = label_heads([scored(KINDS)], [null_layer(7)])
+    alone = label_heads([scored(KINDS)])
     assert [label.label for label in alone] == list(KINDS)
     assert all(np.isnan(label.p_random_init) for label in alone)
     for one, two in zip(alone, with_twin, strict=True):
@@ -121,26 +121,26 @@ def test_without_a_twin_the_shuffled_null_stands_alone():
 
 
 def test_a_habit_that_the_random_twin_has_too_is_no_discovery():
-    labels = classify([scored(("previous-token",))], [scored(("previous-token",) * 6, 5)])
+    labels = label_heads([scored(("previous-token",))], [scored(("previous-token",) * 6, 5)])
     assert labels[0].label != "previous-token"
-    labels = classify([scored(("previous-token",))], [null_layer(5)])
+    labels = label_heads([scored(("previous-token",))], [null_layer(5)])
     assert labels[0].label == "previous-token"
 
 
 def test_a_uniform_head_is_uniform_beside_twins_that_are_so_too():
-    labels = classify([scored(("uniform",))], [scored(("uniform",) * 6, 5)])
+    labels = label_heads([scored(("uniform",))], [scored(("uniform",) * 6, 5)])
     assert labels[0].label == "uniform"
     assert np.isnan([labels[0].p_shuffled, labels[0].p_random_init]).all()
 
 
 def test_runner_up_is_the_next_that_holds_or_the_nearest():
-    labels = {label.label: label for label in classify([scored(KINDS)], [null_layer(7)])}
+    labels = {label.label: label for label in label_heads([scored(KINDS)], [null_layer(7)])}
     assert (labels["previous-token"].runner_up, labels["previous-token"].runner_up_holds) == (
         "local",
         True,
     )
     layer = scored((NONE,))
-    (only,) = classify([layer], [null_layer(7)])
+    (only,) = label_heads([layer], [null_layer(7)])
     nearness = {
         rule.label: layer.value[0, layer.column(rule.metric)] / rule.threshold for rule in RULES
     }
@@ -151,7 +151,7 @@ def test_runner_up_is_the_next_that_holds_or_the_nearest():
 def test_p_values_are_those_of_scipys_tests():
     layer, twin = scored(("previous-token", "local")), null_layer(7)
     column = METRICS.index("previous_token")
-    label = classify([layer], [twin])[0]
+    label = label_heads([layer], [twin])[0]
     assert label.label == "previous-token"
     # Recomputed from per-sequence scores rather than from sums.
     tokens = tokens_of("text", 12, 1)
@@ -167,7 +167,7 @@ def test_p_values_are_those_of_scipys_tests():
     expected = scipy.stats.ttest_ind(
         layer.value[:1, column], twins, equal_var=True, alternative="greater"
     ).pvalue
-    assert classify([exact], [twin])[0].p_random_init == pytest.approx(expected, rel=1e-9)
+    assert label_heads([exact], [twin])[0].p_random_init == pytest.approx(expected, rel=1e-9)
     assert label.p_random_init > expected
 
 
@@ -212,7 +212,7 @@ def dirichlet_scores(seed: int, n_heads: int, concentration: float, batch: int =
 def test_random_patterns_get_no_label(seed, concentration):
     variant = dirichlet_scores(seed, 4, concentration)
     twin = dirichlet_scores(seed + 1, 6, concentration)
-    for label in classify([variant], [twin]):
+    for label in label_heads([variant], [twin]):
         # At a concentration of 1.5 rows are still a third of their weight away from uniform.
         assert label.label == NONE
         assert label.confidence > 0.9
@@ -225,9 +225,9 @@ def test_false_discoveries_among_random_heads_stay_below_the_stated_rate():
     beyond_both, beyond_shuffled, p_shuffled = [], [], []
     for seed in range(200):
         variant = dirichlet_scores(2 * seed, 3, 1.0)
-        labels = classify([variant], [dirichlet_scores(2 * seed + 1, 8, 1.0)])
+        labels = label_heads([variant], [dirichlet_scores(2 * seed + 1, 8, 1.0)])
         beyond_both.append(min(label.q_value for label in labels) <= FALSE_DISCOVERY_RATE)
-        alone = min(label.q_value for label in classify([variant]))
+        alone = min(label.q_value for label in label_heads([variant]))
         beyond_shuffled.append(alone <= FALSE_DISCOVERY_RATE)
         column = METRICS.index("previous_token")
         t = (variant.value - variant.chance)[:, column] / variant.stderr[:, column]
@@ -246,7 +246,7 @@ def test_confidence_is_the_share_of_resamples_with_the_same_label():
     # In a quarter of the resamples it falls below the threshold, and is only local.
     replicates[:50, 0, column] = 0.3
     torn = dataclasses.replace(layer, replicates=replicates)
-    assert classify([torn])[0].confidence == 0.75
+    assert label_heads([torn])[0].confidence == 0.75
 
 
 def test_feeds_that_were_not_given_take_no_part():
@@ -255,12 +255,12 @@ def test_feeds_that_were_not_given_take_no_part():
     kinds = ("induction", "previous-token")
     made = torch.stack([head(kind, tokens, i, None) for i, kind in enumerate(kinds)], dim=1)
     probe.read_text(softmax(made, None))
-    labels = classify([probe.result()], [null_layer(3)])
+    labels = label_heads([probe.result()], [null_layer(3)])
     assert labels[1].label == "previous-token"
     assert labels[0].label != "induction"
     only_copies = HeadProbe(n_resamples=50)
     only_copies.read_copies(softmax(made, None), 0)
-    for label in classify([only_copies.result()]):
+    for label in label_heads([only_copies.result()]):
         assert (label.label, label.runner_up) == (NONE, "")
         assert np.isnan(label.q_value)
 
@@ -294,9 +294,9 @@ def test_a_score_that_may_lie_below_its_threshold_gives_no_label():
     column = scores.column("previous_token")
     near = dataclasses.replace(scores, value=scores.value.copy(), stderr=scores.stderr.copy())
     near.value[0, column], near.stderr[0, column] = 0.41, 0.02
-    assert classify([near])[0].label != "previous-token"
+    assert label_heads([near])[0].label != "previous-token"
     near.stderr[0, column] = 0.001
-    assert classify([near])[0].label == "previous-token"
+    assert label_heads([near])[0].label == "previous-token"
 
 
 def test_dependence_on_part_of_the_habit_is_mixed():
@@ -352,9 +352,9 @@ def test_q_values_are_benjamini_and_hochbergs_by_definition(p_values, n_missing)
 @pytest.mark.parametrize(
     ("misuse", "message"),
     [
-        (lambda: classify([]), "no layers to classify"),
-        (lambda: classify([null_layer(0, 2)], [null_layer(1, 1)]), "1 heads; a spread needs"),
-        (lambda: classify([null_layer(0, 2)], [text_only(2)]), "lacks 'induction'"),
+        (lambda: label_heads([]), "no layers to classify"),
+        (lambda: label_heads([null_layer(0, 2)], [null_layer(1, 1)]), "1 heads; a spread needs"),
+        (lambda: label_heads([null_layer(0, 2)], [text_only(2)]), "lacks 'induction'"),
         (lambda: dependence("sink", null_layer(0, 1), null_layer(1, 1), 0), "no label 'sink'"),
         (
             lambda: dependence("induction", null_layer(0, 1), text_only(1), 0),
