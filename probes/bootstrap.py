@@ -190,7 +190,7 @@ class NamedBootstrap:
     """
 
     def __init__(
-        self, columns: Mapping[Hashable, Float[np.ndarray, " sequence"]], *, seed: int = 0
+        self, columns: Mapping[Any, Float[np.ndarray, " sequence"]], *, seed: int = 0
     ) -> None:
         self._number = {name: number for number, name in enumerate(columns)}
         self._bootstrap = SequenceBootstrap(seed=seed)
