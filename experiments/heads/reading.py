@@ -30,7 +30,7 @@ def read_cell(
     model: Any,
     tokens: HeadTokens,
     positions: Sequence[LayerPositions],
-    prompts: Sequence[Int[Tensor, " pos"]],
+    prompts: Sequence[Int[Tensor, " _pos"]],
     *,
     seed: int,
     batch_size: int,
@@ -141,7 +141,7 @@ def cell_of(
     model: Any,
     tokens: HeadTokens,
     readers: HeadReaders,
-    prompts: Sequence[Int[Tensor, " pos"]],
+    prompts: Sequence[Int[Tensor, " _pos"]],
     seed: int,
 ) -> HeadCell:
     """What came out, once all is read and judged.
