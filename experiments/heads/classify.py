@@ -255,7 +255,7 @@ def _seen(positions: Sequence[LayerPositions], config: HeadsConfig) -> list[Laye
 
 def _prompts(
     variant: ModelVariant, config: HeadsConfig, tokens: HeadTokens
-) -> list[Int[Tensor, " pos"]]:
+) -> list[Int[Tensor, " _pos"]]:
     """The user's texts, or the beginnings of the text that was read."""
     if config.prompts is None:
         return list(tokens.text[:N_PROMPTS, :SHOWN_TOKENS])

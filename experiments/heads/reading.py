@@ -31,7 +31,7 @@ def read_cell(
     model: HookedModel,
     tokens: HeadTokens,
     positions: Sequence[LayerPositions],
-    prompts: Sequence[Int[Tensor, " pos"]],
+    prompts: Sequence[Int[Tensor, " _pos"]],
     *,
     seed: int,
     batch_size: int,
@@ -142,7 +142,7 @@ def cell_of(
     model: HookedModel,
     tokens: HeadTokens,
     readers: HeadReaders,
-    prompts: Sequence[Int[Tensor, " pos"]],
+    prompts: Sequence[Int[Tensor, " _pos"]],
     seed: int,
 ) -> HeadCell:
     """What came out, once all is read and judged.

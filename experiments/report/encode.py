@@ -61,7 +61,7 @@ def packed_patterns(pattern: np.ndarray) -> list[list[str]]:
     return [[base64.b64encode(h.tobytes()).decode("ascii") for h in layer] for layer in integers]
 
 
-def nested(values: np.ndarray, digits: int = 4) -> Any:
+def nested(values: np.ndarray | np.generic, digits: int = 4) -> Any:
     """The array as lists within lists of `number`s."""
     return _rounded(np.asarray(values).tolist(), digits)
 

@@ -1,8 +1,9 @@
 """The tidy table that every experiment fills and every report reads."""
 
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -83,7 +84,7 @@ def write_table(measurements: pd.DataFrame, path: Path) -> Path:
     return write_atomically(path, lambda part: measurements.to_parquet(part, index=False))
 
 
-def read_table(path: Path | BinaryIO) -> pd.DataFrame:
+def read_table(path: Path | BytesIO) -> pd.DataFrame:
     """Read what `write_table` wrote; raises UserError where it is missing or damaged."""
     try:
         measurements = pd.read_parquet(path).astype(COLUMNS)

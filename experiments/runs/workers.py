@@ -138,8 +138,8 @@ def pool_of(
         return Pool(
             min(wanted, room(ray, gpus)), 1, partial(backend_of, gpus), deaths(), remedy=remedy
         )
-    backend = partial(parallel_config, "loky", inner_max_num_threads=threads)
-    return Pool(wanted, threads, backend, (BrokenProcessPool,), os.getpid(), remedy)
+    processes = partial(parallel_config, "loky")
+    return Pool(wanted, threads, processes, (BrokenProcessPool,), os.getpid(), remedy)
 
 
 def one_thread_each() -> Pool:
