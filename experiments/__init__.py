@@ -2,18 +2,19 @@
 
 Example:
     >>> from experiments import CompareConfig, compare
-    >>> comparison = compare(CompareConfig())    # trains and reads the embedded model
-    >>> print(comparison.headline)               # what each model's position can be read from
-    >>> comparison.measurements                  # the numbers, one per row
-    >>> comparison.write_report("report.html")   # the page
+    >>> comparison = compare(CompareConfig())  # doctest: +SKIP
+    >>> print(comparison.headline)  # doctest: +SKIP
+    >>> comparison.measurements  # doctest: +SKIP
+    >>> comparison.write_report("report.html")  # doctest: +SKIP
 
     >>> from experiments import HeadsConfig, classify_heads
-    >>> found = classify_heads(HeadsConfig(model="openai-community/gpt2", ablate="learned"))
-    >>> found.heads                              # one row per head
+    >>> config = HeadsConfig(model="openai-community/gpt2", ablate="learned")
+    >>> found = classify_heads(config)  # doctest: +SKIP
+    >>> found.heads  # doctest: +SKIP
 
     >>> from experiments import run_sweep
-    >>> sweep = run_sweep("seeds.yaml")          # a grid of configs, each cell a run
-    >>> sweep.measurements("cell.seed", "layer", "value")
+    >>> sweep = run_sweep("seeds.yaml")  # doctest: +SKIP
+    >>> sweep.measurements("cell.seed", "layer", "value")  # doctest: +SKIP
 """
 
 from importlib import import_module

@@ -147,7 +147,9 @@ def _run(
         with _ablated(twin.model, config):
             nulls[name] = cell(f"{TWIN}, {name}", twin, [], ablated=True)
         alone = _one_layer_at_a_time(config, folder, variant, tokens, cells, show_progress, workers)
-    labels = {title: label_heads(found.scores, nulls[title].scores) for title, found in cells.items()}
+    labels = {
+        title: label_heads(found.scores, nulls[title].scores) for title, found in cells.items()
+    }
     write_arrays(_arrays(config, variant.model, cells), run.arrays)
     rows_of_run = _rows(config, variant, tokens, cells, nulls, alone, labels)
     write_table(table(rows_of_run), run.measurements)

@@ -1,8 +1,9 @@
 """What a run is asked to do, whatever its experiment."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
+@runtime_checkable
 class RunConfig(Protocol):
     """What a run folder needs to know of a config."""
 
