@@ -54,7 +54,8 @@ class PositionErrors:
         """mae and r2, then the same two of the control."""
 
         def mean_error(means: np.ndarray) -> np.ndarray:
-            return means[..., :-1].mean(axis=-1)
+            of_positions: np.ndarray = means[..., :-1].mean(axis=-1)
+            return of_positions
 
         def r2(means: np.ndarray) -> np.ndarray:
             return 1 - means[..., -1] / self._variance

@@ -21,8 +21,22 @@ class EstimatorProbe(BaseStreamingProbe):
     and r2, with the error by position, as for the other probes. A clone of it learns the shuffled
     positions. Raises ProbeError for an estimator that cannot learn batch by batch.
 
+    Args:
+        estimator: a regressor, not fitted.
+        seed: of the permutations and of the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
+
     Example:
+        >>> from sklearn.linear_model import SGDRegressor
+        >>> x = torch.randn(64, 16, 4, generator=torch.Generator().manual_seed(0))
+        >>> positions = torch.arange(16)
+        >>> x[..., 0] += positions / 4  # one component holds the position
         >>> probe = EstimatorProbe(SGDRegressor(random_state=0))
+        >>> probe.update(x[:48], positions)
+        >>> probe.evaluate(x[48:], positions)
+        >>> score = probe.result()["estimator"].score("mae")
+        >>> score.ci_high < score.chance
+        True
     """
 
     def __init__(self, estimator: Any, *, seed: int = 0, n_resamples: int = 1000) -> None:

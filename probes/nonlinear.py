@@ -43,7 +43,8 @@ class _Networks:
         def drawn(*shape: int, fan_in: int) -> Tensor:
             bound = fan_in**-0.5
             values = torch.rand(*shape, generator=self._generator, dtype=torch.float64)
-            return ((2 * values - 1) * bound).to(first).requires_grad_()
+            weights: Tensor = ((2 * values - 1) * bound).to(first).requires_grad_()
+            return weights
 
         self._in = drawn(d, n_networks * hidden, fan_in=d)
         self._in_bias = drawn(n_networks * hidden, fan_in=d)
@@ -163,7 +164,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
         probabilities = self.predict_proba(X)
-        return self.classes_[probabilities.argmax(axis=1)]
+        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
 
 
 class TwoLayerProbe(BaseStreamingProbe):

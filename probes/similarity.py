@@ -133,7 +133,7 @@ def _fiedler_vector(similarity: Float[np.ndarray, "pos pos"]) -> Float[np.ndarra
     weights = similarity - similarity.min()
     np.fill_diagonal(weights, 0)
     laplacian = np.diag(weights.sum(axis=1)) - weights
-    return eigh(laplacian, subset_by_index=[1, 1])[1][:, 0]
+    return np.asarray(eigh(laplacian, subset_by_index=[1, 1])[1][:, 0])
 
 
 def _permuted(

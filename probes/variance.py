@@ -34,7 +34,8 @@ def row_variance(activations: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "
     """The variance across the components of each row, by which a layer norm divides (float64)."""
     activations = upcast(activations)
     centred = activations - activations.mean(dim=-1, keepdim=True)
-    return torch.linalg.vector_norm(centred, dim=-1).double().square() / centred.shape[-1]
+    squares: Tensor = torch.linalg.vector_norm(centred, dim=-1).double().square()
+    return squares / centred.shape[-1]
 
 
 def variance_law(
@@ -99,7 +100,7 @@ class _LogVarianceBins:
 
 
 def _log(variance: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*rows"]:
-    return np.log(np.maximum(variance, np.exp(_LOWEST)))
+    return np.asarray(np.log(np.maximum(variance, np.exp(_LOWEST))))
 
 
 class VarianceRegressor(RegressorMixin, BaseEstimator):
@@ -122,7 +123,7 @@ class VarianceRegressor(RegressorMixin, BaseEstimator):
         """The mean target of rows with nearly the same variance."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        return np.interp(_log(X.var(axis=1)), self.log_variance_, self.mean_target_)
+        return np.asarray(np.interp(_log(X.var(axis=1)), self.log_variance_, self.mean_target_))
 
     def _absorb(self, bins: _LogVarianceBins, X: Any, y: Any, reset: bool) -> "VarianceRegressor":
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, y_numeric=True)

@@ -148,7 +148,8 @@ class Sweep:
         """Some columns, or all, of the rows that `where` picks, over all finished cells.
 
         Example:
-            >>> sweep.measurements("cell.seed", "layer", "value", where=pc.field("metric") == "mae")
+            >>> of_mae = pc.field("metric") == "mae"
+            >>> sweep.measurements("cell.seed", "value", where=of_mae)  # doctest: +SKIP
 
         Raises UserError as `dataset` does, for an unknown column, and for damaged measurements.
         """

@@ -25,8 +25,10 @@ def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> Float[Te
     """
     rests = statistics.example_rests()
     rows = statistics.examples()
-    moved = torch.linalg.vector_norm(intervention(rows) - rows, dim=-1)
-    lengths = torch.linalg.vector_norm(rests, dim=-1).clamp(min=torch.finfo(rows.dtype).tiny)
+    moved: Tensor = torch.linalg.vector_norm(intervention(rows) - rows, dim=-1)
+    lengths: Tensor = torch.linalg.vector_norm(rests, dim=-1).clamp(
+        min=torch.finfo(rows.dtype).tiny
+    )
     # A row without a rest cannot be turned, however far it moves.
     return (moved / lengths).clamp(max=2.0).mean(dim=0)
 
@@ -66,7 +68,8 @@ class OtherContent:
         other = other - (other * own).sum(dim=-1, keepdim=True) * own
         other = other / torch.linalg.vector_norm(other, dim=-1, keepdim=True).clamp(min=tiny)
         angle = self._angle.to(work)
-        return (work + (angle.cos() - 1) * rest + angle.sin() * length * other).to(x.dtype)
+        turned: Tensor = work + (angle.cos() - 1) * rest + angle.sin() * length * other
+        return turned.to(x.dtype)
 
     def _next_others(self, n: int) -> Float[Tensor, "batch pos d_model"]:
         turns = torch.arange(self._next, self._next + n)

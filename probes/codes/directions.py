@@ -41,7 +41,8 @@ class Leace:
         require_width(x, self.centre)
         parts = (self.left, self.right, self.centre)
         eraser = LeaceEraser(*(part.to(upcast(x)) for part in parts))
-        return eraser(upcast(x)).to(x.dtype)
+        erased: Tensor = eraser(upcast(x)).to(x.dtype)
+        return erased
 
 
 def leace(probe: LinearProbe) -> Leace:
@@ -112,7 +113,7 @@ def principal_directions(statistics: CodeStatistics) -> Float[Tensor, "k d_model
     k is at most one less than there are positions. Raises ProbeError before 2 sequences.
     """
     vectors = statistics.positional_vectors()
-    directions = torch.linalg.svd(vectors - vectors.mean(dim=0), full_matrices=False).Vh
+    directions: Tensor = torch.linalg.svd(vectors - vectors.mean(dim=0), full_matrices=False).Vh
     return directions[: len(vectors) - 1]
 
 

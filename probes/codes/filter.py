@@ -99,8 +99,8 @@ def _same_norms(
     x: Float[Tensor, "batch pos d_model"], model: Float[Tensor, "batch pos d_model"]
 ) -> Float[Tensor, "batch pos d_model"]:
     """x with each row at the norm of the model's row; rows of zeros stay."""
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    wanted = torch.linalg.vector_norm(model, dim=-1, keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    wanted: Tensor = torch.linalg.vector_norm(model, dim=-1, keepdim=True)
     return x * (wanted / norm.clamp(min=torch.finfo(x.dtype).tiny))
 
 

@@ -191,7 +191,10 @@ class CodeStatistics(StreamingFit):
         else:
             wanted = correlation[order][:, order]
         factor, wanted_factor = torch.linalg.cholesky(correlation), torch.linalg.cholesky(wanted)
-        return torch.linalg.solve_triangular(factor, wanted_factor, upper=False, left=False) / scale
+        change: Tensor = torch.linalg.solve_triangular(
+            factor, wanted_factor, upper=False, left=False
+        )
+        return change / scale
 
     def _variance_map(
         self, order: Int[Tensor, " pos"] | None

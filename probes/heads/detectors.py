@@ -302,7 +302,7 @@ class HeadProbe:
             return np.zeros((self._n_heads, 0))
         length = self._offset_sums.shape[1]
         n_queries = length - np.maximum(np.arange(length), FIRST_QUERY)
-        return self._offset_sums / (n_queries * self._feeds["text"].n)
+        return np.asarray(self._offset_sums / (n_queries * self._feeds["text"].n))
 
     def _length(self, maps: Tensor, name: str, at_least: int) -> int:
         """The number of tokens, once the maps are found to be this layer's."""
@@ -337,4 +337,5 @@ def offset_chance(length: int, window: int | None = None) -> Float[np.ndarray, "
 def _entropy(rows: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query"]:
     """In nats; a weight of zero adds nothing."""
     tiny = torch.finfo(rows.dtype).tiny
-    return -torch.linalg.vecdot(rows, rows.clamp_min(tiny).log_())
+    entropy: Tensor = -torch.linalg.vecdot(rows, rows.clamp_min(tiny).log_())
+    return entropy

@@ -142,7 +142,7 @@ def _chunk_norms(
     x: Float[Tensor, "batch pos head d_head"], rotated: int
 ) -> Float[Tensor, "batch head freq"]:
     chunks = rearrange(x[..., :rotated].float(), "b p h (two freq) -> b p h two freq", two=2)
-    norms = torch.linalg.vector_norm(chunks, dim=3).mean(dim=1).double()
+    norms: Tensor = torch.linalg.vector_norm(chunks, dim=3).mean(dim=1).double()
     if not torch.isfinite(norms).all():
         raise ProbeError("queries or keys hold NaN or infinite numbers")
     return norms

@@ -122,7 +122,8 @@ def _p_above(
     n: Float[np.ndarray, "head rule"],
 ) -> Float[np.ndarray, "head rule"]:
     """One-sided t-tests over sequences; NaN where there are none."""
-    return student.sf((value - level) / np.maximum(stderr, _ROUNDING), np.maximum(n - 1, 1))
+    excess = (value - level) / np.maximum(stderr, _ROUNDING)
+    return np.asarray(student.sf(excess, np.maximum(n - 1, 1)))
 
 
 def _p_random_init(
@@ -146,7 +147,7 @@ def _p_random_init(
         )
     variance = twins.var(axis=0, ddof=1) * (1 + 1 / k) + stderr**2
     spread = np.sqrt(np.maximum(variance, _ROUNDING**2))
-    p_values = student.sf((value - twins.mean(axis=0)) / spread, k - 1)
+    p_values: np.ndarray = student.sf((value - twins.mean(axis=0)) / spread, k - 1)
     p_values[:, [RANDOM_INIT not in rule.nulls for rule in RULES]] = np.nan
     return p_values
 

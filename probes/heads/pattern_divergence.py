@@ -71,4 +71,5 @@ def nearest_later_heads(
 
 
 def _entropy(p: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows"]:
-    return torch.special.entr(p).sum(-1)
+    entropy: Tensor = torch.special.entr(p).sum(-1)
+    return entropy
