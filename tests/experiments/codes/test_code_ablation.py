@@ -109,7 +109,7 @@ def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.Dat
     assert verdict.sentence.endswith("Used at a single site: counting (layer 0 resid_post).")
     assert {(use.layer, use.site) for use in verdict.uses} == {
         (EVERYWHERE, STREAM),
-        (PLACE.layer, PLACE.site),
+        (PLACE.layer, PLACE.hook),
     }
 
 
