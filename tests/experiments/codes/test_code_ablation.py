@@ -109,7 +109,7 @@ def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.Dat
     assert verdict.sentence.endswith("Used at a single site: counting (layer 0 resid_post).")
     assert {(use.layer, use.site) for use in verdict.uses} == {
         (EVERYWHERE, STREAM),
-        (PLACE.layer, PLACE.site),
+        (PLACE.layer, PLACE.hook),
     }
 
 
@@ -308,7 +308,7 @@ def rows_of_uses(
     chance: float = 3.0,
     coverage: float = 1.0,
 ) -> pd.DataFrame:
-    """The rows of a tournament in which codes have these shares needed and enough, and these
+    """The rows of a tournament in which codes have these shares needed and sufficiency, and these
     increases over their controls. As it is the model loses 2 nats."""
     rows = []
     common = {**CONTEXT, "layer": EVERYWHERE, "site": STREAM, "probe": "loss", "control": ""}
@@ -321,25 +321,25 @@ def rows_of_uses(
     add("intact", "nats", (2.0, 1.9, 2.1))
     rows[-1]["chance"] = chance
     add("intact", "coverage", (coverage, coverage, coverage))
-    for code, (needed, enough, over) in numbers.items():
-        for metric, found in (("increase", needed), ("necessity", needed)):
+    for code, (necessity, sufficiency, over) in numbers.items():
+        for metric, found in (("increase", necessity), ("necessity", necessity)):
             add(without(code), metric, found)
         for metric in ("over_size_matched", "over_rescaled"):
             add(without(code), metric, over)
         for control in ("size-matched", "random rescaling"):
             add(without(code), "increase", NOTHING, control)
-        add(only(code), "sufficiency", enough)
+        add(only(code), "sufficiency", sufficiency)
         add(only(code), "sufficiency", NOTHING, SHUFFLED)
     add(NONE_KEPT, "increase", (1.0, 0.9, 1.1))
     return table(rows)
 
 
-def use_of(needed: Numbers, enough: Numbers, over: Numbers) -> Use:
+def use_of(necessity: Numbers, sufficiency: Numbers, over: Numbers) -> Use:
     """The use that these numbers come to, beside a code that is surely used."""
     others = dict.fromkeys(CODES[1:], (MUCH, MUCH, MUCH))
-    return uses_at(rows_of_uses({CODES[0]: (needed, enough, over), **others}), EVERYWHERE, STREAM)[
-        0
-    ]
+    return uses_at(
+        rows_of_uses({CODES[0]: (necessity, sufficiency, over), **others}), EVERYWHERE, STREAM
+    )[0]
 
 
 def test_codes_that_stand_in_for_each_other_are_not_called_unused() -> None:
@@ -381,6 +381,6 @@ def test_a_model_that_does_no_better_than_chance_uses_nothing(chance: float, wor
     ],
 )
 def test_words_follow_their_rules(
-    needed: Numbers, enough: Numbers, over: Numbers, word: str
+    necessity: Numbers, sufficiency: Numbers, over: Numbers, word: str
 ) -> None:
-    assert use_of(needed, enough, over).word == word
+    assert use_of(necessity, sufficiency, over).word == word
