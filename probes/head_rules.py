@@ -28,9 +28,9 @@ class Rule:
 
     The threshold is tested too, by a one-sided t-test over sequences.
 
-    * shuffled offsets: each query's weights dealt anew to the keys it sees. The expected score is
+    * shuffled offsets: each query's weights permuted over the keys it sees. The expected score is
       then the chance level exactly, so no shuffling is done: a one-sided t-test over sequences.
-    * shuffled key tokens: the same, for tokens dealt anew to the keys; the expected share is 0.
+    * shuffled key tokens: the same, for tokens permuted over the keys; the expected share is 0.
     * random init: the same architecture untrained. The score is compared with those of all heads of
       the random twin, by a one-sided t-test for one more draw from their distribution.
 

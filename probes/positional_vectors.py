@@ -22,7 +22,7 @@ class PositionalVectorProbe(BaseStreamingProbe):
     """The share of the residual's variance that position explains: "positional_vectors".
 
     With p(t) the mean over the fitted sequences at position t, g their mean over all positions, and
-    h(t) the rows of a held-out sequence,
+    h(t) the activations of a held-out sequence,
 
         share = mean over sequences of sum_t (p(t) - g) . (h(t) - g)
               / mean over sequences of sum_t |h(t) - g|^2
@@ -38,7 +38,7 @@ class PositionalVectorProbe(BaseStreamingProbe):
         self._sums = torch.zeros(2, 1, 1, dtype=torch.float64)  # [control pos d_model]
 
     def _shuffled_rows(self, batch: int) -> Int[Tensor, "batch pos"]:
-        """For the control: the row of the vectors that each position is dealt."""
+        """For the control: which vector each position gets, by its permuted label."""
         return torch.searchsorted(self._positions, self._labels(batch)[1])
 
     def _fit(self, activations: Tensor) -> None:
@@ -83,7 +83,7 @@ class PositionalVectorProbe(BaseStreamingProbe):
     def _result(self) -> dict[str, ProbeResult]:
         def share(control: int) -> ArrayFunction:
             def explained(means: np.ndarray) -> np.ndarray:
-                # Rows that never vary leave nothing to explain.
+                # Activations that never vary leave nothing to explain.
                 total = np.where(means[..., 2] > 0, means[..., 2], np.inf)
                 return means[..., control] / total
 

@@ -120,7 +120,7 @@ def seriate(
     Spectral ordering (Atkins, Boman and Hendrickson 1998): sorted by the Fiedler vector, the second
     eigenvector of the Laplacian of the similarity shifted to be nonnegative. For a matrix that
     falls away from its diagonal (Robinsonian) it is the true order or its reverse, which cannot be
-    told apart. Rows are dealt at random first, so that ties cannot keep the order they came in.
+    told apart. Rows are permuted at random first, so that ties cannot keep the order they came in.
     """
     batch, pos = similarity.shape[:2]
     permuted = torch.rand(batch, pos, generator=generator).argsort(dim=-1)

@@ -1,8 +1,8 @@
-"""The variance of a row's components against position: its law, and position read from it alone.
+"""The variance of an activation's components: its law over positions, and position read from it.
 
 Chi et al. 2023 derive that one causal layer at random initialisation gives its output a variance
 proportional to 1/m over the m tokens that a query sees, on top of the residual's own. The variance
-is taken across the components of one row, as Zuo et al. 2025 describe it.
+is taken across the components of one activation, as Zuo et al. 2025 describe it.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from probes.bootstrap import ArrayFunction, SequenceBootstrap, half_of
 from probes.scores import SHUFFLED, ProbeResult
 from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
-# Bins of log variance, in nats: a thousandth is far below the spread of any row's log variance
-# (sqrt(2/d), 0.02 at d = 4096). Every shard uses the same grid, so that its bins add up.
+# Bins of log variance, in nats: a thousandth is far below the spread of any activation's log
+# variance (sqrt(2/d), 0.02 at d = 4096). Every shard uses the same grid, so that its bins add up.
 _BIN_WIDTH = 1 / 1024
 _BINS_PER_BANDWIDTH = 32
-# A constant row has no log variance: it counts as this one.
+# A constant activation has no log variance: it counts as this one.
 _LOWEST = -100.0
 
 
 def row_variance(activations: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows"]:
-    """The variance across the components of each row, by which a layer norm divides (float64)."""
+    """The variance across each activation's components, by which layer norm divides (float64)."""
     activations = upcast(activations)
     centred = activations - activations.mean(dim=-1, keepdim=True)
     squares: Tensor = torch.linalg.vector_norm(centred, dim=-1).double().square()
@@ -93,7 +93,7 @@ class _LogVarianceBins:
         dense = np.stack([np.bincount(bins, column) for column in self._sums.T], axis=1)
         if bandwidth > 0:
             dense = gaussian_filter1d(dense, bandwidth / merged, axis=0, mode="constant")
-        # Beyond the kernel's reach of any row there is nothing to average.
+        # Beyond the kernel's reach of any activation there is nothing to average.
         reached = np.flatnonzero(dense[:, 0] > 0)
         centres = (self._bins[0] + (reached + 0.5) * merged) * _BIN_WIDTH
         return centres, dense[reached, 1:] / dense[reached, :1]
@@ -104,23 +104,23 @@ def _log(variance: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*rows"]:
 
 
 class VarianceRegressor(RegressorMixin, BaseEstimator):
-    """A regressor that sees nothing of a row but the log variance across its components.
+    """A regressor that sees nothing of an activation but the log variance across its components.
 
     Kernel regression on sums over a fixed grid of log variances, so that `partial_fit` is exact
     and memory does not grow with the data.
     """
 
     def fit(self, X: Any, y: Any) -> "VarianceRegressor":
-        """Fits to rows X [n d] and targets y [n], forgetting what was seen before."""
+        """Fits to activations X [n d] and targets y [n], forgetting what was seen before."""
         return self._absorb(_LogVarianceBins(), X, y, reset=True)
 
     def partial_fit(self, X: Any, y: Any) -> "VarianceRegressor":
-        """Adds rows to what was seen before."""
+        """Adds activations to what was seen before."""
         first = not hasattr(self, "bins_")
         return self._absorb(_LogVarianceBins() if first else self.bins_, X, y, reset=first)
 
     def predict(self, X: Any) -> Float[np.ndarray, " n"]:
-        """The mean target of rows with nearly the same variance."""
+        """The mean target of activations with nearly the same variance."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         return np.asarray(np.interp(_log(X.var(axis=1)), self.log_variance_, self.mean_target_))
@@ -134,21 +134,22 @@ class VarianceRegressor(RegressorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        # A row's variance alone says little about most targets: that is the point of it.
+        # An activation's variance alone says little about most targets: that is the point of it.
         tags.regressor_tags.poor_score = True
         return tags
 
 
 class VarianceProbe(BaseStreamingProbe):
-    """What the variance of a row says about its position: "variance".
+    """What the variance of an activation says about its position: "variance".
 
-    * curve [pos]: mean row variance of the held-out sequences, with its interval.
+    * curve [pos]: mean activation variance of the held-out sequences, with its interval.
     * law [2]: (a, b) of a + b/m, by unweighted least squares on the mean curve of the fitted
       sequences; law_r2 is how much of the held-out curve's variation about its own mean b/m
       explains (at most 1; chance 0; below 0 where b is noise).
-    * mae, r2: position predicted from the row's log variance alone, as by `VarianceRegressor`.
+    * mae, r2: position predicted from the activation's log variance alone, as by
+      `VarianceRegressor`.
 
-    For the control, each sequence's variances are dealt to shuffled positions.
+    For the control, each sequence's variances are permuted over positions.
     """
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:

@@ -1,7 +1,7 @@
 """What an intervention does besides: matched controls of the same size, and side effects.
 
 An intervention that hurts a model may do so because it took a position code away, or because it
-moved the rows at all. Each control here moves them as far in a way that aims at no code.
+moved the activations at all. Each control here moves them as far in a way that aims at no code.
 """
 
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.codes.directions import Leace, MovedVectors, ScaledDirections
-from probes.codes.filter import CodeFilter, require_fitted_shape, with_rest_scaled
+from probes.codes.filter import CodeFilter, require_fitted_shape, with_deviation_scaled
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.controls import shuffled_positions
 from probes.similarity import cosine_similarity
@@ -18,57 +18,56 @@ from probes.streaming import upcast
 
 
 def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> Float[Tensor, " pos"]:
-    """How far an intervention moves rows, as a share of their rests' lengths: the mean at each
-    position over the examples that the statistics keep.
+    """How far an intervention moves activations, as a share of their deviations' lengths: the mean
+    at each position over the examples that the statistics keep.
 
     Raises what the intervention raises, and ProbeError before 2 sequences.
     """
-    rests = statistics.example_rests()
+    deviations = statistics.example_deviations()
     rows = statistics.examples()
     moved: Tensor = torch.linalg.vector_norm(intervention(rows) - rows, dim=-1)
-    lengths: Tensor = torch.linalg.vector_norm(rests, dim=-1).clamp(
-        min=torch.finfo(rows.dtype).tiny
-    )
-    # A row without a rest cannot be turned, however far it moves.
+    tiny = torch.finfo(rows.dtype).tiny
+    lengths: Tensor = torch.linalg.vector_norm(deviations, dim=-1).clamp(min=tiny)
+    # An activation without a deviation cannot be turned, however far it moves.
     return (moved / lengths).clamp(max=2.0).mean(dim=0)
 
 
 class OtherContent:
-    """Rows turned towards another sequence's, by as much as some intervention moves them.
+    """Activations turned towards another sequence's, by as much as some intervention moves them.
 
-    Of a row's rest r, cos(a) is kept and sin(a) |r| of another sequence's rest at the same position
-    is mixed in, its direction taken at a right angle to r, with the angle a such that the row moves
-    by size |r|, and by |r| sqrt(2) at most, where nothing of its own is left. That disturbs what
-    the row is about, as much as the intervention does, and none of the four codes: the mean at
-    every position stays, so does the length of the rest, and rests that are mixed alike have the
-    correlation between positions that they had.
+    Of an activation's deviation r, cos(a) is kept and sin(a) |r| of another sequence's deviation at
+    the same position is mixed in, its direction taken at a right angle to r, with the angle a such
+    that the activation moves by size |r|, and by |r| sqrt(2) at most, where nothing of its own is
+    left. That disturbs what the activation is about, as much as the intervention does, and none of
+    the four codes: the mean at every position stays, so does the length of the deviation, and
+    deviations that are mixed alike have the correlation between positions that they had.
 
     Sizes are those of `sizes_of`, one for each position. The others are the first sequences that
     the statistics were fitted on, in turn, from the second on: called on these themselves, it gives
-    none its own rest. Every other round takes their rests with the opposite sign, so that few of
-    them have no mean of their own to add. Turns go on from call to call.
+    none its own deviation. Every other round takes their deviations with the opposite sign, so that
+    few of them have no mean of their own to add. Turns go on from call to call.
     """
 
     def __init__(self, sizes: Float[Tensor, " pos"], statistics: CodeStatistics) -> None:
         # The chord of an angle a on a circle of radius 1 is 2 sin(a / 2).
         self._angle = 2 * (sizes / 2).clamp(max=0.5**0.5).asin()[:, None]
         self._means = statistics.positional_vectors().float()
-        self._others = statistics.example_rests()
+        self._others = statistics.example_deviations()
         self._next = 1
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """The rows so turned; raises ProbeError for another number of positions or width."""
+        """The activations so turned; raises ProbeError for another number of positions or width."""
         require_fitted_shape(x, self._means)
         work = upcast(x)
-        rest = work - self._means.to(work)
+        deviation = work - self._means.to(work)
         tiny = torch.finfo(work.dtype).tiny
-        length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
-        own = rest / length.clamp(min=tiny)
+        length = torch.linalg.vector_norm(deviation, dim=-1, keepdim=True)
+        own = deviation / length.clamp(min=tiny)
         other = self._next_others(len(x)).to(work)
         other = other - (other * own).sum(dim=-1, keepdim=True) * own
         other = other / torch.linalg.vector_norm(other, dim=-1, keepdim=True).clamp(min=tiny)
         angle = self._angle.to(work)
-        turned: Tensor = work + (angle.cos() - 1) * rest + angle.sin() * length * other
+        turned: Tensor = work + (angle.cos() - 1) * deviation + angle.sin() * length * other
         return turned.to(x.dtype)
 
     def _next_others(self, n: int) -> Float[Tensor, "batch pos d_model"]:
@@ -80,11 +79,11 @@ class OtherContent:
 
 
 def moved_elsewhere(vectors: Float[Tensor, "pos d_model"], seed: int = 0) -> MovedVectors:
-    """Rows with fixed vectors subtracted, one for each position, that are no code of theirs.
+    """Activations with fixed vectors subtracted, one for each position, that are no code of theirs.
 
     They are those that an intervention subtracts, all turned by one random rotation (Haar): at
     every position as long, and to one another as they were, but along directions that aim at
-    nothing. Rests stay as they are, and rows vary by the variance of the vectors more.
+    nothing. Deviations stay as they are, and activations vary by the variance of the vectors more.
     """
     generator = torch.Generator().manual_seed(seed)
     d_model = vectors.shape[1]
@@ -97,10 +96,10 @@ def moved_elsewhere(vectors: Float[Tensor, "pos d_model"], seed: int = 0) -> Mov
 def size_matched(
     removal: CodeFilter, sizes: Float[Tensor, " pos"], statistics: CodeStatistics, seed: int = 0
 ) -> MovedVectors | OtherContent:
-    """Rows displaced as far as by taking a code away, with none of the four taken away.
+    """Activations displaced as far as by taking a code away, with none of the four taken away.
 
     Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere`. The
-    others are taken away by changing rests: the control is `OtherContent` of these sizes.
+    others are taken away by changing deviations: the control is `OtherContent` of these sizes.
     """
     if removal.removed.any():
         return moved_elsewhere(removal.removed, seed)
@@ -110,8 +109,8 @@ def size_matched(
 def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> ScaledDirections:
     """As many random orthonormal directions scaled alike, or projected out, about the same centre.
 
-    The subspace is uniform (Haar): the same rank, and unless rows vary alike in all directions not
-    the same size. `OtherContent` matches the size.
+    The subspace is uniform (Haar): the same rank, and unless activations vary alike in all
+    directions not the same size. `OtherContent` matches the size.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = (projection.rank, len(projection.centre))
@@ -121,13 +120,13 @@ def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> Scal
 
 
 class PermutedRescaling:
-    """Rows with nothing taken away but their rests rescaled as an intervention on codes rescales
-    them, with the factors dealt to other rows.
+    """Activations with nothing taken away but their deviations rescaled as an intervention on codes
+    rescales them, with the factors permuted over activations.
 
-    Every sequence gets the factors of the next one in the batch, in a random order: rests are
+    Every sequence gets the factors of the next one in the batch, in a random order: deviations are
     scaled as much as by the intervention, but not as their position asks. A batch of one has only
-    its own factors, and then an earlier row may get the factor of a later one. Draws go on from
-    call to call: the same bits come from a new control with the same seed, called on the same
+    its own factors, and then an earlier activation may get the factor of a later one. Draws go on
+    from call to call: the same bits come from a new control with the same seed, called on the same
     batches.
     """
 
@@ -136,13 +135,13 @@ class PermutedRescaling:
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """The rows so scaled; raises what the intervention raises."""
+        """The activations so scaled; raises what the intervention raises."""
         _, _, factor = self.kept.parts(x)
         batch, pos = factor.shape
         order = shuffled_positions(batch, torch.arange(pos), self._generator).to(factor.device)
         permuted = factor.roll(1, dims=0).gather(1, order)
         work = upcast(x)
-        return with_rest_scaled(work, work - self.kept.means.to(work), permuted).to(x.dtype)
+        return with_deviation_scaled(work, work - self.kept.means.to(work), permuted).to(x.dtype)
 
 
 # What an intervention may move besides what it aims at.
@@ -154,14 +153,14 @@ def side_effects(
 ) -> dict[str, Float[Tensor, " batch"]]:
     """How much an intervention changes besides what it aims at, per sequence.
 
-    * norm: mean over rows of |x'| / |x| - 1, in size.
-    * cosine: mean over pairs of different rows of |cos(x'_i, x'_j) - cos(x_i, x_j)|, 0 to 2.
+    * norm: mean over activations of |x'| / |x| - 1, in size.
+    * cosine: mean over pairs of different activations of |cos(x'_i, x'_j) - cos(x_i, x_j)|, 0 to 2.
     """
     x, changed = upcast(x), upcast(changed)
     before, after = (torch.linalg.vector_norm(rows, dim=-1) for rows in (x, changed))
     tiny = torch.finfo(x.dtype).tiny
     pos = x.shape[1]
-    # The diagonal adds nothing: a row's cosine with itself stays 1.
+    # The diagonal adds nothing: an activation's cosine with itself stays 1.
     moved = (cosine_similarity(changed) - cosine_similarity(x)).abs().sum(dim=(1, 2))
     return {
         "norm": (after / before.clamp(min=tiny) - 1).abs().mean(dim=-1),

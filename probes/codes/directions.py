@@ -1,8 +1,8 @@
 """Position codes taken away or changed along directions: LEACE, projection, a channel, a swap.
 
-Beside `probes.codes.statistics`, which takes a row apart by its codes, these are the interventions
-of the literature: they know directions only, and leave variance and similarity to change as they
-will.
+Beside `probes.codes.statistics`, which takes an activation apart by its codes, these are the
+interventions of the literature: they know directions only, and leave variance and similarity to
+change as they will.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Leace:
         return int((torch.linalg.vector_norm(self.right, dim=-1) > 0).sum())
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """The rows without what a linear map can read; raises ProbeError for another width."""
+        """What no linear map can read remains; raises ProbeError for another width."""
         require_width(x, self.centre)
         parts = (self.left, self.right, self.centre)
         eraser = LeaceEraser(*(part.to(upcast(x)) for part in parts))
@@ -48,11 +48,11 @@ class Leace:
 def leace(probe: LinearProbe) -> Leace:
     """LEACE of (t, 1/m), from what a LinearProbe was given with `update` (Belrose et al. 2023).
 
-    Of all affine maps that leave t and 1/m uncorrelated with every direction, LEACE moves rows the
-    least, in mean square. t and 1/m are brought to standard deviation 1, since directions with a
-    correlation below 0.01 are left in (the package's svd_tol). Sums are float64. Raises ProbeError
-    for a probe that was fitted on fewer than 2 sequences, or on fewer rows than determine the
-    correlation of all directions.
+    Of all affine maps that leave t and 1/m uncorrelated with every direction, LEACE moves
+    activations the least, in mean square. t and 1/m are brought to standard deviation 1, since
+    directions with a correlation below 0.01 are left in (the package's svd_tol). Sums are float64.
+    Raises ProbeError for a probe that was fitted on fewer than 2 sequences, or on fewer activations
+    than determine the correlation of all directions.
     """
     if probe.n_fitted < 2:
         raise ProbeError(
@@ -84,7 +84,7 @@ def leace(probe: LinearProbe) -> Leace:
 
 @dataclass(frozen=True, eq=False)
 class ScaledDirections:
-    """Rows with their components along some orthonormal directions scaled, about a centre.
+    """Activations with their components along some orthonormal directions scaled, about a centre.
 
     x' = x + (factor - 1) V^T V (x - centre), V the directions; factor 0 projects them out.
     """
@@ -99,7 +99,7 @@ class ScaledDirections:
         return len(self.directions)
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """The rows so scaled; raises ProbeError for another width."""
+        """The activations so scaled; raises ProbeError for another width."""
         require_width(x, self.centre)
         work = upcast(x)
         directions = self.directions.to(work)
@@ -120,9 +120,9 @@ def principal_directions(statistics: CodeStatistics) -> Float[Tensor, "k d_model
 def positional_rank(statistics: CodeStatistics, share: float) -> int:
     """How many principal directions hold this share of what the positional vectors vary by.
 
-    That variation is what p(t) vary by less what means of so many rests vary by without any code
-    (`CodeStatistics.noise`); at least one direction, though there be nothing. Raises ProbeError
-    before 2 sequences.
+    That variation is what p(t) vary by less what means of so many deviations vary by without any
+    code (`CodeStatistics.noise`); at least one direction, though there be nothing. Raises
+    ProbeError before 2 sequences.
     """
     vectors = statistics.positional_vectors()
     held = torch.linalg.svdvals(vectors - vectors.mean(dim=0)).square().cumsum(dim=0)
@@ -131,9 +131,9 @@ def positional_rank(statistics: CodeStatistics, share: float) -> int:
 
 
 def project_out(statistics: CodeStatistics, rank: int) -> ScaledDirections:
-    """The leading `rank` principal directions of the positional vectors, projected out of the rows.
+    """The leading principal directions of the positional vectors, `rank` of them, projected out.
 
-    Rows keep p_bar along them; with the positional vectors goes whatever else lies along the
+    Activations keep p_bar along them; with the positional vectors goes whatever else lies along the
     directions. Raises ProbeError for a rank that there are no directions for.
     """
     directions = principal_directions(statistics)
@@ -163,12 +163,12 @@ def scale_channel(statistics: CodeStatistics, index: int, factor: float) -> Scal
 
 @dataclass(frozen=True, eq=False)
 class MovedVectors:
-    """Rows with a fixed vector added at each position."""
+    """Activations with a fixed vector added at each position."""
 
     added: Float[Tensor, "pos d_model"]
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """The rows so moved; raises ProbeError for another number of positions or width."""
+        """The activations so moved; raises ProbeError for another number of positions or width."""
         require_fitted_shape(x, self.added)
         return (upcast(x) + self.added.to(upcast(x))).to(x.dtype)
 
@@ -177,8 +177,8 @@ def swap_vectors(statistics: CodeStatistics, offset: int) -> MovedVectors:
     """p(t) replaced by p(t + offset), in steps of the positions fitted on.
 
     Beyond the ends stands the vector of the first or last position, so that every vector is one
-    that the model makes: the |offset| outermost rows share one, and effects are best read on the
-    others. Raises ProbeError for an offset that would leave a single vector.
+    that the model makes: the |offset| outermost activations share one, and effects are best read on
+    the others. Raises ProbeError for an offset that would leave a single vector.
     """
     vectors = statistics.positional_vectors()
     last = len(vectors) - 1
@@ -192,7 +192,7 @@ def swap_vectors(statistics: CodeStatistics, offset: int) -> MovedVectors:
 
 
 def require_width(x: Float[Tensor, "*shape"], fitted: Float[Tensor, " d_model"]) -> None:
-    """Raises ProbeError unless the rows of x are as wide as `fitted`."""
+    """Raises ProbeError unless the activations of x are as wide as `fitted`."""
     if x.shape[-1] != len(fitted):
         raise ProbeError(
             f"activations have width {x.shape[-1]}, but the intervention was fitted on width "

@@ -1,4 +1,4 @@
-"""Rows rebuilt from some of their position codes: what `probes.codes.statistics` fits."""
+"""Activations rebuilt from some of their position codes: what `probes.codes.statistics` fits."""
 
 from dataclasses import dataclass
 
@@ -10,30 +10,31 @@ from probes.errors import ProbeError
 from probes.streaming import upcast
 from probes.variance import row_variance
 
-# A rest that would have to grow more, to make up for a mean code many times its size, is hardly
-# there: its rounding would be made content.
+# A deviation that would have to grow more, to make up for a mean code many times its size, is
+# hardly there: its rounding would be made content.
 _LARGEST_FACTOR = 10.0
 
 
 @dataclass(frozen=True, eq=False)
 class CodeFilter:
-    """Rows rebuilt from some of their position codes; made by `CodeStatistics.kept`.
+    """Activations rebuilt from some of their position codes; made by `CodeStatistics.kept`.
 
-    With y the mean part that is kept and b the rest (whitened where similarity is not kept, each
-    row at the norm it had), a row becomes
+    With y the mean part that is kept and b the deviation (whitened where similarity is not kept,
+    each activation at the norm it had), an activation becomes
 
         x' = y + g b,   g >= 0 such that row_variance(x') = v*
 
-    where v* is the row's own variance, or, where variance is not kept, that variance mapped to the
-    law that all positions share. Where two factors g would do it is the one nearer to 1, where none
-    up to 10 does the one that comes nearest to v*. All four codes kept give the rows back as they
-    came.
+    where v* is the activation's own variance, or, where variance is not kept, that variance mapped
+    to the law that all positions share. Where two factors g would do it is the one nearer to 1,
+    where none up to 10 does the one that comes nearest to v*. All four codes kept give the
+    activations back as they came.
 
-    g depends on its row, so that g b need not have mean 0: where one direction holds much of the
-    rest's variance, about that share of a mean code along it comes back. LEACE leaves none.
+    g depends on its activation, so that g b need not have mean 0: where one direction holds much of
+    the deviation's variance, about that share of a mean code along it comes back. LEACE leaves
+    none.
 
-    Earlier rows know nothing of later ones: the whitening is lower-triangular. Statistics are
-    float32 and follow the activations' device and precision.
+    Earlier activations know nothing of later ones: the whitening is lower-triangular. Statistics
+    are float32 and follow the activations' device and precision.
     """
 
     means: Float[Tensor, "pos d_model"]
@@ -42,12 +43,12 @@ class CodeFilter:
     variance_map: Float[Tensor, "slope_intercept pos"] | None
 
     def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        """The same rows, rebuilt; positions are those fitted on, all of them.
+        """The same activations, rebuilt; positions are those fitted on, all of them.
 
         Raises ProbeError for another number of positions or another width.
         """
-        unscaled, rest, factor = self.parts(x)
-        return with_rest_scaled(unscaled, rest, factor).to(x.dtype)
+        unscaled, deviation, factor = self.parts(x)
+        return with_deviation_scaled(unscaled, deviation, factor).to(x.dtype)
 
     def parts(
         self, x: Float[Tensor, "batch pos d_model"]
@@ -56,33 +57,33 @@ class CodeFilter:
         Float[Tensor, "batch pos d_model"],
         Float[Tensor, "batch pos"],
     ]:
-        """y + b, b and g of the rows; half precision is raised to float32."""
+        """y + b, b and g of the activations; half precision is raised to float32."""
         require_fitted_shape(x, self.means)
         x = upcast(x)
-        rest = x - self.means.to(x)
+        deviation = x - self.means.to(x)
         unscaled = x - self.removed.to(x)
         if self.whitening is not None:
-            whitened = _same_norms(self.whitening.to(x) @ rest, rest)
-            unscaled, rest = unscaled - rest + whitened, whitened
+            whitened = _same_norms(self.whitening.to(x) @ deviation, deviation)
+            unscaled, deviation = unscaled - deviation + whitened, whitened
         variance = row_variance(x)
         if self.variance_map is not None:
             slope, intercept = self.variance_map.to(variance)
             variance = (intercept + slope * log_variance(x)).exp()
-        return unscaled, rest, _factor(unscaled, rest, variance)
+        return unscaled, deviation, _factor(unscaled, deviation, variance)
 
 
 def log_variance(x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos"]:
-    """`row_variance` in nats; a constant row, which has none, counts as the smallest number."""
+    """`row_variance` in nats; that of a constant activation counts as the smallest number."""
     return row_variance(x).clamp(min=torch.finfo(torch.float64).tiny).log()
 
 
-def with_rest_scaled(
+def with_deviation_scaled(
     unscaled: Float[Tensor, "batch pos d_model"],
-    rest: Float[Tensor, "batch pos d_model"],
+    deviation: Float[Tensor, "batch pos d_model"],
     factor: Float[Tensor, "batch pos"],
 ) -> Float[Tensor, "batch pos d_model"]:
     """y + g b from y + b, b and g; exactly y + b where g is 1."""
-    return torch.addcmul(unscaled, rest, (factor - 1).to(rest)[..., None])
+    return torch.addcmul(unscaled, deviation, (factor - 1).to(deviation)[..., None])
 
 
 def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: Float[Tensor, "pos d_model"]) -> None:
@@ -98,7 +99,7 @@ def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: Float[Tensor, "pos 
 def _same_norms(
     x: Float[Tensor, "batch pos d_model"], model: Float[Tensor, "batch pos d_model"]
 ) -> Float[Tensor, "batch pos d_model"]:
-    """x with each row at the norm of the model's row; rows of zeros stay."""
+    """x with each activation at the norm of the model's activation; activations of zeros stay."""
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     wanted: Tensor = torch.linalg.vector_norm(model, dim=-1, keepdim=True)
     return x * (wanted / norm.clamp(min=torch.finfo(x.dtype).tiny))
@@ -106,23 +107,23 @@ def _same_norms(
 
 def _factor(
     unscaled: Float[Tensor, "batch pos d_model"],
-    rest: Float[Tensor, "batch pos d_model"],
+    deviation: Float[Tensor, "batch pos d_model"],
     variance: Float[Tensor, "batch pos"],
 ) -> Float[Tensor, "batch pos"]:
     """g with row_variance(y + g b) = variance, from y + b and b (float64).
 
     Solved for h = g - 1: a h^2 + 2 c h + excess = 0, with a the variance of b, c its covariance
-    with y + b, and the excess of y + b's variance over the one wanted. Rows that need no scaling
-    have an excess near 0 and get h near 0 without losing digits.
+    with y + b, and the excess of y + b's variance over the one wanted. Activations that need no
+    scaling have an excess near 0 and get h near 0 without losing digits.
     """
-    centred = rest - rest.mean(dim=-1, keepdim=True)
-    a = torch.linalg.vector_norm(centred, dim=-1).double().square() / rest.shape[-1]
-    c = torch.linalg.vecdot(unscaled, centred).double() / rest.shape[-1]
+    centred = deviation - deviation.mean(dim=-1, keepdim=True)
+    a = torch.linalg.vector_norm(centred, dim=-1).double().square() / deviation.shape[-1]
+    c = torch.linalg.vecdot(unscaled, centred).double() / deviation.shape[-1]
     excess = row_variance(unscaled) - variance
     discriminant = c.square() - a * excess
     steep = c + torch.copysign(discriminant.clamp(min=0).sqrt(), c)
     near, far = -excess / steep, -steep / a
     # Without a real root `far` is the parabola's vertex, which comes nearest; g stays above 0.
     h = torch.where((discriminant >= 0) & (near >= -1), near, far).clamp(-1, _LARGEST_FACTOR - 1)
-    # A rest without variance cannot change the row's.
+    # A deviation without variance cannot change the activation's.
     return 1 + torch.where((a > 0) & (steep != 0), h, 0.0)

@@ -1,6 +1,6 @@
-"""Taking position codes away from the rows at one place, each by itself, with the others kept.
+"""Taking position codes away from the activations at one site, each by itself, the others kept.
 
-With statistics over the sequences fitted on, a row at position t is
+With statistics over the sequences fitted on, an activation at position t is
 
     x = p_bar + c(t) + m(t) + r
 
@@ -8,8 +8,9 @@ With statistics over the sequences fitted on, a row at position t is
 * c(t): the least-squares fit of p(t) - p_bar by t and 1/m, m = t + 1, the code "counting"
   (Kazemnejad et al. 2023, Theorem 1);
 * m(t): what is left of p(t) - p_bar, the code "positional vectors" (Dong et al. 2024);
-* r: the rest, of mean 0 at every position. The variance of the row that it is part of is the code
-  "variance" (Chi et al. 2023), its correlation between positions "similarity" (Zuo et al. 2025).
+* r: the deviation from the positional mean. The variance of the activation that it is part of is
+  the code "variance" (Chi et al. 2023), its correlation between positions "similarity" (Zuo et al.
+  2025).
 
 The decomposition and the formulas of the interventions are our own.
 """
@@ -29,10 +30,11 @@ from probes.streaming import StreamingFit, require_finite, upcast
 Intervention = Callable[[Tensor], Tensor]
 
 # Weight of the identity in the correlation between positions before it is inverted. Running means
-# over m tokens, the most correlated rows that theory gives, have eigenvalues down to 1/(4m): a
-# hundredth of that at m = 2048. It amplifies no direction more than 300-fold, which float32 bears.
+# over m tokens, the most correlated activations that theory gives, have eigenvalues down to 1/(4m):
+# a hundredth of that at m = 2048. It amplifies no direction more than 300-fold, which float32
+# bears.
 _RIDGE = 1e-5
-# Sequences whose rests are kept, for controls that mix them in.
+# Sequences whose deviations are kept, for controls that mix them in.
 _EXAMPLES = 8
 # The steepest line by which the spread of log variance at a position is brought to the common one.
 _STEEPEST = 10.0
@@ -41,16 +43,16 @@ _ROUNDING = 1e-6
 
 
 class CodeStatistics(StreamingFit):
-    """All that taking codes away needs to know of the rows at one place, in constant memory.
+    """All that taking codes away needs to know of the activations at one site, in constant memory.
 
-    By position the mean row [pos d_model] and the first two moments of log variance; between
-    positions the centred products of rows [pos pos]. Sums are float64 and merge by the pairwise
-    formula of Chan, Golub and LeVeque (1983); a batch's own products are taken about its own mean
-    in the precision it comes in (half precision is raised to float32).
+    By position the mean activation [pos d_model] and the first two moments of log variance; between
+    positions the centred products of activations [pos pos]. Sums are float64 and merge by the
+    pairwise formula of Chan, Golub and LeVeque (1983); a batch's own products are taken about its
+    own mean in the precision it comes in (half precision is raised to float32).
 
-    p(t) errs by the mean of n rests, and rows without mean codes hold that error at each position:
-    new positional vectors of 1/n of the rest's variance. Fit on so many sequences that this is
-    nothing beside the codes taken away.
+    p(t) errs by the mean of n deviations, and activations without mean codes hold that error at
+    each position: new positional vectors of 1/n of the deviation's variance. Fit on so many
+    sequences that this is nothing beside the codes taken away.
 
     Fed with `update` as every probe; `merge` adds what another machine saw. It evaluates nothing:
     score what `kept` gives with the probes.
@@ -61,7 +63,7 @@ class CodeStatistics(StreamingFit):
         self._means = torch.zeros(0)  # [pos d]
         self._products = torch.zeros(0)  # [pos pos], centred
         self._log_variance = torch.zeros(0)  # [2 pos], sums of log variance and of its square
-        self._examples = torch.zeros(0)  # [example pos d], rows of the first sequences
+        self._examples = torch.zeros(0)  # [example pos d], activations of the first sequences
 
     def _fit(self, activations: Tensor) -> None:
         activations = upcast(activations)
@@ -92,7 +94,7 @@ class CodeStatistics(StreamingFit):
         self._log_variance = self._log_variance + log_variance.to(step)
 
     def positional_vectors(self) -> Float[Tensor, "pos d_model"]:
-        """p(t), the mean row at each position (float64); raises ProbeError before 2 sequences."""
+        """p(t), the mean at each position (float64); raises ProbeError before 2 sequences."""
         if self.n_fitted < 2:
             raise ProbeError(
                 f"position codes were fitted on {self.n_fitted} sequences, and one sequence cannot "
@@ -101,9 +103,9 @@ class CodeStatistics(StreamingFit):
         return self._means
 
     def noise(self) -> float:
-        """What p(t) - p_bar would vary by, summed over positions, if no row knew its position.
+        """What p(t) - p_bar would vary by, summed over positions, if nothing knew its position.
 
-        The squared error of the means of n rests at each position, less that of p_bar.
+        The squared error of the means of n deviations at each position, less that of p_bar.
         """
         of_rests = self._products.trace() - self._products.sum() / len(self._products)
         return float(of_rests) / (self.n_fitted - 1) / self.n_fitted
@@ -112,7 +114,7 @@ class CodeStatistics(StreamingFit):
         """The first few sequences fitted on (float32)."""
         return self._examples
 
-    def example_rests(self) -> Float[Tensor, "example pos d_model"]:
+    def example_deviations(self) -> Float[Tensor, "example pos d_model"]:
         """r of the first few sequences fitted on (float32); raises ProbeError before 2 of them."""
         return self._examples - self.positional_vectors().to(self._examples)
 
@@ -161,12 +163,12 @@ class CodeStatistics(StreamingFit):
         )
 
     def _whitening(self, order: Int[Tensor, " pos"] | None) -> Float[Tensor, "pos pos"]:
-        """The lower-triangular map that gives the rests of all positions the same correlation, or
-        each position those of another.
+        """The lower-triangular map that gives the deviations of all positions the same correlation,
+        or each position those of another.
 
         R, the correlation between positions with the identity mixed in, has Cholesky factor L; R',
         R in that order or, without one, with its mean off the diagonal everywhere, has L'. L' L^-1
-        takes rests divided by their root mean square at each position from R to R'. Both have
+        takes deviations divided by their root mean square at each position from R to R'. Both have
         eigenvalues of at least the identity's weight: R' is R, or R averaged over all orders.
         """
         pos = len(self._products)
@@ -179,7 +181,7 @@ class CodeStatistics(StreamingFit):
             )
         scale = self._products.diagonal().sqrt()
         rounding = _ROUNDING * self.n_fitted**0.5 * torch.linalg.vector_norm(self._means, dim=-1)
-        # Where all sequences have the same row, there is no rest to take anything from.
+        # Where all sequences have the same activation, there is no deviation to take anything from.
         bare = scale <= rounding
         scale = scale.masked_fill(bare, torch.inf)
         identity = torch.eye(pos).to(scale)
@@ -210,7 +212,8 @@ class CodeStatistics(StreamingFit):
         mean, square = self._log_variance / self.n_fitted
         deviation = (square - mean.square()).clamp(min=_ROUNDING**2).sqrt()
         common = deviation.square().mean().sqrt()
-        # Where rows hardly differ in variance, held-out rows that do are no outliers of that law.
+        # Where activations hardly differ in variance, held-out activations that do are no outliers
+        # of that law.
         slope = common / deviation.clamp(min=common / _STEEPEST)
         intercept = mean.mean() - slope * mean
         if order is not None:
