@@ -77,6 +77,9 @@ def nearest_name(name: object, choices: Iterable[str], closeness: float = 0.5) -
     """
     known = list(choices)
     spelled = {choice.rpartition(".")[2]: choice for choice in reversed(known)}
+    end = str(name).rpartition(".")[2]
+    if end in spelled:
+        return spelled[end]
     spelled |= {choice: choice for choice in known}
     found = difflib.get_close_matches(str(name), spelled, n=1, cutoff=closeness)
     return spelled[found[0]] if found else None

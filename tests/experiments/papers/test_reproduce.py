@@ -47,6 +47,7 @@ from nope_interp.errors import UserError
 from nope_interp.models.clockwork_config import POWERS_OF_TWO
 from tests.experiments.cli.command import nope_interp
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
+from tests.paths import ROOT
 
 TINY: dict[str, dict[str, Any]] = {
     "chi2023": {"width": 0.07, "length": 0.07, "depth": 0.34, "training": 0.1},
