@@ -7,6 +7,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, no_type_check
 
@@ -19,6 +20,8 @@ from nope_interp.training.config import TrainingConfig
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _OF_EXAMPLES = ("lengths", "scratchpad")
+# The nested configs, and how sentences call them.
+_NESTED = {"transformer": "the model's config", "training": "training"}
 _SHORTHANDS = {
     "positions": Shorthand(("transformer.positions",)),
     "init": Shorthand(("transformer.init",)),
@@ -135,10 +138,11 @@ class ExperimentConfig(Worded):
             raise UserError(f"the config is {type(values).__name__}: expected named values.")
         values = nested(flat("the config", values)) if _dotted(values) else dict(values)
         check_words(cls, values)
-        if "transformer" in values:
-            values["transformer"] = within("transformer", _transformer, values["transformer"])
-        if "training" in values:
-            values["training"] = within("training", _training, values["training"])
+        for own in dataclasses.fields(cls):
+            if own.name in values and own.name in _NESTED:
+                assert callable(own.default_factory)
+                over = partial(_over, own.default_factory(), _NESTED[own.name])
+                values[own.name] = within(own.name, over, values[own.name])
         return from_mapping(cls, values, "the config")
 
     @classmethod
@@ -197,10 +201,7 @@ def _dotted(values: dict[Any, Any]) -> bool:
     return any(isinstance(name, str) and "." in name for name in values)
 
 
-def _transformer(values: Any) -> TransformerConfig:
-    base = default_transformer().to_dict()
-    return TransformerConfig.from_dict({**base, **values} if isinstance(values, dict) else values)
-
-
-def _training(values: Any) -> TrainingConfig:
-    return from_mapping(TrainingConfig, values, "training")
+def _over(default: TransformerConfig | TrainingConfig, what: str, values: Any) -> Any:
+    """A nested config with what a file or an option leaves out as the experiment has it."""
+    named = {**default.to_dict(), **values} if isinstance(values, dict) else values
+    return from_mapping(type(default), named, what)

@@ -60,3 +60,10 @@ def test_numbers_too_long_to_print_are_refused(kind: Any, field: str, value: Any
 def test_sweeps_of_numbers_too_long_to_print_are_refused(values: dict[Any, Any]) -> None:
     with pytest.raises(UserError):
         SweepConfig.from_dict(values)
+
+
+def test_what_a_nested_config_leaves_out_is_as_the_experiment_has_it() -> None:
+    found = EmergenceConfig.from_dict({"transformer": {"n_heads": 2}, "training": {"warmup": 3}})
+    default = EmergenceConfig()
+    assert found.transformer == dataclasses.replace(default.transformer, n_heads=2)
+    assert found.training == dataclasses.replace(default.training, warmup=3)
