@@ -1,5 +1,6 @@
 """Every probe at every layer and site of one model, on one kind of tokens, in one stream."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -301,8 +302,14 @@ def _handed_out(
     probes: Mapping[Site, Sequence[Any]], n: int, seed: int, start: int
 ) -> dict[Site, list[Any]]:
     """What one of n shares is given to: copies, or for the only one the probes themselves."""
+    if n == 1:
+        return {site: list(of_site) for site, of_site in probes.items()}
     return {
-        site: [probe if n == 1 else probe.for_shard(seed, start) for probe in of_site]
+        site: [
+            # What only adds up draws nothing: any copy will do.
+            probe.for_shard(seed, start) if hasattr(probe, "for_shard") else copy.deepcopy(probe)
+            for probe in of_site
+        ]
         for site, of_site in probes.items()
     }
 

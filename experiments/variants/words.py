@@ -14,7 +14,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from nope_interp.errors import FieldError, UserError, unknown_name
+from nope_interp.errors import FieldError, UserError, shown, unknown_name
 from nope_interp.fields import field_types
 
 
@@ -178,8 +178,8 @@ def check_words(kind: type, values: Mapping[str, Any]) -> None:
         if name not in known:
             raise _unknown(name, words)
         for key in value if isinstance(value, dict) and name not in words else ():
-            if f"{name}.{key}" not in words:
-                raise _unknown(f"{name}.{key}", words)
+            if not isinstance(key, str) or f"{name}.{key}" not in words:
+                raise _unknown(f"{name}.{key if isinstance(key, str) else shown(key)}", words)
 
 
 def _unknown(name: object, words: Sequence[str]) -> UserError:
@@ -201,7 +201,7 @@ def flat(what: str, values: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
         if not isinstance(key, str):
-            raise UserError(f"{what} has the key {key!r}: expected the name of a value.")
+            raise UserError(f"{what} has the key {shown(key)}: expected the name of a value.")
         inner = flat(f"{what}'s {key}", value) if isinstance(value, dict) else None
         own = {key: value} if inner is None else {f"{key}.{k}": v for k, v in inner.items()}
         for dotted in own:

@@ -10,7 +10,6 @@ import pytest
 from experiments.comparison.compare import compare
 from experiments.comparison.config import CompareConfig
 from experiments.emergence.config import EmergenceConfig
-from experiments.emergence.watch import emergence
 from experiments.heads.classify import classify_heads
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
@@ -55,7 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     return [
         compare(comparing, out=out, show_progress=False),
         classify_heads(heads, out=out, show_progress=False),
-        emergence(watched, out=out, show_progress=False),
+        watch_emergence(watched, out=out, show_progress=False),
         reproduce(ReproduceConfig("kazemnejad2023", n_seeds=2, length=0.25), out=out),
     ]
 

@@ -99,6 +99,4 @@ def test_shards_that_cannot_be() -> None:
         check_shards(3, None, n_sequences=4, device="cpu")
     with pytest.raises(UserError, match="shards is 0: give at least 1"):
         check_shards(0, None, n_sequences=4, device="cpu")
-    assert CompareConfig(n_fit=40, n_held_out=20).shareable(3) == 20
-    with pytest.raises(UserError, match="shards read models as they are"):
-        CompareConfig(ablate="all").shareable(2)
+    assert CompareConfig(n_fit=40, n_held_out=20).n_shareable == 20
