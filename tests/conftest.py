@@ -9,9 +9,16 @@ os.environ["SCIPY_ARRAY_API"] = "1"
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 import tests.typecheck  # the hook finds it by its name
+
+# How long an example may take is the machine's business, and no property of what is tested.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # Annotations are checked as the tests run: shapes too. Before anything of ours is imported.
 install_import_hook(["nope_interp", "probes", "experiments"], f"{tests.typecheck.__name__}.checked")

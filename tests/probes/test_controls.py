@@ -96,7 +96,7 @@ def test_an_interval_holds_its_own_estimate_where_resamples_are_all_biased():
     assert low < estimate < high
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=6), seed=st.integers(0, 2**32 - 1))
 def test_shards_give_the_exact_mean_of_the_whole(sizes, seed):
     values = np.random.default_rng(seed).normal(5, 1, size=(sum(sizes) + 2, 3))

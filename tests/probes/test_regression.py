@@ -54,7 +54,7 @@ def test_partial_fit_equals_fit(rows):
     np.testing.assert_allclose(parts.intercept_, whole.intercept_, rtol=1e-8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=2, max_size=6),
     d=st.integers(1, 9),
@@ -100,7 +100,7 @@ hard = given(
 
 
 @pytest.mark.filterwarnings("ignore::probes.errors.ProbeWarning")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @hard
 def test_in_float32_the_regressor_is_scikit_learns_in_float64(n, d, offset, spread, alpha, seed):
     """Means up to 1e6, more features than activations, duplicates, penalties small and large."""
@@ -114,7 +114,7 @@ def test_in_float32_the_regressor_is_scikit_learns_in_float64(n, d, offset, spre
 
 
 @pytest.mark.filterwarnings("ignore::probes.errors.ProbeWarning")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @hard
 def test_in_float32_the_probe_is_scikit_learns_in_float64(n, d, offset, spread, alpha, seed):
     X = hard_activations(8 * n, d, offset, spread, seed)

@@ -54,7 +54,7 @@ def adjacency(cosines: torch.Tensor) -> np.ndarray:
     ).numpy()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(n=st.integers(3, 9), levels=st.integers(1, 40), seed=st.integers(0, 2**16))
 def test_adjacency_is_its_definition_ties_included(n, levels, seed):
     rng = np.random.default_rng(seed)
@@ -114,7 +114,7 @@ def test_cosines_of_causal_means_follow_theory():
 
 
 @given(seed=st.integers(0, 2**16), n=st.integers(2, 8))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_profile_does_not_know_where_its_row_stands(seed, n):
     generator = torch.Generator().manual_seed(seed)
     cosines = cosine_similarity(torch.randn(1, n, 4, generator=generator))
@@ -131,7 +131,7 @@ def test_a_profile_does_not_know_where_its_row_stands(seed, n):
     assert all(middle in row for middle, row in zip(few[0, :, 1].tolist(), others, strict=True))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**16), n=st.integers(2, 20))
 def test_kendall_tau_is_scipys(seed, n):
     rng = np.random.default_rng(seed)

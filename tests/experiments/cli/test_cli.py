@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.cli.options import option_of
@@ -237,7 +237,7 @@ def test_short_text_is_one_sentence(tmp_path: Path) -> None:
 FIELDS = [*CompareConfig().to_dict(), "transformers", "n_fits"]
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=300)
 @given(
     st.dictionaries(st.sampled_from(FIELDS), JUNK, max_size=3),
     st.dictionaries(st.sampled_from([*CompareConfig().to_dict()["transformer"], "n_layer"]), JUNK),
@@ -270,7 +270,7 @@ def test_odd_config_files_are_one_sentence(tmp_path: Path, content: str) -> None
     assert_one_sentence(nope_interp("compare", "--config", "odd.json", cwd=tmp_path))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.binary(max_size=40) | JUNK.map(lambda value: json.dumps(value).encode()))
 def test_malformed_config_files_at_the_command_line(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

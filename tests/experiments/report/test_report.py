@@ -96,7 +96,7 @@ def test_hostile_names_of_conditions_and_controls_are_text_too(causal_report: Re
     assert any(HOSTILE in row for row in page.data["still"][0]["rows"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.recursive(st.text() | st.none() | st.floats(allow_nan=False, allow_infinity=False),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_json_reads_back_and_holds_nothing_an_html_parser_sees(value: Any) -> None:

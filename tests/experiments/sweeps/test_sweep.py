@@ -22,7 +22,7 @@ import pandas as pd
 import psutil
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -170,7 +170,7 @@ choices = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.sampled_from(sorted(choices)), min_size=1, unique=True).flatmap(
         lambda keys: st.fixed_dictionaries(
@@ -269,7 +269,7 @@ def test_nonsense_is_refused_and_named(values: Any, sentence: str) -> None:
         SweepConfig.from_dict(values)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=200)
 @given(
     st.dictionaries(
         st.sampled_from(["base", "grid", "list", "experiment"]),

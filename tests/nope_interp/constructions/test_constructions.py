@@ -49,7 +49,7 @@ def cache_of(model: HookedTransformer, tokens: Tensor) -> Any:
         return model.run_with_cache(tokens, return_type=None)[1]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.integers(2, 80),
     st.integers(5, 30),
@@ -92,7 +92,7 @@ def test_the_reciprocals_error_is_the_models_and_falls_with_width() -> None:
     assert worst[3] < 1e-9  # n_ctx - 1 ReLUs go through every point
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(2, 64), st.integers(0, 9), st.none() | st.floats(0.1, 3))
 def test_theorem_2_scores_are_content_plus_distance(
     n_ctx: int, seed: int, attn_scale: float | None
@@ -178,7 +178,7 @@ def test_the_highest_frequency_alone_fails_at_long_range() -> None:
     assert strength_needed(0.01, 512, 0, top) > 1000 * strength_needed(0.01, 512, 0, frequencies)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.floats(1e-6, 0.5), st.integers(2, 300), st.integers(0, 4), st.sampled_from([1, 0.5]))
 def test_a_head_looks_back_by_the_offset_with_the_weight_asked_for(
     eps: float, length: int, offset: int, kept: float
@@ -236,7 +236,7 @@ def test_what_a_positional_head_needs_is_said() -> None:
         target_weight(1.0, 8, 8, frequencies)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     st.integers(0, 50),
     st.floats(0.02, 0.5),

@@ -97,7 +97,7 @@ def test_two_causal_nope_layers_see_order() -> None:
     assert (ours(tokens) - ours(swapped))[:, -1].abs().max() > 1e-3
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     n_layers=st.integers(1, 3),
     n_heads=st.sampled_from([1, 2, 3]),

@@ -184,7 +184,8 @@ def test_models_of_all_kinds_are_read(tmp_path: Path, changes: dict[str, Any]) -
 
 
 @settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=150,
 )
 @given(
     st.sampled_from(["config", "task", "lengths", "scratchpad"])

@@ -56,7 +56,7 @@ def configs(draw: st.DrawFn) -> ClockworkConfig:
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(configs(), st.integers(1, 20), st.integers(1, 3))
 def test_equals_a_plain_masked_loop(config: ClockworkConfig, time: int, batch: int) -> None:
     model = ClockworkRNN(config).double()

@@ -46,7 +46,7 @@ def lengths_of(task: AnswerTask) -> list[int]:
 
 @pytest.mark.parametrize("name", ANSWER_TASK_NAMES)
 @given(data=st.data(), seed=st.integers(0, 2**40))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_answers_are_right(name: str, data: st.DataObject, seed: int) -> None:
     task = TASKS[name]
     length = data.draw(st.sampled_from(lengths_of(task)))
@@ -196,7 +196,7 @@ def test_scan_has_the_commands_that_the_published_splits_count() -> None:
 
 @pytest.mark.parametrize("name", list(STEPS))
 @given(data=st.data(), seed=st.integers(0, 2**40))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_scratchpads_hold_the_steps_that_lead_to_the_answer(
     name: str, data: st.DataObject, seed: int
 ) -> None:

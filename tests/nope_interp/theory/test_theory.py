@@ -155,7 +155,7 @@ def tokens_of(drawn: tuple[TransformerConfig, bool]) -> Draw:
 
 @pytest.mark.slow
 # The same examples every time: a law that holds to five standard errors may fail one in 10,000.
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(configs())
 def test_every_step_of_the_first_layer_is_as_the_law_says(
     drawn: tuple[TransformerConfig, bool],
@@ -200,7 +200,7 @@ def test_means_are_zero_but_for_the_pattern() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=6, derandomize=True)
 @given(configs())
 def test_cosines_are_as_the_law_says(drawn: tuple[TransformerConfig, bool]) -> None:
     config, distinct = drawn

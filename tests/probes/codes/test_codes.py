@@ -358,7 +358,7 @@ def test_rebuilt_rows_are_numpys(codes):
     np.testing.assert_allclose(changed.numpy(), expected, atol=2e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**31),
     size=st.floats(0.01, 100),
@@ -401,7 +401,7 @@ def test_mean_codes_are_numpys_regression(statistics):
     np.testing.assert_allclose(codes["positional vectors"].numpy(), p - line, atol=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=2, max_size=5),
     scale=st.sampled_from([1e-3, 1.0, 1e3]),
@@ -423,7 +423,7 @@ def test_merged_parts_are_the_whole(sizes, scale, offset, where):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * scale)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 2**31),
     scale=st.floats(0.01, 100),

@@ -11,7 +11,7 @@ from probes.errors import ProbeError
 from probes.heads.frequencies import FrequencyUsage, frequency_shares, n_high
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     batch=st.integers(2, 3),
     pos=st.integers(1, 4),

@@ -51,7 +51,7 @@ SIZES = {
 }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**SIZES, local_window=st.integers(1, 12))
 def test_text_metrics_are_those_of_a_plain_loop(seed, batch, heads, length, window, local_window):
     pattern = random_pattern(seed, batch, heads, length, window)
@@ -97,7 +97,7 @@ def test_text_metrics_are_those_of_a_plain_loop(seed, batch, heads, length, wind
     assert np.isnan(result.value[:, 6:]).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10**6),
     period=st.integers(2, 9),
@@ -118,7 +118,7 @@ def test_repeats_are_those_of_a_plain_loop(seed, period, start, window):
         np.testing.assert_allclose(column(probe, metric, "chance"), chance)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10**6),
     start=st.integers(0, 3),
@@ -202,7 +202,7 @@ def explicit_shares(
     return np.array(shares).T
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 10**6),
     length=st.integers(FIRST_QUERY + 2, 16),

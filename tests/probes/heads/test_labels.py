@@ -207,7 +207,7 @@ def dirichlet_scores(seed: int, n_heads: int, concentration: float, batch: int =
     return probe.result()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10**6), concentration=st.floats(0.1, 1.5))
 def test_random_patterns_get_no_label(seed, concentration):
     variant = dirichlet_scores(seed, 4, concentration)
