@@ -10,6 +10,7 @@ import pytest
 from experiments.comparison.compare import compare
 from experiments.comparison.config import CompareConfig
 from experiments.emergence.config import EmergenceConfig
+from experiments.emergence.watch import watch_emergence
 from experiments.heads.classify import classify_heads
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
