@@ -70,7 +70,7 @@ def adjacency_c(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batc
 def _n_positions(cosines: Float[Tensor, "batch pos pos"]) -> int:
     pos = cosines.shape[-1]
     if pos < 3:
-        raise ProbeError(f"adjacency compares two rows with a third; got {pos} positions")
+        raise ProbeError(f"adjacency compares activations at three positions; got {pos} positions")
     return pos
 
 

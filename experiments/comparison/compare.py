@@ -39,8 +39,8 @@ from probes.codes.statistics import CodeStatistics
 
 _FRAME = (
     "Where codes are taken away, all examples of a task have one length. The frame, tokens that "
-    "they share, is left as it is and not scored: the mean row there tells a token as well as a "
-    "position. Elsewhere means still hold what the frame makes of each place."
+    "they share, is left as it is and not scored: its mean activation tells a token as well as a "
+    "position. At other positions the mean may still depend on the frame."
 )
 
 

@@ -27,8 +27,9 @@ class CompareConfig(ProbingConfig):
         super().__post_init__()
         if self.history and self.model is not None:
             raise UserError(
-                f"history is of a training, but {self.model!r} is a model that is trained: leave "
-                "one out."
+                f"history follows a training, but {self.model!r} is trained already: leave one of "
+                "the "
+                "two out."
             )
 
     @property

@@ -46,8 +46,8 @@ class EmergenceConfig(ExperimentConfig):
         super().__post_init__()
         if self.model is not None:
             raise UserError(
-                f"emergence watches a training, but {self.model!r} is a model that is trained: "
-                "leave it out."
+                f"emergence trains its own models, but {self.model!r} is trained already: leave it "
+                "out."
             )
 
     @property

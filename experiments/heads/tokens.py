@@ -47,7 +47,10 @@ def head_tokens(variant: ModelVariant, config: HeadsConfig) -> HeadTokens:
     """Draws them from `config.seed`; a model without a begin token is read without one."""
     natural, uniform = variant.sources
     if not isinstance(uniform, UniformSource):
-        raise UserError(f"{variant.name} has no vocabulary to draw random tokens from.")
+        raise UserError(
+            f"{variant.name} has no vocabulary to draw random tokens from: choose a model with a "
+            "tokenizer."
+        )
     begin = config.begin_token and natural.begin_id is not None
     n, length, seed = config.n_sequences, config.seq_len, config.seed
     ids = uniform.ids

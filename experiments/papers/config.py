@@ -22,7 +22,7 @@ class ReproduceConfig(Worded):
     """Which paper is reproduced, and at which size.
 
     Attributes:
-        name: of the paper: chi2023, zuo2025, ...
+        name: the paper: chi2023, zuo2025, haviv2022, kazemnejad2023, barbero2024 or koutnik2014.
         n_seeds: draws of weights and data, at least 2 for an interval; None takes the paper's.
         width: factor on the default width.
         length: factor on the default length.

@@ -135,7 +135,9 @@ def headline(heads: pd.DataFrame, losses: Sequence[Mapping[str, Any]], info: Any
             f"{count} {kind}" for kind, count in labelled["dependence"].value_counts().items()
         )
         sentences.append(
-            f"With {info['ablation']}, {kept} of the {len(labelled)} keep their label"
+            f"With positions ablated ({info['ablation']}), {kept} of the {len(labelled)} labelled "
+            "heads "
+            "keep their label"
             + (f"; with their own layer alone ablated, {judged}." if judged else ".")
         )
     sentences.append(_losses(losses, info["ablation"]))
@@ -147,7 +149,7 @@ def _losses(losses: Sequence[Mapping[str, Any]], ablation: str | None) -> str:
     intact = by_condition[INTACT]
     text = f"Loss over all tokens {_with_interval(intact)} nats per token"
     if ablation:
-        text += f", {_with_interval(by_condition[ablation])} with {ablation}"
+        text += f", {_with_interval(by_condition[ablation])} with positions ablated ({ablation})"
     return f"{text}; token frequencies alone give {intact['chance']:.3g}."
 
 

@@ -27,7 +27,9 @@ _SHORTHANDS = {
     "init": Shorthand(("transformer.init",)),
     "steps": Shorthand(("training.steps",)),
     "seq_len": Shorthand(("seq_len", "transformer.n_ctx", "training.seq_len")),
-    "seed": Shorthand(("seed", "transformer.seed", "training.seed"), "of everything random."),
+    "seed": Shorthand(
+        ("seed", "transformer.seed", "training.seed"), "the seed of everything random."
+    ),
 }
 
 Config = TypeVar("Config", bound="ExperimentConfig")
@@ -50,9 +52,9 @@ class ExperimentConfig(Worded):
         model: a hub name, a Hugging Face folder, a GGUF file, or a model.safetensors of ours; None
             trains a small one on the task first.
         revision: branch, tag or commit of a hub name.
-        dtype: of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
+        dtype: number format of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
         task: what the model is trained on and read on: text, reversal, addition, copy-cmc, scan,
-            ... (see tasks/names.py).
+            sort-single, indexing and others.
         text: a UTF-8 file to read instead of Python's own documentation.
         lengths: the shortest and the longest examples of a task with answers; None for the paper's.
         scratchpad: parts of the task's steps that are written down, in any order: input,
@@ -61,7 +63,7 @@ class ExperimentConfig(Worded):
         training: how it is trained.
         seq_len: tokens in a sequence, begin token included.
         batch_size: sequences in one forward pass.
-        seed: of tokens, controls, bootstrap, and the random-init twin of a pretrained model.
+        seed: the seed of tokens, controls, bootstrap, and a pretrained model's random-init variant.
     """
 
     experiment: ClassVar[str]

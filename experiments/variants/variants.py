@@ -26,9 +26,10 @@ from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.tasks.text import python_documentation
 
 _BIDIRECTIONAL_NOTE = (
-    "The bidirectional twin has the trained weights without the causal mask. With no encoding it "
-    "is permutation-equivariant, so on random tokens no probe can find position in it. On text, "
-    "whose neighbouring tokens are alike, adjacency and seriation sit slightly above chance in it."
+    "The bidirectional variant has the trained weights without the causal mask. Without an "
+    "encoding "
+    "it is permutation-equivariant, so on random tokens no probe can find position in it. On text, "
+    "neighbouring tokens are alike, so adjacency and seriation lie slightly above chance."
 )
 
 
@@ -256,9 +257,9 @@ def _own_name(config: ExperimentConfig) -> str:
 
 def _notes_on_pretrained(model: HookedModel, config: ExperimentConfig) -> tuple[str, ...]:
     notes = [
-        "A pretrained model has no bidirectional twin: its attention mask is not ours to lift. Of "
-        "the controls only the shuffled positions should show nothing; the random-init twin shows "
-        "what the architecture gives without training.",
+        "A pretrained model has no bidirectional variant, because its attention mask cannot be "
+        "lifted here. Of the controls only the shuffled positions should show nothing. The "
+        "random-init variant shows what the architecture gives without training.",
         "This model's own positional encoding is at work: what is read here is the encoding and "
         "the causal mask together.",
     ]

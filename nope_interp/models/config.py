@@ -55,7 +55,8 @@ class TransformerConfig:
             has written.
         residual: whether a sublayer's output is added to the stream; otherwise it replaces it.
         attn_only: leave out the MLPs.
-        activation: of the MLP; "swiglu" and "geglu" are gated, with silu and gelu on the gate.
+        activation: the MLP's activation function; "swiglu" and "geglu" are gated, with silu and
+            gelu on the gate.
         attn_scale: factor on q.k before the softmax; 1 / sqrt(d_head) where None.
         tied_embeddings: whether the unembedding is the embedding.
         dropout: share of the activations that training leaves out.
@@ -65,7 +66,7 @@ class TransformerConfig:
         rescale_output_projections: divides the output projections of attention and MLP by
             sqrt(2 * n_layers) at the start (Radford et al. 2019, GPT-2, section 2.3).
         norm_eps: added to the variance that a norm divides by.
-        seed: of the weights at initialization.
+        seed: the seed of the weights at initialization.
 
     Wrong values raise `UserError` with one sentence that names the field and the remedy.
 

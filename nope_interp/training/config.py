@@ -15,17 +15,18 @@ class TrainingConfig:
         steps: optimiser steps.
         batch_size: sequences in a step.
         seq_len: tokens in a sequence, begin token included.
-        learning_rate: its peak, reached after `warmup` steps.
+        learning_rate: the peak, reached after `warmup` steps.
         warmup: steps over which the learning rate rises to its peak.
-        schedule: how it falls from there: `cosine`, to a tenth, or `linear`, to zero.
+        schedule: how the learning rate falls from its peak: `cosine`, to a tenth, or `linear`, to
+            zero.
         weight_decay: AdamW's, on matrices only.
-        clip: the gradient's norm is scaled down to this.
+        clip: largest norm of the gradient; a larger one is scaled down to it.
         precision: of the forward and backward pass, `float32` or `bfloat16`; weights and the
             optimiser's moments stay in single precision.
         compile: run the loss through torch.compile. Losses are equal to rounding; dropout draws
             other numbers, and a killed training ends in the same numbers to rounding only.
         checkpoint_every: steps between two savings of the training state.
-        seed: of batches and dropout.
+        seed: the seed of batches and dropout.
     """
 
     steps: Count = 1200
