@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from experiments.comparison.config import CompareConfig
     from experiments.comparison.result import Comparison
     from experiments.emergence.config import EmergenceConfig
-    from experiments.emergence.result import Emergence
     from experiments.emergence.watch import watch_emergence
     from experiments.heads.classify import classify_heads
     from experiments.heads.config import HeadsConfig
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "CompareConfig": "experiments.comparison.config",
     "Comparison": "experiments.comparison.result",
-    "Emergence": "experiments.emergence.result",
     "EmergenceConfig": "experiments.emergence.config",
     "HeadClassification": "experiments.heads.result",
     "HeadsConfig": "experiments.heads.config",
@@ -57,7 +55,6 @@ _HOMES = {
 __all__ = [
     "CompareConfig",
     "Comparison",
-    "Emergence",
     "EmergenceConfig",
     "HeadClassification",
     "HeadsConfig",

@@ -1,5 +1,6 @@
 """A loaded model, and the two questions that are asked of it most."""
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from experiments.probing.measure import Site, feed, reading_of, sites
 from experiments.results.measurements import INTACT, table
 from experiments.variants.probing_config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
-from nope_interp.errors import unknown_name
+from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.ablation import PositionAblation, ablate_positions
@@ -92,7 +93,7 @@ class LoadedModel:
         draw = partial(source.sequences, seq_len=length, begin_token=False, seed=seed)
         fit, held_out = draw(n_fit, split="fit"), draw(n_held_out, split="held_out")
         found: list[dict[str, Any]] = []
-        for name in (INTACT, *([] if ablate is None else [ablate])):
+        for name in (None, *([] if ablate is None else [ablate])):
             probes: dict[Site, list[StreamingProbe]] = {s: [LinearProbe(seed=seed)] for s in where}
             with self._condition(name, seed) as ablation:
                 read = partial(feed, self.model, probes=probes, batch_size=self.config.batch_size)
@@ -100,7 +101,7 @@ class LoadedModel:
                 read(tokens=held_out, stage="evaluate")
                 if ablation is not None:
                     ablation.verify()
-            found += reading_of(probes, self._context(name, seed)).rows
+            found += reading_of(probes, self._context(name or INTACT, seed)).rows
         rows = table(found)
         of_position = (rows["probe"] == "linear") & (rows["metric"] == "mae")
         shown = ["positions", "layer", "site", *_SCORE]
@@ -147,7 +148,7 @@ class LoadedModel:
             seed=seed,
         )
         tokens = head_tokens(self.variant, config)
-        with self._condition(ablate or INTACT, seed) as ablation:
+        with self._condition(ablate, seed) as ablation:
             cell = read_cell(
                 self.model,
                 tokens,
@@ -164,13 +165,18 @@ class LoadedModel:
         best = chosen.sort_values("value", ascending=False, kind="stable").head(n)
         return best[["layer", "head", *_SCORE]].reset_index(drop=True)
 
-    def _condition(self, name: str, seed: int) -> AbstractContextManager[PositionAblation | None]:
-        if name == INTACT:
+    def _condition(
+        self, name: str | None, seed: int
+    ) -> AbstractContextManager[PositionAblation | None]:
+        if name is None:
             return nullcontext()
         return ablate_positions(self.model, name, seed=seed)
 
     def _length(self, asked: int | None) -> int:
-        return asked or min(128, self.model.cfg.n_ctx)
+        limit = self.model.cfg.n_ctx
+        if asked is not None and not 8 <= asked <= limit:
+            raise UserError(f"seq_len is {asked}: give 8 to {limit}, the model's context.")
+        return min(128, limit) if asked is None else asked
 
     def _context(self, positions: str, seed: int) -> dict[str, Any]:
         return {
@@ -210,15 +216,16 @@ def load(
         >>> lm.top_heads("first_token", 2)[["layer", "head"]].shape
         (2, 2)
     """
-    name = str(name_or_path)
+    name = os.path.expanduser(name_or_path)
+    # Sequences are as long as is asked of the loaded model; here any model takes them.
     asked: dict[str, Any] = {"model": name, "revision": revision, "dtype": dtype, "text": text}
+    asked["seq_len"] = ProbingConfig.least["seq_len"]
     if name.endswith(".safetensors"):
-        own, trained_on = load_model(Path(name))
+        _, trained_on = load_model(Path(name))
         asked |= {
             "task": trained_on.task,
             "lengths": trained_on.lengths,
             "scratchpad": trained_on.scratchpad,
-            "seq_len": own.config.n_ctx,
         }
     config = ProbingConfig(**asked)
     return LoadedModel(loaded_variant(config, device, needed={}), config)

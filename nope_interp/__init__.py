@@ -12,6 +12,7 @@ this package: this door is the one place that looks up.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
     from experiments.sweeps.runs import load_run
     from experiments.variants.train import train
     from nope_interp.interventions.intervene import intervene
-    from nope_interp.models.checkpoints import load_model, save_model
+    from nope_interp.models.checkpoints import load_model
     from nope_interp.models.config import TransformerConfig
     from nope_interp.models.losses import sequence_losses
     from nope_interp.models.transformer import HookedTransformer
     from nope_interp.positions.ablation import ablate_positions
     from nope_interp.pretrained.load import load_pretrained
     from nope_interp.streams import stream
-    from nope_interp.tasks.registry import make_task
     from nope_interp.training.config import TrainingConfig
 
 # Where each public name is defined.
@@ -48,10 +48,8 @@ _HOMES = {
     "load_model": "nope_interp.models.checkpoints",
     "load_pretrained": "nope_interp.pretrained.load",
     "load_run": "experiments.sweeps.runs",
-    "make_task": "nope_interp.tasks.registry",
     "reproduce": "experiments.papers.reproduce",
     "run_sweep": "experiments.sweeps.run",
-    "save_model": "nope_interp.models.checkpoints",
     "sequence_losses": "nope_interp.models.losses",
     "stream": "nope_interp.streams",
     "train": "experiments.variants.train",
@@ -70,10 +68,8 @@ __all__ = [
     "load_model",
     "load_pretrained",
     "load_run",
-    "make_task",
     "reproduce",
     "run_sweep",
-    "save_model",
     "sequence_losses",
     "stream",
     "train",
@@ -82,18 +78,19 @@ __all__ = [
 
 
 def refuse_hidden_packages() -> None:
-    """Raise ImportError, in one sentence, where a folder of the user's hides a package of ours.
+    """Raise ImportError, in one sentence, where something of the user's hides a package of ours.
 
     Python takes the first `experiments` or `probes` that it finds, and a project of research is
-    likely to have folders of these names.
+    likely to have a folder or a script of that name, which is looked for here and never run.
     """
     for name in ("probes", "experiments"):
         ours = Path(__file__).parent.parent / name
-        found = [Path(folder) for folder in import_module(name).__path__]
-        if ours not in found:
+        spec = find_spec(name)
+        places = [] if spec is None else [*(spec.submodule_search_locations or [str(spec.origin)])]
+        if str(ours) not in places:
             raise ImportError(
-                f"the folder {str(found[0])!r} hides the package {name!r} of nope-interp: rename "
-                "the folder, or start Python where it is not on the path."
+                f"{places[0] if places else None!r} hides the package {name!r} of nope-interp: "
+                "rename it, or start Python where it is not on the path."
             )
 
 

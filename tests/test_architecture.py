@@ -62,7 +62,7 @@ ROOMS = {
     # Doors hand on what stands inside, and only when it is asked for. That of `nope_interp`, which
     # a user needs alone, also looks up.
     "door of experiments": "experiments .variants .heads .emergence .papers .comparison .sweeps",
-    "door of nope_interp": "nope_interp .models .positions .interventions .pretrained .tasks "
+    "door of nope_interp": "nope_interp .models .positions .interventions .pretrained "
     ".training experiments experiments.variants experiments.heads experiments.emergence "
     "experiments.papers experiments.comparison experiments.sweeps experiments.cli",
 }

@@ -49,14 +49,16 @@ def test_at_most_forty_names_are_public() -> None:
 
 
 @pytest.mark.parametrize("package", ["experiments", "probes"])
-@pytest.mark.parametrize("is_package", [True, False])
-def test_a_folder_that_hides_ours_is_named(tmp_path: Path, package: str, is_package: bool) -> None:
-    (tmp_path / package).mkdir()
-    if is_package:
-        (tmp_path / package / "__init__.py").touch()
+@pytest.mark.parametrize("kind", ["package", "script", "folder"])
+def test_what_hides_a_package_of_ours_is_named(tmp_path: Path, package: str, kind: str) -> None:
+    hidden = tmp_path / f"{package}.py" if kind == "script" else tmp_path / package
+    if kind == "script":
+        hidden.write_text("raise SystemExit('it ran')")
+    else:
+        hidden.mkdir()
+    if kind == "package":
+        (hidden / "__init__.py").touch()
     code = "import nope_interp as ni\ntry:\n    ni.compare\nexcept ImportError as e:\n    print(e)"
-    ours = tmp_path / "ours"
-    ours.mkdir()
     # As it is installed: our packages are found after the folder that Python is started in.
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     run = subprocess.run(
@@ -67,9 +69,8 @@ def test_a_folder_that_hides_ours_is_named(tmp_path: Path, package: str, is_pack
         text=True,
         check=True,
     )
-    hidden = str(tmp_path / package)
-    if is_package:
-        assert f"the folder {hidden!r} hides the package {package!r}" in run.stdout
+    if kind != "folder":
+        assert f"{str(hidden)!r} hides the package {package!r} of nope-interp" in run.stdout
         assert run.stdout.count("\n") == 1
     else:
         # Python prefers our package to a folder without an __init__.py.

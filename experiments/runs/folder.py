@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Set
@@ -181,13 +182,19 @@ class RunFolder:
 
         The lock dies with its process, so a killed run leaves none behind.
         """
-        with (self.path / _LOCK).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                _LOG.warning("another process makes %s: waiting for it.", self.path)
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        path = self.path / _LOCK
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with path.open("w") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    _LOG.warning("another process makes %s: waiting for it.", self.path)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                # Whoever was waited for may have removed the folder, and the lock's file with it.
+                if path.exists() and os.path.samestat(path.stat(), os.fstat(lock.fileno())):
+                    yield
+                    return
 
 
 def short_hash(value: Any) -> str:

@@ -170,7 +170,13 @@ def _settled(
     """Does a job as a worker of `parent`, where names of files mean what they mean to it."""
     if parent is not None:
         end_with(parent)
-    os.chdir(working_folder)
+    try:
+        os.chdir(working_folder)
+    except OSError as error:
+        raise UserError(
+            f"a worker has no folder {str(working_folder)!r} ({error.strerror}): start where all "
+            "machines share the folder."
+        ) from error
     with _threads(threads) if threads else nullcontext():
         return function(job)
 

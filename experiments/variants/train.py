@@ -40,7 +40,8 @@ def train(
 
     Raises UserError for a config that cannot be trained and an unwritable `out`.
     """
-    config = asked(ProbingConfig if config is None else type(config), config, words)
+    kind = type(config) if isinstance(config, ExperimentConfig) else ProbingConfig
+    config = asked(kind, config, words)
     check_device(device)
     trained_model(config, Path(out), device, show_progress)
     return training_folder(Path(out), config).model

@@ -228,6 +228,7 @@ def _pretrained_variant(
         device_map="auto" if spread else None,
     )
     text_source = loaded.text_source(text)
+    _check_context(loaded.model, config)
     _check_source(text_source, config, needed)
     return ModelVariant(
         name=Path(name).name if Path(name).exists() else name,
@@ -271,10 +272,13 @@ def _notes_on_pretrained(model: HookedModel, config: ExperimentConfig) -> tuple[
             f"Sequences of {config.seq_len} tokens are longer than the model's attention window of "
             f"{window}: the window's edge shows position too."
         )
+    return tuple(notes)
+
+
+def _check_context(model: HookedModel, config: ExperimentConfig) -> None:
     limit = getattr(model.original_model.config, "max_position_embeddings", None)
     if limit is not None and config.seq_len > limit:
         raise UserError(
             f"sequences of {config.seq_len} tokens are longer than the model's context of {limit}: "
             "shorten them."
         )
-    return tuple(notes)

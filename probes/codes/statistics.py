@@ -73,14 +73,20 @@ class CodeStatistics(StreamingFit):
         products = (centred @ centred.mT).sum(dim=0, dtype=torch.float64)
         logs = log_variance(activations)
         moments = torch.stack([logs.sum(dim=0), logs.square().sum(dim=0)])
-        if not self.n_fitted:
-            self._examples = activations[:_EXAMPLES].clone()
+        self._keep_examples(activations)
         self._add(len(activations), means.double(), products, moments)
 
     def _merge_fit(self, other: "CodeStatistics") -> None:
-        if not self.n_fitted:
-            self._examples = other._examples
+        self._keep_examples(other._examples)
         self._add(other.n_fitted, other._means, other._products, other._log_variance)
+
+    def _keep_examples(self, activations: Tensor) -> None:
+        """The first sequences, however they were cut into batches and shards."""
+        if not len(self._examples):
+            self._examples = activations[:_EXAMPLES].clone()
+        elif len(self._examples) < _EXAMPLES:
+            more = activations[: _EXAMPLES - len(self._examples)].to(self._examples)
+            self._examples = torch.cat([self._examples, more])
 
     def _add(self, n: int, means: Tensor, products: Tensor, log_variance: Tensor) -> None:
         if not self.n_fitted:

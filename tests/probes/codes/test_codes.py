@@ -777,3 +777,17 @@ def test_a_factor_of_one_changes_nothing():
     x = planted(2, 0)
     directions = torch.eye(D)[:3]
     assert torch.equal(ScaledDirections(directions, x[0, 0], 1.0)(x), x)
+
+
+@pytest.mark.parametrize("sizes", [(20,), (3, 17), (1,) * 20])
+def test_examples_are_the_first_sequences_however_they_come(sizes: tuple[int, ...]) -> None:
+    x = torch.randn(20, 6, 4, generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(6)
+    in_batches, in_shards = CodeStatistics(), CodeStatistics()
+    for part in x.split(sizes):
+        in_batches.update(part, positions)
+        shard = CodeStatistics()
+        shard.update(part, positions)
+        in_shards.merge(shard)
+    for found in (in_batches, in_shards):
+        assert torch.equal(found.examples(), x[:8])

@@ -1,0 +1,57 @@
+"""A loaded model answers the two commonest questions with DataFrames."""
+
+import pytest
+
+import nope_interp as ni
+from experiments.loaded import LoadedModel
+from nope_interp.errors import UserError
+from tests.huggingface import save_folder, tiny_gpt2, words
+from tests.paths import ROOT
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = tmp_path_factory.mktemp("gpt2")
+    save_folder(tiny_gpt2(), folder)
+    text = folder / "text.txt"
+    text.write_text(words(20_000))
+    return ni.load(folder, text=str(text))
+
+
+def test_position_is_read_with_and_without_the_encoding(gpt2: LoadedModel) -> None:
+    found = gpt2.probe_positions(ablate="learned", seq_len=16, n_fit=64, n_held_out=16)
+    n_layers = gpt2.model.cfg.n_layers
+    assert found["positions"].tolist().count("intact") == 1 + n_layers
+    assert found["positions"].nunique() == 2
+    intact, ablated = found.groupby("positions", sort=False).first().to_dict("records")
+    # A table of positions stands in the embedding, and is gone without it.
+    assert intact["ci_high"] < ablated["ci_low"]
+    assert intact["ci_high"] < intact["chance"] < ablated["ci_high"]
+    assert (found["ci_low"] <= found["value"]).all()
+
+
+def test_the_strongest_heads_come_first() -> None:
+    lm = ni.load(ROOT / "examples" / "copy-rsc.safetensors")
+    found = lm.top_heads("previous_token", 3, n_sequences=16)
+    assert found["value"].is_monotonic_decreasing
+    every = lm.top_heads("previous_token", 100, n_sequences=16)
+    assert len(every) == lm.model.cfg.n_layers * lm.model.cfg.n_heads
+    assert every.head(3).equals(found)
+    assert len(repr(lm).splitlines()) <= 10
+
+
+def test_what_cannot_be_asked_is_one_sentence(gpt2: LoadedModel) -> None:
+    with pytest.raises(UserError, match="did you mean 'previous_token'"):
+        gpt2.top_heads("previous_tokn")
+    with pytest.raises(UserError, match="seq_len is 4096: give 8 to"):
+        gpt2.probe_positions(seq_len=4096)
+    with pytest.raises(UserError, match="rotary"):
+        gpt2.probe_positions(ablate="rotary", seq_len=16, n_fit=8, n_held_out=4)
+    with pytest.raises(UserError, match="intact"):
+        gpt2.probe_positions(ablate="intact", seq_len=16, n_fit=8, n_held_out=4)
+
+
+def test_a_context_shorter_than_the_default_length_is_taken_whole(gpt2: LoadedModel) -> None:
+    assert gpt2.model.cfg.n_ctx == 64
+    found = gpt2.probe_positions(n_fit=16, n_held_out=8)
+    assert found["chance"].iloc[0] == pytest.approx(63 / 4, rel=0.1)
