@@ -250,7 +250,7 @@ class SimilarityProbe(BaseStreamingProbe):
         return {"similarity": ProbeResult(scores, arrays)}
 
     def _profiles(self, cosines: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Profiles of the matrices as they are, and for the control of their permuted twins."""
+        """Profiles of the matrices as they are, and for the control of the permuted ones."""
         return cosine_profile(cosines), cosine_profile(_permuted(cosines, labels[1].argsort()))
 
     def _position_scores(self, cosines: Tensor, labels: Tensor) -> tuple[Score, ...]:

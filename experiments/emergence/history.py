@@ -57,8 +57,8 @@ def history_rows(
     * the probes of every position code at the layers and sites of `config`; "similarity" has the
       adjacency scores.
     * probe "heads": every detector's score of every head; probe "label": what the head is called,
-      as the metric, with the model at step 0 for untrained twin, and its confidence. Sequences too
-      short to tell heads apart have neither.
+      as the metric, with the model at step 0 for the untrained one, and its confidence. Sequences
+      too short to tell heads apart have neither.
 
     Args:
         config: which training, and how its models are read.

@@ -64,8 +64,8 @@ def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:
         f"{config.task}, each of {training.steps} steps with {training.batch_size} sequences of "
         f"{training.seq_len} tokens",
         "notes": [
-            "A code is readable at a step where its best place surely gains a tenth of what its "
-            "measure can, with intervals widened for the number of places and steps. Gains of "
+            "A code is readable at a step where its best site surely gains a tenth of what its "
+            "measure can, with intervals widened for the number of sites and steps. Gains of "
             "different measures cannot be compared, so the order is one of readings.",
             f"Of differences over fewer than {_SEEDS_TO_BE_SURE} seeds none is called sure.",
             "What comes between two watched steps is told as the later; step 0 counts as one "

@@ -21,7 +21,7 @@ class HeadsConfig(ExperimentConfig):
         ablate_layers: the blocks it acts in; None for all of them.
         ablate_heads: the heads it acts in; None for all of them.
         lift_window: let sliding-window layers see all that came before, too.
-        random_init: classify the untrained twin's heads in place of the trained model's.
+        random_init: classify the untrained model's heads in place of the trained model's.
         begin_token: begin text and repeated tokens with the begin token, where there is one.
         n_sequences: sequences of text; half as many of repeated tokens and to hold out scores on,
             a quarter as many of copies.

@@ -78,14 +78,14 @@ EXPERIMENTS = {
     for experiment in (
         Experiment(
             "compare",
-            "Read position out of a model and its twins: which hypothesis explains it?",
+            "Read position out of a model and its variants: which hypothesis explains it?",
             CompareConfig,
             _COMPARE,
             _SHARED,
         ),
         Experiment(
             "probe",
-            "Read position out of one model, without its twins.",
+            "Read position out of one model, without its other variants.",
             CompareConfig,
             _COMPARE,
             _SHARED,

@@ -58,7 +58,7 @@ class ExperimentConfig(Worded):
         training: how it is trained.
         seq_len: tokens in a sequence, begin token included.
         batch_size: sequences in one forward pass.
-        seed: of tokens, controls, bootstrap, and the random-init twin of a pretrained model.
+        seed: of tokens, controls, bootstrap, and the random-init variant of a pretrained model.
     """
 
     experiment: ClassVar[str]

@@ -270,11 +270,11 @@ def _table(shape: tuple[int, ...] | None) -> str:
     return "no table of positions" if shape is None else f"a table of positions of shape {shape}"
 
 
-def bidirectional_twin(model: HookedTransformer) -> HookedTransformer:
+def as_bidirectional(model: HookedTransformer) -> HookedTransformer:
     """The same weights with the causal mask lifted: a control that cannot know positions.
 
     Without the mask and without an encoding a transformer is permutation-equivariant whatever its
-    weights, so anything a probe still reads from this twin is not position.
+    weights, so anything a probe still reads from this model is not position.
 
     Args:
         model: any of ours.
@@ -282,8 +282,8 @@ def bidirectional_twin(model: HookedTransformer) -> HookedTransformer:
     Returns:
         Another model, in evaluation mode and single precision, on the same device.
     """
-    twin = HookedTransformer(
+    lifted = HookedTransformer(
         TransformerConfig.from_dict({**model.config.to_dict(), "causal": False})
     )
-    twin.load_state_dict(model.state_dict())
-    return twin.to(next(model.parameters()).device, torch.float32).eval()
+    lifted.load_state_dict(model.state_dict())
+    return lifted.to(next(model.parameters()).device, torch.float32).eval()

@@ -196,7 +196,7 @@ def require_width(x: Float[Tensor, "*shape"], fitted: Float[Tensor, " d_model"])
     if x.shape[-1] != len(fitted):
         raise ProbeError(
             f"activations have width {x.shape[-1]}, but the intervention was fitted on width "
-            f"{len(fitted)}: give it the place that it was fitted on"
+            f"{len(fitted)}: give it the site that it was fitted on"
         )
 
 

@@ -91,7 +91,7 @@ def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: Float[Tensor, "pos 
     if x.shape[1:] != fitted.shape:
         raise ProbeError(
             f"activations have shape {tuple(x.shape)}, but the intervention was fitted on "
-            f"(batch, {fitted.shape[0]}, {fitted.shape[1]}): give it the positions and the place "
+            f"(batch, {fitted.shape[0]}, {fitted.shape[1]}): give it the positions and the site "
             "that it was fitted on"
         )
 

@@ -36,7 +36,7 @@ from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
 from experiments.variants.variants import random_init
 from nope_interp.hooked_model import HookedModel
-from nope_interp.models.checkpoints import bidirectional_twin
+from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
@@ -166,7 +166,7 @@ def _trained(
     models = {
         _TRAINED: model,
         _RANDOM: HookedTransformer(config).to(device),
-        _UNMASKED: bidirectional_twin(model),
+        _UNMASKED: as_bidirectional(model),
     }
     found: dict[str, Array] = {}
     for source in (task.source(), task.uniform_source()):

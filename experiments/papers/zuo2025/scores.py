@@ -13,7 +13,7 @@ from torch import Tensor
 from experiments.papers.answering import accuracies, trained_to_answer
 from experiments.papers.zuo2025.presets import Preset
 from experiments.results.findings import slope
-from nope_interp.models.checkpoints import bidirectional_twin
+from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
@@ -105,7 +105,7 @@ def _with_and_without_mask(
     model: HookedTransformer, tokens: Int[Tensor, "sequence pos"]
 ) -> dict[str, Array]:
     found: dict[str, Array] = {}
-    for prefix, read in (("", model), ("unmasked_", bidirectional_twin(model))):
+    for prefix, read in (("", model), ("unmasked_", as_bidirectional(model))):
         rows = read_rows(read, tokens, first=1)
         found |= {f"{prefix}{what}": rows[what] for what in ("places", "blocks", "variance")}
     return found
