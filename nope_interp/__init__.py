@@ -16,26 +16,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from experiments.comparison.compare import compare
-    from experiments.emergence.watch import watch_emergence
-    from experiments.heads.classify import classify_heads
-    from experiments.loaded import load
-    from experiments.papers.reproduce import reproduce
-    from experiments.sweeps.run import run_sweep
-    from experiments.sweeps.runs import load_run
-    from experiments.variants.train import train
-    from nope_interp.interventions.intervene import intervene
-    from nope_interp.models.checkpoints import load_model, save_model
-    from nope_interp.models.config import TransformerConfig
-    from nope_interp.models.losses import sequence_losses
-    from nope_interp.models.transformer import HookedTransformer
-    from nope_interp.positions.ablation import ablate_positions
-    from nope_interp.pretrained.load import load_pretrained
-    from nope_interp.streams import stream
-    from nope_interp.tasks.registry import make_task
-    from nope_interp.training.config import TrainingConfig
+    from experiments.comparison.compare import compare as compare
+    from experiments.emergence.watch import watch_emergence as watch_emergence
+    from experiments.heads.classify import classify_heads as classify_heads
+    from experiments.loaded import load as load
+    from experiments.papers.reproduce import reproduce as reproduce
+    from experiments.sweeps.run import run_sweep as run_sweep
+    from experiments.sweeps.runs import load_run as load_run
+    from experiments.variants.train import train as train
+    from nope_interp.interventions.intervene import intervene as intervene
+    from nope_interp.models.checkpoints import load_model as load_model
+    from nope_interp.models.checkpoints import save_model as save_model
+    from nope_interp.models.config import TransformerConfig as TransformerConfig
+    from nope_interp.models.losses import sequence_losses as sequence_losses
+    from nope_interp.models.transformer import HookedTransformer as HookedTransformer
+    from nope_interp.positions.ablation import ablate_positions as ablate_positions
+    from nope_interp.pretrained.load import load_pretrained as load_pretrained
+    from nope_interp.streams import stream as stream
+    from nope_interp.tasks.registry import make_task as make_task
+    from nope_interp.training.config import TrainingConfig as TrainingConfig
 
-# Where each public name is defined.
+# Where each public name is defined, in the order of the alphabet.
 _HOMES = {
     "HookedTransformer": "nope_interp.models.transformer",
     "TrainingConfig": "nope_interp.training.config",
@@ -58,27 +59,7 @@ _HOMES = {
     "watch_emergence": "experiments.emergence.watch",
 }
 
-__all__ = [
-    "HookedTransformer",
-    "TrainingConfig",
-    "TransformerConfig",
-    "ablate_positions",
-    "classify_heads",
-    "compare",
-    "intervene",
-    "load",
-    "load_model",
-    "load_pretrained",
-    "load_run",
-    "make_task",
-    "reproduce",
-    "run_sweep",
-    "save_model",
-    "sequence_losses",
-    "stream",
-    "train",
-    "watch_emergence",
-]
+__all__ = list(_HOMES)
 
 
 def refuse_hidden_packages() -> None:

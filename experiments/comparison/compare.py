@@ -195,13 +195,8 @@ class _Reader:
     def _sites(self, variant: ModelVariant) -> list[Site]:
         return sites(variant.n_layers, self.config.sites, self.config.layers)
 
-    def _context(self, variant: ModelVariant) -> dict[str, Any]:
-        return {
-            "experiment": self.config.experiment,
-            "model": variant.name,
-            "variant": variant.kind,
-            "seed": self.config.seed,
-        }
+    def _context(self, variant: ModelVariant, **more: Any) -> dict[str, Any]:
+        return variant.context(self.config.experiment, self.config.seed, **more)
 
     def _measured(
         self,
@@ -212,16 +207,14 @@ class _Reader:
     ) -> Cell:
         """What probes read; `statistics`, where they are asked for, are filled on the way."""
         config, key, where = self.config, condition.key(variant.kind), self._sites(variant)
-        own = {
-            "positions": INTACT,
-            "tokens": condition.source.name,
-            "begin_token": condition.begin_token,
-        }
+        tokens, begin_token = condition.source.name, condition.begin_token
         reading = measure(
             variant.model,
             _split(config, condition),
             where,
-            context=self._context(variant) | own,
+            context=self._context(
+                variant, positions=INTACT, tokens=tokens, begin_token=begin_token
+            ),
             seed=config.seed,
             batch_size=config.batch_size,
             description=key if self.show_progress else None,
@@ -245,8 +238,8 @@ class _Reader:
         statistics: Mapping[Site, CodeStatistics],
     ) -> Cell:
         """What the model loses without each position code."""
-        own = {"tokens": variant.sources[0].name, "begin_token": task.begin_token}
-        context = self._context(variant) | own
+        tokens = variant.sources[0].name
+        context = self._context(variant, tokens=tokens, begin_token=task.begin_token)
         label = f"{variant.kind}, codes taken away" if self.show_progress else None
         with _ablation(self.config).of(variant.model):
             rows = through_the_stream(task, context=context, description=label)

@@ -77,15 +77,8 @@ def history_rows(
     task = intervention_task_of(few, variant)
     tokens = _tokens_of_heads(config, task, variant)
     device = next(variant.model.parameters()).device
-    context = {
-        "experiment": experiment,
-        "model": variant.name,
-        "variant": variant.kind,
-        "positions": INTACT,
-        "tokens": variant.sources[0].name,
-        "begin_token": task.begin_token,
-        "seed": config.seed,
-    }
+    own = {"tokens": variant.sources[0].name, "begin_token": task.begin_token}
+    context = variant.context(experiment, config.seed, positions=INTACT, **own)
     untrained: list[HeadScores] = []
     training, steps = training_folder(out, config), watched_steps(config.training.steps)
     for step in tqdm(steps, desc=description, unit="model", disable=description is None):

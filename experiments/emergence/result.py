@@ -28,7 +28,6 @@ from probes.scores import SHUFFLED
 # Onsets are whole doublings: two or three seeds agree by chance, and show no spread at all.
 _SEEDS_TO_BE_SURE = 5
 
-
 _ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
 
 

@@ -303,15 +303,8 @@ def _rows(
     alone: Sequence[HeadScores],
     labels: Mapping[str, Sequence[HeadLabel]],
 ) -> Iterator[dict[str, Any]]:
-    context = {
-        "experiment": config.experiment,
-        "model": variant.name,
-        "variant": variant.kind,
-        "positions": INTACT,
-        "tokens": "",
-        "begin_token": bool(tokens.start),
-        "seed": config.seed,
-    }
+    own = {"positions": INTACT, "tokens": "", "begin_token": bool(tokens.start)}
+    context = variant.context(config.experiment, config.seed, **own)
     for title, cell in cells.items():
         here = context | {"positions": title}
         yield from rows.head_rows(cell, here)

@@ -54,6 +54,11 @@ class ModelVariant:
     def n_layers(self) -> int:
         return self.model.cfg.n_layers
 
+    def context(self, experiment: str, seed: int, **more: Any) -> dict[str, Any]:
+        """The columns of the tidy table that are the same for all that is read of this variant."""
+        own = {"experiment": experiment, "model": self.name, "variant": self.kind, "seed": seed}
+        return own | more
+
     def encode(self, text: str) -> list[int]:
         """The model's own tokens of a text, without special ones."""
         if isinstance(self.model, HookedTransformer):

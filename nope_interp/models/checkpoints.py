@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nope_interp.errors import UserError, shown
-from nope_interp.fields import check_fields, from_mapping
+from nope_interp.fields import check_fields, check_lengths, from_mapping
 from nope_interp.files import write_atomically
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import T5_BUCKETS
@@ -44,12 +44,7 @@ class TrainedOn:
         check_fields(self)
         if not self.task.isprintable() or not self.task:
             raise UserError(f"task is {shown(self.task)}: give the name of one.")
-        if self.lengths is not None and (
-            len(self.lengths) != 2 or not 1 <= self.lengths[0] <= self.lengths[1]
-        ):
-            raise UserError(
-                f"lengths are {list(self.lengths)}: give the shortest and the longest, from 1."
-            )
+        check_lengths(self.lengths)
         if self.scratchpad is not None and not self.scratchpad:
             raise UserError("scratchpad has no parts: name at least one, or leave it out.")
 
