@@ -47,7 +47,7 @@ from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.validity import OutsideValidity
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
-from probes.variance import row_variance
+from probes.variance import activation_variance
 
 Array = np.ndarray
 
@@ -215,7 +215,7 @@ def _by_sequence(
 
     def listen(activations: Tensor, site: str, layer: int) -> None:
         rows = activations[:, at.to(activations.device)]
-        found[site][layer].append(row_variance(rows).cpu())
+        found[site][layer].append(activation_variance(rows).cpu())
         if site == "resid_post":
             squares = reduce(rows.double().square(), "b point d -> b point", "mean")
             found[_SQUARE][layer].append(squares.cpu())

@@ -18,7 +18,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from probes.similarity import adjacency_a, adjacency_b, adjacency_c, cosine_similarity
-from probes.variance import row_variance
+from probes.variance import activation_variance
 
 Array = np.ndarray
 
@@ -57,7 +57,7 @@ def read_rows(
         cosines = cosine_similarity(rows).cpu()
         matrices[name] = cosines.mean(dim=0).numpy()
         scores[name] = np.array([score(cosines).mean().item() for score in SCORES.values()])
-        variances[name] = row_variance(rows).mean(dim=0).cpu().numpy()
+        variances[name] = activation_variance(rows).mean(dim=0).cpu().numpy()
 
     names = dict.fromkeys([*places, *blocks])
     listeners = {name: partial(listen, name=name) for name in names}
