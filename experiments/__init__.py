@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from experiments.sweeps.sweep import Sweep, read_sweep
     from experiments.variants.train import train
 
-# Where each public name is defined.
+# Where each public name is defined, in the order of the alphabet.
 _HOMES = {
     "CompareConfig": "experiments.comparison.config",
     "Comparison": "experiments.comparison.result",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nope_interp.streams import stream
     from nope_interp.training.config import TrainingConfig
 
-# Where each public name is defined.
+# Where each public name is defined, in the order of the alphabet.
 _HOMES = {
     "HookedTransformer": "nope_interp.models.transformer",
     "TrainingConfig": "nope_interp.training.config",

@@ -94,6 +94,14 @@ def check_fields(config: Any, what: str = "") -> None:
             raise FieldError(field.name, f"is {shown(value)}: {remedy}.", what) from None
 
 
+def check_lengths(lengths: tuple[int, ...] | None) -> None:
+    """Raise FieldError for what is not the shortest and the longest length of examples."""
+    if lengths is not None and (len(lengths) != 2 or not 1 <= lengths[0] <= lengths[1]):
+        raise FieldError(
+            "lengths", f"are {list(lengths)}: give the shortest and the longest, from 1."
+        )
+
+
 def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
     """`cls(**values)`, for what was read from a file.
 

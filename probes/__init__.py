@@ -18,20 +18,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from probes.bootstrap import SequenceBootstrap
-    from probes.codes.statistics import CodeStatistics
-    from probes.errors import ProbeError
-    from probes.heads.detectors import HeadProbe
-    from probes.heads.labels import label_heads
-    from probes.nonlinear import TwoLayerProbe
-    from probes.positional_vectors import PositionalVectorProbe
-    from probes.regression import LinearProbe, RidgeRegressor
-    from probes.scores import Score
-    from probes.similarity import SimilarityProbe
-    from probes.streaming import StreamingProbe
-    from probes.variance import VarianceProbe
+    from probes.bootstrap import SequenceBootstrap as SequenceBootstrap
+    from probes.codes.statistics import CodeStatistics as CodeStatistics
+    from probes.errors import ProbeError as ProbeError
+    from probes.heads.detectors import HeadProbe as HeadProbe
+    from probes.heads.labels import label_heads as label_heads
+    from probes.nonlinear import TwoLayerProbe as TwoLayerProbe
+    from probes.positional_vectors import PositionalVectorProbe as PositionalVectorProbe
+    from probes.regression import LinearProbe as LinearProbe
+    from probes.regression import RidgeRegressor as RidgeRegressor
+    from probes.scores import Score as Score
+    from probes.similarity import SimilarityProbe as SimilarityProbe
+    from probes.streaming import StreamingProbe as StreamingProbe
+    from probes.variance import VarianceProbe as VarianceProbe
 
-# Where each name is defined.
+# Where each name is defined, in the order of the alphabet.
 _HOMES = {
     "CodeStatistics": "probes.codes.statistics",
     "HeadProbe": "probes.heads.detectors",
@@ -48,21 +49,7 @@ _HOMES = {
     "label_heads": "probes.heads.labels",
 }
 
-__all__ = [
-    "CodeStatistics",
-    "HeadProbe",
-    "LinearProbe",
-    "PositionalVectorProbe",
-    "ProbeError",
-    "RidgeRegressor",
-    "Score",
-    "SequenceBootstrap",
-    "SimilarityProbe",
-    "StreamingProbe",
-    "TwoLayerProbe",
-    "VarianceProbe",
-    "label_heads",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

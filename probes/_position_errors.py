@@ -21,7 +21,7 @@ class PositionErrors:
     is in positions. r2 is at most 1, can be
     negative, and compares with the target's variance over the held-out positions.
 
-    Errors come with a leading control axis: the measurement, then its twin on shuffled positions.
+    Errors come with a leading control axis: the measurement, then the same on shuffled positions.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class Rule:
       then the chance level exactly, so no shuffling is done: a one-sided t-test over sequences.
     * shuffled key tokens: the same, for tokens permuted over the keys; the expected share is 0.
     * random init: the same architecture untrained. The score is compared with those of all heads of
-      the random twin, by a one-sided t-test for one more draw from their distribution.
+      the random-init model, by a one-sided t-test for one more draw from their distribution.
 
     A rule without nulls is tested against its threshold alone.
     """

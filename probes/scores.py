@@ -29,7 +29,7 @@ class Score:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The scores of one probe at one place in a model, and the arrays that figures draw."""
+    """The scores of one probe at one site of a model, and the arrays that figures draw."""
 
     scores: tuple[Score, ...]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""The similarity of rows at nearby positions: adjacency, position from cosines alone, seriation.
+"""The similarity of nearby activations: adjacency, position from cosines alone, seriation.
 
 Zuo, Guerzhoy and Guerzhoy 2025 (arXiv 2501.00073): under causal attention without positional
-encodings, rows at nearby positions have the larger cosine similarity. For the first attention
-layer we derive it from averaging independent values: cos(c_i, c_j) = sqrt(i/j) for i <= j.
+encodings, nearby activations have the larger cosine similarity. For the first attention layer we
+derive it from averaging independent values: cos(c_i, c_j) = sqrt(i/j) for i <= j.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 
 def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch pos pos"]:
-    """Cosines between all rows of a sequence, -1 to 1; a row of zeros has cosine 0 with all."""
+    """Cosines between all activations of a sequence, -1 to 1; 0 where one of them is all zeros."""
     x = upcast(x)
     products = x @ x.mT
     norms = products.diagonal(dim1=-2, dim2=-1).sqrt().clamp(min=torch.finfo(x.dtype).tiny)
@@ -30,7 +30,7 @@ def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch
 
 
 def adjacency_a(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
-    """P(C_ij > C_ik) over k < j < i: of two earlier rows, the nearer is the more similar.
+    """P(C_ij > C_ik) over k < j < i: of two earlier ones, the nearer is the more similar.
 
     Zuo et al. 2025 score adjacency with a probability whose exact formula could not be checked.
     Three candidates are computed here; this is the one over all pairs of the lower triangle.
@@ -147,7 +147,7 @@ def _permuted(
 def kendall_tau(
     order: Int[Tensor, "batch pos"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, " batch"]:
-    """|Kendall's tau| between a recovered order of the rows and the rows' labels, 0 to 1.
+    """|Kendall's tau| between a recovered order and the true one, which labels give, 0 to 1.
 
     Absolute, because a similarity matrix cannot tell a sequence from its reverse.
     """
@@ -158,7 +158,7 @@ def kendall_tau(
 
 
 def chance_tau(n: int) -> float:
-    """The mean |Kendall tau| of random orders of n rows.
+    """The mean |Kendall tau| of random orders of n activations.
 
     tau is nearly normal with variance 2 (2n + 5) / (9 n (n - 1)) (Kendall 1938), and the mean of
     |N(0, s^2)| is s sqrt(2/pi): within 1% from n = 8 on.
@@ -168,11 +168,11 @@ def chance_tau(n: int) -> float:
 
 
 class SimilarityProbe(BaseStreamingProbe):
-    """What the cosines between the rows of a sequence say about their positions: "similarity".
+    """What the cosines within a sequence say about the positions of activations: "similarity".
 
     * cosine [pos pos]: mean cosine matrix.
     * adjacency_a, adjacency_b, adjacency_c: chance 0.5.
-    * mae, r2: position by ridge regression on the row's `cosine_profile`.
+    * mae, r2: position by ridge regression on its `cosine_profile`.
     * seriation_tau: |Kendall tau| of the order that `seriate` finds; chance is a random order's.
 
     Cosine matrices are as large as attention maps: only those of the first `n_sequences` sequences
@@ -250,7 +250,7 @@ class SimilarityProbe(BaseStreamingProbe):
         return {"similarity": ProbeResult(scores, arrays)}
 
     def _profiles(self, cosines: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Profiles of the matrices as they are, and for the control of their permuted twins."""
+        """Profiles of the matrices as they are, and for the control of the permuted ones."""
         return cosine_profile(cosines), cosine_profile(_permuted(cosines, labels[1].argsort()))
 
     def _position_scores(self, cosines: Tensor, labels: Tensor) -> tuple[Score, ...]:

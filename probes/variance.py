@@ -30,7 +30,7 @@ _BINS_PER_BANDWIDTH = 32
 _LOWEST = -100.0
 
 
-def row_variance(activations: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows"]:
+def activation_variance(activations: Float[Tensor, "*rows d_model"]) -> Float[Tensor, "*rows"]:
     """The variance across each activation's components, by which layer norm divides (float64)."""
     activations = upcast(activations)
     centred = activations - activations.mean(dim=-1, keepdim=True)
@@ -158,7 +158,7 @@ class VarianceProbe(BaseStreamingProbe):
         self._curves: Float[np.ndarray, "control pos"] = np.zeros((2, 1))  # sums over sequences
 
     def _variance(self, activations: Tensor) -> Float[Tensor, "batch pos"]:
-        variance = row_variance(activations).cpu()
+        variance = activation_variance(activations).cpu()
         require_finite(variance)
         return variance
 

@@ -11,7 +11,7 @@ from experiments.cli.options import Parameters, given, option_of, parameter, par
 from experiments.cli.settings import RUNS, Config, Device, Json, Out, Quiet, Ray, Shards
 from experiments.cli.shown import SHOWN, Shown, claims_shown, sweep_shown
 from experiments.sweeps.registry import EXPERIMENTS, AnyConfig, Experiment
-from experiments.variants.checks import check_files, check_place, check_shards
+from experiments.variants.checks import check_device_for, check_files, check_shards
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.words import Worded, expanded, flat, nested, word_for
 from nope_interp.devices import check_device_name
@@ -109,7 +109,7 @@ def _refuse_early(
     config: AnyConfig, out: Path, device: str = "cpu", shards: int = 1, ray: str | None = None
 ) -> None:
     """Raise UserError for every mistake that can be told before anything heavy is loaded."""
-    check_place(config, device)
+    check_device_for(config, device)
     check_files(config)
     if hasattr(config, "n_shareable"):
         check_shards(shards, ray, n_sequences=config.n_shareable, device=device)

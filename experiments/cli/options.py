@@ -115,44 +115,28 @@ def _reader(kind: Any) -> tuple[str, Callable[[str], Any]]:
 
 def _reader_of_many(kinds: tuple[Any, ...]) -> tuple[str, Callable[[str], Any]]:
     if kinds == (int, int):
-        return "SHORTEST-LONGEST", _range
+        told = "{!r}: give the shortest and the longest, such as 2-8."
+        return "SHORTEST-LONGEST", _reading(lambda text: [int(n) for n in text.split("-")], told)
     if kinds[0] is int:
-        return "N,N,...", _wholes
+        told = "{!r}: give numbers such as 0,2,5."
+        return "N,N,...", _reading(lambda text: [int(n) for n in text.split(",")], told)
     return "NAME,NAME,...", lambda text: [name.strip() for name in text.split(",")]
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a valid integer.") from None
+def _reading(read: Callable[[str], Any], wrong: str) -> Callable[[str], Any]:
+    """`read`, which says `wrong` of a text where it cannot."""
 
+    def reading(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            raise typer.BadParameter(wrong.format(text)) from None
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a valid number.") from None
-
-
-def _wholes(text: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"{text!r}: give numbers such as 0,2,5.") from None
+    return reading
 
 
 _SCALARS: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    int: ("N", _whole),
-    float: ("X", _number),
+    int: ("N", _reading(int, "{!r} is not a valid integer.")),
+    float: ("X", _reading(float, "{!r} is not a valid number.")),
     str: ("TEXT", str),
 }
-
-
-def _range(text: str) -> list[int]:
-    try:
-        return [int(end) for end in text.split("-")]
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r}: give the shortest and the longest, such as 2-8."
-        ) from None

@@ -1,9 +1,9 @@
 """Which position codes does a model use? Each is taken away, by itself and with all the others.
 
-A condition (`experiments.codes.conditions`) runs the model with interventions at chosen places. It
+A condition (`experiments.codes.conditions`) runs the model with interventions at chosen sites. It
 is fitted on some sequences and scored, by what the model then loses, on others.
 
-- At one place, a layer and site, the intervention is fitted on the model as it is.
+- At one site, a layer and hook, the intervention is fitted on the model as it is.
 - Through the whole stream, at the input, after every attention and after every block but the last,
   interventions are fitted in order of depth: each on what the layers below make of the fit
   sequences once those before it are in place. Otherwise a code that is gone below would be taken
@@ -57,8 +57,8 @@ class Outcome:
 
     Attributes:
         losses: mean over the tokens of each, in nats.
-        side_effects: how far its rows' norms and cosines moved, mean over places, as
-            `probes.codes.controls.side_effects` measures it; None where no rows were changed.
+        side_effects: how far its activations' norms and cosines moved, mean over sites, as
+            `probes.codes.controls.side_effects` measures it; None where none were changed.
     """
 
     losses: Float[np.ndarray, " sequence"]
@@ -78,24 +78,25 @@ def through_the_stream(
 
     The condition stands in the column `positions`, what it is held against in `control`. The probe
     "loss" has, in nats and paired by sequence, `nats`, `increase` over the intact model, and
-    `over_size_matched` and `over_rescaled`, what that is above the increase with rows displaced as
-    far, and with rests rescaled as much at random; and, as shares of what all four codes are worth
-    together, `necessity`, the increase without a code, and `sufficiency`, what that code alone
-    gives back, and what it gives back with positions shuffled. The probe "side effect" has how far
-    `norm` and `cosine` of rows moved, mean over places. Their rows are of layer -1; other probes
-    read the last block's output under the conditions. `coverage`, of the intact model, is the share
-    of scored tokens that are predicted where codes are taken away.
+    `over_size_matched` and `over_rescaled`, what that is above the increase under the size-matched
+    control, and with deviations from the positional mean rescaled as much at random; and, as shares
+    of the total effect of all four codes, `necessity`, the increase without a code, and
+    `sufficiency`, what that code alone gives back, and what it gives back with positions shuffled.
+    The probe "side effect" has how far `norm` and `cosine` of activations moved, mean over sites.
+    Their rows are of layer -1; other probes read the last block's output under the conditions.
+    `coverage`, of the intact model, is the share of scored tokens that are predicted where codes
+    are taken away.
 
     Args:
-        contest: the model, its sequences and its losses.
+        task: the model, its sequences and its losses.
         context: fills the columns that a model and its tokens decide.
         description: label of the progress bar; None draws no bar.
 
-    Raises UserError where the rows at a place cannot be fitted.
+    Raises UserError where the activations at a site cannot be fitted.
     """
     found = {INTACT_CONDITION: _scored(task, {})}
     rows = []
-    sites, conditions = stream_places(task), list(every_condition(task.seed))
+    sites, conditions = stream_sites(task), list(every_condition(task.seed))
     for condition in tqdm(conditions, description, unit="condition", disable=description is None):
         made = fitted_in_depth(task, condition, sites)
         found[condition.name, condition.control] = _scored(task, made)
@@ -108,23 +109,23 @@ def through_the_stream(
     return [*_rows(task, found, {**context, "layer": EVERYWHERE, "site": STREAM}), *rows]
 
 
-def place_by_place(
+def site_by_site(
     task: InterventionTask,
     statistics: Mapping[Site, CodeStatistics],
     *,
     context: Mapping[str, Any],
     description: str | None = None,
 ) -> list[dict[str, Any]]:
-    """As `through_the_stream`, with the codes taken away at one place at a time, and no probes.
+    """As `through_the_stream`, with the codes taken away at one site at a time, and no probes.
 
-    `statistics` are of the fit sequences at each place, as from `statistics_at`.
+    `statistics` are of the fit sequences at each site, as from `statistics_at`.
 
-    Raises UserError where the rows at a place cannot be fitted, and for a place that the model
+    Raises UserError where the activations at a site cannot be fitted, and for a site that the model
     lacks.
     """
     intact = _scored(task, {})
     rows: list[dict[str, Any]] = []
-    bar = tqdm(statistics.items(), description, unit="place", disable=description is None)
+    bar = tqdm(statistics.items(), description, unit="site", disable=description is None)
     for site, codes in bar:
         name, found = hook_name(site.layer, site.hook), {INTACT_CONDITION: intact}
         for condition in of_codes(task.seed):
@@ -138,7 +139,7 @@ def place_by_place(
     return rows
 
 
-def stream_places(task: InterventionTask) -> list[Site]:
+def stream_sites(task: InterventionTask) -> list[Site]:
     """The input and the stream after every attention and every block, but the last block's."""
     sites = [(layer, site) for layer in range(task.model.cfg.n_layers) for site in _SITES]
     every = [Site(0, "resid_pre"), *(Site(*where) for where in sites[:-1])]
@@ -148,8 +149,8 @@ def stream_places(task: InterventionTask) -> list[Site]:
 
 
 class FittedOnTheWay:
-    """An intervention made from the first rows that come to it: those of all fit sequences, at
-    positions of these numbers.
+    """An intervention made from the first activations that come to it: those of all fit sequences,
+    at positions of these numbers.
 
     Attributes:
         made: the intervention; None before they came.
@@ -168,21 +169,21 @@ class FittedOnTheWay:
         self.sizes: Float[Tensor, " pos"] | None = None
         self._make, self._numbers, self._sized, self._linear = make, numbers, sized, linear
 
-    def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
+    def __call__(self, activations: Float[Tensor, "batch pos d_model"]) -> Tensor:
         if self.made is None:
             fit = Fit(CodeStatistics())
             for part in (fit.codes, fit.linear) if self._linear else (fit.codes,):
-                part.update(rows, self._numbers)
+                part.update(activations, self._numbers)
             self.made = self._make(fit)
             if self._sized:
                 self.sizes = sizes_of(self.made, fit.codes)
-        return self.made(rows)
+        return self.made(activations)
 
 
 def fitted_in_depth(
     task: InterventionTask, condition: Condition, sites: Sequence[Site]
 ) -> dict[str, FittedOnTheWay]:
-    """The condition's interventions at all of these places at once, by hook name.
+    """The condition's interventions at all of these sites at once, by hook name.
 
     One forward pass over all fit sequences at once makes them: memory grows with these, but holds
     one layer at a time.
@@ -201,7 +202,7 @@ def fitted_in_depth(
 def size_matched_in_depth(
     task: InterventionTask, removal: Mapping[str, FittedOnTheWay]
 ) -> dict[str, FittedOnTheWay]:
-    """Rows displaced at every place as far as a removal moved them there, all codes left in place.
+    """Activations moved at every site as far as a removal moved them there, with all codes left.
 
     What is moved, and how far, is that of the removal's own pass, in which codes gone below had
     little left to move above.
@@ -234,7 +235,7 @@ def _made_in_depth(
 
 
 def statistics_at(task: InterventionTask, sites: Sequence[Site]) -> dict[Site, CodeStatistics]:
-    """What interventions at single places are made from, in one stream of the intact model."""
+    """What interventions at single sites are made from, in one stream of the intact model."""
     found = {site: CodeStatistics() for site in sites}
     each = {site: [statistics] for site, statistics in found.items()}
     read = partial(feed, batch_size=task.batch_size, positions=task.positions)
@@ -249,9 +250,9 @@ class _Watched:
         self._change = change
         self._found: list[dict[str, Tensor]] = []
 
-    def __call__(self, rows: Float[Tensor, "batch pos d_model"]) -> Tensor:
-        changed = self._change(rows)
-        self._found.append(side_effects(rows, changed))
+    def __call__(self, activations: Float[Tensor, "batch pos d_model"]) -> Tensor:
+        changed = self._change(activations)
+        self._found.append(side_effects(activations, changed))
         return changed
 
     def of_sequences(self, metric: str) -> Float[np.ndarray, " sequence"]:
@@ -265,9 +266,8 @@ def _scored(task: InterventionTask, made: Mapping[str, Intervention]) -> Outcome
         intervention.verify()
     if not watched:
         return Outcome(losses)
-    of_places = watched.values()
     moved = {
-        metric: np.mean([at.of_sequences(metric) for at in of_places], axis=0)
+        metric: np.mean([at.of_sequences(metric) for at in watched.values()], axis=0)
         for metric in SIDE_EFFECTS
     }
     return Outcome(losses, moved)

@@ -34,7 +34,7 @@ _SUBSPACE_SHARE = 0.95
 
 @dataclass(frozen=True)
 class Fit:
-    """What an intervention at one place is made from; both were given the same sequences.
+    """What an intervention at one site is made from; both were given the same sequences.
 
     Attributes:
         codes: what removals of codes need.
@@ -55,8 +55,8 @@ class Condition:
     Attributes:
         name: what is taken away, or alone kept.
         control: "" for the intervention itself, else what it is held against.
-        make: the intervention at a place.
-        takes_code: whether it takes one code away, and is also held against size-matched control.
+        make: the intervention at a site.
+        takes_code: whether it takes one code away, and has a size-matched control, too.
         linear: whether `make` needs a fit's linear probe.
     """
 
@@ -101,8 +101,8 @@ def _kept(fit: Fit, codes: tuple[str, ...]) -> CodeFilter:
 
 
 def _kept_elsewhere(fit: Fit, codes: tuple[str, ...], generator: torch.Generator) -> CodeFilter:
-    """Kept with positions shuffled, anew at each place: the stream carries what was dealt out
-    below, and one order over and over brings some positions back to their own."""
+    """Kept with positions shuffled, anew at each site: the stream carries what was handed
+    out below, and one order over and over brings some positions back to their own."""
     n = len(fit.codes.positional_vectors())
     return fit.codes.kept(codes, permuted=torch.randperm(n, generator=generator))
 

@@ -1,6 +1,6 @@
 """Does a position that is moved inside the model move with it? (After Dong et al. 2024.)
 
-At one place every positional vector p(t) is replaced by p(t + 8). Where later layers compute with
+At one site every positional vector p(t) is replaced by p(t + 8). Where later layers compute with
 these vectors, the position that can be read from what they write moves along: by all of 8, or by a
 part of it where other codes, or the causal mask anew, hold it back. The moved vectors themselves
 stay in the stream up to its end, whoever uses them: they are subtracted before anything is read.
@@ -33,7 +33,7 @@ _LEAST = 0.1
 # Where something may stand that later layers read and leave standing.
 _SITES = ("resid_pre", "resid_mid", STREAM)
 
-# Takes a place and what the layers behind it wrote, [batch pos d_model].
+# Takes a site and what the layers behind it wrote, [batch pos d_model].
 Listener = Callable[[Site, Tensor], None]
 
 
@@ -42,7 +42,7 @@ def shift_rows(
 ) -> list[dict[str, Any]]:
     """Rows of the tidy table: the share of the shift that the position read behind it follows.
 
-    `statistics` are of the fit sequences at each place, as from `statistics_at`; places that are
+    `statistics` are of the fit sequences at each site, as from `statistics_at`; sites that are
     not in the stream, and the last block's output, are left out.
 
     Metric `followed`, 1 where it moves by as much as the intact model's own reading moves over as
@@ -58,8 +58,8 @@ def shift_rows(
     last = _last(task)
     readers = {site: LinearProbe() for site in statistics if site.hook in _SITES and site != last}
 
-    def fit(site: Site, rows: Tensor) -> None:
-        readers[site].update(rows, task.numbers())
+    def fit(site: Site, activations: Tensor) -> None:
+        readers[site].update(activations, task.numbers())
 
     _written_behind(task, task.split.fit, readers, fit)
     intact = _read(task, readers, {})
@@ -86,13 +86,13 @@ def shift_rows(
 def _read(
     task: InterventionTask, readers: Mapping[Site, LinearProbe], changes: Mapping[str, Intervention]
 ) -> dict[Site, Float[np.ndarray, "sequence pos"]]:
-    """The position that is read, for each place, from what is written behind it."""
+    """The position that is read, for each site, from what is written behind it."""
     found: dict[Site, list[np.ndarray]] = {site: [] for site in readers}
 
-    def read(site: Site, rows: Tensor) -> None:
+    def read(site: Site, activations: Tensor) -> None:
         if not readers[site].n_held_out:  # the first look solves the fit
-            readers[site].evaluate(rows, task.numbers())
-        found[site].append(readers[site].predict(rows))
+            readers[site].evaluate(activations, task.numbers())
+        found[site].append(readers[site].predict(activations))
 
     with intervene(task.model, changes, ALL_BUT_FIRST):
         _written_behind(task, task.split.held_out, readers, read)
@@ -105,14 +105,14 @@ def _written_behind(
     sites: Iterable[Site],
     listener: Listener,
 ) -> None:
-    """Lets the listener see, for each place, the last block's output less the stream there."""
-    at_place: dict[Site, Tensor] = {}
+    """Lets the listener see, for each site, the last block's output less the stream there."""
+    at_site: dict[Site, Tensor] = {}
 
     def keep(activations: Tensor, site: Site) -> None:
-        at_place[site] = activations[:, ALL_BUT_FIRST].clone()
+        at_site[site] = activations[:, ALL_BUT_FIRST].clone()
 
     def subtract(activations: Tensor) -> None:
-        for site, before in at_place.items():
+        for site, before in at_site.items():
             listener(site, activations[:, ALL_BUT_FIRST] - before)
 
     last = _last(task)

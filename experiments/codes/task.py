@@ -1,4 +1,4 @@
-"""What a tournament of position codes is held on: the tokens of a model, and what it loses."""
+"""What the ablation of position codes is run on: the tokens of a model, and what it loses."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Losses = Callable[[HookedModel, Tensor], Float[Tensor, " sequence"]]
 
 @dataclass(frozen=True)
 class InterventionTask:
-    """What a tournament is held on.
+    """What codes are taken away from.
 
     Attributes:
         model: a HookedTransformer or a bridge, in evaluation mode.
@@ -40,8 +40,8 @@ class InterventionTask:
         begin_token: whether the sequences start with one.
         positions: where codes are taken away: all but the first; of a task with answers those at
             which examples differ. Elsewhere stands the task's frame, such as the sign before an
-            answer, and the mean row tells that token as well.
-        reached: the share of scored tokens that are predicted from such a position.
+            answer, and the mean there tells that token as well.
+        coverage: the share of scored tokens that are predicted from such a position.
     """
 
     model: HookedModel = field(repr=False)
@@ -65,10 +65,10 @@ class InterventionTask:
 
 
 def check_enough_to_fit(config: ProbingConfig, d_model: int, positions: int) -> None:
-    """Raise UserError where codes cannot be taken away from rows of that width and number.
+    """Raise UserError where codes cannot be taken away from activations of that width and number.
 
-    As many numbers as positions are needed to tell the correlation between positions, and more rows
-    than directions for LEACE.
+    As many numbers as positions are needed to tell the correlation between positions, and more
+    activations than directions for LEACE.
     """
     least = max(1 + math.ceil(positions / d_model), math.ceil((d_model + 2) / positions))
     if config.code_ablation != "no" and config.n_fit < least:

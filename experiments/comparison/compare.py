@@ -1,7 +1,7 @@
 """The main job: which hypothesis explains how this model knows where it is?
 
-One trained model, its random-init twin and, where the weights are ours, its bidirectional twin are
-each read on text and on uniform random tokens, with and without a begin token. That makes the
+One model as it is, its random-init variant and, where the weights are ours, its bidirectional one
+are each read on text and on uniform random tokens, with and without a begin token. That makes the
 cells of the run; each is one stream through the model, and is written to disk when it is done.
 """
 
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.codes.ablation import place_by_place, statistics_at, through_the_stream
+from experiments.codes.ablation import site_by_site, statistics_at, through_the_stream
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask, check_enough_to_fit, intervention_task_of
 from experiments.comparison.config import CompareConfig
@@ -23,17 +23,15 @@ from experiments.comparison.example import LONGEST, example_arrays
 from experiments.comparison.result import Comparison
 from experiments.emergence.history import history_rows
 from experiments.probing.measure import Site, Split, measure, sites
-from experiments.probing.shards import Shards, cells_folder, note_on, opened
+from experiments.probing.shards import Shards, note_on, read_once
 from experiments.results.measurements import FIRST_POSITION, INTACT, table
 from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
-from experiments.runs.folder import RunFolder
 from experiments.variants.ablation import Ablation
 from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
 from experiments.variants.words import asked
-from nope_interp.devices import check_device
 from nope_interp.models.transformer import HookedTransformer
 from probes.codes.statistics import CodeStatistics
 
@@ -74,20 +72,16 @@ def compare(
     are not finite.
     """
     config = asked(CompareConfig, config, words)
-    if device != "auto":
-        check_device(device)
+    check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
     _ablation(config).check(config)
     if config.model is None:
         sites(config.transformer.n_layers, config.sites, config.layers)  # refuses others
         check_enough_to_fit(config, config.transformer.d_model, config.seq_len - FIRST_POSITION)
-    check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
 
-    def make(run: RunFolder) -> Made:
-        with opened(shards, ray, device) as readers:
-            reader = _Reader(config, run.path.parent, show_progress, readers)
-            return reader.read(Cells(cells_folder(run.cells, readers)), device)
+    def read(folder: Path, cells: Cells, readers: Shards) -> Made:
+        return _Reader(config, folder, show_progress, readers).read(cells, device)
 
-    return Comparison.once(config, out, make)
+    return read_once(Comparison, config, out, read, n=shards, ray=ray, device=device)
 
 
 def _ablation(config: CompareConfig) -> Ablation:
@@ -153,8 +147,8 @@ class _Reader:
         return Made(found.rows, found.arrays, facts)
 
     def _variants(self, device: str) -> Iterator[ModelVariant]:
-        """The model in question, then its random-init twin, then, where it can have one, its
-        bidirectional twin; each is made when it is its turn."""
+        """The model in question, then its random-init variant, then, where it can have one, its
+        bidirectional variant; each is made when it is its turn."""
         config = self.config
         variant = variant_of(
             config,
@@ -176,9 +170,9 @@ class _Reader:
         config = self.config
         first, *others = _conditions(variant)
         example = _example(config, first)
-        # An untrained twin uses nothing, and what an unmasked one loses says nothing.
-        contested = config.code_ablation != "no" and variant.kind in ("trained", "pretrained")
-        task = intervention_task_of(config, variant) if contested else None
+        # An untrained variant uses nothing, and what an unmasked one loses says nothing.
+        ablated = config.code_ablation != "no" and variant.kind in ("trained", "pretrained")
+        task = intervention_task_of(config, variant) if ablated else None
         statistics: dict[Site, CodeStatistics] = {}
         for condition in (first, *others):
             drawn = example if condition is first else None
@@ -201,13 +195,8 @@ class _Reader:
     def _sites(self, variant: ModelVariant) -> list[Site]:
         return sites(variant.n_layers, self.config.sites, self.config.layers)
 
-    def _context(self, variant: ModelVariant) -> dict[str, Any]:
-        return {
-            "experiment": self.config.experiment,
-            "model": variant.name,
-            "variant": variant.kind,
-            "seed": self.config.seed,
-        }
+    def _context(self, variant: ModelVariant, **more: Any) -> dict[str, Any]:
+        return variant.context(self.config.experiment, self.config.seed, **more)
 
     def _measured(
         self,
@@ -218,16 +207,14 @@ class _Reader:
     ) -> Cell:
         """What probes read; `statistics`, where they are asked for, are filled on the way."""
         config, key, where = self.config, condition.key(variant.kind), self._sites(variant)
-        own = {
-            "positions": INTACT,
-            "tokens": condition.source.name,
-            "begin_token": condition.begin_token,
-        }
+        tokens, begin_token = condition.source.name, condition.begin_token
         reading = measure(
             variant.model,
             _split(config, condition),
             where,
-            context=self._context(variant) | own,
+            context=self._context(
+                variant, positions=INTACT, tokens=tokens, begin_token=begin_token
+            ),
             seed=config.seed,
             batch_size=config.batch_size,
             description=key if self.show_progress else None,
@@ -251,19 +238,19 @@ class _Reader:
         statistics: Mapping[Site, CodeStatistics],
     ) -> Cell:
         """What the model loses without each position code."""
-        own = {"tokens": variant.sources[0].name, "begin_token": task.begin_token}
-        context = self._context(variant) | own
+        tokens = variant.sources[0].name
+        context = self._context(variant, tokens=tokens, begin_token=task.begin_token)
         label = f"{variant.kind}, codes taken away" if self.show_progress else None
         with _ablation(self.config).of(variant.model):
             rows = through_the_stream(task, context=context, description=label)
             if self.config.code_ablation == "sites":
                 # Empty where the cell that was to fill them was read before.
                 statistics = statistics or statistics_at(task, self._sites(variant))
-                rows += place_by_place(
+                rows += site_by_site(
                     task,
                     statistics,
                     context=context,
-                    description=label and f"{label} place by place",
+                    description=label and f"{label} site by site",
                 )
                 rows += shift_rows(task, statistics, context=context)
         return Cell(table(rows))

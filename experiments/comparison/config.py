@@ -10,10 +10,11 @@ from nope_interp.errors import UserError
 @no_type_check  # it checks itself, in sentences
 @dataclass(frozen=True)
 class CompareConfig(ProbingConfig):
-    """Which model is compared with its twins, beside what `ProbingConfig` asks.
+    """Which model is compared with its other variants, beside what `ProbingConfig` asks.
 
     Attributes:
-        twins: whether the model's twins are read beside it; without them nothing is compared.
+        twins: whether the random-init and bidirectional variants are read beside the model; without
+            them nothing is compared.
         history: whether the model is kept as it was after 0, 1, 2, 4, 8, ... steps of its training,
             and read at each of these, too.
     """
@@ -34,7 +35,7 @@ class CompareConfig(ProbingConfig):
 
     @property
     def code_ablation(self) -> str:
-        """How position codes are taken away; without twins a model is read only."""
+        """How position codes are taken away; without other variants a model is read only."""
         return super().code_ablation if self.twins else "no"
 
     @property

@@ -19,9 +19,9 @@ LONGEST = 64
 def example_arrays(
     variant: ModelVariant, reading: Reading, tokens: Int[Tensor, " pos"]
 ) -> dict[str, np.ndarray]:
-    """Predicted positions `[pos]` at each place of the residual stream, patterns of each layer.
+    """Predicted positions `[pos]` at each site of the residual stream, patterns of each layer.
 
-    Keys are `example/variant/prediction/place` and `example/variant/pattern/layer`.
+    Keys are `example/variant/prediction/site` and `example/variant/pattern/layer`.
     """
     found: dict[str, np.ndarray] = {}
     listeners: dict[str, Listener] = {}

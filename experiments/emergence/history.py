@@ -57,8 +57,8 @@ def history_rows(
     * the probes of every position code at the layers and sites of `config`; "similarity" has the
       adjacency scores.
     * probe "heads": every detector's score of every head; probe "label": what the head is called,
-      as the metric, with the model at step 0 for untrained twin, and its confidence. Sequences too
-      short to tell heads apart have neither.
+      as the metric, with the model at step 0 for the untrained one, and its confidence. Sequences
+      too short to tell heads apart have neither.
 
     Args:
         config: which training, and how its models are read.
@@ -77,15 +77,8 @@ def history_rows(
     task = intervention_task_of(few, variant)
     tokens = _tokens_of_heads(config, task, variant)
     device = next(variant.model.parameters()).device
-    context = {
-        "experiment": experiment,
-        "model": variant.name,
-        "variant": variant.kind,
-        "positions": INTACT,
-        "tokens": variant.sources[0].name,
-        "begin_token": task.begin_token,
-        "seed": config.seed,
-    }
+    own = {"tokens": variant.sources[0].name, "begin_token": task.begin_token}
+    context = variant.context(experiment, config.seed, positions=INTACT, **own)
     untrained: list[HeadScores] = []
     training, steps = training_folder(out, config), watched_steps(config.training.steps)
     for step in tqdm(steps, desc=description, unit="model", disable=description is None):

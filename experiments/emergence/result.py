@@ -7,7 +7,7 @@ more finely is seen earlier: the order is that of readings, not of what the mode
 codes.
 """
 
-from collections.abc import Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -28,7 +28,6 @@ from probes.scores import SHUFFLED
 # Onsets are whole doublings: two or three seeds agree by chance, and show no spread at all.
 _SEEDS_TO_BE_SURE = 5
 
-
 _ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
 
 
@@ -41,7 +40,7 @@ class Emergence(FinishedRun):
     leads_to: ClassVar[tuple[str, ...]] = (".onsets", ".gains")
 
     @property
-    def subject(self) -> str:
+    def about(self) -> str:
         """The trainings."""
         return str(self.info["setting"])
 
@@ -184,99 +183,76 @@ def _by_step(rows: pd.DataFrame, column: str = "value") -> np.ndarray:
 
 def _figure_of_loss(measurements: pd.DataFrame) -> Figure:
     losses = measurements[measurements["probe"] == LOSS]
-    steps = _steps(losses)
-    at = np.arange(len(steps))
-    series = (
-        curve("loss", "measured", at, _by_step(losses)),
-        line("no context", "chance", at, losses["chance"].mean()),
-    )
-    return Figure(
-        "loss",
-        "The loss",
-        "Mean over seeds on held-out sequences.",
-        "step",
-        "nats per token",
-        (Panel("", series),),
-        ticks=steps,
-    )
+
+    def panels(at: np.ndarray) -> Iterator[Panel]:
+        chance = line("no context", "chance", at, losses["chance"].mean())
+        yield Panel("", (curve("loss", "measured", at, _by_step(losses)), chance))
+
+    caption = "Mean over seeds on held-out sequences."
+    return _over_steps("loss", "The loss", caption, "nats per token", losses, panels)
 
 
 def _figure_of_gains(gains: pd.DataFrame) -> Figure:
-    steps = _steps(gains)
-    at = np.arange(len(steps))
     shuffled = _by_code(gains, "control")
-    panels = [
-        Panel(
-            code,
-            (
-                curve("gain", "measured", at, values),
-                curve(SHUFFLED, "reference", at, shuffled[code]),
-                line("a tenth", "chance", at, WORTH_NAMING),
-            ),
-        )
-        for code, values in _by_code(gains, "gain").items()
-    ]
-    return Figure(
-        "gains",
-        "The position codes",
+
+    def panels(at: np.ndarray) -> Iterator[Panel]:
+        for code, values in _by_code(gains, "gain").items():
+            gain = curve("gain", "measured", at, values)
+            control = curve(SHUFFLED, "reference", at, shuffled[code])
+            yield Panel(code, (gain, control, line("a tenth", "chance", at, WORTH_NAMING)))
+
+    caption = (
         "The gain at the best site of each step, mean over seeds, and the gain of shuffled "
-        "positions there.",
-        "step",
-        "gain",
-        tuple(panels),
-        ticks=steps,
+        "positions there."
     )
+    return _over_steps("gains", "The position codes", caption, "gain", gains, panels)
 
 
 def _figure_of_adjacency(measurements: pd.DataFrame) -> Figure:
     of_cosines = measurements[measurements["metric"].isin(_ADJACENCY)]
-    steps = _steps(of_cosines)
-    at = np.arange(len(steps))
-    panels = []
-    for metric, rows in of_cosines.groupby("metric"):
-        real, shuffled = (_by_step(rows[rows["control"] == c]) for c in ("", SHUFFLED))
-        series = (
-            curve("score", "measured", at, real),
-            curve(SHUFFLED, "reference", at, shuffled),
-            line("chance", "chance", at, rows["chance"].mean()),
-        )
-        panels.append(Panel(str(metric), series))
-    return Figure(
-        "adjacency",
-        "Adjacency",
-        "The largest score of any site, mean over seeds, of real and of shuffled positions.",
-        "step",
-        "probability",
-        tuple(panels),
-        ticks=steps,
-    )
+
+    def panels(at: np.ndarray) -> Iterator[Panel]:
+        for metric, rows in of_cosines.groupby("metric"):
+            real, shuffled = (_by_step(rows[rows["control"] == c]) for c in ("", SHUFFLED))
+            score = curve("score", "measured", at, real)
+            control = curve(SHUFFLED, "reference", at, shuffled)
+            chance = line("chance", "chance", at, rows["chance"].mean())
+            yield Panel(str(metric), (score, control, chance))
+
+    caption = "The largest score of any site, mean over seeds, of real and of shuffled positions."
+    return _over_steps("adjacency", "Adjacency", caption, "probability", of_cosines, panels)
 
 
 def _figure_of_heads(measurements: pd.DataFrame) -> Figure:
     scores = measurements[measurements["probe"] == "heads"]
-    steps = _steps(scores)
-    at = np.arange(len(steps))
-    panels = []
-    for rule in RULES:
-        rows = scores[scores["metric"] == rule.metric]
-        series = [
-            curve("strongest head", "measured", at, _by_step(rows)),
-            line("threshold of the label", "reference", at, rule.threshold),
-        ]
-        if rows["chance"].notna().all():
-            series.append(line("chance", "chance", at, rows["chance"].mean()))
-        panels.append(Panel(rule.label, tuple(series)))
-    return Figure(
-        "heads",
-        "The heads",
+
+    def panels(at: np.ndarray) -> Iterator[Panel]:
+        for rule in RULES:
+            rows = scores[scores["metric"] == rule.metric]
+            series = [
+                curve("strongest head", "measured", at, _by_step(rows)),
+                line("threshold of the label", "reference", at, rule.threshold),
+            ]
+            if rows["chance"].notna().all():
+                series.append(line("chance", "chance", at, rows["chance"].mean()))
+            yield Panel(rule.label, tuple(series))
+
+    caption = (
         "The strongest head of each kind, mean over seeds: the best of all heads, and so above "
-        "chance by chance.",
-        "step",
-        "score",
-        tuple(panels),
-        ticks=steps,
+        "chance by chance."
     )
+    return _over_steps("heads", "The heads", caption, "score", scores, panels)
 
 
-def _steps(rows: pd.DataFrame) -> tuple[str, ...]:
-    return tuple(str(step) for step in sorted(rows["step"].unique()))
+def _over_steps(
+    id: str,
+    title: str,
+    caption: str,
+    unit: str,
+    rows: pd.DataFrame,
+    panels: Callable[[np.ndarray], Iterator[Panel]],
+) -> Figure:
+    """A figure over the watched steps, which stand at 0, 1, 2, ...; `panels` is given these."""
+    ticks = tuple(str(step) for step in sorted(rows["step"].unique()))
+    drawn = tuple(panels(np.arange(len(ticks))))
+    return Figure(id, title, caption, "step", unit, drawn, ticks=ticks)

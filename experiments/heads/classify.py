@@ -1,6 +1,6 @@
 """Which heads look at positions, which at content, and what is left of them without positions?
 
-The model is read with its positions intact and with them taken away, its random-init twin with
+The model is read with its positions intact and with them taken away, its random-init variant with
 them intact. Each of these cells of the run streams four kinds of tokens through the model, and is
 written to disk when it is done.
 """
@@ -23,17 +23,15 @@ from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell, read_layer
 from experiments.heads.result import HeadClassification
 from experiments.heads.tokens import HeadTokens, head_tokens
-from experiments.probing.shards import Shards, cells_folder, note_on, opened
+from experiments.probing.shards import Shards, note_on, read_once
 from experiments.results.measurements import INTACT, table
 from experiments.runs.cells import Cells
 from experiments.runs.finished import Made
-from experiments.runs.folder import RunFolder
 from experiments.variants.ablation import Ablation
 from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, random_init, variant_of
 from experiments.variants.words import asked
-from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.composition import adds_up, k_composition
@@ -84,17 +82,13 @@ def classify_heads(
     are not finite.
     """
     config = asked(HeadsConfig, config, words)
-    if device != "auto":
-        check_device(device)
     check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
     _ablation(config).check(config)
 
-    def make(run: RunFolder) -> Made:
-        with opened(shards, ray, device) as readers:
-            reader = _Reader(config, run.path.parent, show_progress, readers)
-            return reader.read(Cells(cells_folder(run.cells, readers)), device)
+    def read(folder: Path, cells: Cells, readers: Shards) -> Made:
+        return _Reader(config, folder, show_progress, readers).read(cells, device)
 
-    return HeadClassification.once(config, out, make)
+    return read_once(HeadClassification, config, out, read, n=shards, ray=ray, device=device)
 
 
 def _ablation(config: HeadsConfig) -> Ablation:
@@ -112,7 +106,7 @@ _INTACT = Ablation()
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads the model in question and its random-init twin, intact and ablated.
+    """Reads the model in question and its random-init variant, intact and ablated.
 
     Attributes:
         config: what is read.
@@ -138,12 +132,12 @@ class _Reader:
         cell = partial(self._cell, cells, tokens)
         intact = {INTACT: cell(variant, INTACT, _INTACT, prompts)}
         # Where the model in question is untrained itself, the next draw of such weights.
-        twin = random_init(variant, config.seed, draw=int(config.random_init))
-        nulls = {INTACT: cell(twin, INTACT, _INTACT, [])}
+        untrained = random_init(variant, config.seed, draw=int(config.random_init))
+        nulls = {INTACT: cell(untrained, INTACT, _INTACT, [])}
         found, alone = intact, []
         if name is not None:
             found = intact | {name: cell(variant, name, ablation, prompts)}
-            nulls[name] = cell(twin, name, ablation, [])
+            nulls[name] = cell(untrained, name, ablation, [])
             alone = self._one_layer_at_a_time(cells, variant, tokens, *found.values())
         labels = {title: label_heads(of.scores, nulls[title].scores) for title, of in found.items()}
         facts = {
@@ -155,7 +149,7 @@ class _Reader:
         }
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
-        rows_of_run = _rows(config, variant, twin, tokens, found, nulls, alone, labels)
+        rows_of_run = _rows(config, variant, untrained, tokens, found, nulls, alone, labels)
         return Made(table(rows_of_run), _arrays(config, variant.model, found), facts)
 
     def _variant(self, device: str) -> ModelVariant:
@@ -302,28 +296,21 @@ def _arrays(
 def _rows(
     config: HeadsConfig,
     variant: ModelVariant,
-    twin: ModelVariant,
+    untrained: ModelVariant,
     tokens: HeadTokens,
     cells: Mapping[str, HeadCell],
     nulls: Mapping[str, HeadCell],
     alone: Sequence[HeadScores],
     labels: Mapping[str, Sequence[HeadLabel]],
 ) -> Iterator[dict[str, Any]]:
-    context = {
-        "experiment": config.experiment,
-        "model": variant.name,
-        "variant": variant.kind,
-        "positions": INTACT,
-        "tokens": "",
-        "begin_token": bool(tokens.start),
-        "seed": config.seed,
-    }
+    own = {"positions": INTACT, "tokens": "", "begin_token": bool(tokens.start)}
+    context = variant.context(config.experiment, config.seed, **own)
     for title, cell in cells.items():
         here = context | {"positions": title}
         yield from rows.head_rows(cell, here)
         yield from rows.label_rows(labels[title], here)
     for title, cell in nulls.items():
-        yield from rows.head_rows(cell, context | {"variant": twin.kind, "positions": title})
+        yield from rows.head_rows(cell, context | {"variant": untrained.kind, "positions": title})
     # What is left with the head's own layer ablated, and with the whole model.
     ablated = [cell.scores for title, cell in cells.items() if title != INTACT]
     ablations = {"dependence": alone, "retention, whole model": ablated[0] if ablated else ()}

@@ -38,7 +38,7 @@ class Reproduction(FinishedRun):
         return paper(self.info["paper"])
 
     @property
-    def subject(self) -> str:
+    def about(self) -> str:
         """The paper that was reproduced."""
         return str(self.info["paper"])
 

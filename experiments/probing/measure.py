@@ -36,7 +36,7 @@ _Fed = tuple[dict["Site", list[Any]], dict["Site", list[Any]]]
 
 @runtime_checkable
 class Learner(Protocol):
-    """What is fitted on rows batch by batch: any probe, or what interventions are made from."""
+    """What is fitted batch by batch: any probe, or what interventions are made from."""
 
     def update(
         self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
@@ -109,7 +109,7 @@ def code_probes(seed: int) -> list[StreamingProbe]:
 
 
 def make_probes(site: Site, seed: int) -> list[StreamingProbe]:
-    """All probes for one place. The two-layer probe, the costly one, reads the stream only."""
+    """All probes for one site. The two-layer probe, the costly one, reads the stream only."""
     probes = code_probes(seed)
     if site.hook.startswith("resid"):
         probes.append(TwoLayerProbe(seed=seed))
@@ -223,9 +223,9 @@ def _listener(probes: Sequence[Learner], stage: Stage, positions: Where) -> List
 
 
 def _feed(methods: list[Any], positions: Where, activations: Tensor) -> None:
-    rows, numbers = activations[:, positions], torch.arange(activations.shape[1])[positions]
+    read, numbers = activations[:, positions], torch.arange(activations.shape[1])[positions]
     for method in methods:
-        method(rows, numbers)
+        method(read, numbers)
 
 
 @dataclass(frozen=True)

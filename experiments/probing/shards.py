@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Int
@@ -22,8 +22,12 @@ from joblib import cpu_count
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.runs.folder import fingerprint
+from experiments.runs.cells import Cells
+from experiments.runs.config import RunConfig
+from experiments.runs.finished import FinishedRun, Made
+from experiments.runs.folder import RunFolder, fingerprint
 from experiments.runs.workers import Run, pool_of, threads_beside
+from nope_interp.devices import check_device
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.spec import ModelSpec
 
@@ -31,6 +35,8 @@ from nope_interp.pretrained.spec import ModelSpec
 Condition = Callable[[HookedModel], AbstractContextManager[Any]]
 # What is done with a share and the model; the last is the label of a progress bar, if any.
 Work = Callable[[HookedModel, Any, str | None], Any]
+
+Finished = TypeVar("Finished", bound=FinishedRun)
 
 _REMEDY = "ask for fewer --shards"
 
@@ -81,6 +87,40 @@ class Shards:
 ONE_SHARD = Shards()
 
 
+def read_once(
+    kind: type[Finished],
+    config: RunConfig,
+    out: Path | str,
+    read: Callable[[Path, Cells, Shards], Made],
+    *,
+    n: int,
+    ray: str | None,
+    device: str,
+) -> Finished:
+    """The finished run of a config, whose cells are read in shards; see `FinishedRun.once`.
+
+    Args:
+        kind: what the run becomes.
+        config: what is run.
+        out: the folder that run folders are made in.
+        read: given `out`, the run's cells and who reads, makes the run.
+        n: how many shards.
+        ray: HOST:PORT of a Ray cluster for the workers; None has them here.
+        device: a torch device, or "auto".
+
+    Raises UserError for a device or a cluster that cannot be had, and as `FinishedRun.once` does.
+    """
+    if device != "auto":
+        check_device(device)
+
+    def make(run: RunFolder) -> Made:
+        with opened(n, ray, device) as shards:
+            # Cells that another number of shards read are of other resamples.
+            return read(run.path.parent, Cells(run.cells / f"{n}-shards"), shards)
+
+    return kind.once(config, out, make)
+
+
 @contextmanager
 def opened(n: int, ray: str | None, device: str) -> Iterator[Shards]:
     """Readers of `n` shares, while it is open.
@@ -111,11 +151,6 @@ def note_on(shards: Shards) -> tuple[str, ...]:
         "by rounding only, but the bootstrap draws other resamples, so that intervals differ a "
         "little.",
     )
-
-
-def cells_folder(cells: Path, shards: Shards) -> Path:
-    """Where a run keeps cells that so many shards read: those of others are of other resamples."""
-    return cells / f"{shards.n}-shards"
 
 
 def cut(tokens: Int[Tensor, "sequence pos"], n: int) -> list[tuple[int, Tensor]]:
@@ -150,8 +185,8 @@ def _run_job(job: _Job) -> bytes:
     return pickle.dumps(found)
 
 
-# A model and its twin take turns.
+# A model and another variant of it take turns.
 @lru_cache(maxsize=2)
 def _model(spec: ModelSpec, version: str) -> HookedModel:
-    """The model of a recipe; `version` changes where the files behind it do."""
+    """The model of a spec; `version` changes where the files behind it do."""
     return spec.make()

@@ -32,7 +32,7 @@ from experiments.results.code_ablation import (
     without,
 )
 from experiments.results.measurements import INTACT, LOSS
-from experiments.results.readability import HYPOTHESES, gain
+from experiments.results.readability import HYPOTHESES, gain, gain_bounds
 from experiments.results.usage import Interval, Use, UseVerdict
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
@@ -282,7 +282,7 @@ def _cell(
     if own.empty or shuffled.empty:
         return None
     row, control = own.iloc[0], shuffled.iloc[0]
-    low, high = sorted(gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
+    low, high = gain_bounds(row, smaller)
     value = gain(row["value"], row["chance"], smaller)
     return {
         "gain": value,

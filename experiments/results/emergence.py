@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from experiments.results.measurements import LOSS
-from experiments.results.readability import HYPOTHESES, gain, verdicts
+from experiments.results.readability import HYPOTHESES, gain, gain_bounds, verdicts
 
 
 def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
@@ -31,8 +31,7 @@ def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
     for verdict in judged:
         _, _, smaller = HYPOTHESES[verdict.hypothesis]
         for row in verdict.rows:
-            ends = (gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
-            low, high = sorted(ends)
+            low, high = gain_bounds(row, smaller)
             rows.append(
                 {
                     "code": verdict.hypothesis,

@@ -56,7 +56,7 @@ def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFram
 
 
 def _in_question(measurements: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the model whose heads are labelled, without those of the twin that it is held
+    """The rows of the model whose heads are labelled, without those of the variant that it is held
     against."""
     labelled = measurements.loc[measurements["probe"] == "label", "variant"].unique()
     return measurements[measurements["variant"].isin(labelled)]

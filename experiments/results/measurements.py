@@ -49,19 +49,7 @@ INTACT, LOSS = "intact", "loss"
 
 def rows_of(result: ProbeResult, context: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each score, with the columns in `context` filled in."""
-    return [
-        {
-            **context,
-            "control": score.control,
-            "metric": score.metric,
-            "value": score.value,
-            "ci_low": score.ci_low,
-            "ci_high": score.ci_high,
-            "chance": score.chance,
-            "n": score.n,
-        }
-        for score in result.scores
-    ]
+    return [{**context, **vars(score)} for score in result.scores]
 
 
 def table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:

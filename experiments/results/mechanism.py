@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.results.measurements import intact_readings
-from experiments.results.readability import widened
+from experiments.results.readability import site_of, widened
 
 _MOST_NAMED = 3
 
@@ -50,7 +50,7 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     best = linear.sort_values("value", kind="stable").iloc[0]
     if best["ci_high"] < best["chance"]:
         said += (
-            f"; its error is lowest at {_site(best)}, {_number(best)}, which this project's "
+            f"; its error is lowest at {site_of(best)}, {_number(best)}, which this project's "
             "tests trace to constants that all tokens share (an MLP's mean output, the mean of a "
             "small vocabulary), as they outlast the averaging of attention"
         )
@@ -59,7 +59,7 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
         best = begun.sort_values("value", kind="stable").iloc[0]
         said += (
             f"; with a begin token, which is a constant by design, its lowest error is "
-            f"{_number(best)} at {_site(best)}"
+            f"{_number(best)} at {site_of(best)}"
         )
     return f"{said}. Chance is {linear['chance'].iloc[0]:.3g}."
 
@@ -75,7 +75,7 @@ def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
     if variance.empty or variance["ci_high"].iloc[0] >= variance["chance"].iloc[0]:
         return ""
     return (
-        f", though the variance of one activation vector tells it there ({_site(first)}: error "
+        f", though the variance of one activation vector tells it there ({site_of(first)}: error "
         f"{_number(variance.iloc[0])}): position is in even moments, which no linear map reads"
     )
 
@@ -96,14 +96,10 @@ def _widened(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sites(rows: pd.DataFrame, n_all: int) -> str:
-    named = ", ".join(_site(row) for _, row in rows.head(_MOST_NAMED).iterrows())
+    named = ", ".join(site_of(row) for _, row in rows.head(_MOST_NAMED).iterrows())
     if len(rows) <= _MOST_NAMED:
         return named
     return f"{len(rows)} of {n_all} sites ({named}, ...)"
-
-
-def _site(row: pd.Series) -> str:
-    return f"layer {row['layer']} {row['site']}"
 
 
 def _number(row: pd.Series) -> str:

@@ -17,6 +17,7 @@ sequences, not of other draws of the weights. Position is called
 - `invalid`    where the shuffled-position control itself gains a tenth, or as much as the near end.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +108,7 @@ def headline(found: list[Verdict]) -> str:
         own = [(hypothesis, row) for hypothesis, row in rows if row["variant"] == variant]
         by_word: dict[str, list[str]] = {}
         for hypothesis, row in own:
-            by_word.setdefault(row["verdict"], []).append(f"{hypothesis} ({_site(row)})")
+            by_word.setdefault(row["verdict"], []).append(f"{hypothesis} ({site_of(row)})")
         if by_word.keys() == {"unreadable"}:
             sentences.append(f"In the {variant} model position is unreadable from every signal.")
             continue
@@ -116,7 +117,8 @@ def headline(found: list[Verdict]) -> str:
     return f"On {_tokens_words(rows[0][1])}, each signal at its best site. {' '.join(sentences)}"
 
 
-def _site(row: dict[str, Any]) -> str:
+def site_of(row: Mapping[str, Any] | pd.Series) -> str:
+    """The site of a row of the tidy table, as sentences name it."""
     return f"layer {row['layer']} {row['site']}"
 
 
@@ -167,8 +169,14 @@ def gain(value: float, chance: float, smaller: bool) -> float:
     return 1 - value / chance if smaller else value - chance
 
 
+def gain_bounds(row: Mapping[str, Any] | pd.Series, smaller: bool) -> tuple[float, float]:
+    """The bounds of the gain of a row of the tidy table, the lower one first."""
+    low, high = sorted(gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
+    return low, high
+
+
 def _word(row: dict[str, Any], smaller: bool) -> str:
-    near, far = sorted(gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
+    near, far = gain_bounds(row, smaller)
     control = gain(row["control_value"], row["chance"], smaller)
     if control >= WORTH_NAMING or 0 < near <= control:
         return "invalid"
@@ -192,7 +200,7 @@ def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
     first = _first_tokens(Verdict(hypothesis, "", rows))
     parts = [
         f"{row['verdict']} in {row['variant']} ({row['value']:.3g} "
-        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], {_site(row)})"
+        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], {site_of(row)})"
         for row in first
     ]
     return (

@@ -159,14 +159,14 @@ class FinishedRun(ABC):
             "measurements": f"{len(self.measurements)} rows, and {len(self.arrays)} arrays",
         }
         return summary(
-            f"{type(self).__name__} of {self.subject}",
+            f"{type(self).__name__} of {self.about}",
             facts,
             self._told(),
             [*self.leads_to, ".measurements", ".headline", ".write_report()"],
         )
 
     @property
-    def subject(self) -> str:
+    def about(self) -> str:
         """What the run is about: its model."""
         return str(self.info["model"])
 

@@ -23,7 +23,7 @@ from nope_interp.files import make_folder, model_files, read_json, write_json
 
 # Raised where what a run writes is called otherwise, so that old numbers are not misread. In 1, of
 # which no file tells, necessity, sufficiency, coverage and size-matched controls had other names,
-# and so had the random-init twin of `heads`.
+# and so had the random-init variant of `heads`.
 FORMAT = 2
 
 _LOCK = ".lock"

@@ -34,7 +34,7 @@ def check_files(config: Reads, read: Callable[[Path], str] = read_text) -> None:
         read(Path(config.text))
 
 
-def check_place(config: Reads, device: str) -> None:
+def check_device_for(config: Reads, device: str) -> None:
     """Raise UserError where a config's model cannot be on a device of that name anywhere."""
     check_spread(config, device)
     if device != "auto":

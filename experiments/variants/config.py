@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, no_type_check
 
 from experiments.variants.words import Shorthand, Worded, check_words, flat, nested, within
 from nope_interp.errors import FieldError, UserError, unknown_name
-from nope_interp.fields import Seed, check_fields, from_mapping
+from nope_interp.fields import Seed, check_fields, check_lengths, from_mapping
 from nope_interp.models.config import TransformerConfig
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.training.config import TrainingConfig
@@ -112,12 +112,7 @@ class ExperimentConfig(Worded):
                 )
         if self.scratchpad is not None:
             object.__setattr__(self, "scratchpad", tuple(sorted(set(self.scratchpad))))
-        if self.lengths is not None and (
-            len(self.lengths) != 2 or not 1 <= self.lengths[0] <= self.lengths[1]
-        ):
-            raise FieldError(
-                "lengths", f"are {list(self.lengths)}: give the shortest and the longest, from 1."
-            )
+        check_lengths(self.lengths)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `from_dict` reads it back."""

@@ -1,4 +1,4 @@
-"""The models that an experiment reads: the one in question, its twins, and their tokens."""
+"""The models that an experiment reads, the one in question and its variants, and their tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,10 +14,10 @@ from experiments.variants.train import task_of, trained_model, training_folder
 from nope_interp.errors import UserError
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
-from nope_interp.models.checkpoints import TrainedOn, bidirectional_twin, load_model
+from nope_interp.models.checkpoints import TrainedOn, as_bidirectional, load_model
 from nope_interp.models.sinks import sinks_note
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.pretrained.load import Pretrained, load_pretrained, random_twin
+from nope_interp.pretrained.load import Pretrained, load_pretrained, reinitialized
 from nope_interp.pretrained.spec import ModelSpec, untrained
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.names import TASK_NAMES
@@ -38,7 +38,7 @@ class ModelVariant:
     """One variant of a model, ready to be streamed, and the tokens that it is read on.
 
     The first source is the one that the model was made for; examples are drawn from it. `positions`
-    names the encoding, or says "its own" for a pretrained model's. `recipe` makes the same model in
+    names the encoding, or says "its own" for a pretrained model's. `spec` makes the same model in
     another process.
     """
 
@@ -54,6 +54,11 @@ class ModelVariant:
     @property
     def n_layers(self) -> int:
         return self.model.cfg.n_layers
+
+    def context(self, experiment: str, seed: int, **more: Any) -> dict[str, Any]:
+        """The columns of the tidy table that are the same for all that is read of this variant."""
+        own = {"experiment": experiment, "model": self.name, "variant": self.kind, "seed": seed}
+        return own | more
 
     def encode(self, text: str) -> list[int]:
         """The model's own tokens of a text, without special ones."""
@@ -127,22 +132,22 @@ def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVari
     model's are drawn by its own initialisation from `seed`.
     """
     if isinstance(variant.model, HookedTransformer):
-        twin: HookedModel = untrained(variant.model, draw)
+        model: HookedModel = untrained(variant.model, draw)
     else:
         loaded = Pretrained(variant.model, variant.tokenizer, variant.name)
-        twin = random_twin(loaded, seed + draw).model
-    spec = replace(variant.spec, twin="random-init", seed=seed, draw=draw)
+        model = reinitialized(loaded, seed + draw).model
+    spec = replace(variant.spec, variant="random-init", seed=seed, draw=draw)
     kind = f"random-init, draw {draw}" if draw else "random-init"
-    return replace(variant, kind=kind, model=twin, notes=(), spec=spec)
+    return replace(variant, kind=kind, model=model, notes=(), spec=spec)
 
 
 def bidirectional(variant: ModelVariant) -> ModelVariant:
     """A model of ours with the weights it has and no causal mask."""
     notes = (_BIDIRECTIONAL_NOTE,) if variant.positions == "none" else ()
     assert isinstance(variant.model, HookedTransformer)
-    twin = bidirectional_twin(variant.model)
-    spec = replace(variant.spec, twin="bidirectional")
-    return replace(variant, kind="bidirectional", model=twin, notes=notes, spec=spec)
+    model = as_bidirectional(variant.model)
+    spec = replace(variant.spec, variant="bidirectional")
+    return replace(variant, kind="bidirectional", model=model, notes=notes, spec=spec)
 
 
 def _checkpoint_variant(

@@ -52,9 +52,6 @@ class Intervention:
                 "the model ran unchanged there, so do not report these numbers."
             )
 
-    def _count_call(self, name: str) -> None:
-        self._fired[name] += 1
-
 
 @contextmanager
 def intervene(
@@ -89,7 +86,7 @@ def intervene(
             def on_output(
                 module: nn.Module, args: object, x: Tensor, name: str = name, f: Function = function
             ) -> Tensor:
-                intervention._count_call(name)
+                intervention._fired[name] += 1
                 return _changed(x, f, name, positions)
 
             stack.callback(model.hook_dict[name].register_forward_hook(on_output).remove)

@@ -211,30 +211,25 @@ class Attention(nn.Module):
         pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(dim=-1))
         return (self.dropout(pattern) @ v).transpose(1, 2)
 
-    def _projection(self, index: int) -> Float[Tensor, "head d_model d_head"]:
-        return rearrange(
-            self.qkv.weight,
-            "(qkv head d_head) d_model -> qkv head d_model d_head",
-            qkv=3,
-            head=self.n_heads,
-        )[index]
+    def _weight(self, index: int) -> Float[Tensor, "head d_model d_head"]:
+        weight = self.qkv.weight.chunk(3)[index]
+        return rearrange(weight, "(head d_head) d_model -> head d_model d_head", head=self.n_heads)
 
     def _bias(self, index: int) -> Float[Tensor, "head d_head"]:
-        return rearrange(
-            self.qkv.bias, "(qkv head d_head) -> qkv head d_head", qkv=3, head=self.n_heads
-        )[index]
+        bias = self.qkv.bias.chunk(3)[index]
+        return rearrange(bias, "(head d_head) -> head d_head", head=self.n_heads)
 
     @property
     def W_Q(self) -> Float[Tensor, "head d_model d_head"]:
-        return self._projection(0)
+        return self._weight(0)
 
     @property
     def W_K(self) -> Float[Tensor, "head d_model d_head"]:
-        return self._projection(1)
+        return self._weight(1)
 
     @property
     def W_V(self) -> Float[Tensor, "head d_model d_head"]:
-        return self._projection(2)
+        return self._weight(2)
 
     @property
     def W_O(self) -> Float[Tensor, "head d_head d_model"]:

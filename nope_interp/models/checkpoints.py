@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nope_interp.errors import UserError, shown
-from nope_interp.fields import check_fields, from_mapping
+from nope_interp.fields import check_fields, check_lengths, from_mapping
 from nope_interp.files import write_atomically
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import T5_BUCKETS
@@ -44,12 +44,7 @@ class TrainedOn:
         check_fields(self)
         if not self.task.isprintable() or not self.task:
             raise UserError(f"task is {shown(self.task)}: give the name of one.")
-        if self.lengths is not None and (
-            len(self.lengths) != 2 or not 1 <= self.lengths[0] <= self.lengths[1]
-        ):
-            raise UserError(
-                f"lengths are {list(self.lengths)}: give the shortest and the longest, from 1."
-            )
+        check_lengths(self.lengths)
         if self.scratchpad is not None and not self.scratchpad:
             raise UserError("scratchpad has no parts: name at least one, or leave it out.")
 
@@ -270,11 +265,11 @@ def _table(shape: tuple[int, ...] | None) -> str:
     return "no table of positions" if shape is None else f"a table of positions of shape {shape}"
 
 
-def bidirectional_twin(model: HookedTransformer) -> HookedTransformer:
+def as_bidirectional(model: HookedTransformer) -> HookedTransformer:
     """The same weights with the causal mask lifted: a control that cannot know positions.
 
     Without the mask and without an encoding a transformer is permutation-equivariant whatever its
-    weights, so anything a probe still reads from this twin is not position.
+    weights, so anything a probe still reads from this model is not position.
 
     Args:
         model: any of ours.
@@ -282,8 +277,8 @@ def bidirectional_twin(model: HookedTransformer) -> HookedTransformer:
     Returns:
         Another model, in evaluation mode and single precision, on the same device.
     """
-    twin = HookedTransformer(
+    lifted = HookedTransformer(
         TransformerConfig.from_dict({**model.config.to_dict(), "causal": False})
     )
-    twin.load_state_dict(model.state_dict())
-    return twin.to(next(model.parameters()).device, torch.float32).eval()
+    lifted.load_state_dict(model.state_dict())
+    return lifted.to(next(model.parameters()).device, torch.float32).eval()

@@ -137,7 +137,7 @@ def load_pretrained(
     return Pretrained(_bridge(model, tokenizer, name_or_path), tokenizer, name_or_path)
 
 
-def random_twin(pretrained: Pretrained, seed: int) -> Pretrained:
+def reinitialized(pretrained: Pretrained, seed: int) -> Pretrained:
     """The same architecture with its weights drawn anew by its own initialisation.
 
     Args:
@@ -154,16 +154,16 @@ def random_twin(pretrained: Pretrained, seed: int) -> Pretrained:
     with _quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)
         auto = _auto_class(original.config, pretrained.name)
-        twin = auto.from_config(original.config, dtype=weight.dtype)
+        fresh = auto.from_config(original.config, dtype=weight.dtype)
     device_map = getattr(original, "hf_device_map", None)
     if device_map is not None and len(device_map) > 1:
         from accelerate import dispatch_model
 
-        twin = dispatch_model(twin, device_map)
+        fresh = dispatch_model(fresh, device_map)
     else:
-        twin = twin.to(weight.device)
+        fresh = fresh.to(weight.device)
     tokenizer, name = pretrained.tokenizer, pretrained.name
-    return Pretrained(_bridge(twin, tokenizer, name), tokenizer, name)
+    return Pretrained(_bridge(fresh, tokenizer, name), tokenizer, name)
 
 
 def _moved(model: Any, device: str, name: str) -> Any:

@@ -6,28 +6,28 @@ from typing import Literal
 
 from nope_interp.fields import LARGEST_SEED
 from nope_interp.hooked_model import HookedModel
-from nope_interp.models.checkpoints import bidirectional_twin, load_model
+from nope_interp.models.checkpoints import as_bidirectional, load_model
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.pretrained.load import load_pretrained, random_twin
+from nope_interp.pretrained.load import load_pretrained, reinitialized
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model that is on disk or a hub, or a twin of one; equal specs make equal models.
+    """A model that is on disk or a hub, or another variant of one; equal specs make equal models.
 
     Attributes:
         source: a model.safetensors of ours, or a name that `load_pretrained` takes.
         device: a torch device.
         revision, dtype: as `load_pretrained` takes them.
-        twin: which twin of the model it is; None for the model itself.
-        seed, draw: of the random-init twin's weights, as `variants.random_init` takes them.
+        variant: which variant of the model it is; None for the model itself.
+        seed, draw: of the random-init variant's weights, as `variants.random_init` takes them.
     """
 
     source: str
     device: str
     revision: str | None = None
     dtype: str = "float32"
-    twin: Literal["random-init", "bidirectional"] | None = None
+    variant: Literal["random-init", "bidirectional"] | None = None
     seed: int = 0
     draw: int = 0
 
@@ -39,15 +39,15 @@ class ModelSpec:
         """
         if self.source.endswith(".safetensors"):
             own = load_model(Path(self.source))[0].to(self.device)
-            if self.twin == "bidirectional":
-                return bidirectional_twin(own)
-            return own if self.twin is None else untrained(own, self.draw)
+            if self.variant == "bidirectional":
+                return as_bidirectional(own)
+            return own if self.variant is None else untrained(own, self.draw)
         loaded = load_pretrained(
             self.source, revision=self.revision, dtype=self.dtype, device=self.device
         )
-        return (
-            loaded.model if self.twin is None else random_twin(loaded, self.seed + self.draw).model
-        )
+        if self.variant is not None:
+            loaded = reinitialized(loaded, self.seed + self.draw)
+        return loaded.model
 
 
 def untrained(model: HookedTransformer, draw: int) -> HookedTransformer:

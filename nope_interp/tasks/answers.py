@@ -22,11 +22,13 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.tasks.sources import Split, UniformSource, split_generator, with_begin_token
+from nope_interp.tasks.sources import Split, TokenSource, UniformSource
 from nope_interp.tasks.token_grid import GAP, HELD_OUT_ONE_IN, digests, held_out, packed
 from nope_interp.tasks.tokenizer import WordTokenizer
 
 TaskSplit = Literal["train", "validation", "test"]
+# Prompts and their answers, each row with gaps.
+Problem = tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]
 
 # With fewer prompts of a length, holding some out would leave nothing to learn the length from.
 _FEWEST_PROMPTS = 4
@@ -66,15 +68,17 @@ class Examples:
 class AnswerTask(ABC):
     """A task whose examples come in lengths, and that keeps its splits apart.
 
-    A subclass gives `name`, `symbols`, `frame`, the lengths, and `problem`.
+    A subclass gives `name` or `variants`, `symbols`, `frame`, the lengths, and `problem`.
 
     Args:
+        name: which of the variants, where the class has several.
         training_lengths: what training and validation are drawn from; by default the paper's.
         test_lengths: what tests are drawn from by default.
 
-    Raises UserError where a length is impossible, or in both.
+    Raises UserError for another name, and where a length is impossible, or in both.
 
     Attributes:
+        variants: the names of tasks that the class makes; none where it has one name.
         symbols: words whose ids are their positions here.
         frame: the other words, separated by spaces; the same one may come again.
         joiner: what stands between two words in the task's text.
@@ -83,6 +87,7 @@ class AnswerTask(ABC):
     """
 
     name: str
+    variants: ClassVar[tuple[str, ...]] = ()
     symbols: ClassVar[tuple[str, ...]]
     frame: ClassVar[str] = ""
     joiner: ClassVar[str] = " "
@@ -93,10 +98,15 @@ class AnswerTask(ABC):
 
     def __init__(
         self,
+        name: str | None = None,
         *,
         training_lengths: Sequence[int] | None = None,
         test_lengths: Sequence[int] | None = None,
     ) -> None:
+        if self.variants:
+            if name not in self.variants:
+                raise unknown_name("task", name, self.variants)
+            self.name = str(name)
         if training_lengths is not None:
             self.training_lengths = training_lengths
         if test_lengths is not None:
@@ -107,9 +117,7 @@ class AnswerTask(ABC):
         self._salts: dict[int, int] = {}
 
     @abstractmethod
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         """`n` prompts and their answers, as rows with gaps that are equally wide for one length.
 
         Args:
@@ -255,7 +263,7 @@ class AnswerTask(ABC):
 
     def _problems(
         self, n: int, length: int, generator: torch.Generator, split: TaskSplit
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    ) -> Problem:
         """Prompts of one split: all are drawn, those of the other split are dropped."""
         if split == "test":
             return self.problem(n, length, generator)
@@ -315,7 +323,7 @@ class AnswerTask(ABC):
             )
 
 
-class ExampleSource:
+class ExampleSource(TokenSource):
     """Examples for probes. The two splits share no prompt."""
 
     def __init__(self, task: AnswerTask) -> None:
@@ -323,36 +331,24 @@ class ExampleSource:
         self.name = task.name
         self.begin_id = task.tokenizer.begin_id
 
-    def sequences(
-        self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
+    def drawn(
+        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
     ) -> Int[Tensor, "sequence pos"]:
         """`n` rows of examples of the longest training length that fits.
 
         Where one example does not fill a row, more follow; the row is cut to `seq_len`.
-
-        Args:
-            n: rows.
-            seq_len: tokens in each, begin token included.
-            begin_token: whether each begins with it.
-            split: `fit` or `held_out`.
-            seed: of the draws.
-
-        Returns:
-            Tokens, `[sequence pos]`.
         """
-        generator = split_generator(split, seed)
         fitting = self.task.fitting_lengths(seq_len)
         length = max(fitting) if fitting else min(self.task.training_lengths)
         part: TaskSplit = "train" if split == "fit" else "validation"
-        room = seq_len - begin_token
+        room = seq_len - begin
         rows = torch.empty((n, 0), dtype=torch.long)
         while int((rows != GAP).sum(1).min()) < room:
             examples = self.task.examples(n, length, generator, split=part)
             end = rearrange(examples.length, "sequence -> sequence 1")
             padding = torch.arange(examples.tokens.shape[1]) >= end
             rows = torch.cat([rows, examples.tokens.masked_fill(padding, GAP)[:, 1:]], dim=1)
-        tokens = packed(rows, GAP)[0][:, :room]
-        return with_begin_token(tokens, self.begin_id) if begin_token else tokens
+        return packed(rows, GAP)[0][:, :room]
 
 
 def dataset(

@@ -3,11 +3,14 @@
 Digits are tokens of their own, and so are signs. Each task has a scratchpad.
 """
 
+from collections.abc import Iterator
+
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from nope_interp.tasks.answers import Problem
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
 from nope_interp.tasks.token_grid import GAP, joined, number, stripped
 
@@ -26,12 +29,9 @@ class AdditionTask(ScratchpadTask):
     symbols = _DIGITS
     frame = "Compute + ? The answer is ."
     training_lengths = range(1, 9)
-    test_lengths = range(9, 17)
     step_words = ", carry carry: ="
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         # Pairs of digit counts, of which at least one is `length`: the second operand's runs over
         # all of them, then the first operand's over the shorter ones.
         pair = torch.randint(2 * length - 1, (n,), generator=generator)
@@ -42,19 +42,16 @@ class AdditionTask(ScratchpadTask):
         total, carries = column_addition(a, b)
         prompt = self.row("Compute", stripped(a), "+", stripped(b), "?")
         answer = self.row("The answer is", stripped(total), ".")
-        if self.scratchpad is not None:
-            answer = self.with_steps(self._steps(a, b, carries), answer)
-        return prompt, answer
+        return prompt, self.with_steps(self._steps(a, b, carries), answer)
 
     def _steps(
         self,
         a: Int[Tensor, "example digit"],
         b: Int[Tensor, "example digit"],
         carries: Int[Tensor, "example digit_plus_one"],
-    ) -> list[Step]:
+    ) -> Iterator[Step]:
         """One step for each column, from the right, and one for the last carry if there is one."""
         zero = a.new_zeros((len(a), 1))
-        steps = []
         for column in reversed(range(-1, a.shape[1])):
             last = column < 0
             digits = zero if last else a[:, [column]]
@@ -62,19 +59,14 @@ class AdditionTask(ScratchpadTask):
             old, new = carries[:, [column + 1]], zero if last else carries[:, [column]]
             plain, total = _digits_of(digits + others, 2), _digits_of(digits + others + old, 2)
             rest, other_rest = a[:, : max(column, 0)], b[:, : max(column, 0)]
-            steps.append(
-                Step(
-                    input=self.row(digits, ",", others),
-                    computation=self.row(
-                        digits, "+", others, "+ carry =", plain, "+", old, "=", total
-                    ),
-                    output=(digits + others + old) % 10,
-                    variables=self.row("carry:", new),
-                    remaining=self.row(stripped(rest), "+", stripped(other_rest)),
-                    taken=rearrange(old, "example 1 -> example") > 0 if last else None,
-                )
+            yield Step(
+                input=self.row(digits, ",", others),
+                computation=self.row(digits, "+", others, "+ carry =", plain, "+", old, "=", total),
+                output=(digits + others + old) % 10,
+                variables=self.row("carry:", new),
+                remaining=self.row(stripped(rest), "+", stripped(other_rest)),
+                taken=rearrange(old, "example 1 -> example") > 0 if last else None,
             )
-        return steps
 
 
 class PolynomialTask(ScratchpadTask):
@@ -87,13 +79,9 @@ class PolynomialTask(ScratchpadTask):
     name = "polynomial"
     symbols = _DIGITS
     frame = "Evaluate at x = in - * ** + ? The answer is ."
-    training_lengths = range(2, 9)
-    test_lengths = range(9, 17)
     step_words = "sum:"
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         coefficients = torch.randint(-3, 4, (n, length), generator=generator)
         degrees = torch.randint(4, (n, length), generator=generator)
         x = torch.randint(-2, 3, (n, 1), generator=generator)
@@ -103,9 +91,7 @@ class PolynomialTask(ScratchpadTask):
             "Evaluate at x =", self._signed(x[:, 0], 1), "in", self._sum_of(terms), "?"
         )
         answer = self.row("The answer is", values.sum(1, keepdim=True) % 10, ".")
-        if self.scratchpad is not None:
-            answer = self.with_steps(self._steps(coefficients, degrees, x, terms), answer)
-        return prompt, answer
+        return prompt, self.with_steps(self._steps(coefficients, degrees, x, terms), answer)
 
     def _steps(
         self,
@@ -113,38 +99,34 @@ class PolynomialTask(ScratchpadTask):
         degrees: Int[Tensor, "example term"],
         x: Int[Tensor, "example 1"],
         terms: Int[Tensor, "example term word"],
-    ) -> list[Step]:
+    ) -> Iterator[Step]:
         """One step for each term: its value, and the sum so far modulo 10."""
-        steps = []
         so_far = torch.zeros_like(x)
         for index in range(terms.shape[1]):
             coefficient = self._signed(coefficients[:, index], 1)
             degree = degrees[:, [index]]
             value = coefficients[:, [index]] * x**degree
             following = (so_far + value) % 10
-            steps.append(
-                Step(
-                    input=terms[:, index],
-                    computation=self.row(
-                        coefficient,
-                        "*",
-                        self._signed(x[:, 0], 1),
-                        "**",
-                        degree,
-                        "=",
-                        coefficient,
-                        "*",
-                        self._signed((x**degree)[:, 0], 1),
-                    ),
-                    output=self._signed(value[:, 0], 2),
-                    variables=self.row(
-                        "sum:", so_far, "+", self._signed(value[:, 0], 2), "=", following
-                    ),
-                    remaining=self._sum_of(terms[:, index + 1 :]),
-                )
+            yield Step(
+                input=terms[:, index],
+                computation=self.row(
+                    coefficient,
+                    "*",
+                    self._signed(x[:, 0], 1),
+                    "**",
+                    degree,
+                    "=",
+                    coefficient,
+                    "*",
+                    self._signed((x**degree)[:, 0], 1),
+                ),
+                output=self._signed(value[:, 0], 2),
+                variables=self.row(
+                    "sum:", so_far, "+", self._signed(value[:, 0], 2), "=", following
+                ),
+                remaining=self._sum_of(terms[:, index + 1 :]),
             )
             so_far = following
-        return steps
 
     def _signed(self, values: Int[Tensor, "*shape"], n_digits: int) -> Int[Tensor, "*shape word"]:
         """A minus for negative numbers, then the digits."""
@@ -172,39 +154,29 @@ class SummationTask(ScratchpadTask):
     name = "summation"
     symbols = _DIGITS
     frame = "Compute: + . The answer is ."
-    training_lengths = range(2, 9)
-    test_lengths = range(9, 17)
     step_words = "sum sum: ="
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         digits = torch.randint(1, 10, (n, length), generator=generator)
         prompt = self.row("Compute:", self._sum_of(digits), ".")
         answer = self.row("The answer is", digits.sum(1, keepdim=True) % 10, ".")
-        if self.scratchpad is not None:
-            answer = self.with_steps(self._steps(digits), answer)
-        return prompt, answer
+        return prompt, self.with_steps(self._steps(digits), answer)
 
-    def _steps(self, digits: Int[Tensor, "example digit"]) -> list[Step]:
+    def _steps(self, digits: Int[Tensor, "example digit"]) -> Iterator[Step]:
         """One step for each digit: the sum so far with it, and the same modulo 10."""
-        steps = []
         so_far = torch.zeros_like(digits[:, :1])
         for index in range(digits.shape[1]):
             digit = digits[:, [index]]
             total = _digits_of(digit + so_far, 2)
             following = (digit + so_far) % 10
-            steps.append(
-                Step(
-                    input=digit,
-                    computation=self.row(digit, "+ sum =", digit, "+", so_far),
-                    output=total,
-                    variables=self.row("sum:", total, "=", following),
-                    remaining=self._sum_of(digits[:, index + 1 :]),
-                )
+            yield Step(
+                input=digit,
+                computation=self.row(digit, "+ sum =", digit, "+", so_far),
+                output=total,
+                variables=self.row("sum:", total, "=", following),
+                remaining=self._sum_of(digits[:, index + 1 :]),
             )
             so_far = following
-        return steps
 
     def _sum_of(self, digits: Int[Tensor, "example digit"]) -> Int[Tensor, "example pos"]:
         items = rearrange(digits, "example digit -> example digit 1")
@@ -220,41 +192,31 @@ class ParityTask(ScratchpadTask):
     name = "parity"
     symbols = ("0", "1")
     frame = "Is the number of 1's even in the sequence [ , ] ? The answer is Yes No ."
-    training_lengths = range(2, 9)
-    test_lengths = range(9, 17)
     # The paper writes exclusive or as **.
     step_words = "** par par: ="
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         bits = torch.randint(2, (n, length), generator=generator)
         yes, no = self.tokenizer.encode("Yes No")
         even = torch.where(bits.sum(1, keepdim=True) % 2 == 0, yes, no)
         prompt = self.row("Is the number of 1's even in the sequence [", self._listed(bits), "] ?")
         answer = self.row("The answer is", even, ".")
-        if self.scratchpad is not None:
-            answer = self.with_steps(self._steps(bits), answer)
-        return prompt, answer
+        return prompt, self.with_steps(self._steps(bits), answer)
 
-    def _steps(self, bits: Int[Tensor, "example bit"]) -> list[Step]:
+    def _steps(self, bits: Int[Tensor, "example bit"]) -> Iterator[Step]:
         """One step for each bit: the parity so far, 1 for an odd number of ones."""
-        steps = []
         parity = torch.zeros_like(bits[:, :1])
         for index in range(bits.shape[1]):
             bit = bits[:, [index]]
             following = bit ^ parity
-            steps.append(
-                Step(
-                    input=bit,
-                    computation=self.row(bit, "** par =", bit, "**", parity),
-                    output=following,
-                    variables=self.row("par:", following),
-                    remaining=self.row("[", self._listed(bits[:, index + 1 :]), "]"),
-                )
+            yield Step(
+                input=bit,
+                computation=self.row(bit, "** par =", bit, "**", parity),
+                output=following,
+                variables=self.row("par:", following),
+                remaining=self.row("[", self._listed(bits[:, index + 1 :]), "]"),
             )
             parity = following
-        return steps
 
     def _listed(self, bits: Int[Tensor, "example bit"]) -> Int[Tensor, "example pos"]:
         items = rearrange(bits, "example bit -> example bit 1")

@@ -6,16 +6,12 @@ a hundred for all variants. `length` is the number of symbols in the prompt.
 """
 
 import string
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from einops import repeat
-from jaxtyping import Int
-from torch import Tensor
 
-from nope_interp.errors import unknown_name
-from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.answers import AnswerTask, Problem
 from nope_interp.tasks.token_grid import joined
 
 _SYMBOLS = (*string.digits, *string.ascii_letters, *string.punctuation, *"αβγδεζ")
@@ -31,25 +27,12 @@ _ROUNDS: dict[str, tuple[Literal["copy", "reverse"], ...]] = {
 
 
 class _SymbolTask(AnswerTask):
-    """What all variants share; raises UserError for a name that is not one of `variants`."""
+    """What all variants share."""
 
-    variants: ClassVar[tuple[str, ...]]
     symbols = _SYMBOLS
     frame = "Copy: Reverse: Replace with in [NEXT] [SEP]"
     training_lengths = range(2, 21)
     test_lengths = range(21, 41)
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        training_lengths: Sequence[int] | None = None,
-        test_lengths: Sequence[int] | None = None,
-    ) -> None:
-        if name not in self.variants:
-            raise unknown_name("task", name, self.variants)
-        self.name = name
-        super().__init__(training_lengths=training_lengths, test_lengths=test_lengths)
 
 
 class StringTask(_SymbolTask):
@@ -62,9 +45,7 @@ class StringTask(_SymbolTask):
 
     variants = tuple(_ROUNDS)
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         symbols = torch.randint(len(_SYMBOLS), (n, length), generator=generator)
         verb = "Copy:" if self.name.startswith("copy") else "Reverse:"
         rounds = [symbols if way == "copy" else symbols.flip(1) for way in _ROUNDS[self.name]]
@@ -80,9 +61,7 @@ class RepeatTask(_SymbolTask):
 
     variants = ("copy-rsc", "copy-rsc2x")
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         symbol = torch.randint(len(_SYMBOLS), (n,), generator=generator)
         times = 2 * length if self.name == "copy-rsc2x" else length
         prompt, answer = (repeat(symbol, "example -> example pos", pos=n) for n in (length, times))
@@ -94,9 +73,7 @@ class ReplaceTask(_SymbolTask):
 
     variants = ("copy-rdc",)
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         old = torch.randint(len(_SYMBOLS), (n, 1), generator=generator)
         step = torch.randint(1, len(_SYMBOLS), (n, 1), generator=generator)
         new = (old + step) % len(_SYMBOLS)

@@ -4,12 +4,14 @@ As a task of length generalisation: Kazemnejad et al. 2023 (arXiv 2305.19466).
 """
 
 import string
+from collections.abc import Iterator
 
 import torch
 from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor
 
+from nope_interp.tasks.answers import Problem
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
 from nope_interp.tasks.token_grid import joined
 
@@ -25,14 +27,10 @@ class LegoTask(ScratchpadTask):
     name = "lego"
     symbols = tuple(string.ascii_lowercase)
     frame = "If = + - 1 , . Then , what is the value of ? The answer is + - 1 ."
-    training_lengths = range(2, 9)
-    test_lengths = range(9, 17)
     possible_lengths = range(2, 27)
     parts = ("input", "computation", "output", "remaining")
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         variables = torch.rand((n, 26), generator=generator).argsort(1)[:, :length]
         factors = 2 * torch.randint(2, (n, length), generator=generator) - 1
         # The upper half of an odd chain leaves its middle out.
@@ -43,10 +41,8 @@ class LegoTask(ScratchpadTask):
         query, value = variables.gather(1, asked), values.gather(1, asked)
         prompt = self.row("If", self._listed(clauses), ". Then , what is the value of", query, "?")
         answer = self.row("The answer is", self._sign(value), "1 .")
-        if self.scratchpad is not None:
-            steps = self._steps(variables, factors, values, clauses, asked)
-            answer = self.with_steps(steps, answer)
-        return prompt, answer
+        steps = self._steps(variables, factors, values, clauses, asked)
+        return prompt, self.with_steps(steps, answer)
 
     def _steps(
         self,
@@ -55,10 +51,9 @@ class LegoTask(ScratchpadTask):
         values: Int[Tensor, "example variable"],
         clauses: Int[Tensor, "example variable 4"],
         asked: Int[Tensor, "example 1"],
-    ) -> list[Step]:
+    ) -> Iterator[Step]:
         """One step for each variable up to the one that is asked for."""
         signs, value_signs = self._sign(factors), self._sign(values)
-        steps = []
         for index in range(variables.shape[1]):
             variable, sign = variables[:, [index]], signs[:, [index]]
             if index == 0:
@@ -68,16 +63,13 @@ class LegoTask(ScratchpadTask):
                 computation = self.row(
                     sign, variables[:, [before]], "=", sign, value_signs[:, [before]], "1"
                 )
-            steps.append(
-                Step(
-                    input=variable,
-                    computation=computation,
-                    output=self.row(value_signs[:, [index]], "1"),
-                    remaining=self._listed(clauses[:, index + 1 :]),
-                    taken=rearrange(asked, "example 1 -> example") >= index,
-                )
+            yield Step(
+                input=variable,
+                computation=computation,
+                output=self.row(value_signs[:, [index]], "1"),
+                remaining=self._listed(clauses[:, index + 1 :]),
+                taken=rearrange(asked, "example 1 -> example") >= index,
             )
-        return steps
 
     def _clauses(
         self, variables: Int[Tensor, "example variable"], factors: Int[Tensor, "example variable"]

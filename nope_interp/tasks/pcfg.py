@@ -11,10 +11,8 @@ import string
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
-from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.answers import AnswerTask, Problem
 from nope_interp.tasks.token_grid import GAP
 
 Symbols = tuple[str, ...]
@@ -54,9 +52,7 @@ class PcfgTask(AnswerTask):
     training_lengths = range(1, 9)
     test_lengths = range(9, 36)
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         draw = random.Random(int(torch.randint(2**62, (), generator=generator)))
         pairs = [_short_expression(length, draw) for _ in range(n)]
         # The longest expression has binary functions only, and a comma for each of them.

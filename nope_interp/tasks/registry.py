@@ -25,29 +25,29 @@ from nope_interp.tasks.lego import LegoTask
 from nope_interp.tasks.names import ANSWER_TASK_NAMES, TASK_NAMES
 from nope_interp.tasks.pcfg import PcfgTask
 from nope_interp.tasks.scan import ScanTask
+from nope_interp.tasks.scratchpad import ScratchpadTask
 from nope_interp.tasks.sorting import SortTask
 from nope_interp.tasks.sources import TokenSource
 from nope_interp.tasks.text import TextTask
 
-_MAKERS: dict[str, Callable[..., AnswerTask]] = {
-    **{name: partial(RepeatTask, name) for name in ("copy-rsc", "copy-rsc2x")},
-    "copy-rdc": partial(ReplaceTask, "copy-rdc"),
-    **{name: partial(StringTask, name) for name in StringTask.variants},
-    "scan": ScanTask,
-    "pcfg": PcfgTask,
-    "zuo-addition": CharacterAdditionTask,
-    "reversal": ReversalTask,
-    "indexing": IndexingTask,
-    "ordering": OrderingTask,
-}
-_SCRATCHPAD_MAKERS: dict[str, Callable[..., AnswerTask]] = {
-    "addition": AdditionTask,
-    "polynomial": PolynomialTask,
-    **{name: partial(SortTask, name) for name in ("sort-single", "sort-multi")},
-    "summation": SummationTask,
-    "parity": ParityTask,
-    "lego": LegoTask,
-}
+_CLASSES: tuple[type[AnswerTask], ...] = (
+    RepeatTask,
+    ReplaceTask,
+    StringTask,
+    ScanTask,
+    PcfgTask,
+    CharacterAdditionTask,
+    ReversalTask,
+    IndexingTask,
+    OrderingTask,
+    AdditionTask,
+    PolynomialTask,
+    SortTask,
+    SummationTask,
+    ParityTask,
+    LegoTask,
+)
+_CLASS_OF = {name: kind for kind in _CLASSES for name in kind.variants or (kind.name,)}
 
 
 @runtime_checkable
@@ -141,10 +141,12 @@ def make_answer_task(
             of one, that the task does not have.
     """
     lengths = {"training_lengths": training_lengths, "test_lengths": test_lengths}
-    if name in _SCRATCHPAD_MAKERS:
-        return _SCRATCHPAD_MAKERS[name](scratchpad=scratchpad, **lengths)
-    if name not in _MAKERS:
+    if name not in _CLASS_OF:
         raise unknown_name("task with answers", name, ANSWER_TASK_NAMES)
+    kind = _CLASS_OF[name]
+    make: Callable[..., AnswerTask] = partial(kind, name) if kind.variants else kind
+    if issubclass(kind, ScratchpadTask):
+        return make(scratchpad=scratchpad, **lengths)
     if scratchpad is not None:
         raise UserError(f"the task {name!r} has no scratchpad: leave the scratchpad out.")
-    return _MAKERS[name](**lengths)
+    return make(**lengths)

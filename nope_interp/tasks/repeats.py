@@ -1,9 +1,10 @@
 """Random tokens that come again: what tells induction, duplicate-token and copying heads."""
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from nope_interp.tasks.sources import Split, UniformSource, with_begin_token
+from nope_interp.tasks.sources import Split, UniformSource
 
 
 class RepeatedSource(UniformSource):
@@ -19,25 +20,11 @@ class RepeatedSource(UniformSource):
         """How many tokens there are before they come again."""
         return (seq_len - begin_token) // 2
 
-    def sequences(
-        self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
+    def drawn(
+        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
     ) -> Int[Tensor, "sequence pos"]:
-        """`n` fresh sequences; the two splits draw from different random streams.
-
-        Args:
-            n: sequences.
-            seq_len: tokens in each, begin token included.
-            begin_token: whether each begins with it.
-            split: `fit` or `held_out`.
-            seed: of the draws.
-
-        Returns:
-            Tokens, `[sequence pos]`.
-        """
-        period = self.period(seq_len, begin_token=begin_token)
-        once = super().sequences(n, period, begin_token=False, split=split, seed=seed)
-        tokens = once.repeat(1, 2)
-        return with_begin_token(tokens, self.begin_id) if begin_token else tokens
+        """Fresh tokens, twice."""
+        return super().drawn(n, (seq_len - begin) // 2, 0, split, generator).repeat(1, 2)
 
 
 class CopiesSource(UniformSource):
@@ -45,21 +32,8 @@ class CopiesSource(UniformSource):
 
     name = "copies"
 
-    def sequences(
-        self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
+    def drawn(
+        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
     ) -> Int[Tensor, "sequence pos"]:
-        """`n` sequences, each of a token of its own; the splits draw from different streams.
-
-        Args:
-            n: sequences.
-            seq_len: tokens in each, begin token included.
-            begin_token: whether each begins with it.
-            split: `fit` or `held_out`.
-            seed: of the draws.
-
-        Returns:
-            Tokens, `[sequence pos]`.
-        """
-        once = super().sequences(n, 1, begin_token=False, split=split, seed=seed)
-        tokens = once.repeat(1, seq_len - begin_token)
-        return with_begin_token(tokens, self.begin_id) if begin_token else tokens
+        """A token for each sequence, as often as it is long."""
+        return super().drawn(n, 1, 0, split, generator).repeat(1, seq_len - begin)

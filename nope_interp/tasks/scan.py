@@ -5,14 +5,14 @@ length split of Kazemnejad et al. 2023 trains on up to 25 and tests on 26 to 48.
 of actions has a command.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
-from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.answers import AnswerTask, Problem
 from nope_interp.tasks.token_grid import GAP
 
 Phrase = tuple[tuple[str, ...], tuple[str, ...]]
@@ -85,21 +85,13 @@ class ScanTask(AnswerTask):
     symbols = _SYMBOLS
     frame = _FRAME
 
-    def __init__(
-        self,
-        *,
-        training_lengths: Sequence[int] | None = None,
-        test_lengths: Sequence[int] | None = None,
-    ) -> None:
-        lengths = tuple(_by_length())
-        self.possible_lengths = lengths
-        self.training_lengths = [length for length in lengths if length <= _LONGEST_TRAINING]
-        self.test_lengths = [length for length in lengths if length > _LONGEST_TRAINING]
-        super().__init__(training_lengths=training_lengths, test_lengths=test_lengths)
+    def __init__(self, **lengths: Any) -> None:
+        self.possible_lengths = every = tuple(_by_length())
+        self.training_lengths = [length for length in every if length <= _LONGEST_TRAINING]
+        self.test_lengths = [length for length in every if length > _LONGEST_TRAINING]
+        super().__init__(**lengths)
 
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         words, actions = _by_length()[length]
         chosen = torch.randint(len(words), (n,), generator=generator)
         return self.row("Solve:", words[chosen], "[SEP]"), actions[chosen]

@@ -7,7 +7,7 @@ The template is the minimal one of the paper's public configuration: the parts a
 them is only partly known from the paper; here every word, digit and sign is a token of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import ClassVar
@@ -57,8 +57,8 @@ class ScratchpadTask(AnswerTask):
 
     Args:
         scratchpad: the parts of a step to write down; None for the answer alone.
-        training_lengths: what training and validation are drawn from; by default the paper's.
-        test_lengths: what tests are drawn from by default.
+
+    The other arguments are `AnswerTask`'s.
 
     Raises UserError for no part at all, for an unknown one, and for one that the task lacks.
 
@@ -67,20 +67,23 @@ class ScratchpadTask(AnswerTask):
         step_words: the words that only steps have, separated by spaces.
     """
 
+    training_lengths: Sequence[int] = range(2, 9)
+    test_lengths: Sequence[int] = range(9, 17)
     parts: ClassVar[tuple[str, ...]] = SCRATCHPAD_PARTS
     step_words: ClassVar[str] = ""
 
     def __init__(
         self,
+        name: str | None = None,
         *,
         scratchpad: AbstractSet[str] | None = None,
         training_lengths: Sequence[int] | None = None,
         test_lengths: Sequence[int] | None = None,
     ) -> None:
         self.scratchpad = None if scratchpad is None else frozenset(scratchpad)
+        super().__init__(name, training_lengths=training_lengths, test_lengths=test_lengths)
         if self.scratchpad is not None:
             self._check_scratchpad(self.scratchpad)
-        super().__init__(training_lengths=training_lengths, test_lengths=test_lengths)
 
     def vocabulary(self) -> tuple[str, ...]:
         """The task's words and, with a scratchpad, those of its steps."""
@@ -90,17 +93,19 @@ class ScratchpadTask(AnswerTask):
         return tuple(dict.fromkeys(words))
 
     def with_steps(
-        self, steps: Sequence[Step], answer: Int[Tensor, "example _"]
+        self, steps: Iterable[Step], answer: Int[Tensor, "example _"]
     ) -> Int[Tensor, "example pos"]:
         """The steps, of which every example takes the first, and then the answer.
 
         Args:
-            steps: in their order.
+            steps: in their order; not asked for where there is no scratchpad.
             answer: `[example pos]`, with gaps.
 
         Returns:
             `[example pos]`, with gaps.
         """
+        if self.scratchpad is None:
+            return answer
         rows = []
         for index, step in enumerate(steps):
             row = self.row("#" if index else "", *self._written(step))

@@ -1,15 +1,14 @@
 """Sorting a list (Kazemnejad et al. 2023, arXiv 2305.19466)."""
 
 import string
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator
 
 import torch
 from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor
 
-from nope_interp.errors import unknown_name
+from nope_interp.tasks.answers import Problem
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
 from nope_interp.tasks.token_grid import joined, number
 
@@ -24,60 +23,35 @@ class SortTask(ScratchpadTask):
     integers from 10 to 9999, in digits. `length` is the number of items, which may be equal.
     """
 
-    name = "sort"
+    variants = ("sort-single", "sort-multi")
     symbols = _SYMBOLS
     frame = "Sort the following list [ , ] . The sorted list is [ , ] ."
-    training_lengths = range(2, 9)
-    test_lengths = range(9, 17)
     parts = ("input", "computation", "output", "remaining")
     step_words = "The minimum of the unsorted portion"
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        scratchpad: AbstractSet[str] | None = None,
-        training_lengths: Sequence[int] | None = None,
-        test_lengths: Sequence[int] | None = None,
-    ) -> None:
-        if name not in ("sort-single", "sort-multi"):
-            raise unknown_name("task", name, ("sort-single", "sort-multi"))
-        self.name = name
-        super().__init__(
-            scratchpad=scratchpad, training_lengths=training_lengths, test_lengths=test_lengths
-        )
-
-    def problem(
-        self, n: int, length: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]:
+    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
         low, high = (0, len(_SYMBOLS)) if self.name == "sort-single" else (10, 10_000)
         items = torch.randint(low, high, (n, length), generator=generator)
         prompt = self.row("Sort the following list [", self._listed(items), "] .")
         answer = self.row("The sorted list is [", self._listed(items.sort(1).values), "] .")
-        if self.scratchpad is not None:
-            answer = self.with_steps(self._steps(items), answer)
-        return prompt, answer
+        return prompt, self.with_steps(self._steps(items), answer)
 
-    def _steps(self, items: Int[Tensor, "example item"]) -> list[Step]:
+    def _steps(self, items: Int[Tensor, "example item"]) -> Iterator[Step]:
         """Selection sort: the smallest item that is left changes places with the first one."""
         items = items.clone()
-        steps = []
         for index in range(items.shape[1]):
             first = items[:, [index]]
             smallest, place = items[:, index:].min(1, keepdim=True)
             items.scatter_(1, place + index, first)
             items[:, [index]] = smallest
             rest = self._listed(items[:, index + 1 :])
-            steps.append(
-                Step(
-                    input=self._listed(first),
-                    # The same words for all: a row of none of their own says how many there are.
-                    computation=self.row("The minimum of the unsorted portion", rest[:, :0]),
-                    output=self._listed(smallest),
-                    remaining=self.row("[", rest, "]"),
-                )
+            yield Step(
+                input=self._listed(first),
+                # The same words for all: a row of none of their own says how many there are.
+                computation=self.row("The minimum of the unsorted portion", rest[:, :0]),
+                output=self._listed(smallest),
+                remaining=self.row("[", rest, "]"),
             )
-        return steps
 
     def _listed(self, items: Int[Tensor, "example item"]) -> Int[Tensor, "example pos"]:
         """The items with a comma between each two."""

@@ -4,7 +4,8 @@ A source hands out two disjoint splits of sequences, `fit` and `held_out`, so th
 scored on a sequence, or on overlapping text, that it was fitted on.
 """
 
-from typing import Literal, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 from jaxtyping import Int
@@ -18,8 +19,7 @@ Split = Literal["fit", "held_out"]
 _FIT_SHARE = 0.65
 
 
-@runtime_checkable
-class TokenSource(Protocol):
+class TokenSource(ABC):
     """Draws equal-length sequences, the same ones for the same seed."""
 
     name: str
@@ -27,7 +27,30 @@ class TokenSource(Protocol):
 
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
-    ) -> Int[Tensor, "sequence pos"]: ...
+    ) -> Int[Tensor, "sequence pos"]:
+        """`n` sequences; those of the two splits come from different random streams.
+
+        Args:
+            n: sequences.
+            seq_len: tokens in each, begin token included.
+            begin_token: whether each begins with it.
+            split: `fit` or `held_out`.
+            seed: of the draws.
+
+        Returns:
+            Tokens, `[sequence pos]`.
+
+        Raises:
+            UserError: where the source has too few tokens, and for a begin token that it lacks.
+        """
+        drawn = self.drawn(n, seq_len, int(begin_token), split, split_generator(split, seed))
+        return with_begin_token(drawn, self.begin_id) if begin_token else drawn
+
+    @abstractmethod
+    def drawn(
+        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
+    ) -> Int[Tensor, "sequence pos"]:
+        """`n` sequences of `seq_len - begin` tokens: `begin`, 1 or 0, will come before them."""
 
 
 def split_generator(split: Split, seed: int) -> torch.Generator:
@@ -63,7 +86,7 @@ def with_begin_token(
     return torch.nn.functional.pad(tokens, (1, 0), value=begin_id)
 
 
-class TextSource:
+class TextSource(TokenSource):
     """Windows of one long text that never overlap: each token is in at most one sequence.
 
     Args:
@@ -77,25 +100,11 @@ class TextSource:
         self.tokens = tokens
         self.begin_id = begin_id
 
-    def sequences(
-        self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
+    def drawn(
+        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
     ) -> Int[Tensor, "sequence pos"]:
-        """`n` windows in random order.
-
-        Args:
-            n: sequences.
-            seq_len: tokens in each, begin token included.
-            begin_token: whether each begins with it.
-            split: `fit` or `held_out`.
-            seed: of the draws.
-
-        Returns:
-            Tokens, `[sequence pos]`.
-
-        Raises:
-            UserError: where the split's text is too short.
-        """
-        length, part = seq_len - begin_token, self._part(split)
+        """`n` windows in random order."""
+        length, part = seq_len - begin, self._part(split)
         available = self.available(length, split)
         if available < n:
             raise UserError(
@@ -103,10 +112,8 @@ class TextSource:
                 f"{available} sequences of {length}, but {n} are needed: give a longer text, "
                 "shorter sequences, or fewer of them."
             )
-        generator = split_generator(split, seed)
         chosen = torch.randperm(available, generator=generator)[:n]
-        windows = part[: available * length].view(available, length)[chosen]
-        return with_begin_token(windows, self.begin_id) if begin_token else windows
+        return part[: available * length].view(available, length)[chosen]
 
     def available(self, length: int, split: Split) -> int:
         """How many windows of `length` tokens a split holds."""
@@ -117,7 +124,7 @@ class TextSource:
         return self.tokens[:cut] if split == "fit" else self.tokens[cut:]
 
 
-class UniformSource:
+class UniformSource(TokenSource):
     """Tokens drawn independently and uniformly: nothing but the model can tell a position."""
 
     name = "random"
@@ -126,22 +133,9 @@ class UniformSource:
         self.ids = ids
         self.begin_id = begin_id
 
-    def sequences(
-        self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
+    def drawn(
+        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
     ) -> Int[Tensor, "sequence pos"]:
-        """`n` fresh sequences; the two splits draw from different random streams.
-
-        Args:
-            n: sequences.
-            seq_len: tokens in each, begin token included.
-            begin_token: whether each begins with it.
-            split: `fit` or `held_out`.
-            seed: of the draws.
-
-        Returns:
-            Tokens, `[sequence pos]`.
-        """
-        generator = split_generator(split, seed)
-        shape = (n, seq_len - begin_token)
-        drawn = self.ids[torch.randint(len(self.ids), shape, generator=generator)]
-        return with_begin_token(drawn, self.begin_id) if begin_token else drawn
+        """`n` fresh sequences."""
+        shape = (n, seq_len - begin)
+        return self.ids[torch.randint(len(self.ids), shape, generator=generator)]

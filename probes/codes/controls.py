@@ -96,7 +96,7 @@ def moved_elsewhere(vectors: Float[Tensor, "pos d_model"], seed: int = 0) -> Mov
 def size_matched(
     removal: CodeFilter, sizes: Float[Tensor, " pos"], statistics: CodeStatistics, seed: int = 0
 ) -> MovedVectors | OtherContent:
-    """Activations displaced as far as by taking a code away, with none of the four taken away.
+    """Activations moved as far as by taking a code away, with none of the four taken away.
 
     Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere`. The
     others are taken away by changing deviations: the control is `OtherContent` of these sizes.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probes.errors import ProbeError
 from probes.streaming import upcast
-from probes.variance import row_variance
+from probes.variance import activation_variance
 
 # A deviation that would have to grow more, to make up for a mean code many times its size, is
 # hardly there: its rounding would be made content.
@@ -22,7 +22,7 @@ class CodeFilter:
     With y the mean part that is kept and b the deviation (whitened where similarity is not kept,
     each activation at the norm it had), an activation becomes
 
-        x' = y + g b,   g >= 0 such that row_variance(x') = v*
+        x' = y + g b,   g >= 0 such that activation_variance(x') = v*
 
     where v* is the activation's own variance, or, where variance is not kept, that variance mapped
     to the law that all positions share. Where two factors g would do it is the one nearer to 1,
@@ -65,7 +65,7 @@ class CodeFilter:
         if self.whitening is not None:
             whitened = _same_norms(self.whitening.to(x) @ deviation, deviation)
             unscaled, deviation = unscaled - deviation + whitened, whitened
-        variance = row_variance(x)
+        variance = activation_variance(x)
         if self.variance_map is not None:
             slope, intercept = self.variance_map.to(variance)
             variance = (intercept + slope * log_variance(x)).exp()
@@ -73,8 +73,8 @@ class CodeFilter:
 
 
 def log_variance(x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos"]:
-    """`row_variance` in nats; that of a constant activation counts as the smallest number."""
-    return row_variance(x).clamp(min=torch.finfo(torch.float64).tiny).log()
+    """`activation_variance` in nats; a constant activation's counts as the smallest number."""
+    return activation_variance(x).clamp(min=torch.finfo(torch.float64).tiny).log()
 
 
 def with_deviation_scaled(
@@ -91,7 +91,7 @@ def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: Float[Tensor, "pos 
     if x.shape[1:] != fitted.shape:
         raise ProbeError(
             f"activations have shape {tuple(x.shape)}, but the intervention was fitted on "
-            f"(batch, {fitted.shape[0]}, {fitted.shape[1]}): give it the positions and the place "
+            f"(batch, {fitted.shape[0]}, {fitted.shape[1]}): give it the positions and the site "
             "that it was fitted on"
         )
 
@@ -110,7 +110,7 @@ def _factor(
     deviation: Float[Tensor, "batch pos d_model"],
     variance: Float[Tensor, "batch pos"],
 ) -> Float[Tensor, "batch pos"]:
-    """g with row_variance(y + g b) = variance, from y + b and b (float64).
+    """g with activation_variance(y + g b) = variance, from y + b and b (float64).
 
     Solved for h = g - 1: a h^2 + 2 c h + excess = 0, with a the variance of b, c its covariance
     with y + b, and the excess of y + b's variance over the one wanted. Activations that need no
@@ -119,7 +119,7 @@ def _factor(
     centred = deviation - deviation.mean(dim=-1, keepdim=True)
     a = torch.linalg.vector_norm(centred, dim=-1).double().square() / deviation.shape[-1]
     c = torch.linalg.vecdot(unscaled, centred).double() / deviation.shape[-1]
-    excess = row_variance(unscaled) - variance
+    excess = activation_variance(unscaled) - variance
     discriminant = c.square() - a * excess
     steep = c + torch.copysign(discriminant.clamp(min=0).sqrt(), c)
     near, far = -excess / steep, -steep / a

@@ -57,13 +57,13 @@ def label_heads(
 ) -> list[HeadLabel]:
     """A label for every head of a model, by the first of `RULES` that holds.
 
-    scores: one for each layer, from the same feeds. null: the layers of one or more random twins,
-    scored alike; without them a label has only its shuffled null to beat.
+    scores: one for each layer, from the same feeds. null: the layers of one or more random-init
+    models, scored alike; without them a label has only its shuffled null to beat.
 
     The p-value of a rule is the largest of those against its threshold and its nulls, as it must
     beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured.
 
-    Raises ProbeError where there are no layers, or where the twins lack a metric that the model
+    Raises ProbeError where there are no layers, or where these lack a metric that the model
     has, or have less than two heads.
     """
     if not scores:
@@ -129,25 +129,25 @@ def _p_above(
 def _p_random_init(
     value: Float[np.ndarray, "head rule"],
     stderr: Float[np.ndarray, "head rule"],
-    twins: Float[np.ndarray, "twin rule"],
+    nulls: Float[np.ndarray, "null rule"],
 ) -> Float[np.ndarray, "head rule"]:
-    """One-sided t-tests of each score as one more draw from the twins' normal distribution.
+    """One-sided t-tests of each score as one more draw from the normal law of random-init heads.
 
     The spread of a new draw about the mean of k draws is sd sqrt(1 + 1/k); the score's own standard
     error comes on top, and the degrees of freedom are k - 1.
     """
-    k = len(twins)
+    k = len(nulls)
     if k < 2:
-        raise ProbeError(f"the random twin has {k} heads; a spread needs at least 2")
-    missing = ~np.isnan(value).any(axis=0) & np.isnan(twins).any(axis=0)
+        raise ProbeError(f"the random-init model has {k} heads; a spread needs at least 2")
+    missing = ~np.isnan(value).any(axis=0) & np.isnan(nulls).any(axis=0)
     if missing.any():
         rule = RULES[int(np.argmax(missing))]
         raise ProbeError(
-            f"the random twin lacks {rule.metric!r}, which the model has: feed both alike"
+            f"the random-init model lacks {rule.metric!r}, which the model has: feed both alike"
         )
-    variance = twins.var(axis=0, ddof=1) * (1 + 1 / k) + stderr**2
+    variance = nulls.var(axis=0, ddof=1) * (1 + 1 / k) + stderr**2
     spread = np.sqrt(np.maximum(variance, _ROUNDING**2))
-    p_values: np.ndarray = student.sf((value - twins.mean(axis=0)) / spread, k - 1)
+    p_values: np.ndarray = student.sf((value - nulls.mean(axis=0)) / spread, k - 1)
     p_values[:, [RANDOM_INIT not in rule.nulls for rule in RULES]] = np.nan
     return p_values
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from experiments.codes.ablation import place_by_place, statistics_at, through_the_stream
+from experiments.codes.ablation import site_by_site, statistics_at, through_the_stream
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Split
 from experiments.report.data import ReportData
@@ -221,10 +221,10 @@ def _example(
 
 
 def with_code_ablations(report: ReportData) -> ReportData:
-    """The report with two real tournaments, both of its trained model.
+    """The report with two real code ablations, both of its trained model.
 
-    On text without a begin token of a model that knows positions by the variance of rows, place by
-    place too; on random tokens with one of an untrained model, which cannot lose anything.
+    On text without a begin token of a model that knows positions by the variance of activations,
+    site by site too; on random tokens with one of an untrained model, which cannot lose anything.
     """
     planted = plant("variance")
     untrained = HookedTransformer(
@@ -241,7 +241,7 @@ def with_code_ablations(report: ReportData) -> ReportData:
     on_random = same | {"tokens": "random", "begin_token": True}
     rows = [
         *through_the_stream(task, context=on_text),
-        *place_by_place(task, statistics_at(task, sites), context=on_text),
+        *site_by_site(task, statistics_at(task, sites), context=on_text),
         *through_the_stream(nothing_lost, context=on_random),
     ]
     measurements = pd.concat([report.measurements, table(rows)], ignore_index=True)
@@ -250,7 +250,7 @@ def with_code_ablations(report: ReportData) -> ReportData:
 
 @pytest.fixture(scope="session")
 def causal_report() -> ReportData:
-    """A synthetic run of three layers with real tournaments."""
+    """A synthetic run of three layers with real code ablations."""
     threads = torch.get_num_threads()
     # Of products this small a second thread does nothing but wait, on a busy machine for long.
     torch.set_num_threads(1)

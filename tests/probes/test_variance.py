@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from probes.scores import SHUFFLED
-from probes.variance import VarianceProbe, VarianceRegressor, row_variance, variance_law
+from probes.variance import VarianceProbe, VarianceRegressor, activation_variance, variance_law
 
 POSITIONS = torch.arange(1, 33)
 
@@ -13,8 +13,8 @@ POSITIONS = torch.arange(1, 33)
 def test_row_variance_is_numpys():
     x = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(0)) + 1000
     # float32 numbers around 1000 hold 4 digits of a spread of 1.
-    np.testing.assert_allclose(row_variance(x), x.double().numpy().var(axis=-1), rtol=1e-3)
-    np.testing.assert_allclose(row_variance(x.double()), x.double().numpy().var(axis=-1))
+    np.testing.assert_allclose(activation_variance(x), x.double().numpy().var(axis=-1), rtol=1e-3)
+    np.testing.assert_allclose(activation_variance(x.double()), x.double().numpy().var(axis=-1))
 
 
 def test_variance_law_is_the_least_squares_fit():

@@ -36,7 +36,7 @@ from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
 from experiments.variants.variants import random_init
 from nope_interp.hooked_model import HookedModel
-from nope_interp.models.checkpoints import bidirectional_twin
+from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
@@ -47,7 +47,7 @@ from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.validity import OutsideValidity
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
-from probes.variance import row_variance
+from probes.variance import activation_variance
 
 Array = np.ndarray
 
@@ -166,7 +166,7 @@ def _trained(
     models = {
         _TRAINED: model,
         _RANDOM: HookedTransformer(config).to(device),
-        _UNMASKED: bidirectional_twin(model),
+        _UNMASKED: as_bidirectional(model),
     }
     found: dict[str, Array] = {}
     for source in (task.source(), task.uniform_source()):
@@ -215,7 +215,7 @@ def _by_sequence(
 
     def listen(activations: Tensor, site: str, layer: int) -> None:
         rows = activations[:, at.to(activations.device)]
-        found[site][layer].append(row_variance(rows).cpu())
+        found[site][layer].append(activation_variance(rows).cpu())
         if site == "resid_post":
             squares = reduce(rows.double().square(), "b point d -> b point", "mean")
             found[_SQUARE][layer].append(squares.cpu())

@@ -25,7 +25,7 @@ from experiments.results.findings import (
 )
 from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
-from nope_interp.models.checkpoints import bidirectional_twin
+from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.losses import logits_at, sequence_losses, unigram_losses
 from nope_interp.models.transformer import HookedTransformer
@@ -134,7 +134,7 @@ def _trained(
         **probe_errors(model, fit, held_out, seed),
     }
     if base.positions == "none":
-        unmasked = probe_errors(bidirectional_twin(model).to(device), fit, held_out, seed)
+        unmasked = probe_errors(as_bidirectional(model).to(device), fit, held_out, seed)
         found["unmasked"] = unmasked["error"]
     return found
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from experiments.papers.answering import accuracies, trained_to_answer
 from experiments.papers.zuo2025.presets import Preset
 from experiments.results.findings import slope
-from nope_interp.models.checkpoints import bidirectional_twin
+from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from probes.similarity import adjacency_a, adjacency_b, adjacency_c, cosine_similarity
-from probes.variance import row_variance
+from probes.variance import activation_variance
 
 Array = np.ndarray
 
@@ -57,7 +57,7 @@ def read_rows(
         cosines = cosine_similarity(rows).cpu()
         matrices[name] = cosines.mean(dim=0).numpy()
         scores[name] = np.array([score(cosines).mean().item() for score in SCORES.values()])
-        variances[name] = row_variance(rows).mean(dim=0).cpu().numpy()
+        variances[name] = activation_variance(rows).mean(dim=0).cpu().numpy()
 
     names = dict.fromkeys([*places, *blocks])
     listeners = {name: partial(listen, name=name) for name in names}
@@ -105,7 +105,7 @@ def _with_and_without_mask(
     model: HookedTransformer, tokens: Int[Tensor, "sequence pos"]
 ) -> dict[str, Array]:
     found: dict[str, Array] = {}
-    for prefix, read in (("", model), ("unmasked_", bidirectional_twin(model))):
+    for prefix, read in (("", model), ("unmasked_", as_bidirectional(model))):
         rows = read_rows(read, tokens, first=1)
         found |= {f"{prefix}{what}": rows[what] for what in ("places", "blocks", "variance")}
     return found

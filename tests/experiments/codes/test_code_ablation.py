@@ -12,9 +12,9 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from experiments.codes.ablation import (
     fitted_in_depth,
-    place_by_place,
+    site_by_site,
     statistics_at,
-    stream_places,
+    stream_sites,
     through_the_stream,
 )
 from experiments.codes.conditions import of_codes
@@ -55,23 +55,23 @@ CONTEXT = {
     "begin_token": False,
     "seed": 0,
 }
-PLACE = Site(0, "resid_post")
+SITE = Site(0, "resid_post")
 NAME = "blocks.0.hook_resid_post"
 
 
-def contest_on(planted: Planted, seed: int = 0) -> InterventionTask:
+def task_on(planted: Planted, seed: int = 0) -> InterventionTask:
     split = Split(planted.sequences(400, 2 * seed), planted.sequences(160, 2 * seed + 1))
     return InterventionTask(planted.model, split, planted.losses, planted.chance, seed)
 
 
-def at_place(task: InterventionTask) -> list[dict[str, Any]]:
-    return place_by_place(task, statistics_at(task, [PLACE]), context=CONTEXT)
+def at_site(task: InterventionTask) -> list[dict[str, Any]]:
+    return site_by_site(task, statistics_at(task, [SITE]), context=CONTEXT)
 
 
-def words_at_place(planted: Planted, seed: int) -> dict[str, str]:
+def words_at_site(planted: Planted, seed: int) -> dict[str, str]:
     assert planted.sites == (NAME,)
-    rows = at_place(contest_on(planted, seed))
-    uses = uses_at(table(rows), PLACE.layer, PLACE.site)
+    rows = at_site(task_on(planted, seed))
+    uses = uses_at(table(rows), SITE.layer, SITE.hook)
     return {use.code: use.word for use in uses}
 
 
@@ -82,22 +82,22 @@ def words_at_place(planted: Planted, seed: int) -> dict[str, str]:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("code", CODES)
 def test_the_planted_code_is_named_and_the_others_are_cleared(code: str, seed: int) -> None:
-    words = words_at_place(plant(code, seed), seed)
+    words = words_at_site(plant(code, seed), seed)
     assert words == {other: "used" if other == code else "unused" for other in CODES}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_variance_that_is_readable_and_unused_is_cleared(seed: int) -> None:
-    words = words_at_place(decoy(seed), seed)
+    words = words_at_site(decoy(seed), seed)
     assert words == {code: "used" if code == "counting" else "unused" for code in CODES}
 
 
 @pytest.fixture(scope="module")
 def counting() -> pd.DataFrame:
-    task = contest_on(plant("counting"))
+    task = task_on(plant("counting"))
     rows = through_the_stream(task, context=CONTEXT)
-    return table([*rows, *at_place(task)])
+    return table([*rows, *at_site(task)])
 
 
 def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.DataFrame) -> None:
@@ -109,7 +109,7 @@ def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.Dat
     assert verdict.sentence.endswith("Used at a single site: counting (layer 0 resid_post).")
     assert {(use.layer, use.site) for use in verdict.uses} == {
         (EVERYWHERE, STREAM),
-        (PLACE.layer, PLACE.hook),
+        (SITE.layer, SITE.hook),
     }
 
 
@@ -143,7 +143,7 @@ def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
 
 
 def test_who_counts_by_the_begin_token_needs_it_and_what_heads_give_it() -> None:
-    task = replace(contest_on(plant("counting")), begin_token=True)
+    task = replace(task_on(plant("counting")), begin_token=True)
     intact = task.losses(task.model, task.split.held_out).mean()
     conditions = {
         (name, control): losses.mean() for name, control, losses in first_token_conditions(task)
@@ -157,7 +157,7 @@ def test_who_counts_by_the_begin_token_needs_it_and_what_heads_give_it() -> None
 
 
 def test_who_does_not_count_needs_no_share_of_the_first_token() -> None:
-    task = contest_on(plant("positional vectors"))
+    task = task_on(plant("positional vectors"))
     intact = task.losses(task.model, task.split.held_out).mean()
     conditions = {(name, control): losses for name, control, losses in first_token_conditions(task)}
     assert conditions.keys() == {(FROZEN, ""), (FROZEN, AT_EACH_POSITION)}
@@ -165,14 +165,14 @@ def test_who_does_not_count_needs_no_share_of_the_first_token() -> None:
 
 
 def test_side_effects_are_those_of_each_intervention(untrained: InterventionTask) -> None:
-    """Of one place: the sequences' rows before and after, put together by hand."""
-    statistics = statistics_at(untrained, [PLACE])
-    found = table(place_by_place(untrained, statistics, context=CONTEXT))
+    """Of one site: the sequences' activations before and after, put together by hand."""
+    statistics = statistics_at(untrained, [SITE])
+    found = table(site_by_site(untrained, statistics, context=CONTEXT))
     seen: list[torch.Tensor] = []
     stream(untrained.model, untrained.split.held_out, {NAME: seen.append}, batch_size=20)
     before = torch.cat(seen)[:, FIRST_POSITION:]
     kept = [code for code in CODES if code != "similarity"]
-    after = statistics[PLACE].kept(kept)(before)
+    after = statistics[SITE].kept(kept)(before)
     apart = ~np.eye(before.shape[1], dtype=bool)
     cosines = [
         np.stack([cosine_similarity(x)[apart] for x in rows.numpy()]) for rows in (before, after)
@@ -191,8 +191,8 @@ def test_side_effects_are_those_of_each_intervention(untrained: InterventionTask
 def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
     """The first layer writes m along a direction, from which everything later takes it: before
     that there is nothing to move, after it the position read at the end follows by all of it."""
-    task = contest_on(plant("counting"))
-    statistics = statistics_at(task, [Site(0, "resid_pre"), PLACE])
+    task = task_on(plant("counting"))
+    statistics = statistics_at(task, [Site(0, "resid_pre"), SITE])
     rows = shift_rows(task, statistics, context=CONTEXT)
     followed = {(row["site"], row["control"]): row["value"] for row in rows}
     assert followed["resid_post", ""] == pytest.approx(1, abs=0.01)
@@ -202,14 +202,14 @@ def test_a_position_that_is_moved_inside_the_model_moves_at_its_end() -> None:
 
 def test_a_position_that_vectors_do_not_tell_stays_where_it_is() -> None:
     """Position comes from sizes alone, whose vectors are noise."""
-    task = contest_on(plant("variance"))
+    task = task_on(plant("variance"))
     rows = shift_rows(task, statistics_at(task, [Site(0, "resid_pre")]), context=CONTEXT)
     assert [row["value"] for row in rows] == pytest.approx([0, 0], abs=0.1)
 
 
 def test_vectors_that_no_layer_reads_are_followed_by_none() -> None:
     """They stay in the stream up to its end, where any probe reads them as moved."""
-    task = contest_on(plant("positional vectors"))  # the unembedding alone reads them
+    task = task_on(plant("positional vectors"))  # the unembedding alone reads them
     site = Site(0, "resid_pre")
     assert shift_rows(task, statistics_at(task, [site]), context=CONTEXT) == []
 
@@ -223,7 +223,7 @@ def test_sequences_too_short_for_a_shift_have_no_rows(untrained: InterventionTas
 
 
 def test_shares_are_those_of_the_losses(counting: pd.DataFrame) -> None:
-    rows = counting[(counting["probe"] == "loss") & (counting["layer"] == PLACE.layer)]
+    rows = counting[(counting["probe"] == "loss") & (counting["layer"] == SITE.layer)]
     value = rows.set_index(["positions", "control", "metric"])["value"]
     intact, none = value["intact", "", "nats"], value[NONE_KEPT, "", "nats"]
     for code in CODES:
@@ -270,7 +270,7 @@ def test_the_same_seed_gives_the_same_rows(untrained: InterventionTask) -> None:
 def test_interventions_in_depth_are_fitted_behind_each_other(untrained: InterventionTask) -> None:
     """Below, means over the fit sequences are gone: what is left of them is what a layer adds."""
     (condition,) = (condition for condition in of_codes(0) if condition.name == NONE_KEPT)
-    made = fitted_in_depth(untrained, condition, stream_places(untrained))
+    made = fitted_in_depth(untrained, condition, stream_sites(untrained))
     assert list(made) == [
         "blocks.0.hook_resid_pre",
         "blocks.0.hook_resid_mid",
@@ -308,8 +308,8 @@ def rows_of_uses(
     chance: float = 3.0,
     coverage: float = 1.0,
 ) -> pd.DataFrame:
-    """The rows of a tournament in which codes have these shares needed and sufficiency, and these
-    increases over their controls. As it is the model loses 2 nats."""
+    """The rows of a code ablation whose codes have these shares of necessity and sufficiency, and
+    these increases over their controls. As it is the model loses 2 nats."""
     rows = []
     common = {**CONTEXT, "layer": EVERYWHERE, "site": STREAM, "probe": "loss", "control": ""}
 

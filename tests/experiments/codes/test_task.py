@@ -1,4 +1,4 @@
-"""Which tokens a tournament is held on."""
+"""Which tokens a code ablation is run on."""
 
 from collections import Counter
 from math import log

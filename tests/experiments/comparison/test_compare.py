@@ -119,7 +119,7 @@ def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -
 def test_interventions_are_fitted_in_the_stream_of_the_probes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
-    """On the contest's own fit sequences: with a begin token where the model has one."""
+    """On the code ablation's own fit sequences: with a begin token where the model has one."""
     changes: dict[str, Any] = {"uses": "sites", "twins": True, "layers": (1,)}
     changes |= {"n_fit": 40, "n_held_out": 16}
     if whose == "pretrained":
@@ -127,7 +127,7 @@ def test_interventions_are_fitted_in_the_stream_of_the_probes(
         folder = save_folder(tiny_gpt2(), tmp_path / "gpt2")
         changes |= {"model": str(folder), "text": str(tmp_path / "text.txt")}
     given: list[tuple[InterventionTask, dict[Site, CodeStatistics]]] = []
-    real = hypotheses.place_by_place
+    real = hypotheses.site_by_site
 
     def recorded(task: InterventionTask, statistics: Any, **options: Any) -> Any:
         given.append((task, statistics))
@@ -136,7 +136,7 @@ def test_interventions_are_fitted_in_the_stream_of_the_probes(
     def refuse(*_: Any) -> Any:
         raise AssertionError("a stream of their own")
 
-    monkeypatch.setattr(hypotheses, "place_by_place", recorded)
+    monkeypatch.setattr(hypotheses, "site_by_site", recorded)
     monkeypatch.setattr(hypotheses, "statistics_at", refuse)
     run(tmp_path, **changes)
     ((task, statistics),) = given

@@ -28,7 +28,7 @@ from experiments.papers.zuo2025.scores import (
 from experiments.papers.zuo2025.trained import trained_findings
 from experiments.results.findings import Findings
 from experiments.runs.cells import Cells
-from nope_interp.models.checkpoints import bidirectional_twin
+from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import make_answer_task
@@ -181,7 +181,7 @@ def test_trained_models_are_read_and_those_that_learned_decide(
     model = trained_to_answer(preset.task("ordering"), preset.sizes, steps=3, seed=1)
     for step, state in ((0, HookedTransformer(model.config)), (-1, model)):
         rows = read_rows(state, tokens, first=1)
-        without = read_rows(bidirectional_twin(state), tokens, first=1)
+        without = read_rows(as_bidirectional(state), tokens, first=1)
         # The block that is lowest at the end, at every step.
         lowest_block = of_blocks.argmin()
         assert above[0].y[step] == (rows["blocks"] - without["blocks"])[lowest_block, 0]
@@ -205,7 +205,7 @@ def test_the_watched_ends_are_the_models_before_and_after_training(changes: dict
     trained = trained_to_answer(task, sizes, steps=5, seed=1)
     for step, model in ((0, HookedTransformer(trained.config)), (-1, trained)):
         rows = read_rows(model, tokens, first=1)
-        unmasked = read_rows(bidirectional_twin(model), tokens, first=1)
+        unmasked = read_rows(as_bidirectional(model), tokens, first=1)
         for what in ("places", "blocks", "variance"):
             np.testing.assert_array_equal(found[what][step], rows[what])
             np.testing.assert_array_equal(found[f"unmasked_{what}"][step], unmasked[what])

@@ -410,11 +410,11 @@ def test_side_effects_stand_beside_what_is_still_readable(
     assert moved["without similarity", "cosines moved"][0] > 0.01
 
 
-def test_the_chart_of_places_holds_the_uses_place_by_place(
+def test_the_chart_of_places_holds_the_uses_site_by_site(
     causal_page: Page, causal_report: ReportData
 ) -> None:
     chart = causal_page.data["charts"]["where"]
-    # Code ablation on random tokens was not held place by place.
+    # Code ablation on random tokens was not held site by site.
     assert sorted(chart["views"]) == [
         f"text|nobegin|{measure}|{site}"
         for measure in ("increase", "necessity")

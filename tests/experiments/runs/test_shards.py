@@ -135,7 +135,7 @@ def test_every_shard_of_every_run_has_another_seed() -> None:
     assert shard_seed(7, 0) == 7
 
 
-# ---------------------------------------------------------------- recipes
+# ---------------------------------------------------------------- specs
 
 
 def test_recipes_make_the_same_models_again(tmp_path: Path, whole: Comparison) -> None:
@@ -188,7 +188,7 @@ def test_any_number_of_shards_measures_the_same(
     for one, other in zip(expected.rows, found.rows, strict=True):
         what = {name: value for name, value in one.items() if name not in RESAMPLED}
         assert what == {name: other[name] for name in what}
-        # The control is dealt the very same shuffled positions.
+        # The control gets the very same shuffled positions.
         np.testing.assert_allclose(other["value"], one["value"], **ROUNDING, err_msg=str(what))
     assert expected.arrays.keys() == found.arrays.keys()
     for name, array in expected.arrays.items():

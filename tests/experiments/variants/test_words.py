@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from experiments.comparison.config import CompareConfig
 from experiments.heads.config import HeadsConfig
-from experiments.variants.checks import check_place, check_shards
+from experiments.variants.checks import check_device_for, check_shards
 from experiments.variants.words import check_words, expanded, fields_of, flat, nested, word_for
 from nope_interp.devices import check_device_name
 from nope_interp.errors import FieldError, UserError, nearest_name
@@ -87,10 +87,10 @@ def test_what_is_no_device_anywhere(device: str) -> None:
 
 
 def test_only_pretrained_models_are_spread() -> None:
-    check_place(CompareConfig(model="gpt2"), "auto")
+    check_device_for(CompareConfig(model="gpt2"), "auto")
     for model in (None, "own.safetensors"):
         with pytest.raises(UserError, match="'auto' is for pretrained models"):
-            check_place(CompareConfig(model=model), "auto")
+            check_device_for(CompareConfig(model=model), "auto")
 
 
 def test_shards_that_cannot_be() -> None:

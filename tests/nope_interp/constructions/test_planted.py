@@ -38,7 +38,7 @@ def planted(name: str, seed: int) -> Planted:
 
 
 def parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What all rows share, the count in each position's mean, the rest of it, and what is left."""
+    """What all share, the count in each position's mean, what else is in it, and the deviation."""
     mean = x.mean(dim=0)
     t = torch.arange(1, len(mean) + 1)
     terms = torch.stack((torch.ones(len(t)), t, 1 / (t + 1)), dim=1).double()
@@ -53,21 +53,21 @@ def variance_of(x: Tensor) -> Tensor:
 
 def without_variance(x: Tensor) -> Tensor:
     """Rests scaled until all rows have one variance; by bisection, where a scale can do it."""
-    shared, count, vectors, rest = parts(x)
+    shared, count, vectors, deviation = parts(x)
     mean, wanted = shared + count + vectors, variance_of(x).log().mean().exp()
     low, high = torch.zeros_like(x[..., :1]), torch.full_like(x[..., :1], 20)
     for _ in range(50):
         middle = (low + high) / 2
-        too_small = variance_of(mean + middle * rest) < wanted
+        too_small = variance_of(mean + middle * deviation) < wanted
         low, high = torch.where(too_small, middle, low), torch.where(too_small, high, middle)
-    return mean + low * rest
+    return mean + low * deviation
 
 
 def without_similarity(x: Tensor) -> Tensor:
-    """Each rest less what earlier rests foretell of it, at its old length."""
-    shared, count, vectors, rest = parts(x)
-    size = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
-    unit = rest / size
+    """Each deviation less what earlier ones foretell of it, at its old length."""
+    shared, count, vectors, deviation = parts(x)
+    size = torch.linalg.vector_norm(deviation, dim=-1, keepdim=True)
+    unit = deviation / size
     gram = torch.einsum("sid,sjd->ij", unit, unit) / len(x)
     factor = torch.linalg.cholesky(gram + 1e-4 * torch.eye(len(gram)))
     new = torch.einsum("ij,sjd->sid", torch.linalg.inv(factor), unit)
@@ -76,13 +76,13 @@ def without_similarity(x: Tensor) -> Tensor:
 
 
 def without_counting(x: Tensor) -> Tensor:
-    shared, _, vectors, rest = parts(x)
-    return shared + vectors + rest
+    shared, _, vectors, deviation = parts(x)
+    return shared + vectors + deviation
 
 
 def without_vectors(x: Tensor) -> Tensor:
-    shared, count, _, rest = parts(x)
-    return shared + count + rest
+    shared, count, _, deviation = parts(x)
+    return shared + count + deviation
 
 
 WITHOUT: dict[str, Callable[[Tensor], Tensor]] = {
@@ -147,8 +147,8 @@ def test_rows_hold_the_codes_that_they_should(name: str) -> None:
     stream(built.model, tokens, {site: lambda x: rows.append(x[:, 1:].double())}, until=site)
     x = torch.cat(rows)
     (_, count, vectors, _), (_, count_too, vectors_too, _) = parts(x[::2]), parts(x[1::2])
-    rest = parts(x)[3]
-    unit = rest / torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
+    deviation = parts(x)[3]
+    unit = deviation / torch.linalg.vector_norm(deviation, dim=-1, keepdim=True)
     near, far = ((unit[:, 10 + lag :] * unit[:, 10:-lag]).sum(dim=-1).mean() for lag in (1, 12))
     logs = variance_of(x)[..., 0].log()
     held = {
@@ -165,7 +165,7 @@ def test_rows_hold_the_codes_that_they_should(name: str) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_similar_means_are_read_and_not_the_tokens_mixed_with_them(seed: int) -> None:
-    """Means dealt among sequences, position by position: tokens, norms and means all stay."""
+    """Means handed out among sequences, position by position: tokens, norms and means all stay."""
     built = planted("similarity", seed)
     means = built.model.blocks[0].attn.W_O.abs().sum(dim=(0, 1)) > 0
     generator = torch.Generator().manual_seed(seed)

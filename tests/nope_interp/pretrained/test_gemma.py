@@ -9,7 +9,7 @@ import torch
 
 from experiments.probing.measure import Site, Split, measure
 from nope_interp.errors import UserError
-from nope_interp.pretrained.load import Pretrained, cache_folder, load_pretrained, random_twin
+from nope_interp.pretrained.load import Pretrained, cache_folder, load_pretrained, reinitialized
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from nope_interp.tasks.text import python_documentation
@@ -43,7 +43,7 @@ def test_weights_are_the_trained_ones(loaded: Pretrained) -> None:
     tokens = text(loaded, 2, 64)
     assert loss(loaded.model, tokens) < 4.0
     # A random twin knows nothing: it is near the loss of a uniform guess over the vocabulary.
-    assert abs(loss(random_twin(loaded, 0).model, tokens) - math.log(262_144)) < 1.0
+    assert abs(loss(reinitialized(loaded, 0).model, tokens) - math.log(262_144)) < 1.0
 
 
 def test_second_load_converts_nothing(loaded: Pretrained) -> None:

@@ -22,7 +22,7 @@ from nope_interp.interventions.intervene import intervene
 from nope_interp.models.sinks import sinks_note
 from nope_interp.pretrained import checks
 from nope_interp.pretrained import load as pretrained
-from nope_interp.pretrained.load import load_pretrained, random_twin
+from nope_interp.pretrained.load import load_pretrained, reinitialized
 from nope_interp.streams import run_trunk, stream
 from tests.huggingface import (
     FAMILIES,
@@ -64,7 +64,7 @@ def test_half_precision(family: str, dtype: str, tmp_path: Path) -> None:
     loaded = load_pretrained(str(save_folder(plain_model(family), tmp_path / "m")), dtype=dtype)
     half = getattr(torch, dtype)
     assert {weight.dtype for weight in loaded.model.parameters()} == {half}
-    assert next(random_twin(loaded, 0).model.parameters()).dtype == half
+    assert next(reinitialized(loaded, 0).model.parameters()).dtype == half
     tokens = torch.randint(4, 60, (3, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         difference = (loaded.model(tokens).float() - plain_logits(family, tokens)).abs().max()
@@ -94,7 +94,7 @@ def test_t5s_decoder_reads_like_any_other_model(tmp_path: Path) -> None:
     for name in ("hook_embed", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_pattern"):
         stream(loaded.model, tokens, {name: lambda x, name=name: shapes.update({name: x.shape})})  # type: ignore[misc]
     assert [tuple(shape) for shape in shapes.values()] == [(5, 16, 32), (5, 16, 32), (5, 4, 16, 16)]
-    twin = random_twin(loaded, seed=1)
+    twin = reinitialized(loaded, seed=1)
     assert twin.begin_id == 0
     assert not torch.equal(twin.model(tokens), loaded.model(tokens))
     padded = torch.ones_like(tokens)
@@ -115,9 +115,9 @@ def test_without_a_tokenizer_there_are_tokens_but_no_text(tmp_path: Path) -> Non
         loaded.uniform_source()
 
 
-def test_random_twin_is_drawn_anew_from_its_seed(gpt2_folder: Path) -> None:
+def test_a_reinitialized_model_is_drawn_anew_from_its_seed(gpt2_folder: Path) -> None:
     loaded = load_pretrained(str(gpt2_folder))
-    twins = [random_twin(loaded, seed).model for seed in (1, 1, 2)]
+    twins = [reinitialized(loaded, seed).model for seed in (1, 1, 2)]
     weights = [model.original_model.state_dict() for model in (loaded.model, *twins)]
     matrices = [name for name, weight in weights[0].items() if weight.ndim == 2]
     assert matrices
@@ -139,7 +139,7 @@ def test_sources_use_the_models_own_tokens(gpt2_folder: Path) -> None:
 
 def test_bridges_turn_text_into_the_tokenizers_own_tokens(gpt2_folder: Path) -> None:
     loaded = load_pretrained(str(gpt2_folder))
-    for model in (loaded.model, random_twin(loaded, 0).model):
+    for model in (loaded.model, reinitialized(loaded, 0).model):
         # This tokenizer begins no text by itself; the bridge's default is to begin it.
         assert model.to_tokens("w7 w5 w9", prepend_bos=False).tolist() == [[7, 5, 9]]
         assert model.to_tokens("w7 w5 w9", prepend_bos=True).tolist() == [[1, 7, 5, 9]]

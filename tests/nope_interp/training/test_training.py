@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import (
     TrainedOn,
-    bidirectional_twin,
+    as_bidirectional,
     load_model,
     load_tensors,
     save_model,
@@ -348,9 +348,9 @@ def test_foreign_and_absent_checkpoints(tmp_path: Path) -> None:
         load_model(tmp_path / "state.safetensors")
 
 
-def test_bidirectional_twin_has_the_weights_but_not_the_mask() -> None:
+def test_as_bidirectional_has_the_weights_but_not_the_mask() -> None:
     model = run()
-    twin = bidirectional_twin(model)
+    twin = as_bidirectional(model)
     assert_same_bits(twin, model)
     tokens = torch.randint(257, (1, 12), generator=torch.Generator().manual_seed(0))
     changed = tokens.clone()

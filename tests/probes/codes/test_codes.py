@@ -37,7 +37,7 @@ from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
 from probes.similarity import SimilarityProbe, adjacency_a, cosine_similarity
 from probes.streaming import StreamingProbe
-from probes.variance import VarianceProbe, row_variance
+from probes.variance import VarianceProbe, activation_variance
 
 POSITIONS = torch.arange(1, 25)
 T = POSITIONS.double()
@@ -61,15 +61,15 @@ def planted_vectors() -> torch.Tensor:
 
 
 def planted(n: int, seed: int) -> torch.Tensor:
-    """All four codes: the rest is the mean over m independent rows, as causal attention makes it.
+    """All four codes: the deviation is the mean of m independent draws, as in causal attention.
 
     Its variance is 1/m and its correlation sqrt(i/j) between m = i and m = j > i.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randn(n, len(T) + 1, D, generator=generator)
-    rest = tokens.cumsum(dim=1)[:, 1:] / (POSITIONS + 1)[:, None]
+    deviation = tokens.cumsum(dim=1)[:, 1:] / (POSITIONS + 1)[:, None]
     level = 0.1 * torch.randn(D, generator=torch.Generator().manual_seed(102))
-    return rest + (level + planted_counting() + planted_vectors()).float()
+    return deviation + (level + planted_counting() + planted_vectors()).float()
 
 
 def fitted(x: torch.Tensor, positions: torch.Tensor = POSITIONS) -> CodeStatistics:
@@ -122,9 +122,9 @@ def test_codes_kept_are_read_and_codes_taken_are_not(codes, statistics, fresh, f
     else:
         assert at_chance(variance)
 
-    # Mean codes and variance show in the cosines of whole rows; similarity is of the rests.
-    rests = without_means(fit, held_out)
-    similarity = feed(SimilarityProbe(n_sequences=64), *rests, POSITIONS)["similarity"]
+    # Mean codes and variance show in cosines of whole activations; similarity is of deviations.
+    deviations = without_means(fit, held_out)
+    similarity = feed(SimilarityProbe(n_sequences=64), *deviations, POSITIONS)["similarity"]
     if "similarity" in codes:
         assert similarity.score("adjacency_a").value > 0.9
         assert gain(similarity.score("mae")) > 0.4
@@ -183,14 +183,14 @@ def test_variance_goes_and_the_cosines_of_the_rests_stay(statistics, fresh):
     before, after = cosine_similarity(x - means), cosine_similarity(changed - means)
     torch.testing.assert_close(after, before, atol=1e-4, rtol=0)
     assert adjacency_a(before).mean() > 0.9
-    # Cosines of whole rows move a little, since the rest weighs more or less against the mean.
+    # Cosines of whole rows move a little, since the deviation weighs more or less against the mean.
     assert side_effects(x, changed)["cosine"].mean() < 0.15
 
 
 def test_log_variance_has_one_mean_and_deviation_at_all_positions(statistics):
     x = planted(512, 0)
     changed = statistics.kept(("similarity", "counting", "positional vectors"))(x)
-    before, after = (row_variance(rows).log() for rows in (x, changed))
+    before, after = (activation_variance(rows).log() for rows in (x, changed))
     mean, deviation = before.mean(dim=0), before.std(dim=0, correction=0)
     torch.testing.assert_close(after.mean(dim=0), mean.mean().expand(24), atol=1e-3, rtol=0)
     common = deviation.square().mean().sqrt().expand(24)
@@ -203,17 +203,17 @@ def test_log_variance_has_one_mean_and_deviation_at_all_positions(statistics):
 def test_every_row_keeps_its_variance_where_variance_is_kept(statistics, fresh, taken):
     _, x = fresh
     changed = statistics.kept(set(CODES) - {taken})(x)
-    moved = (row_variance(changed) / row_variance(x)).log().abs()
+    moved = (activation_variance(changed) / activation_variance(x)).log().abs()
     # Where the mean part alone varies more than the row did, no factor brings it down to that.
     assert (moved < 1e-4).double().mean() > 0.999
 
 
 def test_whitened_rests_are_alike_at_all_distances():
-    """At enough data the correlation of held-out rests is the same between all positions."""
+    """At enough data the correlation of held-out deviations is the same between all positions."""
     kept = fitted(planted(2048, 0)).kept(("variance", "counting", "positional vectors"))
     x = kept(planted(512, 1)).double()
-    rests = x - x.mean(dim=0)
-    products = torch.einsum("bid,bjd->ij", rests, rests)
+    deviations = x - x.mean(dim=0)
+    products = torch.einsum("bid,bjd->ij", deviations, deviations)
     scale = products.diagonal().sqrt()
     correlation = (products / scale / scale[:, None])[~torch.eye(24, dtype=torch.bool)]
     m = T + 1
@@ -234,15 +234,15 @@ def test_permuted_codes_are_those_of_other_positions():
         share = float(((means - means.mean(dim=0)) * truth[order]).sum() / truth.square().sum())
         assert share == pytest.approx(1, abs=0.06)
 
-    logs = row_variance(x).log().mean(dim=0)
+    logs = activation_variance(x).log().mean(dim=0)
     assert float(logs.max() - logs.min()) > 1
     torch.testing.assert_close(
-        row_variance(changed).log().mean(dim=0), logs[order], atol=0.03, rtol=0
+        activation_variance(changed).log().mean(dim=0), logs[order], atol=0.03, rtol=0
     )
 
     alone = statistics.kept(("similarity",), permuted=order)(x).double()
-    rests = alone - alone.mean(dim=0)
-    products = torch.einsum("bid,bjd->ij", rests, rests)
+    deviations = alone - alone.mean(dim=0)
+    products = torch.einsum("bid,bjd->ij", deviations, deviations)
     scale = products.diagonal().sqrt()
     m = (T + 1)[order]
     wanted = (torch.minimum(m, m[:, None]) / torch.maximum(m, m[:, None])).sqrt()
@@ -264,8 +264,8 @@ def test_a_permuted_code_alone_leaves_no_other(code, statistics, fresh):
         ):
             share = float((means * truth).sum() / truth.square().sum())
             assert share == pytest.approx(float(name == code), abs=0.1), name
-        logs = row_variance(rows).log().mean(dim=0)[back]
-        of_planted = row_variance(fresh[0]).log().mean(dim=0)
+        logs = activation_variance(rows).log().mean(dim=0)[back]
+        of_planted = activation_variance(fresh[0]).log().mean(dim=0)
         slope = float(torch.cov(torch.stack([logs, of_planted]))[0, 1] / of_planted.var())
         assert slope == pytest.approx(float(code == "variance"), abs=0.1)
 
@@ -310,12 +310,12 @@ def numpy_rebuilt(fit: np.ndarray, x: np.ndarray, codes: tuple[str, ...]) -> np.
     if "positional vectors" in codes:
         y += p - line
 
-    rests = np.moveaxis(fit - p, 1, 0).reshape(len(t), -1)  # [pos (batch d)]
-    scale = np.sqrt((rests**2).sum(axis=1))
+    deviations = np.moveaxis(fit - p, 1, 0).reshape(len(t), -1)  # [pos (batch d)]
+    scale = np.sqrt((deviations**2).sum(axis=1))
     # A ridge is as many further rows, of which each holds one position.
     ridge = 1e-5
     columns = np.vstack(
-        [np.sqrt(1 - ridge) * (rests / scale[:, None]).T, np.sqrt(ridge) * np.eye(len(t))]
+        [np.sqrt(1 - ridge) * (deviations / scale[:, None]).T, np.sqrt(ridge) * np.eye(len(t))]
     )
     upper = np.linalg.qr(columns)[1]
     upper *= np.sign(np.diag(upper))[:, None]
@@ -326,11 +326,11 @@ def numpy_rebuilt(fit: np.ndarray, x: np.ndarray, codes: tuple[str, ...]) -> np.
     mu, sigma = logs.mean(axis=0), logs.std(axis=0)
     out = np.empty_like(x)
     for s, sequence in enumerate(x):
-        rest = sequence - p
-        b = rest
+        deviation = sequence - p
+        b = deviation
         if "similarity" not in codes:
-            b = even @ np.linalg.inv(upper.T) @ (rest / scale[:, None])
-            b *= np.linalg.norm(rest, axis=1, keepdims=True) / np.linalg.norm(
+            b = even @ np.linalg.inv(upper.T) @ (deviation / scale[:, None])
+            b *= np.linalg.norm(deviation, axis=1, keepdims=True) / np.linalg.norm(
                 b, axis=1, keepdims=True
             )
         for i in range(len(t)):
@@ -371,15 +371,15 @@ def test_the_factor_is_the_best_there_is(seed, size, shift, d_model):
     x = size * torch.randn(2, 3, d_model, generator=generator, dtype=torch.float64)
     y = size * shift * torch.randn(3, d_model, generator=generator)
     kept = CodeFilter(means=0 * y, removed=-y, whitening=None, variance_map=None)
-    missed = (row_variance(kept(x)) - row_variance(x)).abs()
+    missed = (activation_variance(kept(x)) - activation_variance(x)).abs()
     others = torch.linspace(0, 10, 101, dtype=torch.float64)[:, None, None, None] * x + y
     variances = others.var(dim=-1, correction=0)
-    best = (variances - row_variance(x)).abs().amin(dim=0)
-    assert (missed <= best + 1e-5 * row_variance(x)).all()
+    best = (variances - activation_variance(x)).abs().amin(dim=0)
+    assert (missed <= best + 1e-5 * activation_variance(x)).all()
 
 
 def test_what_hardly_varies_is_not_blown_up():
-    """One position with next to no rest, and with next to no spread of variance."""
+    """One position with next to no deviation, and with next to no spread of variance."""
     x = planted(64, 0)
     generator = torch.Generator().manual_seed(1)
     x[:, 4] = x[0, 4] + 1e-4 * torch.randn(x[:, 4].shape, generator=generator)
@@ -546,13 +546,15 @@ def test_other_content_moves_every_row_as_far_and_leaves_every_code(statistics, 
     sizes = sizes_of(kept, statistics)
     mixed = OtherContent(sizes, statistics)(x)
     means = statistics.positional_vectors().float()
-    rests = [rows - means for rows in (x, mixed)]
-    size = sizes * rests[0].norm(dim=-1)
+    deviations = [rows - means for rows in (x, mixed)]
+    size = sizes * deviations[0].norm(dim=-1)
     torch.testing.assert_close((mixed - x).norm(dim=-1), size, rtol=1e-3, atol=1e-4)
     # As far as the removal itself moves other sequences, on average.
     moved = (kept(x) - x).norm(dim=-1).mean(dim=0)
     torch.testing.assert_close(size.mean(dim=0), moved, rtol=0.25, atol=1e-4)
-    torch.testing.assert_close(rests[1].norm(dim=-1), rests[0].norm(dim=-1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        deviations[1].norm(dim=-1), deviations[0].norm(dim=-1), rtol=1e-4, atol=1e-4
+    )
     # The examples in turn: the next call goes on where this one ended.
     control = OtherContent(sizes, statistics)
     assert torch.equal(torch.cat([control(x[:3]), control(x[3:])]), mixed)
@@ -617,7 +619,9 @@ def test_rests_that_are_mixed_alike_keep_their_correlation_between_positions():
     own, other = (rows - means for rows in (x[200:], mixed))
     cosine = torch.nn.functional.cosine_similarity(own, other, dim=-1)
     assert cosine.abs().max() < 1e-3
-    adjacency = [float(adjacency_a(cosine_similarity(rests)).mean()) for rests in (own, other)]
+    adjacency = [
+        float(adjacency_a(cosine_similarity(deviations)).mean()) for deviations in (own, other)
+    ]
     assert adjacency[0] > 0.8
     assert adjacency[1] == pytest.approx(adjacency[0], abs=0.03)
     torch.testing.assert_close(other.norm(dim=-1), own.norm(dim=-1), rtol=1e-3, atol=1e-3)
@@ -643,15 +647,15 @@ def test_permuted_rescaling_uses_the_next_sequences_factors(statistics, fresh):
     x = fresh[1][:6]
     kept = statistics.kept(set(CODES) - {"variance"})
     means = statistics.positional_vectors().float()
-    rest = x - means
+    deviation = x - means
 
     def factors(changed: torch.Tensor) -> torch.Tensor:
-        return (changed - means).norm(dim=-1) / rest.norm(dim=-1)
+        return (changed - means).norm(dim=-1) / deviation.norm(dim=-1)
 
     permuted = PermutedRescaling(kept, seed=0)(x)
     ours, theirs = factors(permuted), factors(kept(x))
     torch.testing.assert_close(ours.sort(dim=-1).values, theirs.roll(1, 0).sort(dim=-1).values)
-    cosines = torch.nn.functional.cosine_similarity(permuted - means, rest, dim=-1)
+    cosines = torch.nn.functional.cosine_similarity(permuted - means, deviation, dim=-1)
     torch.testing.assert_close(cosines, torch.ones_like(cosines))
     assert torch.equal(PermutedRescaling(kept, seed=0)(x), permuted)
     assert not torch.equal(PermutedRescaling(kept, seed=1)(x), permuted)
@@ -749,10 +753,10 @@ def test_a_position_with_one_and_the_same_row_is_left_as_it_is():
     others = [position for position in range(x.shape[1]) if position != 4]
     statistics = CodeStatistics()
     statistics.update(x[:, others], torch.tensor(others) + 1)
-    rest = changed[:, others] - changed[:, others].mean(dim=0)
+    deviation = changed[:, others] - changed[:, others].mean(dim=0)
     alone = statistics.kept([code for code in CODES if code != "similarity"])(x[:, others])
-    alone_rest = alone - alone.mean(dim=0)
-    cosine = torch.nn.functional.cosine_similarity(rest, alone_rest, dim=-1)
+    alone_deviation = alone - alone.mean(dim=0)
+    cosine = torch.nn.functional.cosine_similarity(deviation, alone_deviation, dim=-1)
     assert cosine.min() > 0.99
 
 

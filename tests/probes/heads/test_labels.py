@@ -120,7 +120,7 @@ def test_without_a_twin_the_shuffled_null_stands_alone():
             np.testing.assert_equal(one.p_shuffled, two.p_shuffled)
 
 
-def test_a_habit_that_the_random_twin_has_too_is_no_discovery():
+def test_a_habit_that_the_reinitialized_has_too_is_no_discovery():
     labels = label_heads([scored(("previous-token",))], [scored(("previous-token",) * 6, 5)])
     assert labels[0].label != "previous-token"
     labels = label_heads([scored(("previous-token",))], [null_layer(5)])
