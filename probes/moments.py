@@ -134,7 +134,9 @@ class LinearMoments:
         upper = self._gram.triu()
         return upper + upper.triu(1).mT
 
-    def ridge(self, alpha: float) -> tuple[Float[np.ndarray, "d k"], Float[np.ndarray, " k"]]:
+    def ridge(
+        self, alpha: float, *, coarse_is_constant: bool = False
+    ) -> tuple[Float[np.ndarray, "d k"], Float[np.ndarray, " k"]]:
         """Coefficients and intercepts of ridge regression on standardised features.
 
         Minimises |y - Zw|^2 + alpha |w|^2 with Z the features at mean 0 and standard deviation 1,
@@ -143,6 +145,8 @@ class LinearMoments:
 
         Args:
             alpha: the penalty, above 0.
+            coarse_is_constant: whether features that vary by less than their numbers resolve count
+                as constant, without a warning: for features that are constant by what they are.
 
         Returns:
             The coefficients [d k] and the intercepts [k].
@@ -155,8 +159,8 @@ class LinearMoments:
             raise ProbeError(f"alpha is {alpha}; ridge regression needs a positive penalty")
         variance = self._gram.diagonal() / self.n
         # What rounding alone makes of a feature that never changes is no signal.
-        rounding = torch.finfo(torch.float64).eps * self._mean.abs()
-        constant = variance <= (16 * rounding) ** 2
+        epsilon = self._epsilon if coarse_is_constant else torch.finfo(torch.float64).eps
+        constant = variance <= (16 * epsilon * self._mean) ** 2
         self._warn_of_coarse(~constant & (variance.sqrt() < self._epsilon * self._mean.abs()))
         inverse = variance.clamp(min=torch.finfo(torch.float64).tiny).rsqrt()
         inverse = inverse.masked_fill(constant, 0.0)

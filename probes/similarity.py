@@ -219,8 +219,9 @@ class SimilarityProbe(BaseStreamingProbe):
     def _solve(self) -> None:
         [(cosines, labels)] = self._first(self._to_fit)
         t = self._positions.double().repeat(len(cosines), 1)[..., None]
+        # The largest cosine of a profile is that with itself: 1, but for rounding.
         fits = [
-            LinearMoments().update(profile, t).ridge(self.alpha)
+            LinearMoments().update(profile, t).ridge(self.alpha, coarse_is_constant=True)
             for profile in self._profiles(cosines, labels)
         ]
         self._coefficients = np.concatenate([coefficients for coefficients, _ in fits], axis=1)

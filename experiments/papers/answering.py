@@ -1,12 +1,13 @@
 """Small models trained to answer: what the comparisons of trained models share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from experiments.results.findings import Array
 from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask, TaskSplit, dataset
@@ -18,6 +19,8 @@ from nope_interp.training.train import Watch, train
 # Mean share of exact answers on held-out prompts of the training lengths from which a model counts
 # as trained.
 LEARNED = 0.9
+# A mean over models that learned needs so many of them.
+FEWEST = 4
 
 
 @dataclass(frozen=True)
@@ -71,15 +74,29 @@ def trained_to_answer(
 
 def accuracies(
     model: HookedTransformer, task: AnswerTask, n_per_length: int, split: TaskSplit, seed: int
-) -> Float[np.ndarray, " length"]:
+) -> Float[Array, " length"]:
     """The share of exact answers, for each length of a split."""
     every = dataset(task, n_per_length, split=split, seed=seed).values()
     return np.array([float(exact_matches(model, some).double().mean()) for some in every])
 
 
+def by_unit(
+    tasks: Iterable[str], names: Iterable[str], read: Callable[[str, str], Float[Array, " seed"]]
+) -> Float[Array, "seed task name"]:
+    """What is read of the models of each task and of each of several names."""
+    return np.stack(
+        [np.stack([read(task, name) for name in names], axis=-1) for task in tasks], axis=1
+    )
+
+
+def enough(counted: Bool[Array, "seed task"], fewest: int = FEWEST) -> bool:
+    """Whether a mean over tasks can be taken: of so many models, of two tasks or more."""
+    return bool(counted.sum() >= fewest and counted.any(axis=0).sum() > 1)
+
+
 def by_task(
-    values: Float[np.ndarray, "seed task *k"], counted: Bool[np.ndarray, "seed task"]
-) -> Float[np.ndarray, "learned_task *k"]:
+    values: Float[Array, "seed task *k"], counted: Bool[Array, "seed task"]
+) -> Float[Array, "learned_task *k"]:
     """The mean over the seeds that count, of each task that has any.
 
     Models of one task are alike: intervals are taken over tasks, not over models.

@@ -1,8 +1,8 @@
 """What the experiment on a paper brings back: a number for each claim, and the curves behind it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -133,6 +133,26 @@ def line(name: str, kind: Kind, x: Array, y: Array | float) -> Series:
     return Series(name, kind, x, np.broadcast_to(np.asarray(y, dtype=float), x.shape).copy())
 
 
+def panel(title: str, x: Array, **drawn: Mapping[str, Array | float]) -> Panel:
+    """Curves over common points.
+
+    Args:
+        title: of the panel.
+        x: the points, in any unit.
+        drawn: for each `Kind`, values by name: those of several units, [unit point], become a
+            `curve`, others a `line`.
+
+    Returns:
+        The panel, its curves in the order in which they are given.
+    """
+    series = (
+        (curve if np.ndim(values) == 2 else line)(name, cast(Kind, kind), x, np.asarray(values))
+        for kind, named in drawn.items()
+        for name, values in named.items()
+    )
+    return Panel(title, tuple(series))
+
+
 def log_spaced(length: int, points: int = 20) -> np.ndarray:
     """Whole numbers from 1 to `length`, evenly spread on a logarithmic axis."""
     return np.unique(np.geomspace(1, length, points).round().astype(int))
@@ -149,6 +169,12 @@ def chances(n_positions: int) -> tuple[float, float]:
     """
     at = np.arange(n_positions)
     return float(np.abs(at - np.median(at)).mean()), float(np.abs(at - at[:, None]).mean())
+
+
+def chance_levels(n_positions: int) -> dict[str, float]:
+    """`chances` by the names that they have in figures."""
+    middle, uniform = chances(n_positions)
+    return {"always the middle, L/4": middle, "a uniform guess, L/3": uniform}
 
 
 def slope(x: Array, curves: Float[Array, "*rows point"]) -> Float[Array, "*rows"]:

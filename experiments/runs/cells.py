@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,8 @@ from nope_interp.errors import UserError
 
 # The rows of a cell lie among its arrays, as the bytes of a Parquet file: one file is whole or not.
 _ROWS = "rows.parquet"
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -124,28 +127,30 @@ class Cells:
 
     def side_by_side(
         self,
-        computes: Mapping[str, Callable[[int], Mapping[str, Array]]],
+        computes: Mapping[K, Callable[[int], Mapping[str, Array]]],
         seeds: Sequence[int],
-    ) -> dict[str, dict[str, Array]]:
+        title: Callable[[K], str] = str,
+    ) -> dict[K, dict[str, Array]]:
         """As `per_seed`, for several titles and with all of their cells computed in the pool: for
         what takes long and was given nothing that cannot be sent to another process.
 
         Args:
-            computes: by title, what makes the cell of a seed.
+            computes: by key, what makes the cell of a seed.
             seeds: in the order of the first axis.
+            title: of a key; by default the key is the title.
 
-        Returns the stacked arrays by title; raises as `all` does.
+        Returns the stacked arrays by key; raises as `all` does.
         """
         found = self.all(
             {
-                _title(title, seed): partial(_of_arrays, partial(compute, seed))
-                for title, compute in computes.items()
+                _title(title(key), seed): partial(_of_arrays, partial(compute, seed))
+                for key, compute in computes.items()
                 for seed in seeds
             }
         )
         return {
-            title: _stacked([found[_title(title, seed)].arrays for seed in seeds])
-            for title in computes
+            key: _stacked([found[_title(title(key), seed)].arrays for seed in seeds])
+            for key in computes
         }
 
     def _begun(self, title: str, compute: Callable[[], Cell]) -> Callable[[], None]:

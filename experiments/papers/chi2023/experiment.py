@@ -1,8 +1,9 @@
 """Chi et al. 2023 (arXiv 2305.13571): position in the variance of a random causal NoPE model."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
@@ -10,20 +11,19 @@ from einops import reduce
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from experiments.papers.chi2023.models import distinct_tokens, drawn
+from experiments.papers.chi2023.models import distinct_tokens
 from experiments.papers.chi2023.probes import probes
 from experiments.papers.chi2023.sweep import sweep_over_sizes
 from experiments.papers.chi2023.trained import given_model, least_shrinkage, trained_models
 from experiments.papers.config import ReproduceConfig
 from experiments.results.findings import (
+    Array,
     Figure,
     Findings,
-    Panel,
-    curve,
     largest_deviation,
-    line,
     log_spaced,
     over_seeds,
+    panel,
     slope,
 )
 from experiments.results.measured import Measured
@@ -34,8 +34,6 @@ from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
 from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.laws import LayerLaw
-
-Array = np.ndarray
 
 # What each step of the first layer is called on the page; the formulas as the paper is recalled to
 # have them, in d, s and m, without norm epsilon, softmax noise and leaning keys.
@@ -71,34 +69,31 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         n_ctx=length,
     )
     seen = log_spaced(length)
-    measure = partial(_variances, seen=seen, device=device)
-    causal = cells.per_seed("all layers", config.seeds, lambda seed: measure(drawn(base, seed)))
+    causal = cells.per_seed("all layers", config.seeds, partial(_variances, base, seen, device))
+    few = config.seeds[:_CONTROL_SEEDS]
     controls = {
-        name: cells.per_seed(
-            name,
-            config.seeds[:_CONTROL_SEEDS],
-            lambda seed, changes=changes: measure(drawn(base, seed, **changes)),  # type: ignore[misc]
-        )
-        for name, changes in (
-            ("bidirectional", {"causal": False}),
-            ("post-norm", {"norm_placement": "post"}),
+        name: cells.per_seed(name, few, partial(_variances, model, seen, device))
+        for name, model in (
+            ("bidirectional", replace(base, causal=False)),
+            ("post-norm", replace(base, norm_placement="post")),
         )
     }
     predicted = cells.arrays("recursion", lambda: _recursion(base, seen))
-    first = dataclasses.replace(base, n_layers=1, d_mlp=1)
-    one = cells.per_seed("first layer", config.seeds, lambda seed: measure(drawn(first, seed)))
-    laws = _predicted_squares(LayerLaw.of(first, distinct_tokens=True), seen)
+    first = replace(base, n_layers=1, d_mlp=1)
+    one = cells.per_seed("first layer", config.seeds, partial(_variances, first, seen, device))
+    moments = LayerLaw.of(first, distinct_tokens=True).moments(seen)
+    laws = {name: moment.variance + moment.mean**2 for name, moment in moments.items()}
     steps, steps_claim = _steps(first, seen, one, laws)
     layers, layers_claim = _layers(base, seen, causal, predicted)
     sweep, sweep_claim = sweep_over_sizes(config, cells, device)
     read, probe_claims = probes(config, cells, device)
     trained, trained_claims = trained_models(config, cells, device)
-    attended = "blocks.0.hook_attn_out"
-    last = hook_name(base.n_layers - 1, "resid_post")
+    attended, last = "blocks.0.hook_attn_out", hook_name(base.n_layers - 1, "resid_post")
+    ends = np.stack([causal[name][:, [0, -1]] for name in _hooks(base, "resid_post")], axis=1)
     claims = {
         "steps": steps_claim,
         "inverse": over_seeds(causal[attended], partial(slope, seen)),
-        "every-layer": over_seeds(_ends(causal, _posts(base)), least_shrinkage),
+        "every-layer": over_seeds(ends, least_shrinkage),
         "layers": layers_claim,
         "widths": sweep_claim,
         "bidirectional": over_seeds(controls["bidirectional"][attended], partial(slope, seen)),
@@ -131,16 +126,12 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
 
 
-def _posts(config: TransformerConfig) -> list[str]:
-    return [hook_name(layer, "resid_post") for layer in range(config.n_layers)]
-
-
-def _outs(config: TransformerConfig) -> list[str]:
-    return [hook_name(layer, "attn_out") for layer in range(config.n_layers)]
+def _hooks(config: TransformerConfig, site: str) -> list[str]:
+    return [hook_name(layer, site) for layer in range(config.n_layers)]
 
 
 def _variances(
-    config: TransformerConfig, seen: Int[Array, " point"], device: str
+    base: TransformerConfig, seen: Int[Array, " point"], device: str, seed: int
 ) -> dict[str, Array]:
     """Mean square of a component at each step of the first layer and each layer's output, by m.
 
@@ -148,14 +139,14 @@ def _variances(
     few keys to average over: they are taken from many short sequences, which a causal model reads
     as it does the beginnings of long ones.
     """
-    model = HookedTransformer(config).to(device)
-    if not config.causal:
-        return _mean_squares(model, seen, _SEQUENCES, config.n_ctx)
+    model = HookedTransformer(replace(base, seed=seed)).to(device)
+    if not base.causal:
+        return _mean_squares(model, seen, _SEQUENCES, base.n_ctx)
     short = seen <= _SHORT
-    few = _mean_squares(model, seen[short], _SHORT_SEQUENCES, min(_SHORT, config.n_ctx))
+    few = _mean_squares(model, seen[short], _SHORT_SEQUENCES, min(_SHORT, base.n_ctx))
     if short.all():
         return few
-    many = _mean_squares(model, seen[~short], _SEQUENCES, config.n_ctx)
+    many = _mean_squares(model, seen[~short], _SEQUENCES, base.n_ctx)
     return {name: np.concatenate((few[name], many[name])) for name in few}
 
 
@@ -164,7 +155,8 @@ def _mean_squares(
 ) -> dict[str, Float[Array, " point"]]:
     found: dict[str, Array] = {}
     at = torch.from_numpy(seen - 1)
-    names = dict.fromkeys([*STEPS, *_posts(model.config), *_outs(model.config)])
+    by_layer = (_hooks(model.config, site) for site in ("resid_post", "attn_out"))
+    names = dict.fromkeys(chain(STEPS, *by_layer))
 
     def listen(activations: Tensor, name: str) -> None:
         if name.endswith(("attn_scores", "pattern")):
@@ -180,12 +172,6 @@ def _mean_squares(
     listeners: dict[str, Listener] = {name: partial(listen, name=name) for name in names}
     stream(model, distinct_tokens(model.config, n_sequences, length), listeners)
     return found
-
-
-def _predicted_squares(
-    law: LayerLaw, seen: Int[Array, " point"]
-) -> dict[str, Float[Array, " point"]]:
-    return {name: moments.variance + moments.mean**2 for name, moments in law.moments(seen).items()}
 
 
 def _paper_squares(base: TransformerConfig, seen: Int[Array, " point"]) -> dict[str, Array]:
@@ -213,12 +199,16 @@ def _steps(
     predicted: Mapping[str, Array],
 ) -> tuple[Figure, Measured]:
     paper = _paper_squares(base, seen)
-    panels = []
-    for name, title in STEPS.items():
-        series = [line("predicted", "predicted", seen, predicted[name])]
-        if name in paper:
-            series.append(line("the paper's formula, as recalled", "reference", seen, paper[name]))
-        panels.append(Panel(title, (*series, curve("measured", "measured", seen, causal[name]))))
+    panels = [
+        panel(
+            title,
+            seen,
+            predicted={"predicted": predicted[name]},
+            reference={"the paper's formula, as recalled": paper[name]} if name in paper else {},
+            measured={"measured": causal[name]},
+        )
+        for name, title in STEPS.items()
+    ]
     figure = Figure(
         "steps",
         "Every step of the first layer",
@@ -230,9 +220,16 @@ def _steps(
         claims=("steps", "inverse"),
         log="xy",
     )
-    together = _stacked(causal, STEPS)
-    claim = over_seeds(together, largest_deviation(np.concatenate([predicted[n] for n in STEPS])))
-    return figure, claim
+    return figure, _deviation(causal, predicted, STEPS)
+
+
+def _deviation(
+    measured: Mapping[str, Array], predicted: Mapping[str, Array], names: Iterable[str]
+) -> Measured:
+    """The largest over all points at these hooks."""
+    laws = np.concatenate([predicted[name] for name in names])
+    together = np.concatenate([measured[name] for name in names], axis=1)
+    return over_seeds(together, largest_deviation(laws))
 
 
 def _difference(
@@ -243,16 +240,18 @@ def _difference(
 ) -> Figure:
     """Measured over predicted; each pair is (measured, predicted)."""
     groups = {"steps of the first layer": (STEPS, one)}
-    for title, names in (("attention outputs", _outs(base)), ("blocks", _posts(base))):
-        named = {name: f"layer {i + 1}" for i, name in enumerate(names)}
+    for title, site in (("attention outputs", "attn_out"), ("blocks", "resid_post")):
+        named = {name: f"layer {i}" for i, name in enumerate(_hooks(base, site), start=1)}
         groups[f"{title}, all layers"] = (named, every)
-    panels = []
-    for title, (named, (measured, predicted)) in groups.items():
-        ratios = (
-            curve(name, "measured", seen, measured[hook] / predicted[hook])
-            for hook, name in named.items()
+    panels = [
+        panel(
+            title,
+            seen,
+            chance={"exact": 1},
+            measured={name: measured[hook] / predicted[hook] for hook, name in named.items()},
         )
-        panels.append(Panel(title, (line("exact", "chance", seen, 1.0), *ratios)))
+        for title, (named, (measured, predicted)) in groups.items()
+    ]
     return Figure(
         "difference",
         "The difference",
@@ -263,10 +262,6 @@ def _difference(
         claims=("steps", "layers"),
         log="x",
     )
-
-
-def _stacked(found: Mapping[str, Array], names: Sequence[str] | Mapping[str, str]) -> Array:
-    return np.concatenate([found[name] for name in names], axis=1)
 
 
 def _recursion(base: TransformerConfig, seen: Int[Array, " point"]) -> dict[str, Array]:
@@ -280,19 +275,17 @@ def _layers(
     causal: Mapping[str, Array],
     predicted: Mapping[str, Array],
 ) -> tuple[Figure, Measured]:
-    panels = []
-    for layer in range(base.n_layers):
-        for site, title in (("attn_out", "attention output"), ("resid_post", "after the block")):
-            name = hook_name(layer, site)
-            panels.append(
-                Panel(
-                    f"layer {layer + 1}, {title}",
-                    (
-                        line("predicted", "predicted", seen, predicted[name]),
-                        curve("measured", "measured", seen, causal[name]),
-                    ),
-                )
-            )
+    sites = {"attn_out": "attention output", "resid_post": "after the block"}
+    panels = [
+        panel(
+            f"layer {layer + 1}, {title}",
+            seen,
+            predicted={"predicted": predicted[hook_name(layer, site)]},
+            measured={"measured": causal[hook_name(layer, site)]},
+        )
+        for layer in range(base.n_layers)
+        for site, title in sites.items()
+    ]
     figure = Figure(
         "layers",
         "Every layer",
@@ -303,14 +296,8 @@ def _layers(
         claims=("layers", "every-layer"),
         log="xy",
     )
-    sites = [*_outs(base), *_posts(base)]
-    flat = np.concatenate([predicted[name] for name in sites])
-    return figure, over_seeds(_stacked(causal, sites), largest_deviation(flat))
-
-
-def _ends(found: Mapping[str, Array], names: Sequence[str]) -> Float[Array, "seed site end"]:
-    """At the first and at the last position."""
-    return np.stack([found[name][:, [0, -1]] for name in names], axis=1)
+    names = [name for site in sites for name in _hooks(base, site)]
+    return figure, _deviation(causal, predicted, names)
 
 
 def _controls(
@@ -322,7 +309,7 @@ def _controls(
 ) -> Figure:
     models = {"causal, pre-norm": causal, **controls}
     panels = [
-        Panel(title, tuple(curve(m, "measured", seen, models[m][name]) for m in models))
+        panel(title, seen, measured={model: found[name] for model, found in models.items()})
         for name, title in ((attended, "first attention output"), (last, "after the last block"))
     ]
     return Figure(

@@ -1,17 +1,10 @@
-"""Random models, and sequences of tokens that are all different."""
-
-import dataclasses
-from typing import Any
+"""Sequences of tokens that are all different."""
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from nope_interp.models.config import TransformerConfig
-
-
-def drawn(base: TransformerConfig, seed: int, **changes: Any) -> TransformerConfig:
-    return dataclasses.replace(base, seed=seed, **changes)
 
 
 def distinct_tokens(

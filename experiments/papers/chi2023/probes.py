@@ -5,8 +5,8 @@ of a row among its many directions, where the variance alone is handed the size 
 """
 
 import copy
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,15 +16,13 @@ from jaxtyping import Float
 
 from experiments.papers.config import ReproduceConfig
 from experiments.probing.measure import Site, feed
-from experiments.results.findings import Figure, Panel, Series, chances, curve, line, over_seeds
+from experiments.results.findings import Array, Figure, chance_levels, chances, over_seeds, panel
 from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from probes.nonlinear import TwoLayerProbe
 from probes.variance import VarianceProbe
-
-Array = np.ndarray
 
 _SEEDS = 3
 _HELD_OUT = 64  # sequences that a probe is scored on
@@ -38,9 +36,7 @@ _MODELS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "causal, vocabulary of 64": ({"d_vocab": 64}, _FEW),
     "bidirectional, vocabulary of 64": ({"d_vocab": 64, "causal": False}, _FEW),
 }
-_CLAIMS = dict(
-    zip(_MODELS, ("probe", "probe-small-vocabulary", "probe-bidirectional"), strict=True)
-)
+_CLAIMS = ("probe", "probe-small-vocabulary", "probe-bidirectional")
 _PROBES = {"two_layer": "two-layer probe", "variance": "from the variance alone"}
 
 
@@ -63,7 +59,7 @@ def probes(
     }
     read = cells.side_by_side(
         {
-            title: partial(_errors, dataclasses.replace(base, **changes), counts[title], device)
+            title: partial(_errors, replace(base, **changes), counts[title], device)
             for title, (changes, _) in _MODELS.items()
         },
         seeds,
@@ -75,8 +71,8 @@ def probes(
         return means.min(axis=-1) / middle
 
     claims = {
-        claim: over_seeds(read[title]["two_layer"][:, -1, 1:], best_share)
-        for title, claim in _CLAIMS.items()
+        claim: over_seeds(errors["two_layer"][:, -1, 1:], best_share)
+        for claim, errors in zip(_CLAIMS, read.values(), strict=True)
     }
     setting = f"{len(seeds)} seeds, width {base.d_model}, {length} positions, uniform tokens"
     return (_layers(base, read, counts, setting), _data(read, counts, length, setting)), claims
@@ -90,15 +86,11 @@ def _layers(
 ) -> Figure:
     layers = np.arange(1, base.n_layers + 1)
     panels = [
-        Panel(
+        panel(
             f"{title}, fitted on {counts[title][-1]}",
-            (
-                *_levels(layers, base.n_ctx),
-                *(
-                    curve(name, "measured", layers, errors[kind][:, -1, 1:])
-                    for kind, name in _PROBES.items()
-                ),
-            ),
+            layers,
+            chance=chance_levels(base.n_ctx - 1),
+            measured={name: errors[kind][:, -1, 1:] for kind, name in _PROBES.items()},
         )
         for title, errors in read.items()
     ]
@@ -110,7 +102,7 @@ def _layers(
         "layer",
         "mean absolute error, positions",
         tuple(panels),
-        claims=tuple(_CLAIMS.values()),
+        claims=_CLAIMS,
     )
 
 
@@ -120,18 +112,14 @@ def _data(
     length: int,
     setting: str,
 ) -> Figure:
-    at = np.array(counts["causal"])
-    errors = read["causal"]
-    places = ("first attention output", "after block 1")
     panels = [
-        Panel(
+        panel(
             place,
-            (
-                *_levels(at, length),
-                *(curve(n, "measured", at, errors[kind][:, :, i]) for kind, n in _PROBES.items()),
-            ),
+            np.array(counts["causal"]),
+            chance=chance_levels(length - 1),
+            measured={name: read["causal"][kind][:, :, i] for kind, name in _PROBES.items()},
         )
-        for i, place in enumerate(places)
+        for i, place in enumerate(("first attention output", "after block 1"))
     ]
     return Figure(
         "data",
@@ -147,27 +135,17 @@ def _data(
     )
 
 
-def _levels(x: Array, length: int) -> tuple[Series, Series]:
-    middle, uniform = chances(length - 1)
-    return (
-        line("always the middle, L/4", "chance", x, middle),
-        line("a uniform guess, L/3", "chance", x, uniform),
-    )
-
-
 def _errors(
     base: TransformerConfig, counts: Sequence[int], device: str, seed: int
 ) -> dict[str, Float[Array, "count place"]]:
     """Mean absolute error of each probe, in positions, at the first attention output and after
     each block, once it has been fitted on the first so many sequences."""
-    config = dataclasses.replace(base, seed=seed)
-    model = HookedTransformer(config).to(device)
+    model = HookedTransformer(replace(base, seed=seed)).to(device)
     generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(
-        config.d_vocab, (_HELD_OUT + counts[-1], config.n_ctx), generator=generator
-    )
+    shape = _HELD_OUT + counts[-1], base.n_ctx
+    tokens = torch.randint(base.d_vocab, shape, generator=generator)
     held_out, to_fit = tokens[:_HELD_OUT], tokens[_HELD_OUT:]
-    blocks = [Site(layer, "resid_post") for layer in range(config.n_layers)]
+    blocks = [Site(layer, "resid_post") for layer in range(base.n_layers)]
     fitted = {
         site: (TwoLayerProbe(learning_rate=_LEARNING_RATE, seed=seed), VarianceProbe())
         for site in (Site(0, "attn_out"), *blocks)

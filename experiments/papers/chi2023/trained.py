@@ -7,9 +7,9 @@ have one, and how much of the mean square it is stands in the captions. Position
 token and is left out, since trained models make an attention sink of it: m starts at 2.
 """
 
-import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,16 +21,16 @@ from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.given import given_variant
+from experiments.papers.on_text import trained_on_text
 from experiments.results.findings import (
+    Array,
     Figure,
     Findings,
     Panel,
-    Series,
-    curve,
     largest_deviation,
-    line,
     log_spaced,
     over_seeds,
+    panel,
 )
 from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
@@ -45,11 +45,7 @@ from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import TokenSource
 from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.validity import OutsideValidity
-from nope_interp.training.config import TrainingConfig
-from nope_interp.training.train import train
 from probes.variance import activation_variance
-
-Array = np.ndarray
 
 _SITES = {"resid_post": "after each block", "attn_out": "at each attention output"}
 _SQUARE = "resid_post, mean square"
@@ -79,7 +75,7 @@ def trained_models(
     steps = config.scaled("training", _STEPS)
     seen = log_spaced(length)[1:]
     compute = partial(_trained, base, steps, seen, device)
-    found = cells.side_by_side({"trained": compute}, seeds)["trained"]
+    found = cells.side_by_side({_TRAINED: compute}, seeds)[_TRAINED]
     figures = _figures(
         _TRAINED,
         "After training",
@@ -160,9 +156,8 @@ def _trained(
 ) -> dict[str, Float[Array, "layer point"]]:
     """Means over sequences, by tokens, model and site; no model is kept."""
     task = make_task("text")
-    config = dataclasses.replace(base, seed=seed)
-    training = TrainingConfig(steps=steps, seq_len=base.n_ctx, warmup=min(100, steps), seed=seed)
-    model = train(config, training, task, device=device, show_progress=False)
+    config = replace(base, seed=seed)
+    model = trained_on_text(config, steps, device)
     models = {
         _TRAINED: model,
         _RANDOM: HookedTransformer(config).to(device),
@@ -243,30 +238,25 @@ def _predicted(
         # Of sequences with few different tokens, whose variances scatter: they are averaged here.
         warnings.simplefilter("ignore", OutsideValidity)
         covariances = [stream_covariances(config, sequence) for sequence in tokens.numpy()]
+
+    def mean_at(name: str) -> Float[Array, " point"]:
+        return np.mean([np.diag(c[name]) for c in covariances], axis=0)[seen - 1]
+
+    layers = range(config.n_layers)
     return {
-        site: (1 - 1 / config.d_model)
-        * np.stack(
-            [
-                np.mean([np.diag(c[hook_name(layer, site)]) for c in covariances], axis=0)[seen - 1]
-                for layer in range(config.n_layers)
-            ]
-        )
+        site: (1 - 1 / config.d_model) * np.stack([mean_at(hook_name(i, site)) for i in layers])
         for site in _SITES
     }
 
 
 def _on_means(found: Mapping[str, Array], model: str) -> str:
     """How far the variance across a row's components is from their mean square."""
-    shares = [
-        1
-        - found[f"{tokens}/{model}/resid_post"].mean(0)
-        / found[f"{tokens}/{model}/{_SQUARE}"].mean(0)
-        for tokens in _TOKENS
-    ]
-    return (
-        "After a block the square of a row's own mean is at most "
-        f"{np.max(shares):.1%} of its mean square."
+    variances, squares = (
+        np.array([found[f"{tokens}/{model}/{site}"].mean(0) for tokens in _TOKENS])
+        for site in ("resid_post", _SQUARE)
     )
+    most = np.max(1 - variances / squares)
+    return f"After a block the square of a row's own mean is at most {most:.1%} of its mean square."
 
 
 def _relative(values: Float[Array, "row layer point"], first: Array) -> Array:
@@ -293,11 +283,8 @@ def _figures(
             "tokens seen, m",
             "relative variance",
             tuple(
-                Panel(
-                    f"layer {layer + 1}, {tokens}",
-                    tuple(_series(found, seen, source, models, site, layer)),
-                )
-                for source, tokens in _TOKENS.items()
+                _panel(found, seen, source, models, site, layer)
+                for source in _TOKENS
                 for layer in range(found[f"text/{models[0]}/{site}"].shape[1])
             ),
             claims=claims[site],
@@ -307,16 +294,16 @@ def _figures(
     )
 
 
-def _series(
+def _panel(
     found: Mapping[str, Array],
     seen: Int[Array, " point"],
     source: str,
     models: Sequence[str],
     site: str,
     layer: int,
-) -> Iterator[Series]:
-    for model in models:
-        yield curve(model, "measured", seen, found[f"{source}/{model}/{site}"][:, layer])
-    if f"{source}/predicted/{site}" in found:
-        predicted = found[f"{source}/predicted/{site}"][:, layer].mean(axis=0)
-        yield line("predicted, random-init", "predicted", seen, predicted)
+) -> Panel:
+    measured = {model: found[f"{source}/{model}/{site}"][:, layer] for model in models}
+    law = found.get(f"{source}/predicted/{site}")
+    predicted = {} if law is None else {"predicted, random-init": law[:, layer].mean(axis=0)}
+    title = f"layer {layer + 1}, {_TOKENS[source]}"
+    return panel(title, seen, measured=measured, predicted=predicted)

@@ -1,8 +1,8 @@
 """Haviv et al. 2022 (arXiv 2203.16634): language models with and without positional encodings,
 trained alike; what they lose, where a probe finds position in them, and whether they use order."""
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,16 +12,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.on_text import trained_on_text
 from experiments.probing.measure import feed, sites
 from experiments.results.findings import (
+    Array,
     Figure,
     Findings,
-    Panel,
-    Series,
+    chance_levels,
     chances,
-    curve,
-    line,
     over_seeds,
+    panel,
 )
 from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
@@ -31,12 +31,8 @@ from nope_interp.models.losses import logits_at, sequence_losses, unigram_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import Split
-from nope_interp.training.config import TrainingConfig
-from nope_interp.training.train import train
 from probes.nonlinear import TwoLayerProbe
 from probes.scores import SHUFFLED
-
-Array = np.ndarray
 
 ENCODINGS: dict[str, Positions] = {
     "NoPE": "none",
@@ -48,6 +44,10 @@ UNTRAINED, UNMASKED = "NoPE, untrained", "NoPE without the causal mask"
 # Bytes of the text that training never sees: to fit probes on, at most, and held out.
 _FIT, _HELD_OUT = 60_000, 32_000
 _BATCH = 32  # sequences in a forward pass
+_TRAINED_ON = 8  # in a batch of the training
+
+# Arrays by encoding, with a first axis over seeds.
+Trained = Mapping[str, Mapping[str, Array]]
 
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
@@ -62,20 +62,10 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         init="xavier_normal",
     )
     steps = config.scaled("training", 1500)
-    training = TrainingConfig(
-        steps=steps,
-        batch_size=8,
-        seq_len=length,
-        # Adam's best rate falls with the width (Yang et al. 2022, arXiv 2203.03466).
-        learning_rate=0.32 / base.d_model,
-        warmup=min(100, steps),
-    )
     n_fit = max(2, min(_FIT, config.scaled("training", _FIT)) // length)
     trained = cells.side_by_side(
         {
-            name: partial(
-                _trained, dataclasses.replace(base, positions=positions), training, n_fit, device
-            )
+            name: partial(_trained, replace(base, positions=positions), steps, n_fit, device)
             for name, positions in ENCODINGS.items()
         },
         config.seeds,
@@ -85,14 +75,9 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )[UNTRAINED]
     return Findings(
         _claims(trained, untrained),
-        (
-            _losses(trained),
-            _order(trained),
-            _layers(trained, untrained),
-            _positions(trained, base.n_layers),
-        ),
+        (_losses(trained), _order(trained), _layers(trained, untrained), _positions(trained)),
         setting=f"{len(ENCODINGS)} encodings, each trained from {len(config.seeds)} seeds for "
-        f"{steps} steps of {training.batch_size} sequences; {base.n_layers} layers, width "
+        f"{steps} steps of {_TRAINED_ON} sequences; {base.n_layers} layers, width "
         f"{base.d_model}, {base.n_heads} heads, {length} bytes of Python's manual; probes "
         f"are fitted on {n_fit} sequences",
         notes=(
@@ -111,15 +96,13 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
 
 
 def _trained(
-    base: TransformerConfig, training: TrainingConfig, n_fit: int, device: str, seed: int
+    base: TransformerConfig, steps: int, n_fit: int, device: str, seed: int
 ) -> dict[str, Array]:
     """All that is read of one trained model, and for NoPE of its weights without the mask."""
-    model = train(
-        dataclasses.replace(base, seed=seed),
-        dataclasses.replace(training, seed=seed),
-        make_task("text"),
-        device=device,
-        show_progress=False,
+    # Adam's best rate falls with the width (Yang et al. 2022, arXiv 2203.03466).
+    rate = 0.32 / base.d_model
+    model = trained_on_text(
+        replace(base, seed=seed), steps, device, batch_size=_TRAINED_ON, learning_rate=rate
     )
     fit, held_out = unseen_text(base.n_ctx, n_fit, seed)
     kept = kept_in_order(base.n_ctx)
@@ -134,13 +117,13 @@ def _trained(
         **probe_errors(model, fit, held_out, seed),
     }
     if base.positions == "none":
-        unmasked = probe_errors(as_bidirectional(model).to(device), fit, held_out, seed)
-        found["unmasked"] = unmasked["error"]
+        unmasked = as_bidirectional(model).to(device)
+        found["unmasked"] = probe_errors(unmasked, fit, held_out, seed)["error"]
     return found
 
 
 def _untrained(base: TransformerConfig, n_fit: int, device: str, seed: int) -> dict[str, Array]:
-    model = HookedTransformer(dataclasses.replace(base, seed=seed)).to(device).eval()
+    model = HookedTransformer(replace(base, seed=seed)).to(device).eval()
     return probe_errors(model, *unseen_text(base.n_ctx, n_fit, seed), seed)
 
 
@@ -213,16 +196,17 @@ def last_token_loss(
     return torch.cat(losses)
 
 
-def _claims(
-    trained: Mapping[str, Mapping[str, Array]], untrained: Mapping[str, Array]
-) -> dict[str, Measured]:
-    """A number for each claim, from arrays with a first axis over seeds."""
+def _of_all(trained: Trained, what: str) -> Float[Array, "seed encoding *k"]:
+    return np.stack([found[what] for found in trained.values()], axis=1)
+
+
+def _claims(trained: Trained, untrained: Mapping[str, Array]) -> dict[str, Measured]:
+    """A number for each claim."""
     nope = trained["NoPE"]
     middle, _ = chances(nope["by_position"].shape[-1])
     n_layers = nope["error"].shape[1] - 1
     early, half = max(2, n_layers // 4), n_layers // 2
-    losses = np.stack([found["loss"] for found in trained.values()], axis=1)
-    errors = np.stack([found["error"] for found in trained.values()], axis=1)  # [seed model layer]
+    losses, errors = _of_all(trained, "loss"), _of_all(trained, "error")
     explicit = errors[:, 1:, half].mean(axis=1)
 
     def fall(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
@@ -255,10 +239,11 @@ def _claims(
     return claims
 
 
-def _losses(trained: Mapping[str, Mapping[str, Array]]) -> Figure:
-    losses = np.stack([found["loss"] for found in trained.values()], axis=1)
+def _losses(trained: Trained) -> Figure:
+    losses = _of_all(trained, "loss")
     at = np.arange(len(trained))
-    chance = trained["NoPE"]["chance"].mean()
+    by_bytes = {"frequency of bytes": trained["NoPE"]["chance"].mean()}
+    less = {"held out": losses[:, :1] - losses[:, 1:]}
     return Figure(
         "losses",
         "Loss with each encoding",
@@ -267,20 +252,12 @@ def _losses(trained: Mapping[str, Mapping[str, Array]]) -> Figure:
         "encoding",
         "nats per byte",
         (
-            Panel("loss", (curve("held out", "measured", at, losses),)),
-            Panel(
-                "loss, beside frequencies alone",
-                (
-                    line("frequency of bytes", "chance", at, chance),
-                    curve("held out", "measured", at, losses),
-                ),
+            panel("loss", at, measured={"held out": losses}),
+            panel(
+                "loss, beside frequencies alone", at, chance=by_bytes, measured={"held out": losses}
             ),
-            Panel(
-                "NoPE less each of the others",
-                (
-                    line("no difference", "chance", at[1:], 0.0),
-                    curve("held out", "measured", at[1:], losses[:, :1] - losses[:, 1:]),
-                ),
+            panel(
+                "NoPE less each of the others", at[1:], chance={"no difference": 0}, measured=less
             ),
         ),
         claims=("competitive", "trails"),
@@ -288,14 +265,11 @@ def _losses(trained: Mapping[str, Mapping[str, Array]]) -> Figure:
     )
 
 
-def _order(trained: Mapping[str, Mapping[str, Array]]) -> Figure:
+def _order(trained: Trained) -> Figure:
     kept = trained["NoPE"]["kept"][0]
-    loss, rise = [], []
-    for name, found in trained.items():
-        last = found["last_loss"]
-        loss.append(curve(name, "measured", kept, last))
-        rise.append(curve(name, "measured", kept, last - last[:, -1:]))
-    chance = trained["NoPE"]["chance"].mean()
+    losses = {name: found["last_loss"] for name, found in trained.items()}
+    rises = {name: loss - loss[:, -1:] for name, loss in losses.items()}
+    by_bytes = {"frequency of bytes": trained["NoPE"]["chance"].mean()}
     return Figure(
         "order",
         "With the prefix shuffled",
@@ -304,32 +278,25 @@ def _order(trained: Mapping[str, Mapping[str, Array]]) -> Figure:
         "bytes left in order",
         "nats",
         (
-            Panel("loss", (line("frequency of bytes", "chance", kept, chance), *loss)),
-            Panel("less that of the intact sequence", (line("0", "chance", kept, 0.0), *rise)),
+            panel("loss", kept, chance=by_bytes, measured=losses),
+            panel("less that of the intact sequence", kept, chance={"0": 0}, measured=rises),
         ),
         claims=("order",),
         log="x",
     )
 
 
-def _layers(trained: Mapping[str, Mapping[str, Array]], untrained: Mapping[str, Array]) -> Figure:
+def _layers(trained: Trained, untrained: Mapping[str, Array]) -> Figure:
     nope = trained["NoPE"]
     layers = np.arange(nope["error"].shape[1])
-    middle, uniform = chances(nope["by_position"].shape[-1])
-    levels = (
-        line("always the middle, L/4", "chance", layers, middle),
-        line("a uniform guess, L/3", "chance", layers, uniform),
-    )
+    levels = chance_levels(nope["by_position"].shape[-1])
     controls = {
         "NoPE, trained": nope["error"],
         UNTRAINED: untrained["error"],
         UNMASKED: nope["unmasked"],
         "NoPE, shuffled positions": nope["shuffled"],
     }
-
-    def curves(rows: Mapping[str, Array]) -> tuple[Series, ...]:
-        return tuple(curve(name, "measured", layers, errors) for name, errors in rows.items())
-
+    errors = {name: found["error"] for name, found in trained.items()}
     return Figure(
         "layers",
         "Position by layer",
@@ -338,37 +305,32 @@ def _layers(trained: Mapping[str, Mapping[str, Array]], untrained: Mapping[str, 
         "layer",
         "mean absolute error, positions",
         (
-            Panel("trained", levels + curves({n: f["error"] for n, f in trained.items()})),
-            Panel("controls", levels + curves(controls)),
+            panel("trained", layers, chance=levels, measured=errors),
+            panel("controls", layers, chance=levels, measured=controls),
         ),
-        claims=(
-            "decodable",
-            "input",
-            "falls",
-            "near-explicit",
-            "rises",
-            "training",
-            "mask",
-        ),
+        claims=("decodable", "input", "falls", "near-explicit", "rises", "training", "mask"),
     )
 
 
-def _positions(trained: Mapping[str, Mapping[str, Array]], n_layers: int) -> Figure:
-    at = np.arange(1, trained["NoPE"]["by_position"].shape[-1] + 1)
-    chance = line("always the middle", "chance", at, np.abs(at - np.median(at)))
-    panels = []
-    for layer in sorted({1, n_layers // 2, n_layers}):
-        curves = (
-            curve(name, "measured", at, found["by_position"][:, layer])
-            for name, found in trained.items()
-        )
-        panels.append(Panel(f"after layer {layer}", (chance, *curves)))
+def _positions(trained: Trained) -> Figure:
+    _, n_sites, n_positions = trained["NoPE"]["by_position"].shape
+    last, at = n_sites - 1, np.arange(1, n_positions + 1)
+    middle = {"always the middle": np.abs(at - np.median(at))}
+    errors = {name: found["by_position"] for name, found in trained.items()}
     return Figure(
         "positions",
         "Error by position",
         "The same errors, position by position.",
         "position, from 0",
         "mean absolute error, positions",
-        tuple(panels),
+        tuple(
+            panel(
+                f"after layer {layer}",
+                at,
+                chance=middle,
+                measured={name: of_model[:, layer] for name, of_model in errors.items()},
+            )
+            for layer in sorted({1, last // 2, last})
+        ),
         claims=("decodable",),
     )

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from experiments.papers.answering import by_task
-from experiments.papers.kazemnejad2023.presets import ENCODINGS, Preset, Runs
-from experiments.results.findings import Array, Figure, Findings, Panel, curve, over_seeds
+from experiments.papers.answering import by_task, by_unit, enough
+from experiments.papers.kazemnejad2023.presets import ENCODINGS, Learned, Preset, Runs
+from experiments.results.findings import Array, Figure, Findings, over_seeds, panel
+from experiments.results.measured import Measured
 from probes.heads.pattern_divergence import (
     from_mean,
     head_distances,
@@ -22,8 +23,6 @@ Distance = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 EXPLICIT = tuple(ENCODINGS)[1:]
 FLOOR = "NoPE, another seed"
-# A mean over models that learned needs so many of them.
-_FEWEST = 4
 
 
 def _standard(p: Tensor, q: Tensor, rows: Tensor) -> Tensor:
@@ -40,24 +39,22 @@ DISTANCES: dict[str, Distance] = {
 }
 
 
-def similarity_findings(
-    preset: Preset, runs: Runs, learned: Bool[Array, "seed task encoding"]
-) -> Findings:
+def similarity_findings(preset: Preset, runs: Runs, learned: Learned) -> Findings:
     """Distances between NoPE's attention and that of other models, on the same examples."""
     tasks = preset.tasks
-    standard, published = (
-        {task: _distances(task, runs, distance) for task in tasks}
-        for distance in DISTANCES.values()
-    )
-    panels = []
-    for of_task, form in zip((standard, published), DISTANCES, strict=True):
-        for task in tasks:
-            lengths = _pattern_lengths(runs[task, "NoPE"])
-            series = (
-                curve(name, "measured", np.array(lengths), values)
-                for name, values in of_task[task].items()
-            )
-            panels.append(Panel(f"{task}: {form}", tuple(series)))
+    found = {
+        form: {task: _distances(task, runs, distance) for task in tasks}
+        for form, distance in DISTANCES.items()
+    }
+    panels = [
+        panel(
+            f"{task}: {form}",
+            np.array(_pattern_lengths(runs[task, "NoPE"])),
+            measured=distances,
+        )
+        for form, of_tasks in found.items()
+        for task, distances in of_tasks.items()
+    ]
     figure = Figure(
         "similarity",
         "Distance from NoPE's attention",
@@ -76,13 +73,13 @@ def similarity_findings(
     claims, notes = {}, []
     # NoPE's models are compared with the others' of the next seed.
     every = learned[..., 0] & np.roll(learned[..., 1:].all(axis=2), -1, axis=0)
-    if every.sum() >= _FEWEST and every.any(axis=0).sum() > 1:
-        found = {
-            form: over_seeds(by_task(_by_encoding(tasks, of_task), every), _nearer_to_t5)
-            for form, of_task in zip(DISTANCES, (standard, published), strict=True)
-        }
-        claims["like-t5"] = found[next(iter(DISTANCES))]
-        other = found["as in the paper's code"]
+    if enough(every):
+
+        def nearer_to_t5(form: str) -> Measured:
+            distances = by_unit(tasks, EXPLICIT, lambda *run: found[form][run[0]][run[1]].mean(1))
+            return over_seeds(by_task(distances, every), _nearer_to_t5)
+
+        claims["like-t5"], other = map(nearer_to_t5, DISTANCES)
         notes.append(
             "Nearness to T5 is measured by the Jensen-Shannon divergence over all pairs of heads; "
             f"in the form of the paper's code it is {other.value:.3g} [{other.ci_low:.3g}, "
@@ -130,19 +127,6 @@ def _at_length(
         rows = (at > 0) & (at < torch.from_numpy(tokens)[:, None])
         found.append(float(distance(torch.from_numpy(p), torch.from_numpy(q), rows).mean()))
     return np.array(found)
-
-
-def _by_encoding(
-    tasks: tuple[str, ...], distances: Mapping[str, Mapping[str, Array]]
-) -> Float[Array, "seed task explicit"]:
-    """Mean over lengths."""
-    return np.stack(
-        [
-            np.stack([distances[task][name].mean(axis=1) for name in EXPLICIT], axis=-1)
-            for task in tasks
-        ],
-        axis=1,
-    )
 
 
 def _nearer_to_t5(means: Float[Array, "row explicit"]) -> Float[Array, " row"]:

@@ -11,7 +11,16 @@ from experiments.papers.config import ReproduceConfig
 from experiments.papers.kazemnejad2023.lengths import length_findings
 from experiments.papers.kazemnejad2023.presets import PRESETS
 from experiments.papers.kazemnejad2023.scratchpads import scratchpad_findings
-from experiments.results.findings import Figure, Findings, Panel, Series, exactly, line
+from experiments.results.findings import (
+    Array,
+    Figure,
+    Findings,
+    Panel,
+    Series,
+    exactly,
+    line,
+    panel,
+)
 from experiments.runs.cells import Cells
 from nope_interp.constructions.kazemnejad import (
     POSITION,
@@ -21,8 +30,6 @@ from nope_interp.constructions.kazemnejad import (
 )
 from nope_interp.models.config import TransformerConfig
 from nope_interp.streams import Listener, stream
-
-Array = np.ndarray
 
 _VOCABULARY, _BEGIN, _SEQUENCES = 20, 0, 8
 _NARROW = (4, 8, 16, 32)
@@ -44,11 +51,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     }
     theorems = Findings(
         claims,
-        (
-            _counting(m, absolute),
-            _distance(length, relative),
-            _reciprocal(m, widths, fits),
-        ),
+        (_counting(m, absolute), _distance(length, relative), _reciprocal(m, widths, fits)),
         setting=f"{len(config.seeds)} draws of content, {_SEQUENCES} sequences of {length} tokens "
         "each, which start with the begin token",
         notes=(
@@ -117,14 +120,6 @@ def _fits(length: int, widths: list[int]) -> dict[str, Array]:
 
 
 def _counting(m: Array, absolute: dict[str, Array]) -> Figure:
-    panels = []
-    for name, title, exact in (
-        ("inverse", "after attention: 1/m", 1 / m),
-        ("position", "after the MLP: m", m),
-    ):
-        values = absolute[name].reshape(-1, len(m))
-        measured = _extent(m, values)
-        panels.append(Panel(title, (line("the theorem", "reference", m, exact), measured)))
     return Figure(
         "counting",
         "Theorem 1: absolute position",
@@ -132,51 +127,46 @@ def _counting(m: Array, absolute: dict[str, Array]) -> Figure:
         "all draws and sequences.",
         "tokens seen, m",
         "component 3",
-        tuple(panels),
+        (
+            _beside_theorem("after attention: 1/m", m, 1 / m, absolute["inverse"]),
+            _beside_theorem("after the MLP: m", m, m, absolute["position"]),
+        ),
         claims=("theorem-1-inverse", "theorem-1"),
         log="xy",
     )
 
 
-def _extent(x: Array, values: Array) -> Series:
-    """The mean over draws and sequences, [row point], from the least to the most."""
-    least, most = values.min(axis=0), values.max(axis=0)
-    return Series("measured", "measured", x, values.mean(axis=0), least, most, len(values))
+def _beside_theorem(title: str, x: Array, exact: Array, found: Array) -> Panel:
+    """The mean over draws and sequences, [... point], from the least to the most."""
+    values = found.reshape(-1, len(x))
+    extent = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
+    measured = Series("measured", "measured", x, *extent, len(values))
+    return Panel(title, (line("the theorem", "reference", x, exact), measured))
 
 
 def _distance(length: int, relative: dict[str, Array]) -> Figure:
     away = np.arange(1.0 - length, 1)
-    last = relative["positional"][:, :, -1].reshape(-1, length)
-    measured = _extent(away, last)
+    last = relative["positional"][:, :, -1]
     return Figure(
         "distance",
         "Theorem 2: relative position",
         "Scores of the last query in the second layer, less the product of contents.",
         "key's position less the query's, m - n",
         "score less content",
-        (
-            Panel(
-                "last query",
-                (line("the theorem", "reference", away, away), measured),
-            ),
-        ),
+        (_beside_theorem("last query", away, away, last),),
         claims=("theorem-2",),
     )
 
 
 def _reciprocal(m: Array, widths: list[int], fits: dict[str, Array]) -> Figure:
+    errors = {f"{width} ReLUs": fits[str(width)] for width in widths}
     return Figure(
         "reciprocal",
         "How wide the MLP has to be",
         "What the MLP's fit of 1/x writes for m, less m, by the number of its ReLUs.",
         "tokens seen, m",
         "error, positions",
-        (
-            Panel(
-                "error of the fit",
-                tuple(line(f"{w} ReLUs", "measured", m, fits[str(w)]) for w in widths),
-            ),
-        ),
+        (panel("error of the fit", m, measured=errors),),
         claims=("theorem-1",),
         log="x",
     )

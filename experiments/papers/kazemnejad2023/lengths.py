@@ -11,20 +11,25 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 
-from experiments.papers.answering import LEARNED, by_task
+from experiments.papers.answering import FEWEST, LEARNED, by_task, by_unit, enough
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.kazemnejad2023.attention import similarity_findings
 from experiments.papers.kazemnejad2023.models import trained_and_read
 from experiments.papers.kazemnejad2023.position import position_findings
-from experiments.papers.kazemnejad2023.presets import ENCODINGS, Preset, Runs
-from experiments.papers.kazemnejad2023.published import CAPTION, RANKS, published, sizes_match
+from experiments.papers.kazemnejad2023.presets import (
+    ENCODINGS,
+    Accuracy,
+    Preset,
+    Runs,
+    by_length,
+    unlearned,
+)
+from experiments.papers.kazemnejad2023.published import CAPTION, PUBLISHED, RANKS, sizes_match
 from experiments.papers.kazemnejad2023.scaling import scaling_findings
 from experiments.papers.kazemnejad2023.tasks import by_task_figure, order_notes
-from experiments.results.findings import Array, Figure, Findings, Panel, curve, line, over_seeds
+from experiments.results.findings import Array, Figure, Findings, over_seeds, panel
 from experiments.runs.cells import Cells
 
-# A ranking needs so many pairs of a task and a seed that every encoding learned, of two tasks.
-_FEWEST_UNITS = 4
 # Of those in `ENCODINGS`, what the paper calls unsuited to longer sequences.
 _UNSUITED = [list(ENCODINGS).index(name) for name in ("ALiBi", "RoPE", "sinusoidal")]
 
@@ -33,51 +38,42 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
     """Trains and scores every run of the preset, and ranks the encodings."""
     steps = config.scaled("training", preset.sizes.steps)
     seeds = [seed + 1 for seed in config.seeds]  # sizes were chosen by pilot runs with seed 0
-    titles = {(task, name): f"{task}, {name}" for task in preset.tasks for name in ENCODINGS}
-    found = cells.side_by_side(
+    runs = cells.side_by_side(
         {
-            title: partial(trained_and_read, preset, task, ENCODINGS[name], steps, device)
-            for (task, name), title in titles.items()
+            (task, name): partial(trained_and_read, preset, task, positions, steps, device)
+            for task in preset.tasks
+            for name, positions in ENCODINGS.items()
         },
         seeds,
+        title=", ".join,
     )
-    runs = {run: found[title] for run, title in titles.items()}
-    within, beyond = (_units(preset, runs, part) for part in ("within", "beyond"))
+    within, beyond = (
+        by_unit(preset.tasks, ENCODINGS, lambda *run, part=part: runs[run][part].mean(axis=1))
+        for part in ("within", "beyond")
+    )
     learned = within >= LEARNED
-    unlearned = [
-        f"{task} with {name}: {(~learned[:, t, e]).sum()} of {len(seeds)} runs"
-        for t, task in enumerate(preset.tasks)
-        for e, name in enumerate(ENCODINGS)
-        if not learned[:, t, e].all()
-    ]
     beside = sizes_match(config)
     claims = {}
     figures = [_curves(preset, runs), by_task_figure(preset.tasks, beyond, learned, beside)]
     ranked = within.min(axis=2) >= LEARNED
-    if ranked.sum() >= _FEWEST_UNITS and ranked.any(axis=0).sum() > 1:
-        claims["length-generalisation"] = over_seeds(
-            by_task(reciprocal_ranks(beyond), ranked), _lead
-        )
+    if enough(ranked):
+        ranks = by_task(reciprocal_ranks(beyond), ranked)
+        claims["length-generalisation"] = over_seeds(ranks, _lead)
         figures.append(_ranking(beyond, ranked, beside))
     unsuited = within[..., _UNSUITED].min(axis=2) >= LEARNED
-    if unsuited.sum() >= _FEWEST_UNITS and unsuited.any(axis=0).sum() > 1:
+    if enough(unsuited):
         accuracy = np.concatenate([part[..., _UNSUITED] for part in (beyond, within)], axis=-1)
         claims["explicit-fail"] = over_seeds(by_task(accuracy, unsuited), _most_kept)
-    if preset.lengths is None:
-        lengths = "each task's own lengths"
-    else:
-        shortest, longest = preset.lengths
-        lengths = f"lengths {shortest} to {longest}, tested up to {2 * longest}"
     accuracies = Findings(
         claims,
         tuple(figures),
         setting=f"{len(seeds)} models for each of {len(preset.tasks)} tasks and {len(ENCODINGS)} "
-        f"encodings, {steps} steps on {lengths}",
+        f"encodings, {steps} steps on {preset.lengths_said}",
         notes=(
             f"A run has learned its task where its mean accuracy on held-out examples of the "
             f"training lengths is at least {LEARNED:g}. Not learned: "
-            f"{'; '.join(unlearned) or 'none'}. A task and a seed are ranked where every encoding "
-            f"learned: {ranked.sum()} of {ranked.size}. With fewer than {_FEWEST_UNITS}, or of one "
+            f"{unlearned(runs, LEARNED)}. A task and a seed are ranked where every encoding "
+            f"learned: {ranked.sum()} of {ranked.size}. With fewer than {FEWEST}, or of one "
             "task alone, there is no ranking.",
             "Intervals of the ranking, and of the claims that say so, are over tasks, since models "
             "of one task are alike under every seed; those of correlations are over encodings (of "
@@ -93,17 +89,6 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
         accuracies.and_of(position_findings(preset, runs, learned, beyond))
         .and_of(similarity_findings(preset, runs, learned))
         .and_of(scaling_findings(preset, nope, learned[..., 0]))
-    )
-
-
-def _units(preset: Preset, runs: Runs, part: str) -> Float[Array, "seed task encoding"]:
-    """Mean accuracy over lengths."""
-    return np.stack(
-        [
-            np.stack([runs[task, name][part].mean(axis=1) for name in ENCODINGS], axis=-1)
-            for task in preset.tasks
-        ],
-        axis=1,
     )
 
 
@@ -135,18 +120,14 @@ def _most_kept(means: Float[Array, "row beyond_within"]) -> Float[Array, " row"]
 
 
 def _curves(preset: Preset, runs: Runs) -> Figure:
-    panels = []
-    for task in preset.tasks:
-        curves = [
-            curve(
-                name,
-                "measured",
-                preset.all_lengths(task),
-                np.concatenate([runs[task, name]["within"], runs[task, name]["beyond"]], axis=1),
-            )
-            for name in ENCODINGS
-        ]
-        panels.append(Panel(task, tuple(curves)))
+    panels = [
+        panel(
+            task,
+            preset.all_lengths(task),
+            measured={name: by_length(runs[task, name]) for name in ENCODINGS},
+        )
+        for task in preset.tasks
+    ]
     return Figure(
         "lengths",
         "Accuracy by length",
@@ -161,19 +142,19 @@ def _curves(preset: Preset, runs: Runs) -> Figure:
     )
 
 
-def _ranking(
-    accuracy: Float[Array, "seed task encoding"], ranked: Bool[Array, "seed task"], beside: bool
-) -> Figure:
+def _ranking(accuracy: Accuracy, ranked: Bool[Array, "seed task"], beside: bool) -> Figure:
     """`beside` adds the paper's numbers, to the panel that ranks ties as it does."""
     at = np.arange(len(ENCODINGS))
-    chance = line("random order", "chance", at, float((1 / (at + 1)).mean()))
-    theirs = (published(np.array(RANKS)),) if beside else ()
+    chance = {"random order": (1 / (at + 1)).mean()}
     panels = [
-        Panel(title, (chance, curve("measured", "measured", at, by_task(ranks, ranked)), *more))
-        for title, ranks, more in (
-            ("ties share their ranks", reciprocal_ranks(accuracy), ()),
-            ("ties in the paper's order", reciprocal_ranks(accuracy, ties_share=False), theirs),
+        panel(
+            title,
+            at,
+            chance=chance,
+            measured={"measured": by_task(reciprocal_ranks(accuracy, ties_share=share), ranked)},
+            reference={} if share or not beside else {PUBLISHED: np.array(RANKS)},
         )
+        for title, share in (("ties share their ranks", True), ("ties in the paper's order", False))
     ]
     caption = f" {CAPTION} They rank all seventeen variants of tasks." if beside else ""
     return Figure(

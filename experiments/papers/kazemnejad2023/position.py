@@ -7,8 +7,9 @@ from jaxtyping import Bool, Float, Int
 from scipy import stats
 from scipy.stats import rankdata
 
-from experiments.papers.kazemnejad2023.presets import ENCODINGS, Preset, Runs
-from experiments.results.findings import Array, Figure, Findings, Panel, Series, curve, line
+from experiments.papers.answering import by_unit
+from experiments.papers.kazemnejad2023.presets import ENCODINGS, Accuracy, Learned, Preset, Runs
+from experiments.results.findings import Array, Figure, Findings, Panel, Series, line, panel
 from experiments.results.measured import Measured
 
 READINGS = ("within", "extrapolated", "refitted")
@@ -17,27 +18,14 @@ _FEWEST_MODELS = 8
 _RESAMPLES = 1000
 
 
-def position_findings(
-    preset: Preset,
-    runs: Runs,
-    learned: Bool[Array, "seed task encoding"],
-    beyond: Float[Array, "seed task encoding"],
-) -> Findings:
+def position_findings(preset: Preset, runs: Runs, learned: Learned, beyond: Accuracy) -> Findings:
     """Errors of position probes in all models, and how they go with accuracy beyond."""
     tasks = preset.tasks
-    shares = {
-        (task, name): {reading: error_shares(runs[task, name], reading) for reading in READINGS}
-        for task in tasks
-        for name in ENCODINGS
-    }
     errors = {
-        reading: np.stack(
-            [np.stack([shares[task, e][reading] for e in ENCODINGS], axis=-1) for task in tasks],
-            axis=1,
-        )
+        reading: by_unit(tasks, ENCODINGS, lambda *run, of=reading: error_shares(runs[run], of))
         for reading in READINGS
     }
-    figures = [_readings(tasks, runs, shares)]
+    figures = [_readings(tasks, runs)]
     claims = {}
     if learned.sum() >= _FEWEST_MODELS and learned.any(axis=(0, 2)).sum() > 1:
         group = np.broadcast_to(np.arange(len(tasks))[:, None], learned.shape)
@@ -133,10 +121,10 @@ def bootstrapped(
 
 
 def _correlations(
-    errors: Float[Array, "seed task encoding"],
-    beyond: Float[Array, "seed task encoding"],
+    errors: Accuracy,
+    beyond: Accuracy,
     group: Int[Array, "seed task encoding"],
-    learned: Bool[Array, "seed task encoding"],
+    learned: Learned,
 ) -> dict[str, Measured]:
     """Intervals over encodings, which recur in every task and seed; for NoPE alone over tasks."""
     encoding = np.broadcast_to(np.arange(len(ENCODINGS)), learned.shape)
@@ -151,19 +139,17 @@ def _correlations(
     }
 
 
-def _readings(
-    tasks: tuple[str, ...], runs: Runs, shares: Mapping[tuple[str, str], Mapping[str, Array]]
-) -> Figure:
-    at = np.arange(len(READINGS))
+def _readings(tasks: tuple[str, ...], runs: Runs) -> Figure:
     panels = []
     for task in tasks:
-        untrained = {r: error_shares(runs[task, "NoPE"], r, "untrained/") for r in READINGS}
-        rows = {name: shares[task, name] for name in ENCODINGS} | {"NoPE, untrained": untrained}
-        series = (
-            curve(name, "measured", at, np.stack([row[r] for r in READINGS], axis=1))
-            for name, row in rows.items()
-        )
-        panels.append(Panel(task, (line("a constant answer", "chance", at, 1.0), *series)))
+        rows = {name: (runs[task, name], "") for name in ENCODINGS}
+        rows["NoPE, untrained"] = (runs[task, "NoPE"], "untrained/")
+        shares = {
+            name: np.stack([error_shares(cell, reading, model) for reading in READINGS], axis=1)
+            for name, (cell, model) in rows.items()
+        }
+        at = np.arange(len(READINGS))
+        panels.append(panel(task, at, chance={"a constant answer": 1}, measured=shares))
     return Figure(
         "position",
         "Position within and beyond the training lengths",
@@ -181,12 +167,7 @@ def _readings(
     )
 
 
-def _models(
-    tasks: tuple[str, ...],
-    errors: Float[Array, "seed task encoding"],
-    beyond: Float[Array, "seed task encoding"],
-    learned: Bool[Array, "seed task encoding"],
-) -> Figure:
+def _models(tasks: tuple[str, ...], errors: Accuracy, beyond: Accuracy, learned: Learned) -> Figure:
     panels = []
     for t, task in enumerate(tasks):
         rank = np.full(learned[:, t].shape, np.nan)

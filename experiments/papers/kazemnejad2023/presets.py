@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
 from experiments.papers.answering import Sizes
+from experiments.results.findings import Array
 from nope_interp.models.config import Positions
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.names import ANSWER_TASK_NAMES
@@ -32,26 +33,64 @@ FORMATS: dict[str, frozenset[str] | None] = {
 }
 
 # The arrays of all seeds' models, by task and encoding or format; seeds along the first axis.
-Runs = Mapping[tuple[str, str], Mapping[str, np.ndarray]]
+Runs = Mapping[tuple[str, str], Mapping[str, Array]]
+# A number for each model of the encodings, and which of them have learned their task.
+Accuracy = Float[Array, "seed task encoding"]
+Learned = Bool[Array, "seed task encoding"]
 
 
-@dataclass(frozen=True)
-class Scratchpads:
-    """Sizes of a comparison of scratchpads.
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Sizes of a comparison.
 
     Attributes:
-        tasks: names of tasks that have scratchpads.
-        formats: names in `FORMATS`, with `PLAIN` and `FULL` among them.
+        tasks: names of tasks.
         sizes: of models and training.
-        lengths: as in `Preset`.
+        lengths: the shortest and the longest trained on, tested up to twice the longest; None
+            takes each task's own lengths.
         n_per_length: examples that each length is scored on.
     """
 
     tasks: tuple[str, ...]
-    formats: tuple[str, ...]
     sizes: Sizes
     lengths: tuple[int, int] | None
     n_per_length: int
+
+    def task(self, name: str, scratchpad: frozenset[str] | None = None) -> AnswerTask:
+        """The task of that name with these lengths, writing down these parts of its steps."""
+        if self.lengths is None:
+            return make_answer_task(name, scratchpad=scratchpad)
+        shortest, longest = self.lengths
+        return make_answer_task(
+            name,
+            training_lengths=range(shortest, longest + 1),
+            test_lengths=range(longest + 1, 2 * longest + 1),
+            scratchpad=scratchpad,
+        )
+
+    def all_lengths(self, name: str) -> Int[Array, " length"]:
+        """Those that the task trains on, then those that it is tested on."""
+        task = self.task(name)
+        return np.array([*task.training_lengths, *task.test_lengths])
+
+    @property
+    def lengths_said(self) -> str:
+        """The lengths in words."""
+        if self.lengths is None:
+            return "each task's own lengths"
+        shortest, longest = self.lengths
+        return f"lengths {shortest} to {longest}, tested up to {2 * longest}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scratchpads(Comparison):
+    """Sizes of a comparison of scratchpads, on tasks that have them.
+
+    Attributes:
+        formats: names in `FORMATS`, with `PLAIN` and `FULL` among them.
+    """
+
+    formats: tuple[str, ...]
 
     def written(self, name: str) -> dict[str, frozenset[str] | None]:
         """What each format has the task of that name write down; of formats that come to the same,
@@ -66,63 +105,35 @@ class Scratchpads:
                 parts[each] = own
         return parts
 
-    def task(self, name: str, scratchpad: frozenset[str] | None = None) -> AnswerTask:
-        """The task of that name with these lengths, writing down these parts of its steps."""
-        return _task(name, self.lengths, scratchpad)
 
-    def all_lengths(self, name: str) -> Int[np.ndarray, " length"]:
-        """Those that the task trains on, then those that it is tested on."""
-        return _all_lengths(self.task(name))
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Sizes of a comparison.
+@dataclass(frozen=True, kw_only=True)
+class Preset(Comparison):
+    """Sizes of a comparison of encodings, and of one of scratchpads.
 
     Attributes:
-        tasks: names of tasks.
-        sizes: of models and training.
-        lengths: the shortest and the longest trained on, tested up to twice the longest; None
-            takes each task's own lengths.
-        n_per_length: examples that each length is scored on.
         n_read: examples of each length that probes and entropies read.
         n_patterns: examples of each of four lengths whose attention patterns are kept.
         scratchpads: sizes of the comparison of scratchpads.
     """
 
-    tasks: tuple[str, ...]
-    sizes: Sizes
-    lengths: tuple[int, int] | None
-    n_per_length: int
     n_read: int
     n_patterns: int
     scratchpads: Scratchpads
 
-    def task(self, name: str) -> AnswerTask:
-        """The task of that name with this preset's lengths."""
-        return _task(name, self.lengths)
 
-    def all_lengths(self, name: str) -> Int[np.ndarray, " length"]:
-        """Those that the task trains on, then those that it is tested on."""
-        return _all_lengths(self.task(name))
+def by_length(cell: Mapping[str, Array], what: str = "") -> Float[Array, "seed length"]:
+    """Within the training lengths, then beyond."""
+    return np.concatenate([cell[f"{what}within"], cell[f"{what}beyond"]], axis=1)
 
 
-def _task(
-    name: str, lengths: tuple[int, int] | None, scratchpad: frozenset[str] | None = None
-) -> AnswerTask:
-    if lengths is None:
-        return make_answer_task(name, scratchpad=scratchpad)
-    shortest, longest = lengths
-    return make_answer_task(
-        name,
-        training_lengths=range(shortest, longest + 1),
-        test_lengths=range(longest + 1, 2 * longest + 1),
-        scratchpad=scratchpad,
-    )
-
-
-def _all_lengths(task: AnswerTask) -> Int[np.ndarray, " length"]:
-    return np.array([*task.training_lengths, *task.test_lengths])
+def unlearned(runs: Runs, threshold: float) -> str:
+    """How many models of each run answer too few examples of the training lengths, in words."""
+    told = []
+    for (task, name), cell in runs.items():
+        failed = (cell["within"].mean(axis=1) < threshold).sum()
+        if failed:
+            told.append(f"{task} with {name}: {failed} of {len(cell['within'])} runs")
+    return "; ".join(told) or "none"
 
 
 # Xavier's spread keeps embeddings from drowning in the sinusoids, whose amplitude is 1.
@@ -133,20 +144,11 @@ _TINY = {
     "rotary_fraction": 0.25,
     "init": "xavier_normal",
 }
+_FAST = {"batch_size": 64, "learning_rate": 3e-3, "weight_decay": 0.05}
+_HALVES = {"weight_decay": 0.05, "precision": "bfloat16"}
 _SMALL = Sizes(
-    model={
-        "n_layers": 4,
-        "d_model": 256,
-        "n_heads": 8,
-        "rotary_fraction": 0.25,
-        "init": "xavier_normal",
-    },
-    training={
-        "batch_size": 64,
-        "learning_rate": 1e-3,
-        "weight_decay": 0.05,
-        "precision": "bfloat16",
-    },
+    model=_TINY | {"n_layers": 4, "d_model": 256, "n_heads": 8},
+    training=_HALVES | {"batch_size": 64, "learning_rate": 1e-3},
     steps=4000,
 )
 # The paper's: T5-base's decoder alone. Initialisation is T5's there; ours, and precision, are not.
@@ -162,13 +164,7 @@ _PAPER = Sizes(
         "attn_scale": 1.0,
         "tied_embeddings": True,
     },
-    training={
-        "batch_size": 64,
-        "learning_rate": 3e-5,
-        "schedule": "linear",
-        "weight_decay": 0.05,
-        "precision": "bfloat16",
-    },
+    training=_HALVES | {"batch_size": 64, "learning_rate": 3e-5, "schedule": "linear"},
     steps=40_000,
     warmup=2400,
 )
@@ -182,14 +178,31 @@ _SCRATCHPAD_TASKS = (
     "lego",
 )
 
+
+def _large(sizes: Sizes, tasks: tuple[str, ...], n_read: int, n_patterns: int) -> Preset:
+    """With each task's own lengths, and every format of scratchpads."""
+    scratchpads = Scratchpads(
+        tasks=_SCRATCHPAD_TASKS,
+        formats=tuple(FORMATS),
+        sizes=sizes,
+        lengths=None,
+        n_per_length=100,
+    )
+    return Preset(
+        tasks=tasks,
+        sizes=sizes,
+        lengths=None,
+        n_per_length=100,
+        n_read=n_read,
+        n_patterns=n_patterns,
+        scratchpads=scratchpads,
+    )
+
+
 PRESETS = {
     "tiny": Preset(
         tasks=("copy-rsc", "copy-cmc", "reverse-mc", "sort-single", "scan"),
-        sizes=Sizes(
-            model=_TINY,
-            training={"batch_size": 64, "learning_rate": 3e-3, "weight_decay": 0.05},
-            steps=3000,
-        ),
+        sizes=Sizes(model=_TINY, training=_FAST, steps=3000),
         lengths=(2, 6),
         n_per_length=200,
         n_read=64,
@@ -197,32 +210,22 @@ PRESETS = {
         scratchpads=Scratchpads(
             tasks=("parity", "sort-single", "lego"),
             formats=(PLAIN, FULL, "computation and output"),
-            sizes=Sizes(
-                model=_TINY,
-                training={"batch_size": 24, "learning_rate": 3e-3, "weight_decay": 0.05},
-                steps=2500,
-            ),
+            sizes=Sizes(model=_TINY, training=_FAST | {"batch_size": 24}, steps=2500),
             lengths=(2, 4),
             n_per_length=200,
         ),
     ),
     # Encodings take about an hour on one GPU and scratchpads several; not tried out.
-    "small": Preset(
-        tasks=("copy-rsc", "copy-cmc", "reverse-mc", "sort-single", "summation", "scan"),
-        sizes=_SMALL,
-        lengths=None,
-        n_per_length=100,
+    "small": _large(
+        _SMALL,
+        ("copy-rsc", "copy-cmc", "reverse-mc", "sort-single", "summation", "scan"),
         n_read=32,
         n_patterns=4,
-        scratchpads=Scratchpads(_SCRATCHPAD_TASKS, tuple(FORMATS), _SMALL, None, n_per_length=100),
     ),
-    "paper": Preset(
-        tasks=ANSWER_TASK_NAMES[: ANSWER_TASK_NAMES.index("zuo-addition")],
-        sizes=_PAPER,
-        lengths=None,
-        n_per_length=100,
+    "paper": _large(
+        _PAPER,
+        ANSWER_TASK_NAMES[: ANSWER_TASK_NAMES.index("zuo-addition")],
         n_read=16,
         n_patterns=2,
-        scratchpads=Scratchpads(_SCRATCHPAD_TASKS, tuple(FORMATS), _PAPER, None, n_per_length=100),
     ),
 }

@@ -4,12 +4,7 @@ They are drawn beside ours where sizes match, and go into no number of ours. Enc
 order of `ENCODINGS`, each number a mean over three seeds.
 """
 
-import numpy as np
-from jaxtyping import Float
-
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.kazemnejad2023.presets import ENCODINGS
-from experiments.results.findings import Series, line
 
 # Mean reciprocal rank over seventeen variants of tasks, ties in the order of the table.
 RANKS = (0.687, 0.549, 0.502, 0.330, 0.215)
@@ -28,14 +23,10 @@ ACCURACIES = {
     "scan": (0.797, 0.799, 0.438, 0.283, 0.057),
     "pcfg": (0.433, 0.439, 0.428, 0.439, 0.366),
 }
+PUBLISHED = "the paper's own"
 CAPTION = "Dotted: the paper's own, means over three seeds read in its public results."
 
 
 def sizes_match(config: ReproduceConfig) -> bool:
     """Whether a run has the paper's models, lengths and steps."""
     return config.preset == "paper" and config.training == 1
-
-
-def published(numbers: Float[np.ndarray, " encoding"]) -> Series:
-    """The paper's numbers as what ours are held against."""
-    return line("the paper's own", "reference", np.arange(len(ENCODINGS)), numbers)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Float
 
-from experiments.papers.answering import by_task
-from experiments.papers.kazemnejad2023.presets import Preset
-from experiments.results.findings import Array, Figure, Findings, Panel, curve, line, over_seeds
+from experiments.papers.answering import by_task, enough
+from experiments.papers.kazemnejad2023.presets import Preset, by_length
+from experiments.results.findings import Array, Figure, Findings, over_seeds, panel
 
 SCALINGS = {
     "none": "as trained",
@@ -15,19 +15,15 @@ SCALINGS = {
     "heads": "a factor for each head",
     "control": "for each head, from training lengths",
 }
-# A mean over models that learned needs so many of them.
-_FEWEST = 4
+# What was measured of NoPE, for each task; seeds along the first axis.
+Nope = Mapping[str, Mapping[str, Array]]
 
 
-def scaling_findings(
-    preset: Preset,
-    nope: Mapping[str, Mapping[str, Array]],
-    learned: Bool[Array, "seed task"],
-) -> Findings:
-    """`nope` holds what was measured of NoPE for each task; `learned` which models count."""
+def scaling_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed task"]) -> Findings:
+    """What factors on NoPE's attention scores bring; `learned` says which models count."""
     figures = (_accuracy(preset, nope), _entropy(preset, nope))
     setting = f"factors on NoPE's scores chosen on {preset.n_read} examples of each length"
-    if learned.sum() < _FEWEST or learned.any(axis=0).sum() < 2:
+    if not enough(learned):
         return Findings({}, figures, setting)
 
     def of_learned(values: Mapping[str, Float[Array, " seed"]]) -> Float[Array, " task"]:
@@ -80,20 +76,15 @@ def _shares(cell: Mapping[str, Array], scaling: str) -> Float[Array, "seed lengt
     return cell[f"{scaling}/entropy"].mean(axis=(2, 3)) / cell["most"]
 
 
-def _accuracy(preset: Preset, nope: Mapping[str, Mapping[str, Array]]) -> Figure:
-    panels = []
-    for task, cell in nope.items():
-        lengths = preset.all_lengths(task)
-        series = (
-            curve(
-                name,
-                "measured",
-                lengths,
-                np.concatenate([cell[f"{key}/within"], cell[f"{key}/beyond"]], axis=1),
-            )
-            for key, name in SCALINGS.items()
+def _accuracy(preset: Preset, nope: Nope) -> Figure:
+    panels = [
+        panel(
+            f"{task}, tuned up to {cell['tuned_length'][0]}",
+            preset.all_lengths(task),
+            measured={name: by_length(cell, f"{key}/") for key, name in SCALINGS.items()},
         )
-        panels.append(Panel(f"{task}, tuned up to {cell['tuned_length'][0]}", tuple(series)))
+        for task, cell in nope.items()
+    ]
     return Figure(
         "scaling",
         "NoPE with its attention scores multiplied",
@@ -109,14 +100,16 @@ def _accuracy(preset: Preset, nope: Mapping[str, Mapping[str, Array]]) -> Figure
     )
 
 
-def _entropy(preset: Preset, nope: Mapping[str, Mapping[str, Array]]) -> Figure:
-    panels = []
-    for task, cell in nope.items():
-        lengths = preset.all_lengths(task)
-        series = (
-            curve(name, "measured", lengths, _shares(cell, key)) for key, name in SCALINGS.items()
+def _entropy(preset: Preset, nope: Nope) -> Figure:
+    panels = [
+        panel(
+            task,
+            preset.all_lengths(task),
+            chance={"uniform attention": 1},
+            measured={name: _shares(cell, key) for key, name in SCALINGS.items()},
         )
-        panels.append(Panel(task, (line("uniform attention", "chance", lengths, 1.0), *series)))
+        for task, cell in nope.items()
+    ]
     return Figure(
         "entropy",
         "How dispersed NoPE's attention is",

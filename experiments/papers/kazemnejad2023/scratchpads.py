@@ -6,7 +6,7 @@ answers count, on held-out examples of these lengths and on longer ones, whateve
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -16,8 +16,15 @@ from torch import Tensor
 
 from experiments.papers.answering import LEARNED, by_task, trained_to_answer
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.kazemnejad2023.presets import FULL, PLAIN, Runs, Scratchpads
-from experiments.results.findings import Array, Figure, Findings, Panel, curve, line, over_seeds
+from experiments.papers.kazemnejad2023.presets import (
+    FULL,
+    PLAIN,
+    Runs,
+    Scratchpads,
+    by_length,
+    unlearned,
+)
+from experiments.results.findings import Array, Figure, Findings, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask, Examples, TaskSplit, dataset
@@ -32,19 +39,15 @@ def scratchpad_findings(
 ) -> Findings:
     """Trains and scores a model of every task, format and seed."""
     steps = config.scaled("training", sizes.sizes.steps)
-    titles = {
-        (task, name): f"scratchpads, {task}, {name}"
-        for task in sizes.tasks
-        for name in sizes.written(task)
-    }
-    found = cells.side_by_side(
+    runs = cells.side_by_side(
         {
-            title: partial(trained_to_write, sizes, task, sizes.written(task)[name], steps, device)
-            for (task, name), title in titles.items()
+            (task, name): partial(trained_to_write, sizes, task, parts, steps, device)
+            for task in sizes.tasks
+            for name, parts in sizes.written(task).items()
         },
         config.seeds,
+        title=lambda run: ", ".join(("scratchpads", *run)),
     )
-    runs = {run: found[title] for run, title in titles.items()}
     within, beyond = (_units(sizes, runs, part) for part in ("within", "beyond"))
     learned = within >= LEARNED
     plain, full = (sizes.formats.index(name) for name in (PLAIN, FULL))
@@ -59,21 +62,16 @@ def scratchpad_findings(
         claims["scratchpads"] = over_seeds(least)
     if counted.any(axis=0).sum() > 1:
         claims["scratchpad-format"] = over_seeds(by_task(spreads, counted))
-    if sizes.lengths is None:
-        lengths = "each task's own lengths"
-    else:
-        shortest, longest = sizes.lengths
-        lengths = f"lengths {shortest} to {longest}, tested up to {2 * longest}"
     chosen = Counter(sizes.tasks[task] for task in tasks)
     told = ", ".join(f"{task} for {n} of {len(least)} seeds" for task, n in chosen.items())
     return Findings(
         claims,
         (_curves(sizes, runs),),
         setting=f"{len(config.seeds)} NoPE models for each of {len(sizes.tasks)} tasks and up to "
-        f"{len(sizes.formats)} formats of scratchpads, {steps} steps on {lengths}",
+        f"{len(sizes.formats)} formats of scratchpads, {steps} steps on {sizes.lengths_said}",
         notes=(
             "Of scratchpads, models count that have learned their task as above, by right answers. "
-            f"Not learned: {_unlearned(sizes, runs) or 'none'}. Right answers beyond the training "
+            f"Not learned: {unlearned(runs, LEARNED)}. Right answers beyond the training "
             f"lengths: {_table(sizes, beyond, learned)}.",
             "For each seed the task that gains least is chosen on the other seeds, and so are the "
             "best and the worst format of each task: where seeds differ by chance alone, the "
@@ -208,15 +206,6 @@ def _means_of_others(
     return np.where(counted[seed] & (n > 0), total / np.maximum(n, 1), np.nan)
 
 
-def _unlearned(sizes: Scratchpads, runs: Runs) -> str:
-    told = []
-    for (task, name), cell in runs.items():
-        failed = (cell["within"].mean(axis=1) < LEARNED).sum()
-        if failed:
-            told.append(f"{task} with {name}: {failed} of {len(cell['within'])} runs")
-    return "; ".join(told)
-
-
 def _table(
     sizes: Scratchpads,
     beyond: Float[Array, "seed task format"],
@@ -243,15 +232,15 @@ def _in_spite(runs: Runs) -> float:
 
 
 def _curves(sizes: Scratchpads, runs: Runs) -> Figure:
-    panels = []
-    for task in sizes.tasks:
-        lengths = sizes.all_lengths(task)
-        guess = _by_length(runs[task, PLAIN], "guess/").mean(axis=0)
-        curves = [
-            curve(name, "measured", lengths, _by_length(runs[task, name], ""))
-            for name in sizes.written(task)
-        ]
-        panels.append(Panel(task, (line("commonest answer", "chance", lengths, guess), *curves)))
+    panels = [
+        panel(
+            task,
+            sizes.all_lengths(task),
+            chance={"commonest answer": by_length(runs[task, PLAIN], "guess/").mean(axis=0)},
+            measured={name: by_length(runs[task, name]) for name in sizes.written(task)},
+        )
+        for task in sizes.tasks
+    ]
     return Figure(
         "scratchpads",
         "Accuracy by length with scratchpads",
@@ -264,7 +253,3 @@ def _curves(sizes: Scratchpads, runs: Runs) -> Figure:
         claims=("scratchpads", "scratchpad-format"),
         shaded=sizes.lengths,
     )
-
-
-def _by_length(cell: Mapping[str, Array], what: str) -> Float[Array, "seed length"]:
-    return np.concatenate([cell[f"{what}within"], cell[f"{what}beyond"]], axis=1)

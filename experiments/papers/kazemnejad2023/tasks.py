@@ -3,9 +3,9 @@
 import numpy as np
 from jaxtyping import Bool, Float
 
-from experiments.papers.kazemnejad2023.presets import ENCODINGS
-from experiments.papers.kazemnejad2023.published import ACCURACIES, CAPTION, published
-from experiments.results.findings import Array, Figure, Panel, Series, curve, over_seeds
+from experiments.papers.kazemnejad2023.presets import ENCODINGS, Accuracy, Learned
+from experiments.papers.kazemnejad2023.published import ACCURACIES, CAPTION, PUBLISHED
+from experiments.results.findings import Array, Figure, Panel, Series, curve, line, over_seeds
 from experiments.results.measured import Measured
 
 # An interval over seeds needs so many of them.
@@ -14,8 +14,8 @@ _FEWEST = 2
 
 def by_task_figure(
     tasks: tuple[str, ...],
-    beyond: Float[Array, "seed task encoding"],
-    learned: Bool[Array, "seed task encoding"],
+    beyond: Accuracy,
+    learned: Learned,
     beside: bool,
 ) -> Figure:
     """Mean accuracy of the models that learned, for each task and encoding; `beside` adds the
@@ -24,7 +24,8 @@ def by_task_figure(
     for t, task in enumerate(tasks):
         series = [_of_learned(e, beyond[:, t, e], learned[:, t, e]) for e in range(len(ENCODINGS))]
         if beside and task in ACCURACIES:
-            series.append(published(np.array(ACCURACIES[task])))
+            theirs = np.array(ACCURACIES[task])
+            series.append(line(PUBLISHED, "reference", np.arange(len(ENCODINGS)), theirs))
         panels.append(Panel(task, tuple(series)))
     caption = (
         "Share of held-out examples answered exactly, mean over all lengths beyond those trained "
@@ -57,8 +58,8 @@ def _of_learned(
 
 def order_notes(
     tasks: tuple[str, ...],
-    beyond: Float[Array, "seed task encoding"],
-    learned: Bool[Array, "seed task encoding"],
+    beyond: Accuracy,
+    learned: Learned,
 ) -> tuple[str, ...]:
     """Who comes first in each task, in words: how that is told, then a note for each task."""
     sentences = [order_said(task, beyond[:, t], learned[:, t]) for t, task in enumerate(tasks)]

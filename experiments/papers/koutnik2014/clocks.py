@@ -14,7 +14,6 @@ import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm
 
 from experiments.papers.koutnik2014.waveforms import LENGTH, PERIODS, fit_waveform, stream, waveform
 from nope_interp.errors import UserError
@@ -155,14 +154,15 @@ def rotary_decoding(
     encoding = RotaryPositions(config)
     targets = phases(n_steps, scales)
     centred = targets - targets.mean(axis=0)
-    rows = []
-    for k in range(encoding.cos.shape[1]):
+
+    def told(k: int) -> Float[np.ndarray, " scale"]:
         chunk = torch.stack((encoding.cos[:n_steps, k], encoding.sin[:n_steps, k]), dim=1)
         features = chunk.double().numpy()
         features = features - features.mean(axis=0)
         left = centred - features @ np.linalg.lstsq(features, centred)[0]
-        rows.append(1 - _pair_sums((left**2).sum(axis=0)) / _pair_sums((centred**2).sum(axis=0)))
-    return np.stack(rows)
+        return 1 - _pair_sums((left**2).sum(axis=0)) / _pair_sums((centred**2).sum(axis=0))
+
+    return np.stack([told(k) for k in range(encoding.cos.shape[1])])
 
 
 def clocks_beside_rotary(
@@ -173,7 +173,6 @@ def clocks_beside_rotary(
     epochs: int = 800,
     learning_rate: float = 3e-2,
     seed: int = 0,
-    show_progress: bool = True,
 ) -> ClocksBesideRotary:
     """Train a Clockwork RNN on a waveform and lay its clocks beside a rotary head's frequencies.
 
@@ -188,8 +187,7 @@ def clocks_beside_rotary(
     model = ClockworkRNN(ClockworkConfig(1, d_hidden, 1, seed=seed))
     inputs = noisy_inputs(n_sequences, LENGTH, spread=spread, seed=seed)
     random = clock_decoding(model, inputs)
-    with tqdm(total=epochs, desc="clockwork", unit="epoch", disable=not show_progress) as bar:
-        left = fit_waveform(model, waveform(seed), epochs, learning_rate, bar)
+    left = fit_waveform(model, waveform(seed), epochs, learning_rate)
     return ClocksBesideRotary(
         trained=clock_decoding(model, inputs),
         random=random,

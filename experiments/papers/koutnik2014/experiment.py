@@ -22,15 +22,14 @@ from experiments.papers.koutnik2014.waveforms import (
     waveform,
 )
 from experiments.results.findings import (
+    Array,
     Figure,
     Findings,
     Panel,
-    Series,
-    curve,
     exactly,
-    line,
     log_spaced,
     over_seeds,
+    panel,
 )
 from experiments.runs.cells import Cells
 from nope_interp.models.clockwork import ClockworkRNN
@@ -39,6 +38,7 @@ from nope_interp.models.clockwork_config import POWERS_OF_TWO, ClockworkConfig
 _NAMES = {"clockwork": "Clockwork RNN", "rnn": "RNN", "lstm": "LSTM"}
 _MODULES = (1, 2, 4, 8)
 _CHANCE_DRAWS = 2000
+_CONSTANT = {"the best constant": 1}  # and its NMSE
 
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
@@ -46,26 +46,23 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     d_hidden = config.scaled("width", 64, multiple_of=8, least=16)
     epochs = config.scaled("training", 800)
     sizes = matched_sizes(d_hidden)
-    titles = {network: f"{_NAMES[network]}, learning rates" for network in NETWORKS}
-    found = cells.side_by_side(
-        {
-            title: partial(_tried, network, sizes[network], epochs)
-            for network, title in titles.items()
-        },
+    tried = cells.side_by_side(
+        {network: partial(_tried, network, sizes[network], epochs) for network in NETWORKS},
         tuning_seeds(config.seeds),
+        title=lambda network: f"{_NAMES[network]}, learning rates",
     )
-    tried = {network: found[title]["nmse"] for network, title in titles.items()}
-    rates = {network: best_rate(left) for network, left in tried.items()}
-    peers = ("rnn", "lstm")
+    rates = {network: best_rate(left["nmse"]) for network, left in tried.items()}
     found = cells.side_by_side(
-        {_NAMES["clockwork"]: partial(_clocks, d_hidden, epochs, rates["clockwork"])}
+        {"clockwork": partial(_clocks, d_hidden, epochs, rates["clockwork"])}
         | {
-            _NAMES[peer]: partial(_fitted, peer, sizes[peer], epochs, rates[peer]) for peer in peers
+            peer: partial(_fitted, peer, sizes[peer], epochs, rates[peer])
+            for peer in ("rnn", "lstm")
         },
         config.seeds,
+        title=_NAMES.__getitem__,
     )
-    clocks = found[_NAMES["clockwork"]]
-    curves = {network: found[_NAMES[network]]["nmse"] for network in ("clockwork", *peers)}
+    clocks = found["clockwork"]
+    curves = {network: of_network["nmse"] for network, of_network in found.items()}
     nmse = {network: left[:, -1] for network, left in curves.items()}
     weights, work = _costs(d_hidden)
     periods = np.array(POWERS_OF_TWO)
@@ -99,22 +96,18 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
 
 
-def _tried(network: str, size: int, epochs: int, seed: int) -> dict[str, np.ndarray]:
+def _tried(network: str, size: int, epochs: int, seed: int) -> dict[str, Array]:
     return {"nmse": nmse_by_rate(network, size, epochs, seed)}
 
 
-def _fitted(network: str, size: int, epochs: int, rate: float, seed: int) -> dict[str, np.ndarray]:
+def _fitted(network: str, size: int, epochs: int, rate: float, seed: int) -> dict[str, Array]:
     model = make_network(network, size, seed)
     return {"nmse": fit_waveform(model, waveform(seed), epochs, rate)}
 
 
-def _clocks(d_hidden: int, epochs: int, learning_rate: float, seed: int) -> dict[str, np.ndarray]:
+def _clocks(d_hidden: int, epochs: int, learning_rate: float, seed: int) -> dict[str, Array]:
     both = clocks_beside_rotary(
-        d_hidden=d_hidden,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        seed=seed,
-        show_progress=False,
+        d_hidden=d_hidden, epochs=epochs, learning_rate=learning_rate, seed=seed
     )
     return {
         "trained": both.trained.r2,
@@ -124,9 +117,7 @@ def _clocks(d_hidden: int, epochs: int, learning_rate: float, seed: int) -> dict
     }
 
 
-def _costs(
-    d_hidden: int,
-) -> tuple[Float[np.ndarray, " modules"], Float[np.ndarray, " modules"]]:
+def _costs(d_hidden: int) -> tuple[Float[Array, " modules"], Float[Array, " modules"]]:
     """Recurrent weights, and multiplications with them, as shares of an RNN's of equal width.
 
     Counted on models whose `_MODULES` modules have periods 1, 2, 4, ...
@@ -141,28 +132,11 @@ def _costs(
     return np.array(weights), np.array(work)
 
 
-def _cost_figure(
-    weights: Float[np.ndarray, " modules"], work: Float[np.ndarray, " modules"]
-) -> Figure:
+def _cost_figure(weights: Float[Array, " modules"], work: Float[Array, " modules"]) -> Figure:
     at = np.arange(len(_MODULES))
-    predicted = [
-        [1 / 2 + 1 / (2 * g) for g in _MODULES],
-        [sum((g - i) / g**2 / 2**i for i in range(g)) for g in _MODULES],
-    ]
-    panels = [
-        Panel(
-            title,
-            (
-                line("an RNN of as many units", "chance", at, 1.0),
-                line(formula, "predicted", at, np.array(expected)),
-                line("counted", "measured", at, counted),
-            ),
-        )
-        for title, formula, expected, counted in (
-            ("recurrent weights", "1/2 + 1/(2g)", predicted[0], weights),
-            ("multiplications per step", "sum over i of (g - i) / (g² 2ⁱ)", predicted[1], work),
-        )
-    ]
+    predicted_weights = np.array([1 / 2 + 1 / (2 * g) for g in _MODULES])
+    predicted_work = np.array([sum((g - i) / g**2 / 2**i for i in range(g)) for g in _MODULES])
+    peer = {"an RNN of as many units": 1}
     return Figure(
         "cost",
         "What a Clockwork RNN saves",
@@ -171,16 +145,30 @@ def _cost_figure(
         "Counted, with no interval to have.",
         "modules",
         "share",
-        tuple(panels),
+        (
+            panel(
+                "recurrent weights",
+                at,
+                chance=peer,
+                predicted={"1/2 + 1/(2g)": predicted_weights},
+                measured={"counted": weights},
+            ),
+            panel(
+                "multiplications per step",
+                at,
+                chance=peer,
+                predicted={"sum over i of (g - i) / (g² 2ⁱ)": predicted_work},
+                measured={"counted": work},
+            ),
+        ),
         claims=("parameters", "work"),
         ticks=tuple(map(str, _MODULES)),
     )
 
 
-def _waveforms(nmse: dict[str, Float[np.ndarray, " seed"]]) -> Figure:
+def _waveforms(nmse: dict[str, Float[Array, " seed"]]) -> Figure:
     at = np.arange(len(nmse))
     left = np.stack(list(nmse.values()), axis=1)
-    difference = nmse["clockwork"][:, None] - left
     return Figure(
         "waveforms",
         "What is left of a waveform",
@@ -189,19 +177,12 @@ def _waveforms(nmse: dict[str, Float[np.ndarray, " seed"]]) -> Figure:
         "network",
         "NMSE",
         (
-            Panel(
-                "NMSE",
-                (
-                    line("the best constant", "chance", at, 1.0),
-                    curve("mean over seeds", "measured", at, left),
-                ),
-            ),
-            Panel(
+            panel("NMSE", at, chance=_CONSTANT, measured={"mean over seeds": left}),
+            panel(
                 "Clockwork RNN less this network",
-                (
-                    line("no difference", "chance", at, 0.0),
-                    curve("mean over seeds", "measured", at, difference),
-                ),
+                at,
+                chance={"no difference": 0},
+                measured={"mean over seeds": nmse["clockwork"][:, None] - left},
             ),
         ),
         claims=("against-rnn", "against-lstm"),
@@ -209,8 +190,9 @@ def _waveforms(nmse: dict[str, Float[np.ndarray, " seed"]]) -> Figure:
     )
 
 
-def _learning(curves: dict[str, Float[np.ndarray, "seed step"]], epochs: int) -> Figure:
+def _learning(curves: dict[str, Float[Array, "seed step"]], epochs: int) -> Figure:
     steps = log_spaced(epochs)
+    measured = {_NAMES[network]: left[:, steps] for network, left in curves.items()}
     return Figure(
         "learning",
         "How soon it is learnt",
@@ -218,24 +200,12 @@ def _learning(curves: dict[str, Float[np.ndarray, "seed step"]], epochs: int) ->
         "falls at the end belongs to a network that more steps would help.",
         "steps",
         "NMSE",
-        (
-            Panel(
-                "all networks",
-                (
-                    line("the best constant", "chance", steps, 1.0),
-                    *(
-                        curve(_NAMES[network], "measured", steps, left[:, steps])
-                        for network, left in curves.items()
-                    ),
-                ),
-            ),
-        ),
+        (panel("all networks", steps, chance=_CONSTANT, measured=measured),),
         log="x",
     )
 
 
-def _tuning(tried: dict[str, Float[np.ndarray, "seed rate"]]) -> Figure:
-    rates = np.array(LEARNING_RATES)
+def _tuning(tried: dict[str, dict[str, Array]]) -> Figure:
     return Figure(
         "tuning",
         "Which learning rate each network is given",
@@ -244,15 +214,11 @@ def _tuning(tried: dict[str, Float[np.ndarray, "seed rate"]]) -> Figure:
         "learning rate",
         "NMSE",
         tuple(
-            Panel(
+            panel(
                 _NAMES[network],
-                (
-                    line("the best constant", "chance", rates, 1.0),
-                    *(
-                        line(f"tuning seed {nth}", "measured", rates, row)
-                        for nth, row in enumerate(left, start=1)
-                    ),
-                ),
+                np.array(LEARNING_RATES),
+                chance=_CONSTANT,
+                measured={f"tuning seed {i}": row for i, row in enumerate(left["nmse"], start=1)},
             )
             for network, left in tried.items()
         ),
@@ -260,11 +226,11 @@ def _tuning(tried: dict[str, Float[np.ndarray, "seed rate"]]) -> Figure:
     )
 
 
-def _beside_rotary(clocks: dict[str, np.ndarray]) -> Figure:
+def _beside_rotary(clocks: dict[str, Array]) -> Figure:
     at = np.arange(len(SCALES))
 
-    def rows(r2: Float[np.ndarray, "row scale"], names: list[str]) -> tuple[Series, ...]:
-        return tuple(line(name, "measured", at, row) for name, row in zip(names, r2, strict=True))
+    def rows(title: str, r2: Float[Array, "row scale"], names: list[str]) -> Panel:
+        return panel(title, at, measured=dict(zip(names, r2, strict=True)))
 
     periods = [f"period {period}" for period in POWERS_OF_TWO]
     wavelengths = [f"wavelength {wavelength:.3g}" for wavelength in WAVELENGTHS]
@@ -277,9 +243,9 @@ def _beside_rotary(clocks: dict[str, np.ndarray]) -> Figure:
         "scale, time steps",
         "R²",
         (
-            Panel("modules, trained", rows(clocks["trained"].mean(axis=0), periods)),
-            Panel("modules, before training", rows(clocks["random"].mean(axis=0), periods)),
-            Panel("rotary frequencies", rows(clocks["rotary"][0], wavelengths)),
+            rows("modules, trained", clocks["trained"].mean(axis=0), periods),
+            rows("modules, before training", clocks["random"].mean(axis=0), periods),
+            rows("rotary frequencies", clocks["rotary"][0], wavelengths),
         ),
         claims=("clocks", "rotary"),
         ticks=tuple(f"{scale:.3g}" for scale in SCALES),
@@ -288,10 +254,10 @@ def _beside_rotary(clocks: dict[str, np.ndarray]) -> Figure:
 
 
 def _order_above_controls(
-    periods: Real[np.ndarray, " module"],
-    trained: Float[np.ndarray, "seed module scale"],
-    random: Float[np.ndarray, "seed module scale"],
-) -> Float[np.ndarray, " seed"]:
+    periods: Real[Array, " module"],
+    trained: Float[Array, "seed module scale"],
+    random: Float[Array, "seed module scale"],
+) -> Float[Array, " seed"]:
     """By how much `_order` of trained modules exceeds the larger of its two controls.
 
     What ticks every T steps tells scales from 2T on (Nyquist): slow modules are left with long
@@ -310,8 +276,8 @@ def _order_above_controls(
 
 
 def _order(
-    rates: Real[np.ndarray, " clock"], r2: Float[np.ndarray, "row clock scale"]
-) -> Float[np.ndarray, " row"]:
+    rates: Real[Array, " clock"], r2: Float[Array, "row clock scale"]
+) -> Float[Array, " row"]:
     """Spearman's correlation, over clocks, of period or wavelength and the scale told best."""
     told = np.array(SCALES)[r2.argmax(axis=-1)]
     # Where all clocks tell one scale best, their order says nothing.

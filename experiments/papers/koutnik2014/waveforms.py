@@ -11,18 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.clockwork import ClockworkRNN
 from nope_interp.models.clockwork_config import ClockworkConfig
-from probes.bootstrap import SequenceBootstrap
 
 PERIODS = (8, 32, 80, 160)
 LENGTH = 320
@@ -138,11 +135,7 @@ def multiply_adds(network: nn.Module, n_steps: int) -> int:
 
 
 def fit_waveform(
-    model: nn.Module,
-    target: Float[Tensor, "1 time 1"],
-    epochs: int,
-    learning_rate: float,
-    bar: tqdm | None = None,
+    model: nn.Module, target: Float[Tensor, "1 time 1"], epochs: int, learning_rate: float
 ) -> Float[np.ndarray, " step"]:
     """Train a network in place on one waveform, one Adam step an epoch.
 
@@ -151,36 +144,22 @@ def fit_waveform(
     Returns:
         the NMSE before the first step and after each one, `epochs` + 1 numbers.
     """
-    with _one_thread():
-        left = _descend(model, target, epochs, learning_rate, bar)
-        with torch.no_grad():
-            left.append(float(nmse(model(torch.ones_like(target)), target)))
-    return np.array(left)
-
-
-def _descend(
-    model: nn.Module,
-    target: Float[Tensor, "1 time 1"],
-    epochs: int,
-    learning_rate: float,
-    bar: tqdm | None,
-) -> list[float]:
-    """The NMSE before each step."""
     inputs, variance = torch.ones_like(target), float(target.var(correction=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     left = []
-    for _ in range(epochs):
-        loss = F.mse_loss(model(inputs), target)
-        left.append(loss.item() / variance)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        schedule.step()
-        if bar is not None:
-            bar.update()
-    return left
+    with _one_thread():
+        for _ in range(epochs):
+            loss = F.mse_loss(model(inputs), target)
+            left.append(loss.item() / variance)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            schedule.step()
+        with torch.no_grad():
+            left.append(float(nmse(model(inputs), target)))
+    return np.array(left)
 
 
 @contextmanager
@@ -198,18 +177,13 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(n_threads)
 
 
-def nmse_by_rate(
-    network: str, d_hidden: int, epochs: int, seed: int, bar: tqdm | None = None
-) -> Float[np.ndarray, " rate"]:
+def nmse_by_rate(network: str, d_hidden: int, epochs: int, seed: int) -> Float[np.ndarray, " rate"]:
     """What fresh networks, one for each of `LEARNING_RATES`, leave of the waveform of `seed`."""
-    return np.array(
-        [
-            fit_waveform(make_network(network, d_hidden, seed), waveform(seed), epochs, rate, bar)[
-                -1
-            ]
-            for rate in LEARNING_RATES
-        ]
+    fits = (
+        fit_waveform(make_network(network, d_hidden, seed), waveform(seed), epochs, rate)
+        for rate in LEARNING_RATES
     )
+    return np.array([left[-1] for left in fits])
 
 
 def best_rate(left: Float[np.ndarray, "seed rate"]) -> float:
@@ -220,77 +194,3 @@ def best_rate(left: Float[np.ndarray, "seed rate"]) -> float:
 def tuning_seeds(seeds: range) -> range:
     """The seeds to choose a learning rate on: those that follow the seeds of a comparison."""
     return range(seeds.stop, seeds.stop + N_TUNING_SEEDS)
-
-
-def waveform_comparison(
-    n_seeds: int = 5, epochs: int = 800, d_hidden: int = 64, *, show_progress: bool = True
-) -> pd.DataFrame:
-    """What a Clockwork RNN, an RNN and an LSTM with as many parameters leave of a waveform.
-
-    A seed is one waveform and one draw of each network's weights. The networks get the same number
-    of steps, not of seconds, and the NMSE is that of the fit, not of a continuation: it says how
-    soon a network comes to draw 320 samples, and not how well it would in the end. Each network
-    first chooses its learning rate on two other seeds. Four to eight minutes at its default size.
-
-    Returns:
-        a row per network and seed: network, seed, d_hidden, n_parameters, learning_rate, epochs,
-        nmse.
-
-    Raises:
-        UserError: for fewer than two seeds, no epoch, or a size as `matched_sizes` does.
-    """
-    if n_seeds < 2:
-        raise UserError(f"n_seeds is {n_seeds}: give at least 2, for an interval over seeds.")
-    if epochs < 1:
-        raise UserError(f"epochs is {epochs}: give at least 1.")
-    sizes = matched_sizes(d_hidden)
-    seeds, rows = range(n_seeds), []
-    runs = n_seeds + N_TUNING_SEEDS * len(LEARNING_RATES)
-    with tqdm(total=runs * len(sizes) * epochs, unit="epoch", disable=not show_progress) as bar:
-        for network, size in sizes.items():
-            bar.set_description(f"{network}, learning rate")
-            tried = [nmse_by_rate(network, size, epochs, s, bar) for s in tuning_seeds(seeds)]
-            rate = best_rate(np.stack(tried))
-            for seed in seeds:
-                bar.set_description(f"{network}, seed {seed}")
-                model = make_network(network, size, seed)
-                left = fit_waveform(model, waveform(seed), epochs, rate, bar)
-                rows.append(
-                    {
-                        "network": network,
-                        "seed": seed,
-                        "d_hidden": size,
-                        "n_parameters": sum(p.numel() for p in model.parameters()),
-                        "learning_rate": rate,
-                        "epochs": epochs,
-                        "nmse": left[-1],
-                    }
-                )
-    return pd.DataFrame(rows)
-
-
-def nmse_by_network(rows: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """The mean NMSE of each network with its 95% bootstrap interval over seeds, the best first.
-
-    Args:
-        rows: what `waveform_comparison` gave.
-        seed: of the resampling.
-
-    Returns:
-        a row per network: network, nmse, ci_low, ci_high, chance (1, the best constant), n (seeds).
-    """
-    scores = []
-    for network, of_network in rows.groupby("network", sort=False):
-        bootstrap = SequenceBootstrap(seed=seed).update(of_network[["nmse"]].to_numpy())
-        score = bootstrap.score("nmse", lambda means: means[..., 0], chance=1.0)
-        scores.append(
-            {
-                "network": network,
-                "nmse": score.value,
-                "ci_low": score.ci_low,
-                "ci_high": score.ci_high,
-                "chance": score.chance,
-                "n": score.n,
-            }
-        )
-    return pd.DataFrame(scores).sort_values("nmse", ignore_index=True)

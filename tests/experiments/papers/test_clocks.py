@@ -114,7 +114,7 @@ def test_a_frequency_that_stands_still_tells_nothing() -> None:
 
 
 def test_the_two_ladders_come_together() -> None:
-    both = clocks_beside_rotary(d_hidden=16, n_sequences=8, epochs=3, show_progress=False)
+    both = clocks_beside_rotary(d_hidden=16, n_sequences=8, epochs=3)
     assert both.trained.r2.shape == both.random.r2.shape == (8, len(SCALES))
     assert both.rotary.shape == (5, len(SCALES))
     assert not np.array_equal(both.trained.r2, both.random.r2)
@@ -136,7 +136,7 @@ def test_every_rate_has_its_scale_and_the_length_tells_it() -> None:
 @pytest.mark.slow
 def test_training_gives_fast_clocks_the_scales_of_the_waveform() -> None:
     """Sines of periods 8 and 32 are drawn by modules that tell them; no sine has 4 or 64."""
-    both = clocks_beside_rotary(n_sequences=32, epochs=400, show_progress=False)
+    both = clocks_beside_rotary(n_sequences=32, epochs=400)
     fastest = dict(zip(both.trained.scales, both.trained.r2[0], strict=True))
     untrained = dict(zip(both.random.scales, both.random.r2[0], strict=True))
     for period in (8, 32):
@@ -161,7 +161,7 @@ def test_what_cannot_be_is_one_sentence() -> None:
             lambda: rotary_decoding(dataclasses.replace(ROTARY, positions="alibi"), 9, (2,)),
             "positions are 'alibi'",
         ),
-        (lambda: clocks_beside_rotary(epochs=0, show_progress=False), "epochs is 0"),
+        (lambda: clocks_beside_rotary(epochs=0), "epochs is 0"),
     ):
         with pytest.raises(UserError, match=message):
             attempt()

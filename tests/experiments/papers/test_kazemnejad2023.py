@@ -354,7 +354,9 @@ def small() -> Preset:
         n_per_length=10,
         n_read=8,
         n_patterns=2,
-        scratchpads=Scratchpads(("parity",), (PLAIN, FULL), sizes, (2, 3), n_per_length=4),
+        scratchpads=Scratchpads(
+            tasks=("parity",), formats=(PLAIN, FULL), sizes=sizes, lengths=(2, 3), n_per_length=4
+        ),
     )
 
 

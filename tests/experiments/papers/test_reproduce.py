@@ -493,6 +493,6 @@ def test_the_command_reproduces_and_lists(tmp_path: Path) -> None:
 
 def test_series_are_drawn_in_their_kind() -> None:
     """The page's script knows every kind."""
-    script = Path(run_module.__file__).parents[1] / "report" / "templates" / "reproduce.js"
+    script = Path(run_module.__file__).parents[1] / "report" / "templates" / "findings.js"
     for kind in Series.__annotations__["kind"].__args__:
         assert f'"{kind}"' in script.read_text() or f"{kind}:" in script.read_text()

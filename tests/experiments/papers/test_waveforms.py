@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -20,12 +19,10 @@ from experiments.papers.koutnik2014.waveforms import (
     matched_sizes,
     multiply_adds,
     nmse,
-    nmse_by_network,
     nmse_by_rate,
     stream,
     tuning_seeds,
     waveform,
-    waveform_comparison,
 )
 from nope_interp.errors import UserError
 from nope_interp.models.clockwork import ClockworkRNN
@@ -148,42 +145,13 @@ def test_the_best_rate_has_the_lowest_mean_on_other_seeds() -> None:
         assert tried[nth] == fit_waveform(model, waveform(4), 5, rate)[-1]
 
 
-def test_a_comparison_is_a_row_for_each_network_and_seed() -> None:
-    rows = waveform_comparison(n_seeds=2, epochs=2, d_hidden=16, show_progress=False)
-    columns = ["network", "seed", "d_hidden", "n_parameters", "learning_rate", "epochs", "nmse"]
-    assert list(rows) == columns
-    assert (rows.groupby("network")["learning_rate"].nunique() == 1).all()
-    assert set(rows["learning_rate"]) <= set(LEARNING_RATES)
-    assert set(zip(rows["network"], rows["seed"], strict=True)) == {
-        (network, seed) for network in NETWORKS for seed in (0, 1)
-    }
-    assert rows["nmse"].between(0.5, 3).all()  # two epochs teach nothing
-    again = waveform_comparison(n_seeds=2, epochs=2, d_hidden=16, show_progress=False)
-    pd.testing.assert_frame_equal(rows, again)
-
-
-def test_intervals_are_the_bootstrap_of_seeds() -> None:
-    values = np.random.default_rng(0).gamma(2, size=40)
-    rows = pd.DataFrame({"network": "rnn", "nmse": values})
-    rows = pd.concat((rows, pd.DataFrame({"network": "lstm", "nmse": values / 10})))
-    best, worst = nmse_by_network(rows).to_dict("records")
-    assert (best["network"], worst["network"]) == ("lstm", "rnn")
-    assert worst["nmse"] == pytest.approx(values.mean())
-    assert (worst["chance"], worst["n"]) == (1, 40)
-    normal = 1.96 * values.std(ddof=1) / math.sqrt(40)
-    assert worst["ci_high"] - worst["ci_low"] == pytest.approx(2 * normal, rel=0.2)
-    assert worst["ci_low"] < values.mean() < worst["ci_high"]
-
-
 def test_what_cannot_be_is_one_sentence() -> None:
-    for arguments, message in (
-        ({"n_seeds": 1}, "n_seeds is 1: give at least 2"),
-        ({"epochs": 0}, "epochs is 0: give at least 1"),
-        ({"d_hidden": 60}, "d_hidden 60 does not divide into 8 modules"),
-        ({"d_hidden": 8}, "no rnn comes within 5% of the 53 parameters"),
+    for d_hidden, message in (
+        (60, "d_hidden 60 does not divide into 8 modules"),
+        (8, "no rnn comes within 5% of the 53 parameters"),
     ):
         with pytest.raises(UserError, match=message):
-            waveform_comparison(**arguments, show_progress=False)
+            matched_sizes(d_hidden)
     with pytest.raises(UserError, match="unknown network 'lstn': did you mean 'lstm'"):
         make_network("lstn", 8, 0)
 

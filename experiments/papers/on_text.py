@@ -1,0 +1,26 @@
+"""Small models trained on text: what several papers share."""
+
+from typing import Any
+
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.registry import make_task
+from nope_interp.training.config import TrainingConfig
+from nope_interp.training.train import train
+
+
+def trained_on_text(
+    config: TransformerConfig, steps: int, device: str = "cpu", **training: Any
+) -> HookedTransformer:
+    """A model trained on sequences that fill its context, which its own seed draws.
+
+    Args:
+        config: the model.
+        steps: of the training, the first 100 of which warm up.
+        device: a torch device.
+        training: further values of `TrainingConfig`.
+    """
+    schedule = TrainingConfig(
+        steps=steps, warmup=min(100, steps), seq_len=config.n_ctx, seed=config.seed, **training
+    )
+    return train(config, schedule, make_task("text"), device=device, show_progress=False)
