@@ -1,12 +1,9 @@
-"""What several tests of experiments share: a synthetic run, a browser, a Ray cluster.
+"""What several tests of experiments share: a synthetic run, a browser.
 
 The run has the true schema: its numbers are random, names and shapes as in a real one.
 """
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 import torch
 
@@ -30,7 +26,6 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from probes.head_rules import RULES
-from tests.paths import ROOT
 
 HOSTILE = "</script><script>document.title='x'</script>"
 METRICS = {
@@ -347,24 +342,9 @@ def downloads(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[psutil.Process, str, dict[str, str]]]:
-    """The head of a cluster of two workers, its address, and the environment that lets one in."""
-    environment = {"HOME": str(tmp_path / "home"), "RAY_AUTH_MODE": "token"}
-    (tmp_path / "home").mkdir()
-    code = (
-        "import ray, sys\n"
-        "ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level='ERROR',"
-        " object_store_memory=10**8)\n"
-        "print(ray.get_runtime_context().gcs_address, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    head = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
-    assert head.stdout is not None
-    yield psutil.Process(head.pid), head.stdout.readline().strip(), environment
-    head.communicate(timeout=60)
+def one_thread() -> Iterator[None]:
+    """The tests' own process computes with one, as workers do."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

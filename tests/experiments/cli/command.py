@@ -49,7 +49,6 @@ def in_a_process(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=300,
     )
 
 

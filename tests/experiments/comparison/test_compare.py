@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import logging
 import shutil
 import threading
 from pathlib import Path
@@ -349,23 +350,30 @@ def test_changed_text_is_a_new_run(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_is_worked_in_by_one_process_at_a_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder.of(tmp_path, CONFIG).begin(CONFIG)
-    entered = threading.Event()
+    waits, order = threading.Event(), []
+    emit = caplog.handler.emit
+
+    def heard(record: logging.LogRecord) -> None:
+        emit(record)
+        waits.set()
 
     def enter() -> None:
         with folder.locked():
-            entered.set()
+            order.append("second")
 
+    monkeypatch.setattr(caplog.handler, "emit", heard)
     with folder.locked():
         assert not caplog.messages
         thread = threading.Thread(target=enter)
         thread.start()
-        assert not entered.wait(0.3)
-    assert entered.wait(5)
-    assert caplog.messages == [f"another process makes {folder.path}: waiting for it."]
+        waits.wait()
+        order.append("first")
     thread.join()
+    assert order == ["first", "second"]
+    assert caplog.messages == [f"another process makes {folder.path}: waiting for it."]
 
 
 def test_wrong_arguments_of_the_api_are_one_sentence(tmp_path: Path) -> None:

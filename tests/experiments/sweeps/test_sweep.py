@@ -6,13 +6,9 @@ import io
 import itertools
 import json
 import os
-import random
 import re
-import signal
 import socket
-import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -30,13 +26,15 @@ from experiments.comparison.config import CompareConfig
 from experiments.runs.folder import RunFolder
 from experiments.runs.workers import HERE, Pool, WorkerDied
 from experiments.sweeps import registry
+from experiments.sweeps import workers as sweep_workers
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.progress import Progress
+from experiments.sweeps.registry import Experiment
 from experiments.sweeps.run import _begin, run_sweep
 from experiments.sweeps.sweep import Sweep, _locked, read_sweep
 from experiments.sweeps.workers import _marked, check_cells, run_all, sweep_pool
 from nope_interp.errors import UserError
-from tests.experiments.cli.command import JUNK, assert_one_sentence, in_a_process, nope_interp
+from tests.experiments.cli.command import JUNK, assert_one_sentence, nope_interp
 from tests.experiments.sweeps.sweep_experiment import (
     DIES,
     LEAVES,
@@ -46,14 +44,19 @@ from tests.experiments.sweeps.sweep_experiment import (
     ROWS,
     leave,
 )
-from tests.paths import ROOT
+from tests.experiments.sweeps.sweep_process import file_of, write_sweep
 
-ROOT = ROOT
 SMALL = {
     "transformer": {"n_layers": 1, "d_model": 16, "n_heads": 2, "n_ctx": 16},
     "training": {"steps": 4, "batch_size": 2, "seq_len": 16, "warmup": 1},
     "seq_len": 16,
 }
+
+
+@pytest.fixture
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells run in this process, where tests can reach them."""
+    monkeypatch.setattr(sweep_workers, "sweep_pool", lambda *_: HERE)
 
 
 @pytest.fixture
@@ -403,23 +406,13 @@ def test_cells_that_go_wrong_do_not_keep_others_from_running(quick: None, tmp_pa
     assert {folder: file_of(folder) for folder in before} == before
 
 
-def file_of(folder: Path) -> tuple[int, int]:
-    """Changes when a run is finished again."""
-    stat = (folder / "info.json").stat()
-    return stat.st_ino, stat.st_mtime_ns
-
-
-@pytest.mark.slow
-def test_a_longer_sweep_takes_over_what_a_shorter_one_did(quick: None, tmp_path: Path) -> None:
-    run_sweep(asked([0, 1]), out=tmp_path, jobs=1, show_progress=False)
-    longer = run_sweep(asked([0, 1, 2]), out=tmp_path, jobs=1, show_progress=False)
+def test_a_longer_sweep_takes_over_what_a_shorter_one_did(
+    quick: None, no_processes: None, tmp_path: Path
+) -> None:
+    run_sweep(asked([0, 1]), out=tmp_path, show_progress=False)
+    longer = run_sweep(asked([0, 1, 2]), out=tmp_path, show_progress=False)
     assert set(longer.states().values()) == {"done"}
     assert ran(tmp_path) == Counter([0, 1, 2])
-
-
-def here() -> Pool:
-    """Cells in this process, where tests can reach them."""
-    return HERE
 
 
 def test_a_full_disk_fails_its_cell_and_no_other(
@@ -436,11 +429,11 @@ def test_a_full_disk_fails_its_cell_and_no_other(
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    run_all(sweep, sweep.cells, here(), "cpu")
+    run_all(sweep, sweep.cells, HERE, "cpu")
     assert list(sweep.states().values()) == ["done", "failed", "done"]
     assert "No space left on device" in sweep.log(sweep.cells[1]).read_text()
     full = "nothing"
-    run_all(sweep, [sweep.cells[1]], here(), "cpu")
+    run_all(sweep, [sweep.cells[1]], HERE, "cpu")
     assert set(sweep.states().values()) == {"done"}
 
 
@@ -455,7 +448,7 @@ def test_a_disk_without_room_for_a_log_is_said(
 
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(UserError, match=r"cell-00001.log.*No space left on device"):
-        run_all(sweep, sweep.cells, here(), "cpu")
+        run_all(sweep, sweep.cells, HERE, "cpu")
     assert set(sweep.states().values()) == {"queued"}
 
 
@@ -476,7 +469,7 @@ def test_workers_that_die_before_they_run_anything_are_an_error(
     monkeypatch.setattr(Pool, "run", die)
     sweep = _begin(asked([0, 1]), tmp_path)
     with pytest.raises(UserError, match="die before they run anything"):
-        run_all(sweep, sweep.cells, here(), "cpu")
+        run_all(sweep, sweep.cells, HERE, "cpu")
 
 
 def test_a_sweep_is_run_by_one_process_at_a_time(quick: None, tmp_path: Path) -> None:
@@ -587,7 +580,9 @@ def test_values_of_every_kind_become_columns(quick: None, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_ten_thousand_cells_are_one_table(quick: None, tmp_path: Path) -> None:
+def test_ten_thousand_cells_are_one_table(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     n = 10_000
     sweep = _begin(asked(list(range(n))), tmp_path)
     template = tmp_path / "template"
@@ -596,13 +591,19 @@ def test_ten_thousand_cells_are_one_table(quick: None, tmp_path: Path) -> None:
         cell.folder.mkdir()
         for path in template.iterdir():
             os.link(path, cell.folder / path.name)
-    began = time.monotonic()
+    looked_at: Counter[Path] = Counter()
+    finished = Experiment.finished
+
+    def counted(experiment: Experiment, folder: Path) -> bool:
+        looked_at[folder] += 1
+        return finished(experiment, folder)
+
+    monkeypatch.setattr(Experiment, "finished", counted)
     sweep = read_sweep(sweep.folder)
     dataset = sweep.dataset()
-    opened = time.monotonic() - began
+    assert looked_at == Counter(cell.folder for cell in sweep.cells)  # once each
     few = sweep.measurements("cell", "value", where=pc.field("cell") > n - 10)
     assert few["cell"].tolist() == [c for c in range(n - 9, n + 1) for _ in range(ROWS)]
-    picked = time.monotonic() - began
     before = psutil.Process().memory_info().rss
     sums = 0.0
     rows = 0
@@ -612,29 +613,14 @@ def test_ten_thousand_cells_are_one_table(quick: None, tmp_path: Path) -> None:
     assert rows == n * ROWS
     assert sums == ROWS * n * (n - 1) / 2
     grown = psutil.Process().memory_info().rss - before
-    read = time.monotonic() - began
-    print(
-        f"opened in {opened:.1f} s, few in {picked:.1f} s, all in {read:.1f} s, {grown >> 20} MiB"
-    )
-    assert opened < 20
-    assert read < 90
     assert grown < 200 * 2**20
 
 
 # ---------------------------------------------------------------- at the command line
 
 
-def write_sweep(folder: Path, **values: Any) -> str:
-    (folder / "s.yaml").write_text(json.dumps(values))
-    return "s.yaml"
-
-
 @pytest.mark.slow
-def test_sweep_at_the_command_line_trains_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")  # one thread for each of two cells
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_sweep_at_the_command_line_trains_the_same_bits(one_thread: None, tmp_path: Path) -> None:
     grid = {"seed": [0, 1], "transformer.positions": ["none", "rotary"]}
     file = write_sweep(tmp_path, experiment="train", base=SMALL, grid=grid)
     run = nope_interp("sweep", file, "--jobs", "2", "--json", cwd=tmp_path)
@@ -645,7 +631,7 @@ def test_sweep_at_the_command_line_trains_the_same_bits(
     # The same run alone, from the same options.
     (tmp_path / "base.json").write_text(json.dumps(SMALL))
     options = ["--config", "base.json", "--seed", "1", "--positions", "rotary", "--out", "alone"]
-    alone = in_a_process("train", *options, "--json", cwd=tmp_path)  # with those threads
+    alone = nope_interp("train", *options, "--json", cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
     path = tmp_path / json.loads(alone.stdout)["model"]
     assert path.parent.name == Path(cells[3]["run"]).name
@@ -658,13 +644,14 @@ def test_sweep_at_the_command_line_trains_the_same_bits(
         read_sweep(tmp_path / json.loads(run.stdout)["sweep"]).dataset()
 
 
-@pytest.mark.slow
-def test_a_failed_cell_is_one_sentence_that_names_the_log(tmp_path: Path) -> None:
+def test_a_failed_cell_is_one_sentence_that_names_the_log(
+    no_processes: None, tmp_path: Path
+) -> None:
     (tmp_path / "damaged.safetensors").write_bytes(b"damaged")
     entries = [{}, {"model": "damaged.safetensors"}]
     base = {**SMALL, "n_fit": 24, "n_held_out": 16}
     file = write_sweep(tmp_path, experiment="probe", base=base, list=entries)
-    run = nope_interp("sweep", file, "--jobs", "1", cwd=tmp_path)
+    run = nope_interp("sweep", file, cwd=tmp_path)
     assert run.returncode == 2
     assert run.stdout.startswith("1 of 2 cells are done.\n")
     said = run.stderr.splitlines()[-1]
@@ -679,203 +666,20 @@ def test_mistakes_in_sweeps_are_one_sentence(tmp_path: Path) -> None:
     assert_one_sentence(nope_interp("sweep", cwd=tmp_path), "Missing argument")
 
 
-# ---------------------------------------------------------------- killed at random
-
-KILLS = 20
-SWEPT = {
-    "experiment": "reproduce",
-    "base": {"name": "kazemnejad2023", "n_seeds": 2, "length": 0.25},
-    "grid": {"seed": list(range(0, 24, 2))},
-}
-
-
-def start(folder: Path, *options: str, **environment: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "experiments.cli", "sweep", "s.yaml", *options]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "stderr").open("ab"),
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        start_new_session=True,
-        # Tests that run in the background of a shell would hand on a SIGINT that is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def workers(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    try:
-        children = psutil.Process(driver.pid).children(recursive=True)
-        return [child for child in children if "popen_loky" in " ".join(child.cmdline())]
-    except psutil.Error:
-        return []
-
-
-def finished_files(out: Path) -> dict[str, tuple[int, int]]:
-    return {path.parent.name: file_of(path.parent) for path in out.glob("reproduce-*/info.json")}
-
-
-def bits(out: Path) -> dict[str, tuple[bytes, bytes, dict[str, Any]]]:
-    found = {}
-    for folder in sorted(out.glob("reproduce-*")):
-        info = json.loads((folder / "info.json").read_text())
-        del info["seconds"]
-        run = RunFolder(folder)
-        found[folder.name] = (run.measurements.read_bytes(), run.arrays.read_bytes(), info)
-    return found
-
-
-@pytest.mark.slow
-def test_killed_sweeps_lose_nothing_and_end_in_the_same_bits(tmp_path: Path) -> None:
-    rng = random.Random(0)
-    calm = tmp_path / "calm"
-    calm.mkdir()
-    write_sweep(calm, **SWEPT)
-    assert start(calm, "--jobs", "2").wait(timeout=300) == 0
-    expected = bits(calm / "runs")
-    assert len(expected) == len(SWEPT["grid"]["seed"])  # type: ignore[index]
-    kills, rounds = Counter[str](), 0
-    while sum(kills.values()) < KILLS:
-        rounds += 1
-        folder = tmp_path / f"round-{rounds}"
-        folder.mkdir()
-        write_sweep(folder, **SWEPT)
-        seen: dict[str, tuple[int, int]] = {}
-        driver = start(folder, "--jobs", "2")
-        while sum(kills.values()) < KILLS and driver.poll() is None:
-            # The driver at any moment, its start included; a worker from when there is one.
-            kind = rng.choice(("worker", "driver"))
-            while kind == "worker" and driver.poll() is None and not workers(driver):
-                time.sleep(0.1)
-            time.sleep(rng.uniform(0, 8))
-            now = finished_files(folder / "runs")
-            assert {name: now[name] for name in seen} == seen, "a finished cell ran twice"
-            seen = now
-            alive = workers(driver)
-            if driver.poll() is None and kind == "driver":
-                driver.kill()
-                driver.wait()
-                driver = start(folder, "--jobs", "2")
-            elif alive:
-                rng.choice(alive).kill()
-            else:
-                continue
-            kills[kind] += 1
-        if driver.wait(timeout=300) != 0:
-            # Three deaths in one cell: its log says so, and the next start runs it.
-            assert start(folder, "--jobs", "2").wait(timeout=300) == 0
-        done = finished_files(folder / "runs")
-        assert {name: done[name] for name in seen} == seen, "a finished cell ran twice"
-        assert bits(folder / "runs") == expected
-        (sweep,) = (folder / "runs").glob("sweep-*")
-        assert set(read_sweep(sweep).states().values()) == {"done"}
-        assert {path.name for path in sweep.iterdir()} == {"sweep.json", ".lock"}
-    print(dict(kills), rounds)
-    assert min(kills["worker"], kills["driver"]) >= KILLS // 4
-
-
-def wait_for_a_cell(folder: Path, driver: subprocess.Popen[bytes]) -> None:
-    """Until a cell runs, or the sweep is over."""
-    deadline = time.monotonic() + 300
-    while (
-        not list(folder.glob("runs/sweep-*/*.running"))
-        and driver.poll() is None
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_takes_its_workers_along(tmp_path: Path) -> None:
-    longer = {**SMALL, "training": {**SMALL["training"], "steps": 100_000}}
-    write_sweep(tmp_path, experiment="train", base=longer, grid={"seed": [0, 1]})
-    driver = start(tmp_path, "--jobs", "2")
-    wait_for_a_cell(tmp_path, driver)
-    alive = workers(driver)
-    driver.kill()  # before anything can fail and leave it behind
-    assert alive
-    assert not psutil.wait_procs(alive, timeout=60)[1]
-    (sweep,) = (tmp_path / "runs").glob("sweep-*")
-    assert set(read_sweep(sweep).states().values()) == {"queued"}
-    # Ctrl-C is one sentence, too, and leaves the cells to the next start.
-    driver = start(tmp_path, "--jobs", "2")
-    while not any(read_sweep(sweep).state(c) == "running" for c in read_sweep(sweep).cells):
-        assert driver.poll() is None
-        time.sleep(0.2)
-    os.killpg(driver.pid, signal.SIGINT)
-    try:
-        assert driver.wait(timeout=60) == 2
-    finally:
-        driver.kill()
-    assert (tmp_path / "stderr").read_text().splitlines()[-1].startswith("nope-interp: interrupted")
-    assert set(read_sweep(sweep).states().values()) == {"queued"}
-
-
-# ---------------------------------------------------------------- Ray
-
-
-def ray_workers(head: psutil.Process) -> list[psutil.Process]:
-    """The processes of the cluster that run a cell."""
-    processes = head.children(recursive=True)
-    return [p for p in processes if "ray::PoolActor.run_batch" in " ".join(p.cmdline())]
-
-
-@pytest.mark.slow
-def test_a_sweep_on_a_ray_cluster_survives_its_workers_and_its_driver(
-    tmp_path: Path, cluster: tuple[psutil.Process, str, dict[str, str]]
-) -> None:
-    head, address, environment = cluster
-    calm = tmp_path / "calm"
-    for folder in (calm, tmp_path):
-        folder.mkdir(exist_ok=True)
-        write_sweep(folder, **{**SWEPT, "grid": {"seed": [0, 2, 4, 6, 8, 10]}})
-    assert start(calm, "--jobs", "2", LOKY_MAX_CPU_COUNT="2").wait(timeout=300) == 0
-    kills = ["worker", "driver", "worker"]
-    seen: dict[str, tuple[int, int]] = {}
-    driver = start(tmp_path, "--ray", address, **environment)
-    while kills and driver.poll() is None:
-        wait_for_a_cell(tmp_path, driver)
-        if kills[0] == "driver":
-            driver.kill()
-            driver.wait()
-            driver = start(tmp_path, "--ray", address, **environment)
-        elif running := ray_workers(head):
-            running[0].kill()
-        else:
-            continue
-        del kills[0]
-        time.sleep(3)
-        now = finished_files(tmp_path / "runs")
-        assert {name: now[name] for name in seen} == seen, "a finished cell ran twice"
-        seen = now
-    assert driver.wait(timeout=300) == 0, (tmp_path / "stderr").read_text()
-    assert not kills
-    done = finished_files(tmp_path / "runs")
-    assert {name: done[name] for name in seen} == seen, "a finished cell ran twice"
-    assert bits(tmp_path / "runs") == bits(calm / "runs")
-    # No GPU can be kept here: said at once, since Ray would wait for one for ever.
-    options = ("--ray", address, "--gpus-per-cell", "1", "--device", "cuda")
-    assert start(tmp_path, *options, **environment).wait(timeout=120) == 2
-    said = (tmp_path / "stderr").read_text().splitlines()[-1]
-    assert "has room for 0 workers at once" in said
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("listening", [False, True], ids=["closed", "mute"])
-def test_an_address_where_no_ray_answers_is_refused_within_seconds(
-    tmp_path: Path, listening: bool
+def test_an_address_where_no_ray_answers_is_refused_before_ray_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listening: bool
 ) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # it would wait for minutes; here it is an error
     file = write_sweep(tmp_path, experiment="train", base=SMALL, grid={"seed": [0]})
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
         if listening:
             server.listen()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        began = time.monotonic()
         config = SweepConfig.read(tmp_path / file)
         with pytest.raises(UserError, match=f"no Ray cluster answers at '{address}'"):
             run_sweep(config, out=tmp_path / "runs", ray=address)
-        assert time.monotonic() - began < 10
         run = nope_interp("sweep", file, "--ray", address, cwd=tmp_path)
     assert_one_sentence(run, "no Ray cluster answers", address)
     assert not (tmp_path / "runs").exists()

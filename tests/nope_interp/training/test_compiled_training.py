@@ -69,7 +69,6 @@ def python(code: str, folder: Path, **environment: str) -> subprocess.CompletedP
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
             **environment,
         },
-        timeout=300,
     )
 
 

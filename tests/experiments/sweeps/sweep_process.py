@@ -1,0 +1,105 @@
+"""Sweeps in processes of their own, to be killed at moments that the tests choose."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from experiments.runs.folder import RunFolder
+from experiments.sweeps.config import SweepConfig
+from experiments.sweeps.sweep import Sweep
+from tests.paths import ROOT
+
+
+def swept(n_cells: int) -> dict[str, Any]:
+    """A sweep of runs that take a fraction of a second each."""
+    return {
+        "experiment": "reproduce",
+        "base": {"name": "kazemnejad2023", "n_seeds": 2, "length": 0.25},
+        "grid": {"seed": list(range(0, 2 * n_cells, 2))},
+    }
+
+
+def write_sweep(folder: Path, **values: Any) -> str:
+    (folder / "s.yaml").write_text(json.dumps(values))
+    return "s.yaml"
+
+
+def start(folder: Path, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "experiments.cli", "sweep", "s.yaml", *options]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=(folder / "stderr").open("ab"),
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        start_new_session=True,
+        # Tests that run in the background of a shell would hand on a SIGINT that is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    """However long it takes, unless the process ends before."""
+    while not condition():
+        with suppress(subprocess.TimeoutExpired):
+            raise AssertionError(f"it ended with {process.wait(timeout=0.05)} before its time")
+
+
+def gates(folder: Path, config: SweepConfig, numbers: Iterable[int]) -> dict[int, ExitStack]:
+    """Cells of these numbers, which cannot be run until theirs is closed: no kill comes too late.
+
+    A run folder is worked in by one process at a time, and until then that is this one.
+    """
+    found = {}
+    for number in numbers:
+        cell = config.cells[number - 1].config
+        found[number] = ExitStack()
+        found[number].enter_context(RunFolder.of(folder, cell).begin(cell).locked())
+    return found
+
+
+def runs(sweep: Sweep, number: int) -> bool:
+    """Whether a process runs the cell, or waits at its gate."""
+    return sweep.state(sweep.cells[number - 1]) == "running"
+
+
+def workers(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    children = psutil.Process(driver.pid).children(recursive=True)
+    return [child for child in children if "popen_loky" in " ".join(child.cmdline())]
+
+
+def file_of(folder: Path) -> tuple[int, int]:
+    """Changes when a run is finished again."""
+    stat = (folder / "info.json").stat()
+    return stat.st_ino, stat.st_mtime_ns
+
+
+def finished_files(out: Path) -> dict[str, tuple[int, int]]:
+    return {path.parent.name: file_of(path.parent) for path in out.glob("reproduce-*/info.json")}
+
+
+def bits(out: Path) -> dict[str, tuple[bytes, bytes, dict[str, Any]]]:
+    found = {}
+    for folder in sorted(out.glob("reproduce-*")):
+        info = json.loads((folder / "info.json").read_text())
+        del info["seconds"]
+        run = RunFolder(folder)
+        found[folder.name] = (run.measurements.read_bytes(), run.arrays.read_bytes(), info)
+    return found
+
+
+def bits_of_runs_alone(
+    config: SweepConfig, out: Path
+) -> dict[str, tuple[bytes, bytes, dict[str, Any]]]:
+    """What each cell's run leaves that is made by itself, in this process, by one thread."""
+    for cell in config.cells:
+        config.experiment.run(cell.config, out, "cpu")
+    return bits(out)
