@@ -211,10 +211,8 @@ def load(
         UserError: where it cannot be loaded.
 
     Example:
-        >>> import nope_interp as ni
-        >>> lm = ni.load("examples/copy-rsc.safetensors")
-        >>> lm.top_heads("first_token", 2)[["layer", "head"]].shape
-        (2, 2)
+        lm = load("examples/copy-rsc.safetensors")
+        lm.top_heads("first_token", 2)
     """
     name = os.path.expanduser(name_or_path)
     # Sequences are as long as is asked of the loaded model; here any model takes them.

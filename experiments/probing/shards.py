@@ -34,7 +34,7 @@ from nope_interp.pretrained.spec import ModelSpec
 # What a model is under while it is read, such as `Ablation.of`.
 Condition = Callable[[HookedModel], AbstractContextManager[Any]]
 # What is done with a share and the model; the last is the label of a progress bar, if any.
-Work = Callable[[HookedModel, Any, str | None], Any]
+Work = Callable[[Any, Any, str | None], Any]
 
 Finished = TypeVar("Finished", bound=FinishedRun)
 
@@ -56,7 +56,7 @@ class Shards:
     def map(
         self,
         work: Work,
-        model: HookedModel,
+        model: HookedModel | None,
         spec: ModelSpec | None,
         shares: Sequence[Any],
         description: str | None = None,

@@ -213,7 +213,7 @@ def identity(config: RunConfig) -> dict[str, Any]:
 
     Raises UserError for a model that is a folder without a model in it.
     """
-    values = config.to_dict() | {"format": FORMAT}
+    values = config.to_dict() | {"format": FORMAT, "fingerprints": {}}
     for name, path in (("model", config.model), ("text", config.text)):
         local = None if path is None else Path(path).expanduser()
         # What else stands for a text is refused where it is read.

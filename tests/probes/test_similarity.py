@@ -88,7 +88,7 @@ def test_adjacency_of_long_sequences_is_that_of_its_definition_in_numpy():
 
 
 def test_two_positions_are_too_few():
-    with pytest.raises(ProbeError, match="two activations with a third; got 2 positions"):
+    with pytest.raises(ProbeError, match="at three positions; got 2 positions"):
         adjacency_a(torch.eye(2)[None])
 
 

@@ -205,7 +205,7 @@ def test_the_page_holds_the_numbers(found: Emergence) -> None:
 
 def test_nonsense_is_one_sentence() -> None:
     for changes, match in (
-        ({"model": "gpt2"}, "watches a training, but 'gpt2'"),
+        ({"model": "gpt2"}, "emergence trains its own models, but 'gpt2'"),
         ({"n_seeds": 1}, "n_seeds is 1: use at least 2"),
         ({"seq_len": 16}, "seq_len is 16: use at least 24"),
     ):

@@ -254,7 +254,9 @@ def test_rows_without_a_step_do_not_count() -> None:
 
 
 def test_history_is_of_a_training() -> None:
-    with pytest.raises(UserError, match=r"history is of a training, but 'gpt2'.*leave one out"):
+    with pytest.raises(
+        UserError, match=r"history follows a training, but 'gpt2'.*leave one of the two out"
+    ):
         dataclasses.replace(CONFIG, model="gpt2")
 
 

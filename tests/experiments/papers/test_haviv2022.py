@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.papers import on_text
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.haviv2022 import experiment as haviv2022
 from experiments.papers.haviv2022.experiment import (
@@ -208,7 +209,7 @@ def test_every_encoding_sees_the_same_batches(
         asked.append((config, training))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(haviv2022, "train", stopped)
+    monkeypatch.setattr(on_text, "train", stopped)
     base = TransformerConfig(2, 16, 4, d_vocab=257, n_ctx=8)
     for positions in ENCODINGS.values():
         with pytest.raises(KeyboardInterrupt):

@@ -19,6 +19,7 @@ from experiments.comparison import compare as hypotheses
 from experiments.comparison.config import CompareConfig
 from experiments.heads import classify as heads
 from experiments.heads.config import HeadsConfig
+from experiments.probing import shards as shards_module
 from experiments.probing.measure import (
     Reading,
     Split,
@@ -66,8 +67,7 @@ ROUNDING = {"rtol": 1e-4, "atol": 1e-4}
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hypotheses, "opened", pickling)
-    monkeypatch.setattr(heads, "opened", pickling)
+    monkeypatch.setattr(shards_module, "opened", pickling)
 
 
 @pytest.fixture(scope="module")
@@ -396,6 +396,6 @@ def test_processes_find_the_same_bits(
     runs = []
     for name, opening in (("processes", opened), ("here", pickling)):
         config, _ = read_alone(whole, tmp_path / name)
-        monkeypatch.setattr(hypotheses, "opened", opening)
+        monkeypatch.setattr(shards_module, "opened", opening)
         runs.append(compare(config, out=tmp_path / name, shards=2, show_progress=False))
     assert_same_bits(*runs)
