@@ -28,7 +28,6 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.text import TextTask
-from nope_interp.training.config import TrainingConfig
 
 LENGTH = 16
 # Large weights: attention is far from uniform, as it is after training.
@@ -216,7 +215,7 @@ def test_every_encoding_sees_the_same_batches(
         with pytest.raises(KeyboardInterrupt):
             haviv2022._trained(
                 dataclasses.replace(base, positions=positions),
-                TrainingConfig(steps=1),
+                1,
                 2,
                 "cpu",
                 7,
