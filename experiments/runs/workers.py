@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
+from tqdm import tqdm
 
 from nope_interp.errors import UserError
 from nope_interp.streams import one_thread_pool
@@ -202,6 +203,9 @@ def end_with(parent: int) -> None:
     # Where joblib may start no processes, the parent runs its jobs itself.
     if parent == os.getpid():
         return
+    # The lock of progress bars would be a semaphore between processes, which Python calls leaked,
+    # after our last sentence, where a worker ends this way.
+    tqdm.set_lock(threading.RLock())
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from experiments import Comparison, compare
-from experiments.comparison import compare as hypotheses
+from experiments.probing import shards as shards_module
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.sweep import read_sweep
@@ -74,7 +74,7 @@ def test_a_run_in_shards_finds_the_same_bits(
     one_thread: None, tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = dataclasses.replace(COMPARE, twins=False)
-    monkeypatch.setattr(hypotheses, "opened", pickling)
+    monkeypatch.setattr(shards_module, "opened", pickling)
     expected = compare(config, out=tmp_path / "here", shards=2, show_progress=False)
     run = RunFolder.of(with_weights_of(expected, tmp_path / "ray"), config)
     for name, value in cluster.environment.items():

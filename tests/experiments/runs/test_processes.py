@@ -237,9 +237,11 @@ def test_a_run_without_processes_does_not_end_itself() -> None:
 
 _KILLED = """
 import os, threading
+from tqdm import tqdm
 from experiments.runs.workers import pool_of
 
 def piece(_):
+    list(tqdm(range(2)))
     os.write(1, f"{os.getpid()}\\n".encode())
     threading.Event().wait()
 
@@ -249,8 +251,10 @@ pool_of(2, remedy="").run(piece, range(2))
 
 @pytest.mark.slow
 def test_workers_end_with_a_killed_run() -> None:
-    run = subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    run = subprocess.Popen([sys.executable, "-c", _KILLED], stdout=pipe, stderr=pipe, text=True)
     assert run.stdout is not None
+    assert run.stderr is not None
     # Each says its number when it has a piece to do.
     workers = [psutil.Process(int(run.stdout.readline())) for _ in range(2)]
     run.kill()
@@ -258,3 +262,5 @@ def test_workers_end_with_a_killed_run() -> None:
     # A patience that no machine needs: left alone they would wait for ever.
     _, alive = psutil.wait_procs(workers, timeout=600)
     assert not alive
+    # A progress bar's lock between processes: Python warns of it after our own last sentence.
+    assert "leaked semaphore" not in run.stderr.read()
