@@ -36,7 +36,8 @@ def number(value: Any, digits: int = 5) -> float | None:
 
 def numbers(values: Iterable[Any], digits: int = 5) -> list[float | None]:
     """`number` of each."""
-    return [number(value, digits) for value in values]
+    found: list[float | None] = nested(np.array([*values], dtype=np.float64), digits)
+    return found
 
 
 def packed(values: np.ndarray, scale: int) -> str:
@@ -63,13 +64,9 @@ def packed_patterns(pattern: np.ndarray) -> list[list[str]]:
 
 def nested(values: np.ndarray | np.generic, digits: int = 4) -> Any:
     """The array as lists within lists of `number`s."""
-    return _rounded(np.asarray(values).tolist(), digits)
-
-
-def _rounded(values: Any, digits: int) -> Any:
-    if isinstance(values, list):
-        return [_rounded(value, digits) for value in values]
-    return number(values, digits)
+    values = np.asarray(values, dtype=np.float64)
+    rounded = np.char.mod(f"%.{digits}g", values).astype(np.float64)
+    return np.where(np.isfinite(values), rounded, None).tolist()
 
 
 def every(length: int, most: int) -> int:
