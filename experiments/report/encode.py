@@ -65,8 +65,9 @@ def packed_patterns(pattern: np.ndarray) -> list[list[str]]:
 def nested(values: np.ndarray | np.generic, digits: int = 4) -> Any:
     """The array as lists within lists of `number`s."""
     values = np.asarray(values, dtype=np.float64)
-    rounded = np.char.mod(f"%.{digits}g", values).astype(np.float64)
-    return np.where(np.isfinite(values), rounded, None).tolist()
+    rounded = np.char.mod(f"%.{digits}g", values).astype(np.float64).astype(object)
+    rounded[~np.isfinite(values)] = None
+    return rounded.tolist()
 
 
 def every(length: int, most: int) -> int:
