@@ -110,7 +110,7 @@ def test_codes_are_taken_away_from_the_model_in_question(comparison: Comparison)
 
 @pytest.mark.parametrize("uses", ["no", "stream"])
 def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -> None:
-    found = run(tmp_path, uses=uses, twins=False, n_fit=16, n_held_out=8, layers=(0,))
+    found = run(tmp_path, uses=uses, twins=True, n_fit=16, n_held_out=8, layers=(0,))
     losses = found.measurements.query("probe == 'loss'")
     assert set(losses["layer"]) == ({-1} if uses == "stream" else set())
     assert len(found.uses) == (uses == "stream")
