@@ -16,6 +16,7 @@ from experiments.heads.reading import on_rotated
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.figures import figure
 from experiments.papers.given import given_variant
+from experiments.papers.on_text import held_out
 from experiments.results.findings import Array, Findings, Panel, exactly, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import repeated_token_gap
@@ -70,19 +71,13 @@ def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
     variant = given_variant(config, device, seq_len=_LEAST_LENGTH, needed={})
     positions = layer_positions(variant.model)
     natural, uniform = variant.sources[:2]
-    begin = natural.begin_id is not None
-    text = natural.sequences(
-        _SEQUENCES,
-        min(_LENGTH, variant.model.cfg.n_ctx),
-        begin_token=begin,
-        split="held_out",
-        seed=config.seed,
-    )
+    text = held_out(natural, _SEQUENCES, min(_LENGTH, variant.model.cfg.n_ctx), config.seed)
+    before = text[0, : _BEFORE + (natural.begin_id is not None)]
     copied = uniform.sequences(_TOKENS, 1, begin_token=False, split="held_out", seed=config.seed)
     return {
         "text_shape": np.array(text.shape),
         **_read_text(variant.model, positions, text),
-        **_read_copies(variant.model, positions, copied[:, 0], text[0, : _BEFORE + begin]),
+        **_read_copies(variant.model, positions, copied[:, 0], before),
     }
 
 
