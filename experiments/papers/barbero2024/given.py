@@ -4,7 +4,7 @@ Which rotary frequencies its heads use, whether its positional heads use the hig
 whether its first layer can tell copies of a token apart without its positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,18 +14,10 @@ from torch import Tensor
 
 from experiments.heads.reading import on_rotated
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.papers.given import given_variant
-from experiments.results.findings import (
-    Figure,
-    Findings,
-    Panel,
-    Series,
-    curve,
-    exactly,
-    line,
-    over_seeds,
-)
-from experiments.results.measured import Measured
+from experiments.papers.on_text import held_out
+from experiments.results.findings import Array, Findings, Panel, exactly, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import repeated_token_gap
 from nope_interp.hooked_model import HookedModel
@@ -36,11 +28,10 @@ from probes.head_rules import RULES
 from probes.heads.detectors import HeadProbe
 from probes.heads.frequencies import frequency_shares, n_high
 
-Array = np.ndarray
-
 _SEQUENCES, _LENGTH, _LEAST_LENGTH = 32, 128, 40
 _LEAST_SHOWN = 1 / 32  # of equal use
 _TOKENS, _COPIES, _BEFORE = 8, 32, 4
+_BEFORE_COPIES = {"alone": "copies alone", "after": "copies after other tokens"}
 
 # The labels that name one offset, with the attention on it that earns them.
 _POSITIONAL = {rule.metric: rule for rule in RULES if rule.label in ("previous-token", "diagonal")}
@@ -54,35 +45,39 @@ def read_given(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """
     found = cells.arrays("given model", lambda: _read(config, device))
     name = Path(config.model or "").name
-    claims, figures, notes = _copies(found, name)
-    if "share" in found:
-        of_heads = _frequencies(found, name)
-        claims |= of_heads.claims
-        figures = (*of_heads.figures, *figures)
-        notes = (*of_heads.notes, *notes)
-    else:
-        notes = (*notes, f"{name} has no rotary positions: no frequencies to tell apart.")
     n, length = found["text_shape"].tolist()
-    return Findings(claims, figures, f"{name} on {n} sequences of {length} tokens of text", notes)
+    setting = f"{name} on {n} sequences of {length} tokens of text"
+    conditions = {"intact": "positions intact", "ablated": "positions taken away"}
+    gaps = {
+        title: {before: found[f"{condition}/{before}"] for before in _BEFORE_COPIES}
+        for condition, title in conditions.items()
+        if f"{condition}/alone" in found
+    }
+    *_, without = gaps.values()  # the positions, if it has any
+    claims = {"impossible-given": exactly(gap[:, 0].max() for gap in without.values())}
+    figures, notes = (_copies(gaps, name),), []
+    if len(gaps) == 1:
+        notes.append(f"{name} has no positional encoding: it is read as it is.")
+    if "share" not in found:
+        notes.append(f"{name} has no rotary positions: no frequencies to tell apart.")
+        return Findings(claims, figures, setting, tuple(notes))
+    of_heads = _frequencies(found, name)
+    return Findings(
+        claims | of_heads.claims, of_heads.figures + figures, setting, (*of_heads.notes, *notes)
+    )
 
 
 def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
     variant = given_variant(config, device, seq_len=_LEAST_LENGTH, needed={})
     positions = layer_positions(variant.model)
     natural, uniform = variant.sources[:2]
-    begin = natural.begin_id is not None
-    text = natural.sequences(
-        _SEQUENCES,
-        min(_LENGTH, variant.model.cfg.n_ctx),
-        begin_token=begin,
-        split="held_out",
-        seed=config.seed,
-    )
+    text = held_out(natural, _SEQUENCES, min(_LENGTH, variant.model.cfg.n_ctx), config.seed)
+    before = text[0, : _BEFORE + (natural.begin_id is not None)]
     copied = uniform.sequences(_TOKENS, 1, begin_token=False, split="held_out", seed=config.seed)
     return {
         "text_shape": np.array(text.shape),
         **_read_text(variant.model, positions, text),
-        **_read_copies(variant.model, positions, copied[:, 0], text[0, : _BEFORE + begin]),
+        **_read_copies(variant.model, positions, copied[:, 0], before),
     }
 
 
@@ -147,7 +142,7 @@ def _gaps(
     model: HookedModel, condition: str, copied: Int[Tensor, " token"], before: Int[Tensor, " pos"]
 ) -> dict[str, Array]:
     tokens = copied.tolist()
-    first: dict[str, list[int]] = {"alone": [], "after": before.tolist()}
+    first: dict[str, list[int]] = dict(zip(_BEFORE_COPIES, ([], before.tolist()), strict=True))
     return {
         f"{condition}/{name}": np.stack(
             [repeated_token_gap(model, token, _COPIES, ids) for token in tokens]
@@ -156,7 +151,7 @@ def _gaps(
     }
 
 
-def _frequencies(found: dict[str, Array], name: str) -> Findings:
+def _frequencies(found: Mapping[str, Array], name: str) -> Findings:
     share, rotating = found["share"], found["rotating"]
     n = share.shape[-1]
     low = share[..., -(n // 2) :].sum(-1)
@@ -177,105 +172,91 @@ def _frequencies(found: dict[str, Array], name: str) -> Findings:
     return Findings(claims, figures, "", tuple(notes))
 
 
-def _positional(found: dict[str, Array]) -> Bool[Array, "layer head"]:
+def _positional(found: Mapping[str, Array]) -> Bool[Array, "layer head"]:
     """Heads that `nope-interp heads` would call diagonal or previous-token by their attention."""
     return np.any([found[m] > rule.threshold for m, rule in _POSITIONAL.items()], axis=0)
 
 
-def _usage(found: dict[str, Array], name: str) -> Figure:
-    share = found["share"]
-    n = share.shape[-1]
-    times = n * share.mean(axis=(0, 2))
+@figure(
+    "usage",
+    "frequency",
+    "doublings over equal use",
+    claims=("frequencies",),
+    ticks=lambda found, name: tuple(map(str, range(found["share"].shape[-1]))),
+    heat_about=0.0,
+)
+def _usage(found: Mapping[str, Array], name: str) -> Iterator[Panel]:
+    """Rotary frequencies that {name} uses.
+
+    Share of |q||k| in each frequency, mean over heads and sequences, in doublings over equal use: 1
+    is twice the share that each frequency would have if all were used alike, -1 half of it; less
+    than 1/32 of it is shown as that. Frequency 0 is the highest, one radian per token.
+    """
+    n = found["share"].shape[-1]
+    times = n * found["share"].mean(axis=(0, 2))
     doublings = np.log2(np.maximum(times, _LEAST_SHOWN))
-    panels = []
     for base in np.unique(found["base"]):
-        rows = [
-            line(f"L{layer}", "measured", np.arange(n), doublings[row])
-            for row, layer in enumerate(found["rotating"])
-            if found["base"][row] == base
-        ]
-        panels.append(Panel(f"layers with base {base:,.10g}", tuple(rows)))
-    return Figure(
-        "usage",
-        f"Rotary frequencies that {name} uses",
-        "Share of |q||k| in each frequency, mean over heads and sequences, in doublings over equal "
-        "use: 1 is twice the share that each frequency would have if all were used alike, -1 half "
-        f"of it; less than 1/{1 / _LEAST_SHOWN:g} of it is shown as that. Frequency 0 is the "
-        "highest, one radian per token.",
-        "frequency",
-        "doublings over equal use",
-        tuple(panels),
-        claims=("frequencies",),
-        ticks=tuple(str(k) for k in range(n)),
-        heat_about=0.0,
-    )
+        with_base = np.flatnonzero(found["base"] == base)
+        layers = {f"L{found['rotating'][i]}": doublings[i] for i in with_base}
+        yield panel(f"layers with base {base:,.10g}", np.arange(n), measured=layers)
 
 
+@figure(
+    "halves",
+    "layer",
+    "share of |q||k|",
+    claims=("frequencies", "positional-heads"),
+    ticks=lambda found, *shares: tuple(map(str, range(len(found["diagonal"])))),
+)
 def _by_layer(
-    found: dict[str, Array],
+    found: Mapping[str, Array],
     name: str,
     low: Float[Array, "sequence layer head"],
     high: Float[Array, "sequence layer head"],
     positional: Bool[Array, "layer head"],
-) -> Figure:
+) -> Iterator[Panel]:
+    """High and low frequencies in {name}.
+
+    Share of |q||k| in the highest quarter and the lower half of the frequencies; bars are 95%
+    intervals over sequences.
+    """
     layers, n = found["rotating"], found["share"].shape[-1]
-    others = []
-    for row, layer in enumerate(layers):
-        if not positional[row].all():
-            others.append((layer, high[:, row, ~positional[row]].mean(axis=1)))
-    series: list[Series] = [line("equal use", "chance", layers, n_high(n) / n)]
-    if others:
-        at, rows = zip(*others, strict=True)
-        series.append(curve("other heads, mean", "measured", np.array(at), np.stack(rows, axis=1)))
-    for row, head in np.argwhere(positional):
-        layer = layers[row]
-        weights = {metric: found[metric][layer, head] for metric in _POSITIONAL}
+
+    def drawn(at: Array, **curves: Mapping[str, Array | float]) -> Panel:
+        return panel("highest quarter", at, **curves)
+
+    parts = [drawn(layers, chance={"equal use": n_high(n) / n})]
+    has_others = np.flatnonzero(~positional.all(axis=1))
+    if len(has_others):
+        others = [high[:, i, ~positional[i]].mean(axis=1) for i in has_others]
+        mean = {"other heads, mean": np.stack(others, axis=1)}
+        parts.append(drawn(layers[has_others], measured=mean))
+    for i, head in np.argwhere(positional):
+        weights = {metric: found[metric][layers[i], head] for metric in _POSITIONAL}
         label = _POSITIONAL[max(weights, key=weights.__getitem__)].label
-        title = f"L{layer}H{head}, {label}"
-        series.append(curve(title, "measured", np.array([layer]), high[:, row, [head]]))
-    low_half = (
-        line("equal use", "chance", layers, n // 2 / n),
-        curve("all heads, mean", "measured", layers, low.mean(axis=2)),
-    )
-    return Figure(
-        "halves",
-        f"High and low frequencies in {name}",
-        "Share of |q||k| in the highest quarter and the lower half of the frequencies; bars are "
-        "95% intervals over sequences.",
-        "layer",
-        "share of |q||k|",
-        (Panel("highest quarter", tuple(series)), Panel("lower half", low_half)),
-        claims=("frequencies", "positional-heads"),
-        ticks=tuple(str(layer) for layer in range(len(found["diagonal"]))),
-    )
+        of_head = {f"L{layers[i]}H{head}, {label}": high[:, i, [head]]}
+        parts.append(drawn(layers[[i]], measured=of_head))
+    yield Panel("highest quarter", tuple(series for part in parts for series in part.series))
+    lower = {"all heads, mean": low.mean(axis=2)}
+    yield panel("lower half", layers, chance={"equal use": n // 2 / n}, measured=lower)
 
 
-def _copies(
-    found: dict[str, Array], name: str
-) -> tuple[dict[str, Measured], tuple[Figure, ...], tuple[str, ...]]:
-    conditions = {"intact": "positions intact", "ablated": "positions taken away"}
-    shown = [condition for condition in conditions if f"{condition}/alone" in found]
-    notes: tuple[str, ...] = ()
-    if "ablated" not in shown:
-        notes = (f"{name} has no positional encoding: it is read as it is.",)
-    panels = []
-    for before, title in (("alone", "copies alone"), ("after", "copies after other tokens")):
-        gaps = {condition: found[f"{condition}/{before}"].max(axis=-1) for condition in shown}
-        series = (
-            curve(conditions[condition], "measured", np.arange(gap.shape[1]), gap)
-            for condition, gap in gaps.items()
-        )
-        panels.append(Panel(title, tuple(series)))
-    figure = Figure(
-        "given-copies",
-        f"Copies of one token in {name}",
-        f"Largest difference of a query's weights on the copies it sees, in the head where it is "
-        f"largest; mean over {_TOKENS} tokens, bars are 95% intervals over them. The other tokens "
-        "are the beginning of a text.",
-        "layer",
-        "difference of weights",
-        tuple(panels),
-        claims=("impossible-given",),
-    )
-    first = (found[f"{shown[-1]}/{before}"][:, 0].max() for before in ("alone", "after"))
-    return {"impossible-given": exactly(first)}, (figure,), notes
+@figure("given-copies", "layer", "difference of weights", claims=("impossible-given",))
+def _copies(gaps: Mapping[str, Mapping[str, Array]], name: str) -> Iterator[Panel]:
+    """Copies of one token in {name}.
+
+    Largest difference of a query's weights on the copies it sees, in the head where it is largest;
+    mean over {_TOKENS} tokens, bars are 95% intervals over them. The other tokens are the beginning
+    of a text.
+    """
+    yield from copies_panels(gaps)
+
+
+def copies_panels(
+    gaps: Mapping[str, Mapping[str, Float[Array, "unit layer head"]]],
+) -> Iterator[Panel]:
+    """Of several models or conditions, the largest gap of a layer's heads."""
+    for before, title in _BEFORE_COPIES.items():
+        most = {kind: found[before].max(axis=-1) for kind, found in gaps.items()}
+        n_layers = next(iter(most.values())).shape[1]
+        yield panel(title, np.arange(n_layers), measured=most)

@@ -6,17 +6,16 @@ in what order (Barbero et al. 2024, arXiv 2410.06205, say so of repeated tokens;
 without a begin token it holds of all).
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Generator, Tensor
-from tqdm import tqdm
 
+from experiments.results.findings import Array
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
@@ -49,73 +48,35 @@ TOKENS: dict[str, Callable[[int, Generator], Int[Tensor, "sequence pos"]]] = {
 """Uniform over the vocabulary, or over three tokens of it, other ones in every sequence."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training: share of held-out tokens named, and what order-blind guessing could reach."""
-
-    encoding: str
-    tokens: str
-    seed: int
-    accuracy: float
-    order_blind: float
-
-
-def previous_token_learning(
-    encodings: Iterable[str] = tuple(ENCODINGS),
-    tokens: Iterable[str] = tuple(TOKENS),
-    seeds: Iterable[int] = range(3),
-    *,
-    steps: int = 400,
-    show_progress: bool = True,
-) -> pd.DataFrame:
-    """Train one attention layer to copy the previous token; one row for each `Run`.
+def trained_run(encoding: str, kind: str, steps: int, seed: int) -> dict[str, Array]:
+    """Train one attention layer to name the token before.
 
     Args:
-        encodings: names in `ENCODINGS`.
-        tokens: names in `TOKENS`; training and held-out sequences are of the same kind.
-        seeds: each one draws weights and sequences.
-        steps: of Adam, 64 sequences of 24 tokens each; a run of 400 takes seconds on one core.
-        show_progress: draw a bar on standard error.
+        encoding: a name in `ENCODINGS`.
+        kind: a name in `TOKENS`; training and held-out sequences are of the same kind.
+        steps: of Adam, 64 sequences of 24 tokens each; 400 take seconds on one core.
+        seed: draws weights and sequences.
 
-    Returns columns `encoding`, `tokens`, `seed`, `accuracy` and `order_blind`, shares from 0 to 1.
-    Raises UserError for unknown names, and where there is nothing to train.
+    Returns `accuracy`, the share of held-out tokens named, and `order_blind`, what guessing that
+    knows no order could reach. Raises UserError for unknown names, and where there is nothing to
+    train.
     """
-    wanted = [(encoding, kind, seed) for encoding in encodings for kind in tokens for seed in seeds]
-    if not wanted or steps < 1:
-        raise UserError("there is nothing to train: give encodings, tokens, seeds and steps.")
-    for encoding, kind, _ in wanted:
-        if encoding not in ENCODINGS:
-            raise unknown_name("encoding", encoding, ENCODINGS)
-        if kind not in TOKENS:
-            raise unknown_name("kind of tokens", kind, TOKENS)
-    bar = tqdm(wanted, desc="learning the previous token", unit="run", disable=not show_progress)
-    return pd.DataFrame([_run(encoding, kind, seed, steps) for encoding, kind, seed in bar])
-
-
-def order_blind_accuracy(tokens: Int[Tensor, "sequence pos"]) -> float:
-    """The best accuracy, on average, of a guess at the previous token that knows no order.
-
-    Where all orders are equally likely, each of the earlier tokens may be the last one, so the
-    guess is their commonest, right as often as it is among them. Positions count from the second.
-    """
-    counts = F.one_hot(tokens.long()).cumsum(dim=1)[:, :-1]
-    seen = torch.arange(1, tokens.shape[1])
-    return float((counts.amax(dim=-1) / seen).mean())
-
-
-def _run(encoding: str, kind: str, seed: int, steps: int) -> Run:
-    config = TransformerConfig.from_dict(
-        {
-            "n_layers": 1,
-            "d_model": 64,
-            "n_heads": 4,
-            "d_vocab": D_VOCAB,
-            "n_ctx": LENGTH,
-            "attn_only": True,
-            "init": "xavier_normal",
-            "seed": seed,
-            **ENCODINGS[encoding],
-        }
+    if encoding not in ENCODINGS:
+        raise unknown_name("encoding", encoding, ENCODINGS)
+    if kind not in TOKENS:
+        raise unknown_name("kind of tokens", kind, TOKENS)
+    if steps < 1:
+        raise UserError("there is nothing to train: give at least one step.")
+    config = TransformerConfig(
+        n_layers=1,
+        d_model=64,
+        n_heads=4,
+        d_vocab=D_VOCAB,
+        n_ctx=LENGTH,
+        attn_only=True,
+        init="xavier_normal",
+        seed=seed,
+        **ENCODINGS[encoding],
     )
     model = HookedTransformer(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
@@ -131,7 +92,21 @@ def _run(encoding: str, kind: str, seed: int, steps: int) -> Run:
     held_out = TOKENS[kind](_HELD_OUT, generator)
     with torch.no_grad():
         right = _guesses(model, held_out).argmax(dim=-1) == held_out[:, :-1]
-    return Run(encoding, kind, seed, float(right.float().mean()), order_blind_accuracy(held_out))
+    return {
+        "accuracy": np.array(float(right.float().mean())),
+        "order_blind": np.array(order_blind_accuracy(held_out)),
+    }
+
+
+def order_blind_accuracy(tokens: Int[Tensor, "sequence pos"]) -> float:
+    """The best accuracy, on average, of a guess at the previous token that knows no order.
+
+    Where all orders are equally likely, each of the earlier tokens may be the last one, so the
+    guess is their commonest, right as often as it is among them. Positions count from the second.
+    """
+    counts = F.one_hot(tokens.long()).cumsum(dim=1)[:, :-1]
+    seen = torch.arange(1, tokens.shape[1])
+    return float((counts.amax(dim=-1) / seen).mean())
 
 
 def _guesses(model: HookedTransformer, tokens: Int[Tensor, "sequence pos"]) -> Tensor:

@@ -130,7 +130,7 @@ PAPER = Paper(
             "The shrinkage is still there after training.",
             "abstract, there of a fully pretrained model",
             VERIFIED,
-            "variance across the components of a row at the last position over that at m = 2, "
+            "variance across an activation's components at the last position over that at m = 2, "
             "after the layer where it shrinks least; mean over small models trained on text, on "
             "held-out text",
             high=0.9,

@@ -1,6 +1,6 @@
 """Chi et al. 2023 (arXiv 2305.13571): position in the variance of a random causal NoPE model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -16,10 +16,11 @@ from experiments.papers.chi2023.probes import probes
 from experiments.papers.chi2023.sweep import sweep_over_sizes
 from experiments.papers.chi2023.trained import given_model, least_shrinkage, trained_models
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.results.findings import (
     Array,
-    Figure,
     Findings,
+    Panel,
     largest_deviation,
     log_spaced,
     over_seeds,
@@ -53,6 +54,9 @@ _SEQUENCES = 2  # of full length, for each seed
 _SHORT, _SHORT_SEQUENCES = 32, 64
 _CONTROL_SEEDS = 5
 
+# Arrays by hook name; of what is measured, with a first axis over seeds.
+Squares = Mapping[str, Array]
+
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """Variance after every step and layer of random models, its controls and sweeps; the probe by
@@ -68,62 +72,58 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         d_vocab=4 * length,
         n_ctx=length,
     )
-    seen = log_spaced(length)
-    causal = cells.per_seed("all layers", config.seeds, partial(_variances, base, seen, device))
-    few = config.seeds[:_CONTROL_SEEDS]
-    controls = {
-        name: cells.per_seed(name, few, partial(_variances, model, seen, device))
-        for name, model in (
-            ("bidirectional", replace(base, causal=False)),
-            ("post-norm", replace(base, norm_placement="post")),
-        )
-    }
-    predicted = cells.arrays("recursion", lambda: _recursion(base, seen))
     first = replace(base, n_layers=1, d_mlp=1)
-    one = cells.per_seed("first layer", config.seeds, partial(_variances, first, seen, device))
+    seen = log_spaced(length)
+
+    def measured(title: str, model: TransformerConfig, n_seeds: int | None = None) -> Squares:
+        compute = partial(_variances, model, seen, device)
+        return cells.per_seed(title, config.seeds[:n_seeds], compute)
+
+    causal = measured("all layers", base)
+    bidirectional = measured("bidirectional", replace(base, causal=False), _CONTROL_SEEDS)
+    post_norm = measured("post-norm", replace(base, norm_placement="post"), _CONTROL_SEEDS)
+    predicted = cells.arrays("recursion", lambda: _recursion(base, seen))
+    one = measured("first layer", first)
     moments = LayerLaw.of(first, distinct_tokens=True).moments(seen)
     laws = {name: moment.variance + moment.mean**2 for name, moment in moments.items()}
-    steps, steps_claim = _steps(first, seen, one, laws)
-    layers, layers_claim = _layers(base, seen, causal, predicted)
     sweep, sweep_claim = sweep_over_sizes(config, cells, device)
     read, probe_claims = probes(config, cells, device)
     trained, trained_claims = trained_models(config, cells, device)
-    attended, last = "blocks.0.hook_attn_out", hook_name(base.n_layers - 1, "resid_post")
-    ends = np.stack([causal[name][:, [0, -1]] for name in _hooks(base, "resid_post")], axis=1)
-    claims = {
-        "steps": steps_claim,
-        "inverse": over_seeds(causal[attended], partial(slope, seen)),
-        "every-layer": over_seeds(ends, least_shrinkage),
-        "layers": layers_claim,
-        "widths": sweep_claim,
-        "bidirectional": over_seeds(controls["bidirectional"][attended], partial(slope, seen)),
-        "post-norm": over_seeds(controls["post-norm"][last], partial(slope, seen)),
-        **probe_claims,
-        **trained_claims,
-        **(given.claims if given else {}),
-    }
-    return Findings(
-        claims,
+    attended, blocks = "blocks.0.hook_attn_out", _hooks(base, "resid_post")
+    ends = np.stack([causal[name][:, [0, -1]] for name in blocks], axis=1)
+    both = {"attention outputs": _hooks(base, "attn_out"), "blocks": blocks}
+    models = {"causal, pre-norm": causal, "bidirectional": bidirectional, "post-norm": post_norm}
+    sites = {attended: "first attention output", blocks[-1]: "after the last block"}
+    own = Findings(
+        {
+            "steps": _deviation(one, laws, STEPS),
+            "inverse": over_seeds(causal[attended], partial(slope, seen)),
+            "every-layer": over_seeds(ends, least_shrinkage),
+            "layers": _deviation(causal, predicted, chain(*both.values())),
+            "widths": sweep_claim,
+            "bidirectional": over_seeds(bidirectional[attended], partial(slope, seen)),
+            "post-norm": over_seeds(post_norm[blocks[-1]], partial(slope, seen)),
+            **probe_claims,
+            **trained_claims,
+        },
         (
-            steps,
-            layers,
-            _difference(base, seen, (one, laws), (causal, predicted)),
-            _controls(seen, causal, controls, attended, last),
+            _steps(seen, one, laws, _paper_squares(first, seen)),
+            _layers(seen, causal, predicted, both),
+            _difference(seen, (one, laws), (causal, predicted), both),
+            _controls(seen, models, sites),
             sweep,
             *read,
             *trained,
-            *(given.figures if given else ()),
         ),
         setting=f"{len(config.seeds)} random models, {base.n_layers} layers, width {d_model}, "
-        f"12 heads, {length} positions, every weight N(0, 0.02²)"
-        + (f"; {given.setting}" if given else ""),
+        f"12 heads, {length} positions, every weight N(0, 0.02²)",
         notes=(
             "Predicted: our formulas, with softmax noise, the norm's epsilon and keys that lean "
             "towards the query. The paper's formulas, as recalled, leave these out.",
             "Sequences hold no token twice: with repeated tokens the variance has a floor.",
-            *(given.notes if given else ()),
         ),
     )
+    return own if given is None else own.and_of(given)
 
 
 def _hooks(config: TransformerConfig, site: str) -> list[str]:
@@ -160,14 +160,14 @@ def _mean_squares(
 
     def listen(activations: Tensor, name: str) -> None:
         if name.endswith(("attn_scores", "pattern")):
-            rows = activations[:, :, at.to(activations.device)].double().cpu()
+            read = activations[:, :, at.to(activations.device)].double().cpu()
             # The law is of the m visible keys; a bidirectional query sees more.
-            hidden = torch.arange(rows.shape[-1]) >= torch.from_numpy(seen)[:, None]
-            squares = rows.masked_fill(hidden, 0).square().mean(dim=(0, 1)).sum(dim=-1)
+            hidden = torch.arange(read.shape[-1]) >= torch.from_numpy(seen)[:, None]
+            squares = read.masked_fill(hidden, 0).square().mean(dim=(0, 1)).sum(dim=-1)
             found[name] = squares.numpy() / seen
         else:
-            rows = activations[:, at.to(activations.device)].double().cpu().flatten(2)
-            found[name] = reduce(rows.square(), "b q d -> q", "mean").numpy()
+            read = activations[:, at.to(activations.device)].double().cpu().flatten(2)
+            found[name] = reduce(read.square(), "b q d -> q", "mean").numpy()
 
     listeners: dict[str, Listener] = {name: partial(listen, name=name) for name in names}
     stream(model, distinct_tokens(model.config, n_sequences, length), listeners)
@@ -176,92 +176,66 @@ def _mean_squares(
 
 def _paper_squares(base: TransformerConfig, seen: Int[Array, " point"]) -> dict[str, Array]:
     """The formulas as recalled: d² s⁴ / m and what follows from it."""
-    d, variance = base.d_model, 0.02**2
-    projected = d * variance
+    variance, one = 0.02**2, np.ones(len(seen))
+    projected = base.d_model * variance
+    attention = "blocks.0.attn.hook_"
     return {
-        "hook_embed": variance * np.ones(len(seen)),
-        "blocks.0.ln1.hook_normalized": np.ones(len(seen)),
-        **dict.fromkeys(
-            ("blocks.0.attn.hook_q", "blocks.0.attn.hook_k", "blocks.0.attn.hook_v"),
-            projected * np.ones(len(seen)),
-        ),
-        "blocks.0.attn.hook_pattern": 1 / seen**2,
-        "blocks.0.attn.hook_z": projected / seen,
+        "hook_embed": variance * one,
+        "blocks.0.ln1.hook_normalized": one,
+        **{f"{attention}{name}": projected * one for name in "qkv"},
+        f"{attention}pattern": 1 / seen**2,
+        f"{attention}z": projected / seen,
         "blocks.0.hook_attn_out": projected**2 / seen,
         "blocks.0.hook_resid_mid": variance + projected**2 / seen,
     }
 
 
+@figure("steps", "tokens seen, m", "mean square", claims=("steps", "inverse"), log="xy")
 def _steps(
-    base: TransformerConfig,
-    seen: Int[Array, " point"],
-    causal: Mapping[str, Array],
-    predicted: Mapping[str, Array],
-) -> tuple[Figure, Measured]:
-    paper = _paper_squares(base, seen)
-    panels = [
-        panel(
+    seen: Int[Array, " point"], measured: Squares, predicted: Squares, paper: Squares
+) -> Iterator[Panel]:
+    """Every step of the first layer.
+
+    Mean square of a component, over seeds, heads and components; bars are 95% intervals over seeds.
+    """
+    for name, title in STEPS.items():
+        formula = {"the paper's formula, as recalled": paper[name]} if name in paper else {}
+        yield panel(
             title,
             seen,
             predicted={"predicted": predicted[name]},
-            reference={"the paper's formula, as recalled": paper[name]} if name in paper else {},
-            measured={"measured": causal[name]},
+            reference=formula,
+            measured={"measured": measured[name]},
         )
-        for name, title in STEPS.items()
-    ]
-    figure = Figure(
-        "steps",
-        "Every step of the first layer",
-        "Mean square of a component, over seeds, heads and components; bars are 95% intervals over "
-        "seeds.",
-        "tokens seen, m",
-        "mean square",
-        tuple(panels),
-        claims=("steps", "inverse"),
-        log="xy",
-    )
-    return figure, _deviation(causal, predicted, STEPS)
 
 
-def _deviation(
-    measured: Mapping[str, Array], predicted: Mapping[str, Array], names: Iterable[str]
-) -> Measured:
+def _deviation(measured: Squares, predicted: Squares, names: Iterable[str]) -> Measured:
     """The largest over all points at these hooks."""
-    laws = np.concatenate([predicted[name] for name in names])
-    together = np.concatenate([measured[name] for name in names], axis=1)
-    return over_seeds(together, largest_deviation(laws))
-
-
-def _difference(
-    base: TransformerConfig,
-    seen: Int[Array, " point"],
-    one: tuple[Mapping[str, Array], Mapping[str, Array]],
-    every: tuple[Mapping[str, Array], Mapping[str, Array]],
-) -> Figure:
-    """Measured over predicted; each pair is (measured, predicted)."""
-    groups = {"steps of the first layer": (STEPS, one)}
-    for title, site in (("attention outputs", "attn_out"), ("blocks", "resid_post")):
-        named = {name: f"layer {i}" for i, name in enumerate(_hooks(base, site), start=1)}
-        groups[f"{title}, all layers"] = (named, every)
-    panels = [
-        panel(
-            title,
-            seen,
-            chance={"exact": 1},
-            measured={name: measured[hook] / predicted[hook] for hook, name in named.items()},
-        )
-        for title, (named, (measured, predicted)) in groups.items()
-    ]
-    return Figure(
-        "difference",
-        "The difference",
-        "Measured over predicted: 1 where the formula is exact. Bars are 95% intervals over seeds.",
-        "tokens seen, m",
-        "measured / predicted",
-        tuple(panels),
-        claims=("steps", "layers"),
-        log="x",
+    at = list(names)
+    laws = np.concatenate([predicted[name] for name in at])
+    return over_seeds(
+        np.concatenate([measured[name] for name in at], axis=1), largest_deviation(laws)
     )
+
+
+@figure("difference", "tokens seen, m", "measured / predicted", claims=("steps", "layers"), log="x")
+def _difference(
+    seen: Int[Array, " point"],
+    one: tuple[Squares, Squares],
+    every: tuple[Squares, Squares],
+    sites: Mapping[str, list[str]],
+) -> Iterator[Panel]:
+    """The difference.
+
+    Measured over predicted: 1 where the formula is exact. Bars are 95% intervals over seeds.
+    """
+    groups = {"steps of the first layer": (STEPS, one)}
+    for title, hooks in sites.items():
+        layers = {hook: f"layer {i}" for i, hook in enumerate(hooks, start=1)}
+        groups[f"{title}, all layers"] = layers, every
+    for title, (named, (measured, predicted)) in groups.items():
+        ratios = {name: measured[hook] / predicted[hook] for hook, name in named.items()}
+        yield panel(title, seen, chance={"exact": 1}, measured=ratios)
 
 
 def _recursion(base: TransformerConfig, seen: Int[Array, " point"]) -> dict[str, Array]:
@@ -269,58 +243,38 @@ def _recursion(base: TransformerConfig, seen: Int[Array, " point"]) -> dict[str,
     return {name: np.diag(matrix)[seen - 1] for name, matrix in found.items()}
 
 
+@figure("layers", "tokens seen, m", "mean square", claims=("layers", "every-layer"), log="xy")
 def _layers(
-    base: TransformerConfig,
     seen: Int[Array, " point"],
-    causal: Mapping[str, Array],
-    predicted: Mapping[str, Array],
-) -> tuple[Figure, Measured]:
-    sites = {"attn_out": "attention output", "resid_post": "after the block"}
-    panels = [
-        panel(
-            f"layer {layer + 1}, {title}",
-            seen,
-            predicted={"predicted": predicted[hook_name(layer, site)]},
-            measured={"measured": causal[hook_name(layer, site)]},
-        )
-        for layer in range(base.n_layers)
-        for site, title in sites.items()
-    ]
-    figure = Figure(
-        "layers",
-        "Every layer",
-        "Mean square of a component, against the covariance recursion.",
-        "tokens seen, m",
-        "mean square",
-        tuple(panels),
-        claims=("layers", "every-layer"),
-        log="xy",
-    )
-    names = [name for site in sites for name in _hooks(base, site)]
-    return figure, _deviation(causal, predicted, names)
+    causal: Squares,
+    predicted: Squares,
+    sites: Mapping[str, list[str]],
+) -> Iterator[Panel]:
+    """Every layer.
+
+    Mean square of a component, against the covariance recursion.
+    """
+    for layer, hooks in enumerate(zip(*sites.values(), strict=True), start=1):
+        for hook, title in zip(hooks, ("attention output", "after the block"), strict=True):
+            yield panel(
+                f"layer {layer}, {title}",
+                seen,
+                predicted={"predicted": predicted[hook]},
+                measured={"measured": causal[hook]},
+            )
 
 
+@figure(
+    "controls", "position, from 1", "mean square", claims=("bidirectional", "post-norm"), log="xy"
+)
 def _controls(
-    seen: Int[Array, " point"],
-    causal: Mapping[str, Array],
-    controls: Mapping[str, Mapping[str, Array]],
-    attended: str,
-    last: str,
-) -> Figure:
-    models = {"causal, pre-norm": causal, **controls}
-    panels = [
-        panel(title, seen, measured={model: found[name] for model, found in models.items()})
-        for name, title in ((attended, "first attention output"), (last, "after the last block"))
-    ]
-    return Figure(
-        "controls",
-        "Controls",
-        "Without the causal mask every position sees the same tokens: flat everywhere. A norm "
-        "after the residual sets the scale of every row after a block; the attention outputs that "
-        "go into it still fall.",
-        "position, from 1",
-        "mean square",
-        tuple(panels),
-        claims=("bidirectional", "post-norm"),
-        log="xy",
-    )
+    seen: Int[Array, " point"], models: Mapping[str, Squares], sites: Mapping[str, str]
+) -> Iterator[Panel]:
+    """Controls.
+
+    Without the causal mask every position sees the same tokens: flat everywhere. A norm after the
+    residual sets the scale of every activation after a block; the attention outputs that go into it
+    still fall.
+    """
+    for hook, title in sites.items():
+        yield panel(title, seen, measured={name: found[hook] for name, found in models.items()})

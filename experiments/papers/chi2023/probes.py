@@ -1,11 +1,11 @@
 """Chi et al. 2023: position read from frozen random models by a two-layer probe.
 
 Two questions: how well after each layer, and how much data that takes. A network must find the size
-of a row among its many directions, where the variance alone is handed the size itself.
+of an activation among its many directions, where the variance alone is handed the size itself.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,8 +15,17 @@ import torch
 from jaxtyping import Float
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.probing.measure import Site, feed
-from experiments.results.findings import Array, Figure, chance_levels, chances, over_seeds, panel
+from experiments.results.findings import (
+    Array,
+    Figure,
+    Panel,
+    chance_levels,
+    chances,
+    over_seeds,
+    panel,
+)
 from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
@@ -75,69 +84,62 @@ def probes(
         for claim, errors in zip(_CLAIMS, read.values(), strict=True)
     }
     setting = f"{len(seeds)} seeds, width {base.d_model}, {length} positions, uniform tokens"
-    return (_layers(base, read, counts, setting), _data(read, counts, length, setting)), claims
+    figures = _layers(base, read, counts, setting), _data(base, read["causal"], counts, setting)
+    return figures, claims
 
 
+@figure("probes", "layer", "mean absolute error, positions", claims=_CLAIMS)
 def _layers(
     base: TransformerConfig,
     read: Mapping[str, Mapping[str, Array]],
     counts: Mapping[str, Sequence[int]],
     setting: str,
-) -> Figure:
-    layers = np.arange(1, base.n_layers + 1)
-    panels = [
-        panel(
+) -> Iterator[Panel]:
+    """Position by layer.
+
+    Held-out error of position, read after each block of frozen random models: {setting}. Titles say
+    how many sequences the probes were fitted on.
+    """
+    for title, errors in read.items():
+        yield panel(
             f"{title}, fitted on {counts[title][-1]}",
-            layers,
+            np.arange(1, base.n_layers + 1),
             chance=chance_levels(base.n_ctx - 1),
             measured={name: errors[kind][:, -1, 1:] for kind, name in _PROBES.items()},
         )
-        for title, errors in read.items()
-    ]
-    return Figure(
-        "probes",
-        "Position by layer",
-        f"Held-out error of position, read after each block of frozen random models: {setting}. "
-        "Titles say how many sequences the probes were fitted on.",
-        "layer",
-        "mean absolute error, positions",
-        tuple(panels),
-        claims=_CLAIMS,
-    )
 
 
+@figure(
+    "data",
+    "sequences to fit on",
+    "mean absolute error, positions",
+    claims=("probe",),
+    log="x",
+)
 def _data(
-    read: Mapping[str, Mapping[str, Array]],
+    base: TransformerConfig,
+    causal: Mapping[str, Array],
     counts: Mapping[str, Sequence[int]],
-    length: int,
     setting: str,
-) -> Figure:
-    panels = [
-        panel(
-            place,
+) -> Iterator[Panel]:
+    """Position by number of sequences to fit on.
+
+    The causal model above: {setting}. The first attention output's variance is nearly all position;
+    the block's MLP then adds variance that is the same at every position. The network must find out
+    what an activation's size is, and needs many sequences for it.
+    """
+    for i, site in enumerate(("first attention output", "after block 1")):
+        yield panel(
+            site,
             np.array(counts["causal"]),
-            chance=chance_levels(length - 1),
-            measured={name: read["causal"][kind][:, :, i] for kind, name in _PROBES.items()},
+            chance=chance_levels(base.n_ctx - 1),
+            measured={name: causal[kind][:, :, i] for kind, name in _PROBES.items()},
         )
-        for i, place in enumerate(("first attention output", "after block 1"))
-    ]
-    return Figure(
-        "data",
-        "Position by number of sequences to fit on",
-        f"The causal model above: {setting}. The first attention output's variance is nearly all "
-        "position; the block's MLP then adds variance that is the same at every position. The "
-        "network must find out what a row's size is, and needs many sequences for it.",
-        "sequences to fit on",
-        "mean absolute error, positions",
-        tuple(panels),
-        claims=("probe",),
-        log="x",
-    )
 
 
 def _errors(
     base: TransformerConfig, counts: Sequence[int], device: str, seed: int
-) -> dict[str, Float[Array, "count place"]]:
+) -> dict[str, Float[Array, "count site"]]:
     """Mean absolute error of each probe, in positions, at the first attention output and after
     each block, once it has been fitted on the first so many sequences."""
     model = HookedTransformer(replace(base, seed=seed)).to(device)

@@ -1,10 +1,11 @@
 """Chi et al. 2023 after training: the variance by layer of small trained models, and of one that
 the user gives.
 
-The variance is that across the components of one row, by which a layer norm divides, averaged over
-sequences. A random row has hardly a mean, so that its mean square is the same; a trained row may
-have one, and how much of the mean square it is stands in the captions. Position 0 holds the begin
-token and is left out, since trained models make an attention sink of it: m starts at 2.
+The variance is that across the components of one activation, by which a layer norm divides,
+averaged over sequences. A random one has hardly a mean, so that its mean square is the same; a
+trained one may have one, and how much of the mean square it is stands in the captions. Position 0
+holds the begin token and is left out, since trained models make an attention sink of it: m starts
+at 2.
 """
 
 import warnings
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.given import given_variant
-from experiments.papers.on_text import trained_on_text
+from experiments.papers.on_text import held_out, trained_on_text
 from experiments.results.findings import (
     Array,
     Figure,
@@ -42,15 +43,15 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
 from nope_interp.tasks.registry import make_task
-from nope_interp.tasks.sources import TokenSource
 from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.validity import OutsideValidity
+from probes.bootstrap import ArrayFunction
 from probes.variance import activation_variance
 
 _SITES = {"resid_post": "after each block", "attn_out": "at each attention output"}
 _SQUARE = "resid_post, mean square"
 _TOKENS = {"text": "text", "random": "uniform random tokens"}
-_TRAINED, _RANDOM, _UNMASKED, _GIVEN = "trained", "random-init", "bidirectional twin", "given"
+_TRAINED, _RANDOM, _UNMASKED, _GIVEN = "trained", "random-init", "bidirectional", "given"
 _SEEDS = 3
 _STEPS = 300
 _LENGTH, _LEAST_LENGTH = 128, 16
@@ -62,7 +63,7 @@ _PREDICTED = 16  # sequences that the recursion follows
 def trained_models(
     config: ReproduceConfig, cells: Cells, device: str
 ) -> tuple[tuple[Figure, ...], dict[str, Measured]]:
-    """Small models trained on text, beside their random-init and bidirectional twins."""
+    """Small models trained on text, beside their random-init and bidirectional variants."""
     length = config.scaled("length", _LENGTH, least=_LEAST_LENGTH)
     base = TransformerConfig(
         n_layers=config.scaled("depth", 4, least=2),
@@ -90,24 +91,23 @@ def trained_models(
     )
 
     # Each model's own ratio: trained models differ in scale, and the largest would outweigh them.
-    def shrinkage(model: str, site: str) -> Float[Array, "seed layer"]:
+    def shrinkage(model: str, site: str, largest: ArrayFunction) -> Measured:
         variance = found[f"text/{model}/{site}"]
-        return variance[..., -1] / variance[..., 0]
+        return over_seeds(variance[..., -1] / variance[..., 0], largest)
 
     def least(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
         return means.max(axis=-1)
 
+    from_one = largest_deviation(np.ones(base.n_layers))
     return figures, {
-        "trained": over_seeds(shrinkage(_TRAINED, "resid_post"), least),
-        "trained-attention": over_seeds(shrinkage(_TRAINED, "attn_out"), least),
-        "trained-bidirectional": over_seeds(
-            shrinkage(_UNMASKED, "resid_post"), largest_deviation(np.ones(base.n_layers))
-        ),
+        "trained": shrinkage(_TRAINED, "resid_post", least),
+        "trained-attention": shrinkage(_TRAINED, "attn_out", least),
+        "trained-bidirectional": shrinkage(_UNMASKED, "resid_post", from_one),
     }
 
 
 def given_model(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
-    """The model that `config.model` names, beside its random-init twin.
+    """The model that `config.model` names, beside its random-init variant.
 
     Raises UserError where it cannot be loaded, and where its text or its context is too short.
     """
@@ -122,7 +122,7 @@ def given_model(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     figures = _figures(
         _GIVEN,
         f"A given model: {name}",
-        f"{name} and its random-init twin. Mean over {_GIVEN_SEQUENCES} sequences; bars are 95% "
+        f"{name} and its random-init variant. Mean over {_GIVEN_SEQUENCES} sequences; bars are 95% "
         "intervals over them. A model that normalises what attention writes, as Gemma 3 does, sets "
         f"its scale. {_on_means(found, _GIVEN)}",
         relative,
@@ -165,10 +165,9 @@ def _trained(
     }
     found: dict[str, Array] = {}
     for source in (task.source(), task.uniform_source()):
-        tokens = _held_out(source, _SEQUENCES, base.n_ctx, seed)
-        for name, read in models.items():
-            for site, values in _by_sequence(read, tokens, seen).items():
-                found[f"{source.name}/{name}/{site}"] = values.mean(axis=0)
+        tokens = held_out(source, _SEQUENCES, base.n_ctx, seed)
+        read = _by_sequence(models, source.name, tokens, seen)
+        found |= {name: values.mean(axis=0) for name, values in read.items()}
         for site, values in _predicted(config, tokens[:_PREDICTED], seen).items():
             found[f"{source.name}/predicted/{site}"] = values
     return found
@@ -182,26 +181,29 @@ def _given(config: ReproduceConfig, device: str) -> dict[str, Array]:
     models = {_GIVEN: variant.model, _RANDOM: random_init(variant, config.seed).model}
     found = {"seen": seen, "without_positions": np.array(variant.positions == "none")}
     for source in variant.sources:
-        tokens = _held_out(source, _GIVEN_SEQUENCES, length, config.seed)
-        for name, read in models.items():
-            for site, values in _by_sequence(read, tokens, seen).items():
-                found[f"{source.name}/{name}/{site}"] = values
+        tokens = held_out(source, _GIVEN_SEQUENCES, length, config.seed)
+        found |= _by_sequence(models, source.name, tokens, seen)
     return found
 
 
-def _held_out(
-    source: TokenSource, count: int, length: int, seed: int
-) -> Int[Tensor, "sequence pos"]:
-    """Sequences for no one to learn from, behind a begin token where there is one."""
-    begin = source.begin_id is not None
-    return source.sequences(count, length, begin_token=begin, split="held_out", seed=seed)
-
-
 def _by_sequence(
+    models: Mapping[str, HookedModel],
+    source: str,
+    tokens: Int[Tensor, "sequence pos"],
+    seen: Int[Array, " point"],
+) -> dict[str, Float[Array, "sequence layer point"]]:
+    """By source, model and site: variances of the activations that see so many tokens at both
+    sites, and after blocks their mean squares."""
+    return {
+        f"{source}/{name}/{site}": values
+        for name, model in models.items()
+        for site, values in _variances(model, tokens, seen).items()
+    }
+
+
+def _variances(
     model: HookedModel, tokens: Int[Tensor, "sequence pos"], seen: Int[Array, " point"]
 ) -> dict[str, Float[Array, "sequence layer point"]]:
-    """Variances of the rows that see so many tokens at both sites, and after blocks their mean
-    squares."""
     layers = range(model.cfg.n_layers)
     found: dict[str, list[list[Tensor]]] = {
         name: [[] for _ in layers] for name in (*_SITES, _SQUARE)
@@ -209,10 +211,10 @@ def _by_sequence(
     at = torch.from_numpy(seen - 1)
 
     def listen(activations: Tensor, site: str, layer: int) -> None:
-        rows = activations[:, at.to(activations.device)]
-        found[site][layer].append(activation_variance(rows).cpu())
+        read = activations[:, at.to(activations.device)]
+        found[site][layer].append(activation_variance(read).cpu())
         if site == "resid_post":
-            squares = reduce(rows.double().square(), "b point d -> b point", "mean")
+            squares = reduce(read.double().square(), "b point d -> b point", "mean")
             found[_SQUARE][layer].append(squares.cpu())
 
     listeners: dict[str, Listener] = {
@@ -232,7 +234,7 @@ def _predicted(
 ) -> dict[str, Float[Array, "layer point"]]:
     """The recursion's variances at both sites, mean over sequences, at random initialisation.
 
-    It predicts mean squares; taking a row's own mean off them leaves 1 - 1/d.
+    It predicts mean squares; taking an activation's own mean off them leaves 1 - 1/d.
     """
     with warnings.catch_warnings():
         # Of sequences with few different tokens, whose variances scatter: they are averaged here.
@@ -250,13 +252,16 @@ def _predicted(
 
 
 def _on_means(found: Mapping[str, Array], model: str) -> str:
-    """How far the variance across a row's components is from their mean square."""
+    """How far the variance across an activation's components is from their mean square."""
     variances, squares = (
         np.array([found[f"{tokens}/{model}/{site}"].mean(0) for tokens in _TOKENS])
         for site in ("resid_post", _SQUARE)
     )
     most = np.max(1 - variances / squares)
-    return f"After a block the square of a row's own mean is at most {most:.1%} of its mean square."
+    return (
+        f"After a block the square of an activation's own mean is at most {most:.1%} of its mean "
+        "square."
+    )
 
 
 def _relative(values: Float[Array, "row layer point"], first: Array) -> Array:
@@ -274,36 +279,28 @@ def _figures(
     claims: Mapping[str, tuple[str, ...]],
 ) -> tuple[Figure, ...]:
     """One for each site; `found` is relative to m = 2."""
+    layers = range(found[f"text/{models[0]}/resid_post"].shape[1])
+
+    def of_layer(layer: int, source: str, site: str) -> Panel:
+        law = found.get(f"{source}/predicted/{site}")
+        return panel(
+            f"layer {layer + 1}, {_TOKENS[source]}",
+            seen,
+            measured={model: found[f"{source}/{model}/{site}"][:, layer] for model in models},
+            predicted={} if law is None else {"predicted, random-init": law[:, layer].mean(axis=0)},
+        )
+
     return tuple(
         Figure(
             f"{id}-{site}",
             f"{title}, {where}",
-            f"Variance across the components of a row, over that at m = 2: {caption} Position 0 is "
-            "left out.",
+            f"Variance across an activation's components, over that at m = 2: {caption} Position 0 "
+            "is left out.",
             "tokens seen, m",
             "relative variance",
-            tuple(
-                _panel(found, seen, source, models, site, layer)
-                for source in _TOKENS
-                for layer in range(found[f"text/{models[0]}/{site}"].shape[1])
-            ),
+            tuple(of_layer(layer, source, site) for source in _TOKENS for layer in layers),
             claims=claims[site],
             log="xy",
         )
         for site, where in _SITES.items()
     )
-
-
-def _panel(
-    found: Mapping[str, Array],
-    seen: Int[Array, " point"],
-    source: str,
-    models: Sequence[str],
-    site: str,
-    layer: int,
-) -> Panel:
-    measured = {model: found[f"{source}/{model}/{site}"][:, layer] for model in models}
-    law = found.get(f"{source}/predicted/{site}")
-    predicted = {} if law is None else {"predicted, random-init": law[:, layer].mean(axis=0)}
-    title = f"layer {layer + 1}, {_TOKENS[source]}"
-    return panel(title, seen, measured=measured, predicted=predicted)

@@ -74,7 +74,7 @@ PAPER = Paper(
         ),
         Claim(
             "carriers",
-            "A row's cosines are a more reliable carrier of position than its variance.",
+            "An activation's cosines are a more reliable carrier of position than its variance.",
             "the section on probes",
             SECOND_HAND,
             "error of position read from nine quantiles of an activation's cosines with the "

@@ -6,27 +6,18 @@ learned positions, to see whether the format can be learned without the mask.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from experiments.papers.answering import LEARNED, trained_to_answer
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.papers.zuo2025.presets import Preset
-from experiments.results.findings import (
-    Array,
-    Figure,
-    Findings,
-    Panel,
-    Series,
-    curve,
-    line,
-    over_seeds,
-)
+from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.models.config import Positions
 from nope_interp.tasks.answers import AnswerTask, dataset
@@ -35,24 +26,16 @@ from nope_interp.training.exact_match import exact_matches
 
 _GUESSED_FROM = 2000  # training examples of each length, whose commonest answer is guessed
 
-
-class _Kind(NamedTuple):
-    title: str
-    causal: bool
-    positions: Positions
-
-
-_CAUSAL = "causal"
-_BIDIRECTIONAL = "bidirectional"
-_WITH_POSITIONS = "learned positions"
-_KINDS = {
-    _CAUSAL: _Kind("with the causal mask", True, "none"),
-    _BIDIRECTIONAL: _Kind("without it", False, "none"),
-    _WITH_POSITIONS: _Kind("without it, with learned positions", False, "learned"),
+_CAUSAL, _BIDIRECTIONAL, _WITH_POSITIONS = "causal", "bidirectional", "learned positions"
+# Whether the model has the causal mask, its positions, and the name of its curve.
+_KINDS: dict[str, tuple[bool, Positions, str]] = {
+    _CAUSAL: (True, "none", "with the causal mask"),
+    _BIDIRECTIONAL: (False, "none", "without it"),
+    _WITH_POSITIONS: (False, "learned", "without it, with learned positions"),
 }
 
-# Arrays of each task, by kind of model; seeds along the first axis.
-Found = Mapping[str, Mapping[str, Mapping[str, Array]]]
+# Arrays by kind of model; seeds along the first axis, and tasks along the second.
+Found = Mapping[str, Mapping[str, Float[Array, "seed task"]]]
 
 
 def control_findings(
@@ -61,53 +44,49 @@ def control_findings(
     """What models with and without the causal mask learn of the tasks."""
     steps = config.scaled("training", preset.control_steps)
     of_run = preset.seeds(config.seeds)
-    found: dict[str, dict[str, Mapping[str, Array]]] = {task: {} for task in preset.lengths}
-    for kinds, seeds in (
-        ((_CAUSAL, _BIDIRECTIONAL), of_run),
-        ((_WITH_POSITIONS,), of_run[:1]),
-    ):
-        places = [(task, kind) for task in preset.lengths for kind in kinds]
-        cells_of = cells.side_by_side(
+    tasks = tuple(preset.lengths)
+    found: dict[str, dict[str, Float[Array, "seed task"]]] = {}
+    for kinds, seeds in (((_CAUSAL, _BIDIRECTIONAL), of_run), ((_WITH_POSITIONS,), of_run[:1])):
+        filled_in = cells.side_by_side(
             {
-                _title(*place): partial(_filled_in, preset, *place, steps, device)
-                for place in places
+                (task, kind): partial(_filled_in, preset, task, kind, steps, device)
+                for task in tasks
+                for kind in kinds
             },
             seeds,
+            title=lambda run: "{} filled in, {}".format(*run),
         )
-        for task, kind in places:
-            found[task][kind] = cells_of[_title(task, kind)]
-    learned = {task: of_task[_CAUSAL]["accuracy"] >= LEARNED for task, of_task in found.items()}
+        for kind in kinds:
+            every = [filled_in[task, kind] for task in tasks]
+            found[kind] = {what: np.stack([c[what] for c in every], axis=1) for what in every[0]}
+    accuracy = found[_CAUSAL]["accuracy"]
+    # Without the mask, with it, and by guessing.
+    numbers = np.stack(
+        [found[_BIDIRECTIONAL]["accuracy"], accuracy, found[_CAUSAL]["guess"]], axis=2
+    )
     shares = {
-        task: over_seeds(_accuracies(of_task)[learned[task]], share_left)
-        for task, of_task in found.items()
-        if learned[task].sum() > 1  # for an interval
+        task: over_seeds(of_task[learned], share_left)
+        for task, of_task, learned in zip(
+            tasks, numbers.swapaxes(0, 1), accuracy.T >= LEARNED, strict=True
+        )
+        if learned.sum() > 1  # for an interval
     }
     claims = {}
     if shares:
         claims["bidirectional-fails"] = max(shares.values(), key=lambda share: share.value)
+    [with_positions] = found[_WITH_POSITIONS]["accuracy"]
+    told = (f"{a:.0%} right on {task}" for task, a in zip(tasks, with_positions, strict=True))
     return Findings(
         claims,
-        (_figure(found),),
+        (_control(tasks, found),),
         setting=f"{len(of_run)} models with and without the causal mask that fill in their "
         f"answers, for each task and {steps} steps",
         notes=(
             "Tasks that two models or more with the causal mask have learned to fill in, on which "
             f"those without it are judged: {', '.join(shares) or 'none'}. Without the mask, but "
-            f"with learned positions, one model of each was trained: {_with_positions(found)}.",
+            f"with learned positions, one model of each was trained: {', '.join(told)}.",
         ),
     )
-
-
-def _with_positions(found: Found) -> str:
-    """What they answer, by task."""
-    return ", ".join(
-        f"{of_task[_WITH_POSITIONS]['accuracy'][0]:.0%} right on {task}"
-        for task, of_task in found.items()
-    )
-
-
-def _title(task: str, kind: str) -> str:
-    return f"{task} filled in, {kind}"
 
 
 def _filled_in(
@@ -116,13 +95,13 @@ def _filled_in(
     """Accuracy at the blanks of held-out prompts, and what can be had without order."""
     task = preset.task(name)
     masking = AnswerMasking.of(task)
-    sizes = replace(preset.sizes, model={**preset.sizes.model, "causal": _KINDS[kind].causal})
+    causal, positions, _ = _KINDS[kind]
     model = trained_to_answer(
         task,
-        sizes,
+        replace(preset.sizes, model={**preset.sizes.model, "causal": causal}),
         steps=steps,
         seed=seed,
-        positions=_KINDS[kind].positions,
+        positions=positions,
         masking=masking,
         device=device,
     )
@@ -151,49 +130,32 @@ def without_order(task: AnswerTask, n_scored: int, seed: int) -> dict[str, Array
     return {"guess": np.array(np.mean(guessed)), "alike": np.array(np.mean(alike))}
 
 
-def _accuracies(of_task: Mapping[str, Mapping[str, Array]]) -> Float[Array, "seed 3"]:
-    """Without the mask, with it, and by guessing."""
-    return np.stack(
-        [
-            of_task[_BIDIRECTIONAL]["accuracy"],
-            of_task[_CAUSAL]["accuracy"],
-            of_task[_CAUSAL]["guess"],
-        ],
-        axis=1,
-    )
-
-
 def share_left(means: Float[Array, "row 3"]) -> Float[Array, " row"]:
     """Accuracy above chance without the mask, as a share of that with it."""
     without, with_mask, chance = means.T
     return (without - chance) / (with_mask - chance)
 
 
-def _figure(found: Found) -> Figure:
-    at = np.arange(len(found))
+@figure(
+    "control",
+    "task",
+    "accuracy",
+    claims=("bidirectional-fails",),
+    ticks=lambda tasks, found: tasks,
+)
+def _control(tasks: tuple[str, ...], found: Found) -> Iterator[Panel]:
+    """The tasks without the causal mask.
 
-    def over_tasks(kind: str, what: str) -> Float[Array, "seed task"]:
-        return np.stack([of_task[kind][what] for of_task in found.values()], axis=1)
-
-    series: list[Series] = [
-        curve("commonest answer", "chance", at, over_tasks(_CAUSAL, "guess")),
-        curve("answers of one token throughout", "reference", at, over_tasks(_CAUSAL, "alike")),
-    ]
-    series += [
-        curve(_KINDS[name].title, "measured", at, over_tasks(name, "accuracy"))
-        for name in (_CAUSAL, _BIDIRECTIONAL)
-    ]
-    [one_model] = over_tasks(_WITH_POSITIONS, "accuracy")
-    series.append(line(_KINDS[_WITH_POSITIONS].title, "measured", at, one_model))
-    return Figure(
-        "control",
-        "The tasks without the causal mask",
-        "Share of held-out prompts of the training lengths whose answers are filled in exactly. "
-        "Without mask and positions all blanks of a prompt are alike, so that no more can be right "
-        "than have answers of one token throughout, and the order of the prompt is not seen.",
-        "task",
-        "accuracy",
-        (Panel("held-out prompts", tuple(series)),),
-        claims=("bidirectional-fails",),
-        ticks=tuple(found),
+    Share of held-out prompts of the training lengths whose answers are filled in exactly. Without
+    mask and positions all blanks of a prompt are alike, so that no more can be right than have
+    answers of one token throughout, and the order of the prompt is not seen.
+    """
+    causal, bidirectional, with_positions = (found[kind]["accuracy"] for kind in _KINDS)
+    curves = causal, bidirectional, with_positions[0]
+    yield panel(
+        "held-out prompts",
+        np.arange(len(tasks)),
+        chance={"commonest answer": found[_CAUSAL]["guess"]},
+        reference={"answers of one token throughout": found[_CAUSAL]["alike"]},
+        measured={name: curve for (*_, name), curve in zip(_KINDS.values(), curves, strict=True)},
     )

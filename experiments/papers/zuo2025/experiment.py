@@ -1,29 +1,22 @@
-"""Zuo et al. 2025 (arXiv 2501.00073): nearby rows point the same way, in random models and, with a
-preset, in trained ones."""
+"""Zuo et al. 2025 (arXiv 2501.00073): nearby activations point the same way, in random models
+and, with a preset, in trained ones."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.papers.zuo2025.presets import PRESETS
-from experiments.papers.zuo2025.scores import PLACES, SCORES, read_rows
+from experiments.papers.zuo2025.scores import SCORES, SITES, read_activations
 from experiments.papers.zuo2025.trained import trained_findings
-from experiments.results.findings import (
-    Figure,
-    Findings,
-    Panel,
-    curve,
-    line,
-    log_spaced,
-    over_seeds,
-)
+from experiments.results.findings import Array, Findings, Panel, log_spaced, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
@@ -33,8 +26,6 @@ from nope_interp.theory.laws import LayerLaw
 from probes.regression import LinearProbe
 from probes.similarity import cosine_profile, cosine_similarity
 from probes.variance import VarianceProbe
-
-Array = np.ndarray
 
 BASE = "base"
 BIDIRECTIONAL = "bidirectional"
@@ -75,6 +66,8 @@ _SEQUENCES = 16
 _LAW_SEQUENCES = 256  # enough for the mean cosine to tell the law from sqrt(i/j)
 _PROBE_SEQUENCES = 32  # to fit on, and as many held out
 
+_Reader = Callable[[HookedTransformer], Mapping[str, Array]]
+
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """Adjacency scores over settings and sites, the cosine law, and the two carriers compared."""
@@ -86,41 +79,32 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         n_ctx=config.scaled("length", 64, least=16),
         rescale_output_projections=True,
     )
-    found = {
-        name: cells.per_seed(
-            name,
-            config.seeds,
-            lambda seed, changes=changes: _read(_changed(base, seed, changes), device),  # type: ignore[misc]
-        )
-        for name, changes in SETTINGS.items()
-    }
-    carriers = cells.per_seed(
-        "carriers", config.seeds, lambda seed: _carriers(_changed(base, seed, {}), device)
-    )
+
+    def read(title: str, reader: _Reader, **changes: Any) -> dict[str, Array]:
+        return cells.per_seed(title, config.seeds, partial(_read, reader, base, changes, device))
+
+    found = {name: read(name, _scores, **changes) for name, changes in SETTINGS.items()}
+    carriers = read("carriers", _carriers)
     at = log_spaced(base.n_ctx, 12)
     law = LayerLaw.of(base).cosine(at[:, None], at)
-    first = dataclasses.replace(base, n_layers=1, attn_only=True)
-    cosines = cells.per_seed(
-        "cosine law", config.seeds, lambda seed: _first_cosines(_changed(first, seed, {}), device)
-    )["mean"][:, at[:, None] - 1, at - 1]
-
-    def lowest(means: Float[Array, "row layer"]) -> Float[Array, " row"]:
-        return means.min(axis=-1)
-
-    by_setting = {name: over_seeds(found[name]["blocks"][:, :, 0], lowest) for name in _IN_RANGE}
+    means = read("cosine law", _first_cosines, n_layers=1 / base.n_layers, attn_only=True)["mean"]
+    cosines = means[:, at[:, None] - 1, at - 1]
+    by_setting = {
+        name: over_seeds(found[name]["blocks"][..., 0], lambda means: means.min(axis=-1))
+        for name in _IN_RANGE
+    }
     worst = min(by_setting, key=lambda name: by_setting[name].ci_low)
-    ratio = (carriers["cosines"] / carriers["variances"]).mean(axis=1)
     claims = {
         "every-layer": by_setting[BASE],
-        "embedding": over_seeds(found[BASE]["places"][:, 0, 0]),
-        "first-layer": over_seeds(found[BASE]["places"][:, 1, 0]),
+        "embedding": over_seeds(found[BASE]["sites"][:, 0, 0]),
+        "first-layer": over_seeds(found[BASE]["sites"][:, 1, 0]),
         "cosine-law": over_seeds(cosines, lambda means: np.abs(means - law.flatten()).max(axis=-1)),
         "bidirectional": over_seeds(
-            found[BIDIRECTIONAL]["places"][:, :, 0],
+            found[BIDIRECTIONAL]["sites"][:, :, 0],
             lambda means: np.abs(means - 0.5).max(axis=-1),
         ),
         "hyperparameters": by_setting[worst],
-        "carriers": over_seeds(ratio),
+        "carriers": over_seeds((carriers["cosines"] / carriers["variances"]).mean(axis=1)),
     }
     random = Findings(
         claims,
@@ -144,64 +128,64 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     return random.and_of(trained_findings(config, PRESETS[config.preset], cells, device))
 
 
-def _changed(base: TransformerConfig, seed: int, changes: Mapping[str, Any]) -> TransformerConfig:
-    """The base with a change; a fraction of a size is a factor of it."""
+def _read(
+    reader: _Reader, base: TransformerConfig, changes: Mapping[str, Any], device: str, seed: int
+) -> Mapping[str, Array]:
+    """What is read of the base with changes; those of a size are factors of it."""
     sizes = ("n_layers", "d_model", "n_ctx")
     found = {
         name: max(1, round(value * getattr(base, name))) if name in sizes else value
         for name, value in changes.items()
     }
-    return dataclasses.replace(base, seed=seed, **found)
+    return reader(HookedTransformer(dataclasses.replace(base, seed=seed, **found)).to(device))
 
 
-def _tokens(config: TransformerConfig, count: int) -> Tensor:
+def _tokens(config: TransformerConfig, count: int) -> Int[Tensor, "sequence pos"]:
     generator = torch.Generator().manual_seed(config.seed)
     return torch.randint(config.d_vocab, (count, config.n_ctx), generator=generator)
 
 
-def _read(config: TransformerConfig, device: str) -> dict[str, Array]:
-    return read_rows(HookedTransformer(config).to(device), _tokens(config, _SEQUENCES))
+def _scores(model: HookedTransformer) -> dict[str, Array]:
+    return read_activations(model, _tokens(model.config, _SEQUENCES))
 
 
-def _first_cosines(config: TransformerConfig, device: str) -> dict[str, Array]:
+def _first_cosines(model: HookedTransformer) -> dict[str, Array]:
     """The mean cosine matrix of the first attention output."""
     found: list[Array] = []
 
     def listen(activations: Tensor) -> None:
         found.append(cosine_similarity(activations).double().sum(dim=0).cpu().numpy())
 
-    model = HookedTransformer(config).to(device)
-    tokens = _tokens(config, _LAW_SEQUENCES)
+    tokens = _tokens(model.config, _LAW_SEQUENCES)
     stream(model, tokens, {hook_name(0, "attn_out"): listen})
     return {"mean": np.sum(found, axis=0) / len(tokens)}
 
 
-def _carriers(config: TransformerConfig, device: str) -> dict[str, Float[Array, " layer"]]:
-    """Error of position after each block: from the row's cosines with the others, from its variance
-    beside theirs by the same reader, and from its own variance alone."""
-    model = HookedTransformer(config).to(device)
-    tokens = _tokens(config, 2 * _PROBE_SEQUENCES)
-    positions = torch.arange(1, config.n_ctx)  # the first one is left out
+def _carriers(model: HookedTransformer) -> dict[str, Float[Array, " layer"]]:
+    """Error of position after each block: from an activation's cosines with the others, from its
+    variance beside theirs by the same reader, and from its own variance alone."""
+    seed, n_ctx = model.config.seed, model.config.n_ctx
     probes = {
         hook_name(layer, "resid_post"): {
-            "cosines": LinearProbe(seed=config.seed),
-            "variances": LinearProbe(seed=config.seed),
-            "variance": VarianceProbe(seed=config.seed),
+            "cosines": LinearProbe(seed=seed),
+            "variances": LinearProbe(seed=seed),
+            "variance": VarianceProbe(seed=seed),
         }
-        for layer in range(config.n_layers)
+        for layer in range(model.config.n_layers)
     }
 
     def feed(activations: Tensor, name: str, stage: str) -> None:
-        rows = activations[:, 1:]
+        later = activations[:, 1:]  # the first position is left out
         read = {
-            "cosines": cosine_profile(cosine_similarity(rows)),
-            "variances": cosine_profile(log_variance_differences(rows)),
-            "variance": rows,
+            "cosines": cosine_profile(cosine_similarity(later)),
+            "variances": cosine_profile(log_variance_differences(later)),
+            "variance": later,
         }
         for kind, probe in probes[name].items():
-            getattr(probe, stage)(read[kind], positions)
+            getattr(probe, stage)(read[kind], torch.arange(1, n_ctx))
 
-    for part, stage in zip(tokens.chunk(2), ("update", "evaluate"), strict=True):
+    both = _tokens(model.config, 2 * _PROBE_SEQUENCES).chunk(2)
+    for part, stage in zip(both, ("update", "evaluate"), strict=True):
         stream(model, part, {name: partial(feed, name=name, stage=stage) for name in probes})
     results = {"cosines": "linear", "variances": "linear", "variance": "variance"}
     return {
@@ -211,114 +195,96 @@ def _carriers(config: TransformerConfig, device: str) -> dict[str, Float[Array, 
 
 
 def log_variance_differences(
-    rows: Float[Tensor, "batch pos d_model"],
+    activations: Float[Tensor, "batch pos d_model"],
 ) -> Float[Tensor, "batch pos pos"]:
-    """How much larger the variance of each other row is, as a difference of logarithms."""
-    log = rows.var(dim=-1).log()
+    """How much larger the variance of each other one is, as a difference of logarithms."""
+    log = activations.var(dim=-1).log()
     return log[:, None, :] - log[:, :, None]
 
 
-def _map(found: Mapping[str, Mapping[str, Array]]) -> Figure:
-    at = np.arange(len(PLACES))
-    panels = [
-        Panel(
-            f"adjacency {score}",
-            tuple(
-                curve(name, "measured", at, cells["places"][:, :, i])
-                for name, cells in found.items()
-            ),
-        )
-        for i, score in enumerate(SCORES)
-    ]
-    return Figure(
-        "map",
-        "Where the pattern holds, and where it breaks",
-        "Mean score over seeds and sequences; 0.5 is no pattern, 1 a perfect one. Each row changes "
-        "one thing of the base.",
-        "place",
-        "adjacency",
-        tuple(panels),
-        claims=("every-layer", "embedding", "first-layer", "bidirectional", "hyperparameters"),
-        ticks=PLACES,
-        heat_about=0.5,
-    )
+@figure(
+    "map",
+    "site",
+    "adjacency",
+    claims=("every-layer", "embedding", "first-layer", "bidirectional", "hyperparameters"),
+    ticks=SITES,
+    heat_about=0.5,
+)
+def _map(found: Mapping[str, Mapping[str, Array]]) -> Iterator[Panel]:
+    """Where the pattern holds, and where it breaks.
+
+    Mean score over seeds and sequences; 0.5 is no pattern, 1 a perfect one. Each row changes one
+    thing of the base.
+    """
+    for i, score in enumerate(SCORES):
+        scores = {name: of_setting["sites"][:, :, i] for name, of_setting in found.items()}
+        yield panel(f"adjacency {score}", np.arange(len(SITES)), measured=scores)
 
 
-def _matrices(length: int, cosines: Float[Array, "seed place pos pos"]) -> Figure:
-    shown = np.unique(np.linspace(1, length, 16).round().astype(int))
-    at = np.arange(len(shown))
+def _shown(length: int) -> Int[Array, " shown"]:
+    return np.unique(np.linspace(1, length, 16).round().astype(int))
+
+
+@figure(
+    "cosines",
+    "position",
+    "cosine",
+    claims=("every-layer",),
+    ticks=lambda length, cosines: tuple(map(str, _shown(length))),
+    heat_about=0.0,
+)
+def _matrices(length: int, cosines: Float[Array, "seed site pos pos"]) -> Iterator[Panel]:
+    """Self-cosine matrices of the base.
+
+    Mean cosine between the activations of 16 positions, over sequences and seeds; the diagonal,
+    which is 1, is left out.
+    """
+    shown = _shown(length)
     means = cosines.mean(axis=0)[:, shown[:, None] - 1, shown - 1]
-    panels = [
-        Panel(
-            place,
-            tuple(
-                line(str(i), "measured", at, np.where(shown == i, np.nan, row))
-                for i, row in zip(shown, matrix, strict=True)
-            ),
-        )
-        for place, matrix in zip(PLACES, means, strict=True)
-    ]
-    return Figure(
-        "cosines",
-        "Self-cosine matrices of the base",
-        "Mean cosine between the rows of 16 positions, over sequences and seeds; the diagonal, "
-        "which is 1, is left out.",
-        "position",
-        "cosine",
-        tuple(panels),
-        claims=("every-layer",),
-        ticks=tuple(map(str, shown)),
-        heat_about=0.0,
-    )
+    means[:, np.eye(len(shown), dtype=bool)] = np.nan
+    for site, matrix in zip(SITES, means, strict=True):
+        named = dict(zip(map(str, shown), matrix, strict=True))
+        yield panel(site, np.arange(len(shown)), measured=named)
 
 
-def _law(at: Array, law: Float[Array, "i j"], cosines: Float[Array, "seed i j"]) -> Figure:
-    panels = []
+@figure("law", "position, from 1", "cosine", claims=("cosine-law",), log="x")
+def _law(
+    at: Int[Array, " point"], law: Float[Array, "i j"], cosines: Float[Array, "seed i j"]
+) -> Iterator[Panel]:
+    """The cosine law of the first attention output.
+
+    Mean cosine of one activation with the others. sqrt(i/j) is the law without softmax noise.
+    """
     for i in range(0, len(at), max(1, len(at) // 4)):
-        series = (
-            line("predicted", "predicted", at, law[i]),
-            line(
-                "sqrt(i/j)", "reference", at, np.sqrt(np.minimum(at, at[i]) / np.maximum(at, at[i]))
-            ),
-            curve("measured", "measured", at, cosines[:, i]),
+        yield panel(
+            f"with position {at[i]}",
+            at,
+            predicted={"predicted": law[i]},
+            reference={"sqrt(i/j)": np.sqrt(np.minimum(at, at[i]) / np.maximum(at, at[i]))},
+            measured={"measured": cosines[:, i]},
         )
-        panels.append(Panel(f"with row {at[i]}", series))
-    return Figure(
-        "law",
-        "The cosine law of the first attention output",
-        "Mean cosine of one row with the others. sqrt(i/j) is the law without softmax noise.",
-        "position, from 1",
-        "cosine",
-        tuple(panels),
-        claims=("cosine-law",),
-        log="x",
-    )
 
 
-def _compared(base: TransformerConfig, carriers: Mapping[str, Array]) -> Figure:
+@figure("carriers", "layer", "mean absolute error, positions", claims=("carriers",))
+def _compared(base: TransformerConfig, carriers: Mapping[str, Array]) -> Iterator[Panel]:
+    """Two carriers of position.
+
+    Held-out error of position after each block of the base, by ridge regression on nine quantiles
+    of what an activation has in common with the others of its sequence, later ones included; and
+    from its own variance.
+    """
     layers = np.arange(1, base.n_layers + 1)
-    chance = (base.n_ctx - 1) / 4
     names = {
-        "cosines": "from its cosines with the other rows",
-        "variances": "from its variance beside the other rows'",
-        "variance": "from its own variance alone",
+        "from its cosines with the others": "cosines",
+        "from its variance beside the others'": "variances",
+        "from its own variance alone": "variance",
     }
-    errors = [curve(name, "measured", layers, carriers[key]) for key, name in names.items()]
-    ratio = curve("ratio", "measured", layers, carriers["cosines"] / carriers["variances"])
-    return Figure(
-        "carriers",
-        "Two carriers of position",
-        "Held-out error of position after each block of the base, by ridge regression on nine "
-        "quantiles of what a row has in common with the others of its sequence, later ones "
-        "included; and from the row's own variance.",
-        "layer",
-        "mean absolute error, positions",
-        (
-            Panel("error", (line("chance, L/4", "chance", layers, chance), *errors)),
-            Panel(
-                "cosines over variances, by the same reader",
-                (line("alike", "chance", layers, 1.0), ratio),
-            ),
-        ),
-        claims=("carriers",),
+    yield panel(
+        "error",
+        layers,
+        chance={"chance, L/4": (base.n_ctx - 1) / 4},
+        measured={name: carriers[key] for name, key in names.items()},
     )
+    ratio = carriers["cosines"] / carriers["variances"]
+    title = "cosines over variances, by the same reader"
+    yield panel(title, layers, chance={"alike": 1}, measured={"ratio": ratio})

@@ -25,7 +25,7 @@ class Preset:
         most_seeds: how many of a run's seeds are trained with at the most.
         n_scored: held-out examples of each length that accuracy is taken over.
         n_filled: those of models that fill in their answers, of which chance is a large part.
-        n_read: held-out sequences of the longest length whose rows are compared.
+        n_read: held-out sequences of the longest length whose activations are compared.
     """
 
     lengths: Mapping[str, range]

@@ -1,5 +1,5 @@
-"""What is read of the rows of a model, and of one in training: adjacency scores, mean cosines and
-variances."""
+"""What is read of the activations of a model, and of one in training: adjacency scores, mean
+cosines and variances."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from experiments.papers.answering import accuracies, trained_to_answer
 from experiments.papers.zuo2025.presets import Preset
-from experiments.results.findings import slope
+from experiments.results.findings import Array, slope
 from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
@@ -20,62 +20,52 @@ from nope_interp.streams import stream
 from probes.similarity import adjacency_a, adjacency_b, adjacency_c, cosine_similarity
 from probes.variance import activation_variance
 
-Array = np.ndarray
-
 SCORES = {"A": adjacency_a, "B": adjacency_b, "C": adjacency_c}
-_SITES = {
+_OF_LAYER = {
     "attn_out": "attention",
     "resid_mid": "after it",
     "mlp_out": "MLP",
     "resid_post": "block",
 }
 # The embedding, then four sites of three layers.
-PLACES = (
+SITES = (
     "embedding",
-    *(f"{layer} {site}" for layer in ("first", "middle", "last") for site in _SITES.values()),
+    *(f"{layer} {site}" for layer in ("first", "middle", "last") for site in _OF_LAYER.values()),
 )
 
 
-def read_rows(
+def read_activations(
     model: HookedTransformer, tokens: Int[Tensor, "sequence pos"], *, first: int = 0
 ) -> dict[str, Array]:
-    """Means over sequences, of rows from position `first` on.
+    """Means over sequences, of activations from position `first` on.
 
-    * places [place score], blocks [layer score]: scores A, B, C at `PLACES` and after every block.
-    * cosines [place pos pos]: matrices at `PLACES`.
-    * variance [layer pos]: of a row's components, after every block.
+    * sites [site score], blocks [layer score]: scores A, B, C at `SITES` and after every block.
+    * cosines [site pos pos]: matrices at `SITES`.
+    * variance [layer pos]: of an activation's components, after every block.
     """
-    n_layers = model.config.n_layers
-    places = _hooks(n_layers)
-    blocks = [hook_name(layer, "resid_post") for layer in range(n_layers)]
+    last = model.config.n_layers - 1
+    sites = [hook_name(0, "resid_pre")] + [
+        hook_name(layer, site) for layer in (0, last // 2, last) for site in _OF_LAYER
+    ]
+    blocks = [hook_name(layer, "resid_post") for layer in range(last + 1)]
     scores: dict[str, Float[Array, " score"]] = {}
     matrices: dict[str, Float[Array, "pos pos"]] = {}
     variances: dict[str, Float[Array, " pos"]] = {}
 
     def listen(activations: Tensor, name: str) -> None:
-        rows = activations[:, first:]
-        cosines = cosine_similarity(rows).cpu()
+        cosines = cosine_similarity(activations[:, first:]).cpu()
         matrices[name] = cosines.mean(dim=0).numpy()
         scores[name] = np.array([score(cosines).mean().item() for score in SCORES.values()])
-        variances[name] = activation_variance(rows).mean(dim=0).cpu().numpy()
+        variances[name] = activation_variance(activations[:, first:]).mean(dim=0).cpu().numpy()
 
-    names = dict.fromkeys([*places, *blocks])
-    listeners = {name: partial(listen, name=name) for name in names}
+    listeners = {name: partial(listen, name=name) for name in dict.fromkeys([*sites, *blocks])}
     stream(model, tokens, listeners, batch_size=len(tokens))
     return {
-        "places": np.stack([scores[name] for name in places]),
+        "sites": np.stack([scores[name] for name in sites]),
         "blocks": np.stack([scores[name] for name in blocks]),
-        "cosines": np.stack([matrices[name] for name in places]),
+        "cosines": np.stack([matrices[name] for name in sites]),
         "variance": np.stack([variances[name] for name in blocks]),
     }
-
-
-def _hooks(n_layers: int) -> list[str]:
-    """The hooks of `PLACES`: layers first, middle and last."""
-    layers = (0, (n_layers - 1) // 2, n_layers - 1)
-    return [hook_name(0, "resid_pre")] + [
-        hook_name(layer, site) for layer in layers for site in _SITES
-    ]
 
 
 def read_through_training(
@@ -85,9 +75,9 @@ def read_through_training(
     that name, at each of `watched_steps`. Position 0, the begin token's, is left out.
 
     * accuracy [step]: share of held-out prompts answered, mean over the training lengths.
-    * places [step place score], blocks [step layer score], variance [step layer pos]: as in
-      `read_rows`; and the same of the same weights without the causal mask, as unmasked_places,
-      unmasked_blocks and unmasked_variance.
+    * sites [step site score], blocks [step layer score], variance [step layer pos]: as in
+      `read_activations`; and the same of the same weights without the causal mask, as
+      unmasked_sites, unmasked_blocks and unmasked_variance.
     """
     task, tokens = preset.task(name), preset.read_on(name, seed)
     states: list[dict[str, Array]] = []
@@ -106,8 +96,8 @@ def _with_and_without_mask(
 ) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for prefix, read in (("", model), ("unmasked_", as_bidirectional(model))):
-        rows = read_rows(read, tokens, first=1)
-        found |= {f"{prefix}{what}": rows[what] for what in ("places", "blocks", "variance")}
+        of_model = read_activations(read, tokens, first=1)
+        found |= {f"{prefix}{what}": of_model[what] for what in ("sites", "blocks", "variance")}
     return found
 
 
@@ -118,10 +108,10 @@ def above_unmasked(cell: Mapping[str, Array]) -> Float[Array, "seed step layer"]
 
 
 def variance_trend(variance: Float[Array, "*rows pos"]) -> Float[Array, "*rows"]:
-    """How the variance of rows falls with position: the slope of its logarithm over that of the
-    number of tokens seen, by least squares.
+    """How the variance of activations falls with position: the slope of its logarithm over that of
+    the number of tokens seen, by least squares.
 
-    The rows are those of positions 1, 2, ..., which see 2, 3, ... tokens. The law of Chi et al.
+    They are those of positions 1, 2, ..., which see 2, 3, ... tokens. The law of Chi et al.
     2023, 1/m after m tokens, is -1; variances that know no position are 0.
     """
     return slope(np.arange(2, variance.shape[-1] + 2), variance)

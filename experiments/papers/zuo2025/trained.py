@@ -1,38 +1,28 @@
 """Zuo et al. 2025, their four tasks: adjacency and variance through training, and how they change
 with sizes; and models without the causal mask, trained on the same tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
+from einops import rearrange
 from jaxtyping import Float, Int
 
 from experiments.papers.answering import LEARNED
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.papers.zuo2025.control import control_findings
 from experiments.papers.zuo2025.presets import Preset
-from experiments.papers.zuo2025.scores import (
-    SCORES,
-    above_unmasked,
-    read_through_training,
-    variance_trend,
-)
+from experiments.papers.zuo2025.scores import above_unmasked, read_through_training, variance_trend
 from experiments.papers.zuo2025.sweep import sweep_findings
-from experiments.results.findings import (
-    Array,
-    Figure,
-    Findings,
-    Panel,
-    Series,
-    curve,
-    line,
-    over_seeds,
-)
+from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.training.train import watched_steps
 
 # Arrays of one task, seeds along the first axis and watched steps along the second.
 Found = Mapping[str, Mapping[str, Array]]
+
+_STEPS = "optimiser steps, plus 1"
 
 
 def trained_findings(
@@ -51,15 +41,14 @@ def _through_training(
     sizes = preset.sizes
     steps = config.scaled("training", sizes.steps)
     seeds = preset.seeds(config.seeds)
-    titles = {task: f"{task}, through training" for task in preset.lengths}
-    cells_of = cells.side_by_side(
+    found = cells.side_by_side(
         {
-            title: partial(read_through_training, preset, task, {}, steps, device)
-            for task, title in titles.items()
+            task: partial(read_through_training, preset, task, {}, steps, device)
+            for task in preset.lengths
         },
         seeds,
+        title="{}, through training".format,
     )
-    found = {task: cells_of[title] for task, title in titles.items()}
     learned = {task: cell["accuracy"][:, -1] >= LEARNED for task, cell in found.items()}
     by_task = {
         task: over_seeds(above_unmasked(cell)[learned[task], -1], lambda means: means.min(axis=-1))
@@ -74,7 +63,7 @@ def _through_training(
         for task, of_task in learned.items()
         if not of_task.all()
     ]
-    watched = np.array(watched_steps(steps))
+    watched = np.array(watched_steps(steps)) + 1
     return Findings(
         claims,
         (
@@ -96,135 +85,83 @@ def _through_training(
     )
 
 
-def _adjacency(found: Found) -> Figure:
-    panels = []
+@figure("trained", "layer", "adjacency", claims=("trained",))
+def _adjacency(found: Found) -> Iterator[Panel]:
+    """Adjacency in trained models.
+
+    Adjacency A, and B and C where it is said, after each block, on held-out examples, position 0
+    left out. Prompts and answers have a structure of their own: the trained weights without the
+    causal mask show what that gives.
+    """
     for task, cell in found.items():
-        blocks = cell["blocks"]
-        layers = np.arange(blocks.shape[2])
-        series = [
-            line("no pattern", "chance", layers, 0.5),
-            curve("trained", "measured", layers, blocks[:, -1, :, 0]),
-            curve("before training", "measured", layers, blocks[:, 0, :, 0]),
-            curve(
-                "without the causal mask", "measured", layers, cell["unmasked_blocks"][:, -1, :, 0]
-            ),
-        ]
-        series += [
-            curve(f"trained, score {score}", "measured", layers, blocks[:, -1, :, i])
-            for i, score in enumerate(SCORES)
-            if i
-        ]
-        panels.append(Panel(task, tuple(series)))
-    return Figure(
-        "trained",
-        "Adjacency in trained models",
-        "Adjacency A, and B and C where it is said, after each block, on held-out examples, "
-        "position 0 left out. Prompts and answers have a structure of their own: the trained "
-        "weights without the causal mask show what that gives.",
-        "layer",
-        "adjacency",
-        tuple(panels),
-        claims=("trained",),
-    )
+        last = cell["blocks"][:, -1]
+        scores = {
+            "trained": last[..., 0],
+            "before training": cell["blocks"][:, 0, :, 0],
+            "without the causal mask": cell["unmasked_blocks"][:, -1, :, 0],
+            "trained, score B": last[..., 1],
+            "trained, score C": last[..., 2],
+        }
+        yield panel(task, np.arange(last.shape[1]), chance={"no pattern": 0.5}, measured=scores)
 
 
-def _through(found: Found, steps: Int[Array, " step"]) -> Figure:
-    panels = []
+@figure(
+    "through-training", _STEPS, "adjacency A, or share of prompts", claims=("trained",), log="x"
+)
+def _through(found: Found, watched: Int[Array, " step"]) -> Iterator[Panel]:
+    """Adjacency through training.
+
+    Adjacency A after each block at optimiser steps 0, 1, 2, 4, ..., and beside it the share of
+    held-out prompts of the training lengths that are answered exactly.
+    """
     for task, cell in found.items():
-        blocks, unmasked = cell["blocks"][..., 0], cell["unmasked_blocks"][..., 0]
-        series = [
-            line("no pattern", "chance", steps + 1, 0.5),
-            curve("share of prompts answered", "reference", steps + 1, cell["accuracy"]),
-            *_by_layer(steps, blocks),
-            curve("without the mask, mean of layers", "measured", steps + 1, unmasked.mean(axis=2)),
-        ]
-        panels.append(Panel(task, tuple(series)))
-    return Figure(
-        "through-training",
-        "Adjacency through training",
-        "Adjacency A after each block at optimiser steps 0, 1, 2, 4, ..., and beside it the share "
-        "of held-out prompts of the training lengths that are answered exactly.",
-        "optimiser steps, plus 1",
-        "adjacency A, or share of prompts",
-        tuple(panels),
-        claims=("trained",),
-        log="x",
-    )
-
-
-def _variance(found: Found) -> Figure:
-    panels = []
-    for task, cell in found.items():
-        variance = cell["variance"][:, -1]
-        position = np.arange(1, variance.shape[2] + 1)
-        series = [
-            curve(f"layer {layer}", "measured", position, variance[:, layer])
-            for layer in range(variance.shape[1])
-        ]
-        panels.append(Panel(task, tuple(series)))
-    return Figure(
-        "trained-variance",
-        "Variance in trained models",
-        "Variance of the components of a row, by position and layer: the other account.",
-        "position",
-        "variance of a row",
-        tuple(panels),
-        claims=("trained",),
-        log="xy",
-    )
-
-
-def _trend(found: Found, steps: Int[Array, " step"]) -> Figure:
-    panels = []
-    for task, cell in found.items():
-        unmasked = variance_trend(cell["unmasked_variance"]).mean(axis=2)
-        series = (
-            line("no trend", "chance", steps + 1, 0.0),
-            *_by_layer(steps, variance_trend(cell["variance"])),
-            curve("without the mask, mean of layers", "measured", steps + 1, unmasked),
+        yield panel(
+            task,
+            watched,
+            chance={"no pattern": 0.5},
+            reference={"share of prompts answered": cell["accuracy"]},
+            measured=_by_layer(cell["blocks"][..., 0], cell["unmasked_blocks"][..., 0]),
         )
-        panels.append(Panel(task, series))
-    return Figure(
-        "variance-through-training",
-        "Trend of the variance through training",
-        "How the mean variance of a row falls with position, after each block: slope of its "
-        "logarithm over that of the number of tokens seen. The law 1/m would be -1.",
-        "optimiser steps, plus 1",
-        "slope",
-        tuple(panels),
-        claims=("trained",),
-        log="x",
-    )
 
 
-def _by_layer(steps: Int[Array, " step"], values: Float[Array, "seed step layer"]) -> list[Series]:
-    return [
-        curve(f"layer {layer}", "measured", steps + 1, values[:, :, layer])
-        for layer in range(values.shape[2])
-    ]
+@figure("trained-variance", "position", "variance of an activation", claims=("trained",), log="xy")
+def _variance(found: Found) -> Iterator[Panel]:
+    """Variance in trained models.
+
+    Variance of an activation's components, by position and layer: the other account.
+    """
+    for task, cell in found.items():
+        by_layer = rearrange(cell["variance"][:, -1], "seed layer pos -> layer seed pos")
+        layers = {f"layer {layer}": variance for layer, variance in enumerate(by_layer)}
+        yield panel(task, np.arange(1, by_layer.shape[-1] + 1), measured=layers)
 
 
-def _accuracy(found: Found) -> Figure:
+@figure("variance-through-training", _STEPS, "slope", claims=("trained",), log="x")
+def _trend(found: Found, watched: Int[Array, " step"]) -> Iterator[Panel]:
+    """Trend of the variance through training.
+
+    How the mean variance of an activation falls with position, after each block: slope of its
+    logarithm over that of the number of tokens seen. The law 1/m would be -1.
+    """
+    for task, cell in found.items():
+        trends = (variance_trend(cell[what]) for what in ("variance", "unmasked_variance"))
+        yield panel(task, watched, chance={"no trend": 0}, measured=_by_layer(*trends))
+
+
+def _by_layer(
+    values: Float[Array, "seed step layer"], unmasked: Float[Array, "seed step layer"]
+) -> dict[str, Float[Array, "seed step"]]:
+    layers = {f"layer {layer}": values[..., layer] for layer in range(values.shape[2])}
+    return layers | {"without the mask, mean of layers": unmasked.mean(axis=2)}
+
+
+@figure("trained-accuracy", "task", "accuracy", claims=("trained",), ticks=tuple)
+def _accuracy(found: Found) -> Iterator[Panel]:
+    """What the models have learned.
+
+    Share of held-out prompts of the training lengths that are answered exactly; dashed: from where
+    on a model counts as trained.
+    """
+    accuracy = {"trained": np.stack([cell["accuracy"][:, -1] for cell in found.values()], axis=1)}
     at = np.arange(len(found))
-    accuracy: Float[Array, "seed task"] = np.stack(
-        [cell["accuracy"][:, -1] for cell in found.values()], axis=1
-    )
-    return Figure(
-        "trained-accuracy",
-        "What the models have learned",
-        "Share of held-out prompts of the training lengths that are answered exactly; dashed: from "
-        "where on a model counts as trained.",
-        "task",
-        "accuracy",
-        (
-            Panel(
-                "held-out prompts",
-                (
-                    line("learned", "reference", at, LEARNED),
-                    curve("trained", "measured", at, accuracy),
-                ),
-            ),
-        ),
-        claims=("trained",),
-        ticks=tuple(found),
-    )
+    yield panel("held-out prompts", at, reference={"learned": LEARNED}, measured=accuracy)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from einops import rearrange
 
+from experiments.papers import on_text
 from experiments.papers.barbero2024 import experiment as barbero2024
 from experiments.papers.barbero2024 import given as barbero2024_given
 from experiments.papers.barbero2024.given import read_given
@@ -193,7 +194,7 @@ def test_pretrained_models(family: str, tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_refused_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(barbero2024, "train", None)
+    monkeypatch.setattr(on_text, "train", None)
     config = ReproduceConfig("barbero2024", model=str(tmp_path / "absent.safetensors"))
     with pytest.raises(UserError, match="absent"):
         reproduce(config, out=tmp_path, show_progress=False)

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from experiments.papers.barbero2024.previous_token import (
+    ENCODINGS,
+    TOKENS,
     order_blind_accuracy,
-    previous_token_learning,
+    trained_run,
 )
 from nope_interp.errors import UserError
 
@@ -17,35 +19,28 @@ def test_order_blind_accuracy_by_hand() -> None:
 
 @pytest.mark.slow
 def test_encodings_separate() -> None:
-    found = previous_token_learning(seeds=[0], show_progress=False)
-    assert list(found.columns) == ["encoding", "tokens", "seed", "accuracy", "order_blind"]
-    accuracy = found.set_index(["encoding", "tokens"]).accuracy
-    blind = found.set_index(["encoding", "tokens"]).order_blind
+    found = {(name, kind): trained_run(name, kind, 400, 0) for name in ENCODINGS for kind in TOKENS}
+    accuracy = {run: float(numbers["accuracy"]) for run, numbers in found.items()}
     for tokens in ("random", "repeated"):
         for encoding in ("RoPE", "p-RoPE 0.5", "T5"):
             assert accuracy[encoding, tokens] > 0.95
         # 512 sequences of 23 guesses: chance adds at most 4 standard errors.
         error = (0.25 / (512 * 23)) ** 0.5
-        assert accuracy["NoPE", tokens] < blind["NoPE", tokens] + 4 * error
+        assert accuracy["NoPE", tokens] < found["NoPE", tokens]["order_blind"] + 4 * error
         assert accuracy["NoPE", tokens] < accuracy["ALiBi", tokens]
     # ALiBi's slopes are fixed and gentle: many copies of a token outweigh the nearest one.
     assert accuracy["ALiBi", "repeated"] < accuracy["ALiBi", "random"] < accuracy["RoPE", "random"]
 
 
 def test_same_seed_same_numbers() -> None:
-    runs = [
-        previous_token_learning(["RoPE"], ["repeated"], [4], steps=5, show_progress=False)
-        for _ in range(2)
-    ]
-    assert runs[0].equals(runs[1])
+    runs = [trained_run("RoPE", "repeated", 5, 4) for _ in range(2)]
+    assert runs[0] == runs[1]
 
 
 def test_nonsense_is_one_sentence() -> None:
     with pytest.raises(UserError, match="did you mean 'RoPE'"):
-        previous_token_learning(["Rope"], show_progress=False)
+        trained_run("Rope", "repeated", 5, 0)
     with pytest.raises(UserError, match="did you mean 'repeated'"):
-        previous_token_learning(["RoPE"], ["repeats"], show_progress=False)
+        trained_run("RoPE", "repeats", 5, 0)
     with pytest.raises(UserError, match="nothing to train"):
-        previous_token_learning(seeds=[], show_progress=False)
-    with pytest.raises(UserError, match="nothing to train"):
-        previous_token_learning(steps=0, show_progress=False)
+        trained_run("RoPE", "repeated", 0, 0)

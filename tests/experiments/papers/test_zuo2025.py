@@ -20,8 +20,8 @@ from experiments.papers.zuo2025 import trained as zuo2025_trained
 from experiments.papers.zuo2025.control import control_findings, share_left, without_order
 from experiments.papers.zuo2025.presets import PRESETS, Preset
 from experiments.papers.zuo2025.scores import (
-    PLACES,
-    read_rows,
+    SITES,
+    read_activations,
     read_through_training,
     variance_trend,
 )
@@ -71,14 +71,14 @@ def test_the_runs_seeds_decide_those_of_trainings() -> None:
     assert tiny.seeds(ReproduceConfig("zuo2025", seed=7, n_seeds=2).seeds) == [8, 9]
 
 
-def test_rows_are_read_without_the_first_position() -> None:
+def test_activations_are_read_without_the_first_position() -> None:
     config = TransformerConfig(3, 16, 2, d_vocab=11, n_ctx=12)
     model = HookedTransformer(config)
     tokens = torch.randint(11, (6, 12), generator=torch.Generator().manual_seed(0))
-    rows = read_rows(model, tokens, first=1)
-    assert rows["places"].shape == (len(PLACES), 3)
-    # The last block is also a place.
-    np.testing.assert_array_equal(rows["places"][-1], rows["blocks"][-1])
+    rows = read_activations(model, tokens, first=1)
+    assert rows["sites"].shape == (len(SITES), 3)
+    # The last block is also a site.
+    np.testing.assert_array_equal(rows["sites"][-1], rows["blocks"][-1])
     _, cache = model.run_with_cache(tokens)
     expected = cache["resid_post", 1].double().var(dim=-1, unbiased=False).mean(dim=0)
     np.testing.assert_allclose(rows["variance"][1], expected[1:], rtol=1e-4)
@@ -154,7 +154,7 @@ def test_trained_models_are_read_and_those_that_learned_decide(
         [row.name for row in panel.series] == names for panel in figures["trained-map"].panels
     )
     # At two layers the middle block is the first one: every block is on the map.
-    ends = [PLACES.index(place) for place in ("first block", "last block")]
+    ends = [SITES.index(site) for site in ("first block", "last block")]
     trained, _, unmasked = (panel.series[0] for panel in figures["trained-map"].panels)
     of_blocks = (trained.y - unmasked.y)[ends]
     of_base = of_blocks.min()
@@ -180,8 +180,8 @@ def test_trained_models_are_read_and_those_that_learned_decide(
     tokens = preset.read_on("ordering", 1)
     model = trained_to_answer(preset.task("ordering"), preset.sizes, steps=3, seed=1)
     for step, state in ((0, HookedTransformer(model.config)), (-1, model)):
-        rows = read_rows(state, tokens, first=1)
-        without = read_rows(as_bidirectional(state), tokens, first=1)
+        rows = read_activations(state, tokens, first=1)
+        without = read_activations(as_bidirectional(state), tokens, first=1)
         # The block that is lowest at the end, at every step.
         lowest_block = of_blocks.argmin()
         assert above[0].y[step] == (rows["blocks"] - without["blocks"])[lowest_block, 0]
@@ -204,9 +204,9 @@ def test_the_watched_ends_are_the_models_before_and_after_training(changes: dict
     sizes = replace(preset.sizes, model={**preset.sizes.model, **changes})
     trained = trained_to_answer(task, sizes, steps=5, seed=1)
     for step, model in ((0, HookedTransformer(trained.config)), (-1, trained)):
-        rows = read_rows(model, tokens, first=1)
-        unmasked = read_rows(as_bidirectional(model), tokens, first=1)
-        for what in ("places", "blocks", "variance"):
+        rows = read_activations(model, tokens, first=1)
+        unmasked = read_activations(as_bidirectional(model), tokens, first=1)
+        for what in ("sites", "blocks", "variance"):
             np.testing.assert_array_equal(found[what][step], rows[what])
             np.testing.assert_array_equal(found[f"unmasked_{what}"][step], unmasked[what])
         right = accuracies(model, task, preset.n_scored, "validation", 1).mean()
@@ -219,7 +219,7 @@ def test_every_training_and_reading_is_on_the_runs_device(
     """The CPU by another name, which only what the run was given can have brought there."""
     device = "cpu:0"
     trained: list[object] = []
-    to, read = HookedTransformer.to, read_rows
+    to, read = HookedTransformer.to, read_activations
 
     def move(model: HookedTransformer, place: object, *dtype: object) -> HookedTransformer:
         model.moved_to = place
@@ -230,14 +230,14 @@ def test_every_training_and_reading_is_on_the_runs_device(
         return trained_to_answer(*arguments, **options)
 
     def read_moved(model: HookedTransformer, *arguments: Any, **options: Any) -> Any:
-        # A bidirectional twin goes where its weights come from, by their own name of the place.
+        # The bidirectional variant goes where its weights come from, by their own device.
         assert model.moved_to == (device if model.config.causal else torch.device("cpu"))
         return read(model, *arguments, **options)
 
     monkeypatch.setattr(HookedTransformer, "to", move)
     for part in (zuo2025_scores, zuo2025_control):
         monkeypatch.setattr(part, "trained_to_answer", train)
-    monkeypatch.setattr(zuo2025_scores, "read_rows", read_moved)
+    monkeypatch.setattr(zuo2025_scores, "read_activations", read_moved)
     preset = replace(small(), lengths={"ordering": range(2, 5)}, most_seeds=2)
     trained_findings(CONFIG, preset, Cells(tmp_path, lambda title: None), device)
     # Two watched, two settings of sizes, two each with and without the mask, one with positions.

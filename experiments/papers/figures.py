@@ -1,0 +1,55 @@
+"""A figure as a function: it draws the panels, and its docstring is what the page says of them."""
+
+from collections import ChainMap
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import cleandoc, signature, unwrap
+from typing import Any, ParamSpec
+
+from experiments.results.findings import Figure, Panel
+
+P = ParamSpec("P")
+
+
+def figure(
+    id: str, x: str, y: str, **options: Any
+) -> Callable[[Callable[P, Iterable[Panel]]], Callable[P, Figure]]:
+    """Makes a figure of a function that draws its panels.
+
+    The first paragraph of its docstring is the title, the others are the caption. Names in braces
+    stand for what they would in an f-string of its body: its arguments and the module's names.
+
+    Args:
+        id: the figure's.
+        x: what the x axis shows.
+        y: what the y axis shows.
+        options: further values of `Figure`, or functions of the arguments that give them.
+
+    Returns:
+        The decorator.
+    """
+
+    def of(draw: Callable[P, Iterable[Panel]]) -> Callable[P, Figure]:
+        title, _, caption = cleandoc(draw.__doc__ or "").partition("\n\n")
+        plain = unwrap(draw)
+
+        @wraps(draw)
+        def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+            given = signature(plain).bind(*args, **kwargs).arguments
+            names = ChainMap(given, plain.__globals__)
+            return Figure(
+                id,
+                title.removesuffix(".").format_map(names),
+                " ".join(caption.split()).format_map(names),
+                x,
+                y,
+                tuple(draw(*args, **kwargs)),
+                **{
+                    name: value(*args, **kwargs) if callable(value) else value
+                    for name, value in options.items()
+                },
+            )
+
+        return drawn
+
+    return of
