@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,14 +13,14 @@ from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.rows import head_rows
 from experiments.heads.tokens import head_tokens
-from experiments.probing.measure import Site, feed, reading_of, sites
+from experiments.probing.measure import Site, Split, read_with, sites
 from experiments.results.measurements import INTACT, table
+from experiments.variants.ablation import Ablation
 from experiments.variants.probing_config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
-from nope_interp.positions.ablation import PositionAblation, ablate_positions
 from nope_interp.positions.layers import layer_positions
 from probes.heads.detectors import METRICS
 from probes.regression import LinearProbe
@@ -88,20 +87,15 @@ class LoadedModel:
             UserError: for an ablation or a layer that the model lacks, and too short a text.
         """
         where = sites(self.variant.n_layers, hooks, layers)
-        length = self._length(seq_len)
-        source = self.variant.sources[0]
-        draw = partial(source.sequences, seq_len=length, begin_token=False, seed=seed)
-        fit, held_out = draw(n_fit, split="fit"), draw(n_held_out, split="held_out")
+        how = {"seq_len": self._length(seq_len), "begin_token": False, "seed": seed}
+        split = Split.of(self.variant.sources[0], n_fit, n_held_out, **how)
+        read = partial(read_with, self.model, split, batch_size=self.config.batch_size)
         found: list[dict[str, Any]] = []
         for name in (None, *([] if ablate is None else [ablate])):
             probes: dict[Site, list[StreamingProbe]] = {s: [LinearProbe(seed=seed)] for s in where}
-            with self._condition(name, seed) as ablation:
-                read = partial(feed, self.model, probes=probes, batch_size=self.config.batch_size)
-                read(tokens=fit, stage="update")
-                read(tokens=held_out, stage="evaluate")
-                if ablation is not None:
-                    ablation.verify()
-            found += reading_of(probes, self._context(name or INTACT, seed)).rows
+            context = self.variant.context("probe", seed, False, positions=name or INTACT)
+            with Ablation(name, seed=seed).of(self.model):
+                found += read(probes=probes, context=context).rows
         rows = table(found)
         of_position = (rows["probe"] == "linear") & (rows["metric"] == "mae")
         shown = ["positions", "layer", "site", *_SCORE]
@@ -138,56 +132,28 @@ class LoadedModel:
         """
         if detector not in METRICS:
             raise unknown_name("detector", detector, METRICS)
-        config = HeadsConfig(
-            model=self.config.model,
-            task=self.config.task,
-            lengths=self.config.lengths,
-            scratchpad=self.config.scratchpad,
-            seq_len=self._length(seq_len),
-            n_sequences=n_sequences,
-            seed=seed,
-        )
+        asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
+        config = HeadsConfig.like(self.config, **asked)
         tokens = head_tokens(self.variant, config)
-        with self._condition(ablate, seed) as ablation:
-            cell = read_cell(
-                self.model,
-                tokens,
-                layer_positions(self.model),
-                [],
-                seed=seed,
-                batch_size=self.config.batch_size,
-                description=None,
-            )
-            if ablation is not None:
-                ablation.verify()
-        rows = table(head_rows(cell, self._context(ablate or INTACT, seed)))
+        cell = read_cell(
+            self.model,
+            tokens,
+            layer_positions(self.model),
+            seed=seed,
+            batch_size=self.config.batch_size,
+            condition=Ablation(ablate, seed=seed).of,
+        )
+        context = self.variant.context("probe", seed, False, positions=ablate or INTACT)
+        rows = table(head_rows(cell, context))
         chosen = rows[(rows["probe"] == "heads") & (rows["metric"] == detector)]
         best = chosen.sort_values("value", ascending=False, kind="stable").head(n)
         return best[["layer", "head", *_SCORE]].reset_index(drop=True)
-
-    def _condition(
-        self, name: str | None, seed: int
-    ) -> AbstractContextManager[PositionAblation | None]:
-        if name is None:
-            return nullcontext()
-        return ablate_positions(self.model, name, seed=seed)
 
     def _length(self, asked: int | None) -> int:
         limit = self.model.cfg.n_ctx
         if asked is not None and not 8 <= asked <= limit:
             raise UserError(f"seq_len is {asked}: give 8 to {limit}, the model's context.")
         return min(128, limit) if asked is None else asked
-
-    def _context(self, positions: str, seed: int) -> dict[str, Any]:
-        return {
-            "experiment": "probe",
-            "model": self.variant.name,
-            "variant": self.variant.kind,
-            "positions": positions,
-            "tokens": self.variant.sources[0].name,
-            "begin_token": False,
-            "seed": seed,
-        }
 
 
 def load(

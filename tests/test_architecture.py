@@ -37,9 +37,9 @@ ROOMS = {
     "experiments.report": "nope_interp probes .results",
     "experiments.runs": "nope_interp .results",
     "experiments.variants": "nope_interp nope_interp.models nope_interp.positions "
-    "nope_interp.pretrained nope_interp.tasks nope_interp.training .runs",
-    "experiments.probing": "nope_interp nope_interp.interventions nope_interp.pretrained probes "
-    ".results .runs",
+    "nope_interp.pretrained nope_interp.tasks nope_interp.training .results .runs",
+    "experiments.probing": "nope_interp nope_interp.interventions nope_interp.pretrained "
+    "nope_interp.tasks probes .results .runs",
     "experiments.codes": "nope_interp nope_interp.interventions nope_interp.models "
     "nope_interp.tasks probes probes.codes .results .variants .probing",
     "experiments.heads": "nope_interp nope_interp.models nope_interp.positions "
@@ -51,7 +51,7 @@ ROOMS = {
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
     "nope_interp.positions nope_interp.tasks nope_interp.theory nope_interp.training probes "
     "probes.heads .results .report .runs .variants .probing .heads",
-    "experiments.comparison": "nope_interp nope_interp.models probes "
+    "experiments.comparison": "nope_interp nope_interp.models nope_interp.tasks probes "
     "probes.codes .results .report .runs .variants .probing .codes .emergence",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison",

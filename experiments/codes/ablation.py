@@ -27,7 +27,7 @@ from tqdm import tqdm
 from experiments.codes.conditions import Condition, Fit, Maker, every_condition, of_codes
 from experiments.codes.first_token import first_token_conditions
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site, code_probes, feed, reading_of
+from experiments.probing.measure import Site, code_probes, feed, read_with
 from experiments.results.code_ablation import (
     EVERYWHERE,
     INTACT_CONDITION,
@@ -276,13 +276,10 @@ def _scored(task: InterventionTask, made: Mapping[str, Intervention]) -> Outcome
 def _still_readable(
     task: InterventionTask, made: Mapping[str, Intervention], context: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    last = Site(task.model.cfg.n_layers - 1, STREAM)
-    probes = {last: code_probes(task.seed)}
+    probes = {Site(task.model.cfg.n_layers - 1, STREAM): code_probes(task.seed)}
+    read = partial(read_with, batch_size=task.batch_size, positions=task.positions)
     with intervene(task.model, made, task.positions):
-        read = partial(feed, batch_size=task.batch_size, positions=task.positions)
-        read(task.model, task.split.fit, probes, "update")
-        read(task.model, task.split.held_out, probes, "evaluate")
-    return reading_of(probes, dict(context)).rows
+        return read(task.model, task.split, probes, dict(context)).rows
 
 
 def _rows(

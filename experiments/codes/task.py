@@ -95,10 +95,8 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
     if isinstance(source, ExampleSource):
         return _of_answers(config, variant, source.task)
     begin_token = variant.kind == "pretrained" and source.begin_id is not None
-    drawn = partial(
-        source.sequences, seq_len=config.seq_len, begin_token=begin_token, seed=config.seed
-    )
-    split = Split(drawn(config.n_fit, split="fit"), drawn(config.n_held_out, split="held_out"))
+    how = {"seq_len": config.seq_len, "begin_token": begin_token, "seed": config.seed}
+    split = Split.of(source, config.n_fit, config.n_held_out, **how)
     return InterventionTask(
         variant.model,
         split,

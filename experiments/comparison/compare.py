@@ -23,9 +23,9 @@ from experiments.comparison.example import LONGEST, example_arrays
 from experiments.comparison.result import Comparison
 from experiments.emergence.history import history_rows
 from experiments.probing.measure import Site, Split, measure, sites
-from experiments.probing.shards import Shards, note_on, read_once
-from experiments.results.measurements import FIRST_POSITION, INTACT, table
-from experiments.runs.cells import Cell, Cells
+from experiments.probing.shards import Reader, read_once
+from experiments.results.measurements import FIRST_POSITION, table
+from experiments.runs.cells import Cell
 from experiments.runs.finished import Made
 from experiments.variants.ablation import Ablation
 from experiments.variants.checks import check_shards
@@ -33,6 +33,7 @@ from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
 from experiments.variants.words import asked
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.sources import TokenSource
 from probes.codes.statistics import CodeStatistics
 
 _FRAME = (
@@ -77,11 +78,8 @@ def compare(
     if config.model is None:
         sites(config.transformer.n_layers, config.sites, config.layers)  # refuses others
         check_enough_to_fit(config, config.transformer.d_model, config.seq_len - FIRST_POSITION)
-
-    def read(folder: Path, cells: Cells, readers: Shards) -> Made:
-        return _Reader(config, folder, show_progress, readers).read(cells, device)
-
-    return read_once(Comparison, config, out, read, n=shards, ray=ray, device=device)
+    how: dict[str, Any] = {"n": shards, "ray": ray, "device": device}
+    return read_once(Comparison, _Reader, config, out=out, show_progress=show_progress, **how)
 
 
 def _ablation(config: CompareConfig) -> Ablation:
@@ -92,43 +90,43 @@ def _ablation(config: CompareConfig) -> Ablation:
 class _Condition:
     """The tokens that a variant is read on."""
 
-    source: Any
+    source: TokenSource
     begin_token: bool
 
     def key(self, variant: str) -> str:
         return f"{variant}/{self.source.name}/{'begin' if self.begin_token else 'nobegin'}"
 
+    def how(self, config: CompareConfig) -> dict[str, Any]:
+        own = {"seq_len": config.seq_len, "seed": config.seed}
+        return own | {"begin_token": self.begin_token}
 
-def _conditions(variant: ModelVariant) -> Iterator[_Condition]:
-    for source in variant.sources:
-        yield _Condition(source, begin_token=False)
-        if source.begin_id is not None:
-            yield _Condition(source, begin_token=True)
+    def split(self, config: CompareConfig) -> Split:
+        return Split.of(self.source, config.n_fit, config.n_held_out, **self.how(config))
+
+    def example(self, config: CompareConfig) -> Int[Tensor, " pos"]:
+        """The start of a held-out sequence."""
+        (sequence,) = self.source.sequences(1, split="held_out", **self.how(config))
+        return sequence[:LONGEST]
+
+
+def _conditions(variant: ModelVariant) -> list[_Condition]:
+    return [
+        _Condition(source, begin_token)
+        for source in variant.sources
+        for begin_token in ((False,) if source.begin_id is None else (False, True))
+    ]
 
 
 @dataclass(frozen=True)
-class _Reader:
-    """Reads every variant under every condition.
+class _Reader(Reader[CompareConfig]):
+    """Reads every variant under every condition."""
 
-    Attributes:
-        config: what is read.
-        out: the folder of the folder of the run, where the model that it trains is kept.
-        show_progress: draw progress bars on standard error.
-        shards: who reads the sequences.
-    """
-
-    config: CompareConfig
-    out: Path
-    show_progress: bool
-    shards: Shards
-
-    def read(self, cells: Cells, device: str) -> Made:
-        config = self.config
-        notes = [*note_on(self.shards)]
+    def made(self) -> Made:
+        config, notes = self.config, self.notes
         if config.code_ablation != "no" and config.task != "text":
             notes.append(_FRAME)
         facts: dict[str, Any] = {}
-        for variant in self._variants(device):
+        for variant in self._variants():
             facts |= {"model": variant.name, "positions": variant.positions}
             facts["n_layers"] = variant.n_layers
             notes += variant.notes
@@ -138,22 +136,22 @@ class _Reader:
                     facts["model"] += f", {ablation.name}"
                     facts["positions"] = ablation.name
                     notes += ablation.caveats(config.seq_len)
-            facts["example_tokens"] = self._read_variant(variant, cells)
+            facts["example_tokens"] = self._read_variant(variant)
         # What holds of every variant is said once.
         facts["notes"] = list(dict.fromkeys(notes))
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
-        found = cells.gathered()
+        found = self.cells.gathered()
         return Made(found.rows, found.arrays, facts)
 
-    def _variants(self, device: str) -> Iterator[ModelVariant]:
+    def _variants(self) -> Iterator[ModelVariant]:
         """The model in question, then its random-init variant, then, where it can have one, its
         bidirectional variant; each is made when it is its turn."""
         config = self.config
         variant = variant_of(
             config,
             self.out,
-            device,
+            self.device,
             self.show_progress,
             needed={"fit": config.n_fit, "held_out": config.n_held_out},
             keep_history=config.history,
@@ -165,24 +163,23 @@ class _Reader:
         if isinstance(variant.model, HookedTransformer) and variant.model.config.causal:
             yield bidirectional(variant)
 
-    def _read_variant(self, variant: ModelVariant, cells: Cells) -> list[str]:
+    def _read_variant(self, variant: ModelVariant) -> list[str]:
         """Read one variant under all conditions; the tokens of the example, as strings."""
-        config = self.config
-        first, *others = _conditions(variant)
-        example = _example(config, first)
+        config, conditions = self.config, _conditions(variant)
+        example = conditions[0].example(config)
         # An untrained variant uses nothing, and what an unmasked one loses says nothing.
         ablated = config.code_ablation != "no" and variant.kind in ("trained", "pretrained")
         task = intervention_task_of(config, variant) if ablated else None
         statistics: dict[Site, CodeStatistics] = {}
-        for condition in (first, *others):
-            drawn = example if condition is first else None
+        for condition in conditions:
+            drawn = example if condition is conditions[0] else None
             fitted = statistics if self._streams_the_fit_of(task, condition) else None
             measured = partial(self._measured, variant, condition, drawn, fitted)
-            cells.get(condition.key(variant.kind), measured)
+            self.cells.get(condition.key(variant.kind), measured)
         if task is not None:
-            cells.get("uses", partial(self._uses, variant, task, statistics))
+            self.cells.get("uses", partial(self._uses, variant, task, statistics))
         if config.history and variant.kind == "trained":
-            cells.get("history", partial(self._history, variant))
+            self.cells.get("history", partial(self._history, variant))
         return variant.token_strings(example)
 
     def _streams_the_fit_of(self, task: InterventionTask | None, condition: _Condition) -> bool:
@@ -193,13 +190,14 @@ class _Reader:
             return False
         if task is None or not task.whole or self.config.code_ablation != "sites":
             return False
-        return torch.equal(_split(self.config, condition).fit, task.split.fit)
+        return torch.equal(condition.split(self.config).fit, task.split.fit)
 
     def _sites(self, variant: ModelVariant) -> list[Site]:
         return sites(variant.n_layers, self.config.sites, self.config.layers)
 
-    def _context(self, variant: ModelVariant, **more: Any) -> dict[str, Any]:
-        return variant.context(self.config.experiment, self.config.seed, **more)
+    def _context(self, variant: ModelVariant, begin_token: bool, tokens: str) -> dict[str, Any]:
+        experiment, seed = self.config.experiment, self.config.seed
+        return variant.context(experiment, seed, begin_token, tokens=tokens)
 
     def _measured(
         self,
@@ -210,17 +208,14 @@ class _Reader:
     ) -> Cell:
         """What probes read; `statistics`, where they are asked for, are filled on the way."""
         config, key, where = self.config, condition.key(variant.kind), self._sites(variant)
-        tokens, begin_token = condition.source.name, condition.begin_token
         reading = measure(
             variant.model,
-            _split(config, condition),
+            condition.split(config),
             where,
-            context=self._context(
-                variant, positions=INTACT, tokens=tokens, begin_token=begin_token
-            ),
+            context=self._context(variant, condition.begin_token, condition.source.name),
             seed=config.seed,
             batch_size=config.batch_size,
-            description=key if self.show_progress else None,
+            description=self.label(key),
             also_fitted={} if statistics is None else {site: CodeStatistics() for site in where},
             condition=_ablation(config).of,
             shards=self.shards,
@@ -241,48 +236,22 @@ class _Reader:
         statistics: Mapping[Site, CodeStatistics],
     ) -> Cell:
         """What the model loses without each position code."""
-        tokens = variant.sources[0].name
-        context = self._context(variant, tokens=tokens, begin_token=task.begin_token)
-        label = f"{variant.kind}, codes taken away" if self.show_progress else None
+        # Each row names the condition that it was taken under.
+        context = self._context(variant, task.begin_token, variant.sources[0].name)
+        label = f"{variant.kind}, codes taken away"
         with _ablation(self.config).of(variant.model):
-            rows = through_the_stream(task, context=context, description=label)
+            rows = through_the_stream(task, context=context, description=self.label(label))
             if self.config.code_ablation == "sites":
                 # Empty where the cell that was to fill them was read before.
                 statistics = statistics or statistics_at(task, self._sites(variant))
-                rows += site_by_site(
-                    task,
-                    statistics,
-                    context=context,
-                    description=label and f"{label} site by site",
-                )
+                label = f"{label} site by site"
+                read = partial(site_by_site, description=self.label(label))
+                rows += read(task, statistics, context=context)
                 rows += shift_rows(task, statistics, context=context)
         return Cell(table(rows))
 
     def _history(self, variant: ModelVariant) -> Cell:
         """What can be read of the model as it was early in its training."""
-        label = f"{variant.kind}, history" if self.show_progress else None
-        config = self.config
-        rows = history_rows(
-            config, self.out, variant, experiment=config.experiment, description=label
-        )
-        return Cell(table(rows))
-
-
-def _split(config: CompareConfig, condition: _Condition) -> Split:
-    draw = {"seq_len": config.seq_len, "begin_token": condition.begin_token, "seed": config.seed}
-    return Split(
-        fit=condition.source.sequences(config.n_fit, split="fit", **draw),
-        held_out=condition.source.sequences(config.n_held_out, split="held_out", **draw),
-    )
-
-
-def _example(config: CompareConfig, condition: _Condition) -> Int[Tensor, " pos"]:
-    """The start of a held-out sequence under the first condition."""
-    (sequence,) = condition.source.sequences(
-        1,
-        config.seq_len,
-        begin_token=condition.begin_token,
-        split="held_out",
-        seed=config.seed,
-    )
-    return sequence[:LONGEST]
+        config, label = self.config, self.label(f"{variant.kind}, history")
+        read = partial(history_rows, experiment=config.experiment, description=label)
+        return Cell(table(read(config, self.out, variant)))

@@ -1,7 +1,7 @@
 """What `emergence` is asked to do, as one validated, JSON-able value. Imports nothing heavy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, no_type_check
 
 from experiments.variants.config import ExperimentConfig
@@ -57,13 +57,9 @@ class EmergenceConfig(ExperimentConfig):
 
     def of_seed(self, seed: int) -> ProbingConfig:
         """One training and how it is read."""
-        own = {f.name: getattr(self, f.name) for f in fields(ExperimentConfig)}
-        seeded = {
-            "transformer": replace(self.transformer, seed=seed),
-            "training": replace(self.training, seed=seed),
-            "seed": seed,
-        }
-        return ProbingConfig(**{**own, **seeded})
+        transformer = replace(self.transformer, seed=seed)
+        training = replace(self.training, seed=seed)
+        return ProbingConfig.like(self, transformer=transformer, training=training, seed=seed)
 
     def run_name(self) -> str:
         """The readable half of the run folder's name."""

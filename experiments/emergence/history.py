@@ -6,23 +6,21 @@ step to the next is the model.
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from einops import rearrange
-from torch import Tensor
 from tqdm import tqdm
 
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.rows import head_rows, label_rows
-from experiments.heads.tokens import HeadTokens, head_tokens
-from experiments.probing.measure import code_probes, feed, reading_of, sites
+from experiments.heads.tokens import head_tokens
+from experiments.probing.measure import code_probes, read_with, sites
 from experiments.results.code_ablation import EVERYWHERE, STREAM
-from experiments.results.measurements import INTACT, LOSS
-from experiments.variants.config import ExperimentConfig
+from experiments.results.measurements import LOSS
 from experiments.variants.probing_config import ProbingConfig
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant
@@ -69,75 +67,36 @@ def history_rows(
 
     Raises UserError where a kept model is missing or damaged.
     """
-    few = replace(
-        config,
-        n_fit=min(config.n_fit, N_FIT),
-        n_held_out=min(config.n_held_out, N_HELD_OUT),
-    )
-    task = intervention_task_of(few, variant)
-    tokens = _tokens_of_heads(config, task, variant)
+    n_fit, n_held_out = min(config.n_fit, N_FIT), min(config.n_held_out, N_HELD_OUT)
+    task = intervention_task_of(replace(config, n_fit=n_fit, n_held_out=n_held_out), variant)
+    _, *where = sites(variant.n_layers, config.sites, config.layers)
+    tokens = None
+    if config.seq_len >= HeadsConfig.least["seq_len"]:
+        asked = {"begin_token": task.begin_token, "n_sequences": N_OF_HEADS}
+        tokens = head_tokens(variant, HeadsConfig.like(config, **asked))
     device = next(variant.model.parameters()).device
-    own = {"tokens": variant.sources[0].name, "begin_token": task.begin_token}
-    context = variant.context(experiment, config.seed, positions=INTACT, **own)
+    context = variant.context(experiment, config.seed, task.begin_token)
     untrained: list[HeadScores] = []
     training, steps = training_folder(out, config), watched_steps(config.training.steps)
     for step in tqdm(steps, desc=description, unit="model", disable=description is None):
-        model, _ = load_model(training.history(step))
-        then, at = replace(task, model=model.to(device)), {**context, "step": step}
-        yield _loss_row(then, at)
-        yield from _code_rows(config, then, at)
+        model: HookedModel = load_model(training.history(step))[0].to(device)
+        here = {**context, "step": step}
+        yield _loss_row(task, model, here)
+        probes = {site: code_probes(task.seed) for site in where}
+        yield from read_with(model, task.split, probes, here, batch_size=task.batch_size).rows
         if tokens is not None:
-            scores, rows = _scored_heads(config, model, tokens, at)
-            untrained = untrained or scores
+            positions, size = layer_positions(model), config.batch_size
+            cell = read_cell(model, tokens, positions, seed=config.seed, batch_size=size)
+            untrained = untrained or cell.scores
             # One head is too few for a spread.
             null = untrained if model.cfg.n_layers * model.cfg.n_heads > 1 else None
-            labels = label_rows(label_heads(scores, null), at)
-            yield from rows
-            yield from (row for row in labels if row["probe"] == "label")
+            labels = label_rows(label_heads(cell.scores, null), here)
+            rows = (*head_rows(cell, here), *labels)
+            yield from (row for row in rows if row["probe"] in ("heads", "label"))
 
 
-def _tokens_of_heads(
-    config: ProbingConfig, task: InterventionTask, variant: ModelVariant
-) -> HeadTokens | None:
-    if config.seq_len < HeadsConfig.least["seq_len"]:
-        return None
-    return head_tokens(
-        variant,
-        HeadsConfig(
-            **{f.name: getattr(config, f.name) for f in fields(ExperimentConfig)},
-            begin_token=task.begin_token,
-            n_sequences=N_OF_HEADS,
-        ),
-    )
-
-
-def _loss_row(task: InterventionTask, context: Row) -> Row:
-    losses: Tensor = task.losses(task.model, task.split.held_out)
-    bootstrap = SequenceBootstrap(seed=task.seed)
-    bootstrap.update(rearrange(losses, "sequence -> sequence 1"))
+def _loss_row(task: InterventionTask, model: HookedModel, context: Row) -> Row:
+    losses = rearrange(task.losses(model, task.split.held_out), "sequence -> sequence 1")
+    bootstrap = SequenceBootstrap(seed=task.seed).update(losses)
     score = bootstrap.score("nats", lambda means: means[..., 0], chance=task.chance)
     return {**context, "layer": EVERYWHERE, "site": STREAM, "probe": LOSS, **vars(score)}
-
-
-def _code_rows(config: ProbingConfig, task: InterventionTask, context: Row) -> list[Row]:
-    _, *where = sites(task.model.cfg.n_layers, config.sites, config.layers)
-    probes = {site: code_probes(task.seed) for site in where}
-    size = task.batch_size
-    feed(task.model, task.split.fit, probes, "update", batch_size=size)
-    feed(task.model, task.split.held_out, probes, "evaluate", batch_size=size)
-    return reading_of(probes, context).rows
-
-
-def _scored_heads(
-    config: ProbingConfig, model: HookedModel, tokens: HeadTokens, context: Row
-) -> tuple[list[HeadScores], list[Row]]:
-    cell = read_cell(
-        model,
-        tokens,
-        layer_positions(model),
-        [],
-        seed=config.seed,
-        batch_size=config.batch_size,
-        description=None,
-    )
-    return cell.scores, [row for row in head_rows(cell, context) if row["probe"] == "heads"]

@@ -5,6 +5,7 @@ them intact. Each of these cells of the run streams four kinds of tokens through
 written to disk when it is done.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,9 +24,8 @@ from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell, read_layer
 from experiments.heads.result import HeadClassification
 from experiments.heads.tokens import HeadTokens, head_tokens
-from experiments.probing.shards import Shards, note_on, read_once
+from experiments.probing.shards import Reader, read_once
 from experiments.results.measurements import INTACT, table
-from experiments.runs.cells import Cells
 from experiments.runs.finished import Made
 from experiments.variants.ablation import Ablation
 from experiments.variants.checks import check_shards
@@ -84,11 +84,10 @@ def classify_heads(
     config = asked(HeadsConfig, config, words)
     check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
     _ablation(config).check(config)
-
-    def read(folder: Path, cells: Cells, readers: Shards) -> Made:
-        return _Reader(config, folder, show_progress, readers).read(cells, device)
-
-    return read_once(HeadClassification, config, out, read, n=shards, ray=ray, device=device)
+    how: dict[str, Any] = {"n": shards, "ray": ray, "device": device}
+    return read_once(
+        HeadClassification, _Reader, config, out=out, show_progress=show_progress, **how
+    )
 
 
 def _ablation(config: HeadsConfig) -> Ablation:
@@ -105,62 +104,64 @@ _INTACT = Ablation()
 
 
 @dataclass(frozen=True)
-class _Reader:
-    """Reads the model in question and its random-init variant, intact and ablated.
+class _Reader(Reader[HeadsConfig]):
+    """Reads the model in question and its random-init variant, intact and ablated."""
 
-    Attributes:
-        config: what is read.
-        out: the folder of the folder of the run, where the model that it trains is kept.
-        show_progress: draw progress bars on standard error.
-        shards: who reads the sequences.
-    """
-
-    config: HeadsConfig
-    out: Path
-    show_progress: bool
-    shards: Shards
-
-    def read(self, cells: Cells, device: str) -> Made:
+    def made(self) -> Made:
         config, ablation = self.config, _ablation(self.config)
-        variant = self._variant(device)
+        variant = self._variant()
         with ablation.of(variant.model) as taken:
             # Entered before anything long is read, so that what cannot be ablated is known at once.
             name = None if taken is None else taken.name
             caveats = () if taken is None else taken.caveats(config.seq_len)
         tokens = head_tokens(variant, config)
         prompts = _prompts(variant, config, tokens)
-        cell = partial(self._cell, cells, tokens)
-        intact = {INTACT: cell(variant, INTACT, _INTACT, prompts)}
+        cell = partial(self._cell, tokens)
+        found = {INTACT: cell(variant, INTACT, _INTACT, prompts)}
         # Where the model in question is untrained itself, the next draw of such weights.
         untrained = random_init(variant, config.seed, draw=int(config.random_init))
         nulls = {INTACT: cell(untrained, INTACT, _INTACT, [])}
-        found, alone = intact, []
+        alone: list[HeadScores] = []
         if name is not None:
-            found = intact | {name: cell(variant, name, ablation, prompts)}
+            found[name] = cell(variant, name, ablation, prompts)
             nulls[name] = cell(untrained, name, ablation, [])
-            alone = self._one_layer_at_a_time(cells, variant, tokens, *found.values())
+            alone = self._one_layer_at_a_time(variant, tokens, *found.values())
         labels = {title: label_heads(of.scores, nulls[title].scores) for title, of in found.items()}
         facts = {
             "model": variant.name,
             "positions": describe_positions(variant.model),
             "ablation": name,
             "prompts": [variant.token_strings(prompt) for prompt in prompts],
-            "notes": [*note_on(self.shards), *_notes(tokens), *caveats],
+            "notes": [*self.notes, *_notes(tokens), *caveats],
         }
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
-        rows_of_run = _rows(config, variant, untrained, tokens, found, nulls, alone, labels)
+        begin = bool(tokens.start)
+        context = variant.context(config.experiment, config.seed, begin, tokens="")
+        rows_of_run = [
+            *_rows(context, found, nulls, untrained.kind, alone, labels),
+            *rows.edge_rows(_edges(variant.model, labels[INTACT]), context),
+        ]
         return Made(table(rows_of_run), _arrays(config, variant.model, found), facts)
 
-    def _variant(self, device: str) -> ModelVariant:
+    def _variant(self) -> ModelVariant:
         config = self.config
         needed: dict[Split, int] = {"fit": config.n_sequences, "held_out": config.n_sequences}
-        variant = variant_of(config, self.out, device, self.show_progress, needed=needed)
+        variant = variant_of(config, self.out, self.device, self.show_progress, needed=needed)
         return random_init(variant, config.seed) if config.random_init else variant
+
+    def _how(self, variant: ModelVariant, ablation: Ablation) -> dict[str, Any]:
+        """How a variant is read under a condition."""
+        return {
+            "seed": self.config.seed,
+            "batch_size": self.config.batch_size,
+            "condition": ablation.of,
+            "shards": self.shards,
+            "spec": variant.spec,
+        }
 
     def _cell(
         self,
-        cells: Cells,
         tokens: HeadTokens,
         variant: ModelVariant,
         condition: str,
@@ -169,31 +170,19 @@ class _Reader:
     ) -> HeadCell:
         """What one variant shows under one condition."""
         title = f"{variant.kind}/{condition}"
-        positions = layer_positions(variant.model)
-        found = cells.arrays(
-            title,
-            lambda: read_cell(
-                variant.model,
-                tokens=tokens,
-                positions=_seen(positions, self.config) if ablation.lift_window else positions,
-                prompts=prompts,
-                seed=self.config.seed,
-                batch_size=self.config.batch_size,
-                description=title if self.show_progress else None,
-                condition=ablation.of,
-                shards=self.shards,
-                spec=variant.spec,
-            ).arrays(),
-        )
-        return HeadCell.of_arrays(found)
+
+        def read() -> dict[str, np.ndarray]:
+            positions = layer_positions(variant.model)
+            seen = _seen(positions, self.config) if ablation.lift_window else positions
+            how = self._how(variant, ablation) | {"tokens": tokens, "prompts": prompts}
+            return read_cell(
+                variant.model, positions=seen, description=self.label(title), **how
+            ).arrays()
+
+        return HeadCell.of_arrays(self.cells.arrays(title, read))
 
     def _one_layer_at_a_time(
-        self,
-        cells: Cells,
-        variant: ModelVariant,
-        tokens: HeadTokens,
-        intact: HeadCell,
-        ablated: HeadCell,
+        self, variant: ModelVariant, tokens: HeadTokens, intact: HeadCell, ablated: HeadCell
     ) -> list[HeadScores]:
         """Each layer's scores where it alone is ablated: what its heads themselves owe to
         positions.
@@ -210,7 +199,7 @@ class _Reader:
             scores = self._alone(variant, tokens, positions, intact.scores)
             return replace(intact, scores=scores, frequencies={}, patterns=[]).arrays()
 
-        return HeadCell.of_arrays(cells.arrays("one layer ablated", read)).scores
+        return HeadCell.of_arrays(self.cells.arrays("one layer ablated", read)).scores
 
     def _alone(
         self,
@@ -225,16 +214,8 @@ class _Reader:
         for layer in tqdm(layers, "one layer ablated", disable=not self.show_progress, leave=False):
             lifted = config.lift_window and layer.window is not None
             only = replace(_ablation(config), layers=(layer.layer,), lift_window=lifted)
-            scores[layer.layer] = read_layer(
-                variant.model,
-                replace(layer, window=None) if lifted else layer,
-                tokens,
-                seed=config.seed,
-                batch_size=config.batch_size,
-                condition=only.of,
-                shards=self.shards,
-                spec=variant.spec,
-            )
+            seen, how = replace(layer, window=None) if lifted else layer, self._how(variant, only)
+            scores[layer.layer] = read_layer(variant.model, seen, tokens, **how)
         return scores
 
 
@@ -261,7 +242,10 @@ def _prompts(
         if tokens.start:
             ids = with_begin_token(ids[None], begin_id)[0]
         if not 2 <= len(ids) <= most:
-            raise UserError(f"the prompt {prompt[:40]!r} has {len(ids)} tokens: give 2 to {most}.")
+            raise UserError(
+                f"the prompt {prompt[:40]!r} has {len(ids)} tokens: write one of 2 to {most}, or "
+                "leave it out."
+            )
         encoded.append(ids)
     return encoded
 
@@ -280,12 +264,12 @@ def _arrays(
         profiles = [layer.offset_profile for layer in cell.scores]
         arrays[f"offset_profile/{title}"] = np.stack(profiles)
         arrays |= {f"pattern/{title}/{i}": pattern for i, pattern in enumerate(cell.patterns)}
-    for name, array in cells[INTACT].frequencies.items():
-        arrays[f"frequency/{name}"] = array
-    if cells[INTACT].frequencies:
-        widest = cells[INTACT].frequencies["query_norm"].shape[-1]
-        radians = np.full((len(cells[INTACT].scores), widest), np.nan)
-        for layer in range(len(radians)):
+    frequencies = cells[INTACT].frequencies
+    arrays |= {f"frequency/{name}": array for name, array in frequencies.items()}
+    if frequencies:
+        n_layers, _, widest = frequencies["query_norm"].shape
+        radians = np.full((n_layers, widest), np.nan)
+        for layer in range(n_layers):
             found = rotary_frequencies(model, layer)
             if found is not None:
                 radians[layer, : len(found)] = found.cpu().numpy()
@@ -294,37 +278,32 @@ def _arrays(
 
 
 def _rows(
-    config: HeadsConfig,
-    variant: ModelVariant,
-    untrained: ModelVariant,
-    tokens: HeadTokens,
+    context: dict[str, Any],
     cells: Mapping[str, HeadCell],
     nulls: Mapping[str, HeadCell],
+    untrained: str,
     alone: Sequence[HeadScores],
     labels: Mapping[str, Sequence[HeadLabel]],
 ) -> Iterator[dict[str, Any]]:
-    own = {"positions": INTACT, "tokens": "", "begin_token": bool(tokens.start)}
-    context = variant.context(config.experiment, config.seed, **own)
     for title, cell in cells.items():
         here = context | {"positions": title}
         yield from rows.head_rows(cell, here)
         yield from rows.label_rows(labels[title], here)
     for title, cell in nulls.items():
-        yield from rows.head_rows(cell, context | {"variant": untrained.kind, "positions": title})
+        yield from rows.head_rows(cell, context | {"variant": untrained, "positions": title})
     # What is left with the head's own layer ablated, and with the whole model.
-    ablated = [cell.scores for title, cell in cells.items() if title != INTACT]
-    ablations = {"dependence": alone, "retention, whole model": ablated[0] if ablated else ()}
-    for probe, scores in ablations.items():
-        left = {
-            (found.layer, found.head): dependence(
-                found.label, cells[INTACT].scores[found.layer], scores[found.layer], found.head
-            )
-            for found in labels[INTACT]
-            if scores
-        }
-        here = context | {"positions": list(cells)[-1]}
-        yield from rows.dependence_rows(left, here, probe)
-    yield from rows.edge_rows(_edges(variant.model, labels[INTACT]), context)
+    intact, *ablated = cells
+    for name in ablated:
+        here = context | {"positions": name}
+        ablations = {"dependence": alone, "retention, whole model": cells[name].scores}
+        for probe, scores in ablations.items():
+            left = {
+                (found.layer, found.head): dependence(
+                    found.label, cells[intact].scores[found.layer], scores[found.layer], found.head
+                )
+                for found in labels[intact]
+            }
+            yield from rows.dependence_rows(left, here, probe)
 
 
 def _edges(model: HookedModel, labels: Sequence[HeadLabel]) -> list[dict[str, Any]]:
@@ -340,21 +319,13 @@ def _edges(model: HookedModel, labels: Sequence[HeadLabel]) -> list[dict[str, An
         for label in ("previous-token", "induction")
     )
     found = []
-    for layer, head in writers:
-        for later, to in readers:
-            if layer < later:
-                scores = k_composition(model, layer, later)
-                others = np.delete(scores.numpy().ravel(), head * scores.shape[1] + to)
-                found.append(
-                    {
-                        "from_layer": layer,
-                        "from_head": head,
-                        "to_layer": later,
-                        "to_head": to,
-                        "score": float(scores[head, to]),
-                        "chance": float(np.quantile(others, 0.9)),
-                    }
-                )
+    for (layer, head), (later, to) in itertools.product(writers, readers):
+        if layer < later:
+            scores = k_composition(model, layer, later)
+            others = np.delete(scores.numpy().ravel(), head * scores.shape[1] + to)
+            where = {"from_layer": layer, "from_head": head, "to_layer": later, "to_head": to}
+            chance = float(np.quantile(others, 0.9))
+            found.append({**where, "score": float(scores[head, to]), "chance": chance})
     return found
 
 

@@ -23,8 +23,9 @@ class HeadsConfig(ExperimentConfig):
         lift_window: let sliding-window layers see all that came before, too.
         random_init: classify the heads of the random-init variant instead of the model's.
         begin_token: begin text and repeated tokens with the begin token, where there is one.
-        n_sequences: sequences of text; half as many of repeated tokens and to hold out scores on,
-            a quarter as many of copies.
+        n_sequences: sequences of text to read; half as many of repeated random tokens, half as many
+            of a small alphabet to fit scores on and to hold out, and a quarter as many copies of
+            one token.
         prompts: texts whose attention the report shows; None takes some of the text that is read.
     """
 

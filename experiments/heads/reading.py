@@ -31,11 +31,11 @@ def read_cell(
     model: HookedModel,
     tokens: HeadTokens,
     positions: Sequence[LayerPositions],
-    prompts: Sequence[Int[Tensor, " _pos"]],
+    prompts: Sequence[Int[Tensor, " _pos"]] = (),
     *,
     seed: int,
     batch_size: int,
-    description: str | None,
+    description: str | None = None,
     condition: Condition = nullcontext,
     shards: Shards = ONE_SHARD,
     spec: ModelSpec | None = None,
@@ -59,25 +59,35 @@ def read_cell(
 
     Raises UserError as `stream` does, and where a worker dies.
     """
-    how: dict[str, Any] = {"condition": condition, "batch_size": batch_size}
-    parts = _parts(tokens, shards.n)
-    seeds = [shard_seed(seed, shard) for shard in range(shards.n)]
-    to_read = [(part, head_readers(positions, own)) for part, own in zip(parts, seeds, strict=True)]
-    readers, *rest = shards.map(partial(_read_share, **how), model, spec, to_read, description)
+    run = partial(shards.map, model=model, spec=spec, condition=condition)
+    parts = _parts(tokens, seed, shards.n)
+    to_read = [(part, HeadReaders.of(positions, own)) for part, own in parts]
+    readers, *rest = run(
+        partial(_read, batch_size=batch_size), shares=to_read, description=description
+    )
     for others in rest:
         readers.merge(others)
-    label = description and f"{description}, scores"
     # Copies of what was fitted, or for the only share the probes themselves.
     to_judge = [
         (part, [probe if shards.n == 1 else probe.for_shard(own) for probe in readers.probes])
-        for part, own in zip(parts, seeds, strict=True)
+        for part, own in parts
     ]
-    for judged in shards.map(partial(_judge_share, **how), model, spec, to_judge, label):
+    judge = partial(_stream_scores, batch_size=batch_size, held_out=True)
+    label = description and f"{description}, scores"
+    for judged in run(judge, shares=to_judge, description=label):
         for probe, copy in zip(readers.probes, judged, strict=True):
             if copy is not probe:
                 probe.merge(copy)
+    with one_thread_pool():
+        scores = [probe.result() for probe in readers.probes]
     with condition(model):
-        return cell_of(model, tokens, readers, prompts, seed)
+        patterns = [_patterns(model, prompt) for prompt in prompts]
+    return HeadCell(
+        scores=scores,
+        frequencies=_frequencies(readers.usages, len(scores), model.cfg.n_heads),
+        loss=_loss(readers.losses, tokens, model.cfg.d_vocab, seed),
+        patterns=patterns,
+    )
 
 
 @dataclass
@@ -89,6 +99,17 @@ class HeadReaders:
     usages: dict[int, FrequencyUsage]
     losses: Float[Tensor, " sequence"]
 
+    @classmethod
+    def of(cls, positions: Sequence[LayerPositions], seed: int) -> "HeadReaders":
+        """Readers that have read nothing yet."""
+        usages = {
+            layer.layer: FrequencyUsage(layer.rotary_dims, seed=seed)
+            for layer in positions
+            if layer.rotary_dims is not None
+        }
+        probes = [HeadProbe(seed, window=layer.window) for layer in positions]
+        return cls(probes, usages, torch.empty(0))
+
     def merge(self, other: "HeadReaders") -> None:
         """Adds what `other` read, of later sequences."""
         for probe, theirs in zip(self.probes, other.probes, strict=True):
@@ -98,70 +119,33 @@ class HeadReaders:
         self.losses = torch.cat([self.losses, other.losses])
 
 
-def head_readers(positions: Sequence[LayerPositions], seed: int) -> HeadReaders:
-    """Readers that have read nothing yet."""
-    return HeadReaders(
-        [HeadProbe(seed, window=layer.window) for layer in positions],
-        {
-            layer.layer: FrequencyUsage(layer.rotary_dims, seed=seed)
-            for layer in positions
-            if layer.rotary_dims is not None
-        },
-        torch.empty(0),
-    )
-
-
 def _read(
     model: HookedModel,
-    tokens: HeadTokens,
-    readers: HeadReaders,
-    batch_size: int,
+    share: tuple[HeadTokens, HeadReaders],
     description: str | None,
-) -> None:
+    *,
+    batch_size: int,
+) -> HeadReaders:
     """Give the readers every kind of tokens but the held-out scores, which are judged by them."""
-    probes = readers.probes
-    run = partial(_stream, model, batch_size=batch_size, description=description)
-    run(
-        tokens.text,
-        _on_patterns(probes, _text_reader)
-        | on_rotated(model, {layer: usage.update for layer, usage in readers.usages.items()}),
-        "text",
-    )
-    run(tokens.repeated, _on_patterns(probes, partial(_repeated_reader, tokens)), "repeated tokens")
-    run(
-        tokens.copies,
-        _on_patterns(probes, lambda probe: partial(probe.read_copies, start=tokens.start)),
-        "copies",
-    )
+    tokens, readers = share
+    rotated = on_rotated(model, {layer: usage.update for layer, usage in readers.usages.items()})
+    by_layer = {_pattern_hook(layer): probe for layer, probe in enumerate(readers.probes)}
+    repeated = {hook: _repeated_reader(tokens, probe) for hook, probe in by_layer.items()}
+    copies: dict[str, Listener] = {
+        hook: partial(probe.read_copies, start=tokens.start) for hook, probe in by_layer.items()
+    }
+    text = {hook: probe.read_text for hook, probe in by_layer.items()} | rotated
+    for kind, sequences, listeners in (
+        ("text", tokens.text, text),
+        ("repeated tokens", tokens.repeated, repeated),
+        ("copies", tokens.copies, copies),
+    ):
+        label = description and f"{description}, {kind}"
+        stream(model, sequences, listeners, batch_size=batch_size, description=label)
     label = description and f"{description}, fit of scores"
-    _stream_scores(model, tokens.alphabet_fit, probes, batch_size, label, held_out=False)
+    _stream_scores(model, (tokens, readers.probes), label, batch_size=batch_size, held_out=False)
     readers.losses = sequence_losses(model, tokens.text)
-
-
-def cell_of(
-    model: HookedModel,
-    tokens: HeadTokens,
-    readers: HeadReaders,
-    prompts: Sequence[Int[Tensor, " _pos"]],
-    seed: int,
-) -> HeadCell:
-    """What came out, once all is read and judged.
-
-    Args:
-        model: is run on the prompts.
-        tokens: what was read.
-        readers: what read it.
-        prompts: texts whose attention patterns are kept.
-        seed: of resamples of the loss.
-    """
-    with one_thread_pool():
-        scores = [probe.result() for probe in readers.probes]
-    return HeadCell(
-        scores=scores,
-        frequencies=_frequencies(readers.usages, len(scores), model.cfg.n_heads),
-        loss=_loss(readers.losses, tokens, model.cfg.d_vocab, seed),
-        patterns=[_patterns(model, prompt) for prompt in prompts],
-    )
+    return readers
 
 
 def read_layer(
@@ -186,109 +170,79 @@ def read_layer(
 
     Raises UserError as `read_cell` does.
     """
-    work = partial(_read_layer_share, condition=condition, layer=layer, batch_size=batch_size)
-    shares = [
-        (part, shard_seed(seed, shard)) for shard, part in enumerate(_parts(tokens, shards.n))
-    ]
-    probe, *others = shards.map(work, model, spec, shares)
+    work = partial(_read_layer, layer=layer, batch_size=batch_size)
+    shares = _parts(tokens, seed, shards.n)
+    probe, *others = shards.map(work, model, spec, shares, condition=condition)
     for other in others:
         probe.merge(other)
     with one_thread_pool():
         return probe.result()
 
 
-def _parts(tokens: HeadTokens, n: int) -> list[HeadTokens]:
-    """Every kind of tokens cut into n shares."""
+def _parts(tokens: HeadTokens, seed: int, n: int) -> list[tuple[HeadTokens, int]]:
+    """Every kind of tokens cut into n shares, each with its seed."""
     kinds: dict[str, list[Any]] = {
         name: [part for _, part in cut(sequences, n)]
         for name, sequences in vars(tokens).items()
         if isinstance(sequences, Tensor)
     }
     return [
-        replace(tokens, **{name: parts[shard] for name, parts in kinds.items()})
+        (
+            replace(tokens, **{name: parts[shard] for name, parts in kinds.items()}),
+            shard_seed(seed, shard),
+        )
         for shard in range(n)
     ]
 
 
-def _read_share(
-    model: HookedModel,
-    share: tuple[HeadTokens, HeadReaders],
-    description: str | None,
-    *,
-    condition: Condition,
-    batch_size: int,
-) -> HeadReaders:
-    tokens, readers = share
-    with condition(model):
-        _read(model, tokens, readers, batch_size, description)
-    return readers
-
-
-def _judge_share(
-    model: HookedModel,
-    share: tuple[HeadTokens, list[HeadProbe]],
-    description: str | None,
-    *,
-    condition: Condition,
-    batch_size: int,
-) -> list[HeadProbe]:
-    """Judges held-out scores by what was fitted."""
-    tokens, probes = share
-    with condition(model):
-        _stream_scores(
-            model, tokens.alphabet_held_out, probes, batch_size, description, held_out=True
-        )
-    return probes
-
-
-def _read_layer_share(
+def _read_layer(
     model: HookedModel,
     share: tuple[HeadTokens, int],
     description: str | None,
     *,
-    condition: Condition,
     layer: LayerPositions,
     batch_size: int,
 ) -> HeadProbe:
     tokens, seed = share
-    probe, hook = HeadProbe(seed, window=layer.window), f"blocks.{layer.layer}.attn.hook_pattern"
-    with condition(model):
-        for sequences, reader in (
-            (tokens.text, _text_reader(probe)),
-            (tokens.repeated, _repeated_reader(tokens, probe)),
-        ):
-            stream(model, sequences, {hook: reader}, batch_size=batch_size, until=hook)
+    probe, hook = HeadProbe(seed, window=layer.window), _pattern_hook(layer.layer)
+    for sequences, reader in (
+        (tokens.text, probe.read_text),
+        (tokens.repeated, _repeated_reader(tokens, probe)),
+    ):
+        stream(model, sequences, {hook: reader}, batch_size=batch_size, until=hook)
     return probe
-
-
-def _text_reader(probe: HeadProbe) -> Listener:
-    return probe.read_text
 
 
 def _repeated_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:
     return partial(probe.read_repeated, period=tokens.period, start=tokens.start)
 
 
+def _pattern_hook(layer: int) -> str:
+    return f"blocks.{layer}.attn.hook_pattern"
+
+
 def _stream_scores(
     model: HookedModel,
-    alphabet: Int[Tensor, "sequence pos"],
-    probes: Sequence[HeadProbe],
-    batch_size: int,
-    label: str | None,
+    share: tuple[HeadTokens, list[HeadProbe]],
+    description: str | None,
     *,
+    batch_size: int,
     held_out: bool,
-) -> None:
+) -> list[HeadProbe]:
+    """Let probes fit scores of the small alphabet, or judge held-out ones by what was fitted."""
+    tokens, probes = share
+    alphabet = tokens.alphabet_held_out if held_out else tokens.alphabet_fit
     site = _scores_site(model, alphabet[:1])
-    bar = tqdm(alphabet.split(batch_size), desc=label, disable=label is None, leave=False)
+    batches = alphabet.split(batch_size)
     # A hook does not see its tokens, which the scores are read with: one batch after another.
-    for batch in bar:
+    for batch in tqdm(batches, desc=description, disable=description is None, leave=False):
+        how = {"tokens": batch, "held_out": held_out, "site": site}
         listeners = {
-            f"blocks.{layer}.attn.{site}": partial(
-                _read_scores, probe, tokens=batch, held_out=held_out, site=site
-            )
+            f"blocks.{layer}.attn.{site}": partial(_read_scores, probe, **how)
             for layer, probe in enumerate(probes)
         }
         stream(model, batch, listeners, batch_size=batch_size)
+    return probes
 
 
 def _read_scores(
@@ -309,31 +263,9 @@ def _scores_site(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> str:
     """
     seen: dict[str, Tensor] = {}
     names = ("hook_attn_scores", "hook_pattern")
-    listeners = {f"blocks.0.attn.{name}": partial(seen.__setitem__, name) for name in names}
-    stream(model, tokens, listeners)
+    stream(model, tokens, {f"blocks.0.attn.{n}": partial(seen.__setitem__, n) for n in names})
     scores, pattern = (seen[name] for name in names)
     return "hook_pattern" if torch.equal(scores, pattern) else "hook_attn_scores"
-
-
-def _stream(
-    model: HookedModel,
-    tokens: Tensor,
-    listeners: Mapping[str, Listener],
-    kind: str,
-    *,
-    batch_size: int,
-    description: str | None,
-) -> None:
-    label = description and f"{description}, {kind}"
-    stream(model, tokens, listeners, batch_size=batch_size, description=label)
-
-
-def _on_patterns(
-    probes: Sequence[HeadProbe], reader: Callable[[HeadProbe], Listener]
-) -> dict[str, Listener]:
-    return {
-        f"blocks.{layer}.attn.hook_pattern": reader(probe) for layer, probe in enumerate(probes)
-    }
 
 
 def on_rotated(
@@ -366,35 +298,32 @@ def _frequencies(
     if not usages:
         return {}
     widest = max(usage.rotated for usage in usages.values()) // 2
-    found = {name: np.full((n_layers, n_heads, widest), np.nan) for name in ("query", "key")}
-    high = np.full((n_layers, n_heads, 4), np.nan)
+    sizes = {"query_norm": widest, "key_norm": widest, "high_share": 4}
+    found = {name: np.full((n_layers, n_heads, size), np.nan) for name, size in sizes.items()}
     for layer, usage in usages.items():
         n = usage.rotated // 2
-        found["query"][layer, :, :n] = usage.query_norm()
-        found["key"][layer, :, :n] = usage.key_norm()
-        high[layer] = [
+        found["query_norm"][layer, :, :n] = usage.query_norm()
+        found["key_norm"][layer, :, :n] = usage.key_norm()
+        found["high_share"][layer] = [
             (s.value, s.ci_low, s.ci_high, s.chance) for s in usage.high_frequency_share()
         ]
-    return {"query_norm": found["query"], "key_norm": found["key"], "high_share": high}
+    return found
 
 
 def _loss(losses: Float[Tensor, " sequence"], tokens: HeadTokens, d_vocab: int, seed: int) -> Score:
-    bootstrap = SequenceBootstrap(seed=seed)
-    bootstrap.update(rearrange(losses, "sequence -> sequence 1"))
+    bootstrap = SequenceBootstrap(seed=seed).update(rearrange(losses, "sequence -> sequence 1"))
     unigram = unigram_losses(tokens.text_before, tokens.text, d_vocab)
     return bootstrap.score("loss", lambda means: means[:, 0], chance=float(unigram.mean()))
 
 
 def _patterns(model: HookedModel, prompt: Int[Tensor, " pos"]) -> np.ndarray:
     """Attention of every head on one prompt, in half precision: it is only looked at."""
-    layers: dict[int, np.ndarray] = {}
+    found: dict[int, np.ndarray] = {}
 
     def keep(pattern: Tensor, layer: int) -> None:
-        layers[layer] = pattern[0].to(torch.float16).cpu().numpy()
+        found[layer] = pattern[0].to(torch.float16).cpu().numpy()
 
-    listeners = {
-        f"blocks.{layer}.attn.hook_pattern": partial(keep, layer=layer)
-        for layer in range(model.cfg.n_layers)
-    }
+    layers = range(model.cfg.n_layers)
+    listeners = {_pattern_hook(layer): partial(keep, layer=layer) for layer in layers}
     stream(model, rearrange(prompt, "pos -> 1 pos"), listeners)
-    return np.stack([layers[layer] for layer in sorted(layers)])
+    return np.stack([found[layer] for layer in layers])

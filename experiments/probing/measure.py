@@ -20,6 +20,7 @@ from nope_interp.interventions.intervene import Where
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, one_thread_pool, stream
+from nope_interp.tasks.sources import TokenSource
 from probes.nonlinear import TwoLayerProbe
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
@@ -30,8 +31,10 @@ from probes.variance import VarianceProbe
 ALL_BUT_FIRST = slice(FIRST_POSITION, None)
 
 Stage = Literal["update", "evaluate"]
-# What a share was given to, by site: probes, and what else is fitted.
-_Fed = tuple[dict["Site", list[Any]], dict["Site", list[Any]]]
+# What is fitted or scored, by site: probes, and after them what else is fitted.
+Learners = dict["Site", list[Any]]
+# Sequences, and what they are given to.
+_Share = tuple[Tensor, Learners]
 
 
 @runtime_checkable
@@ -58,6 +61,13 @@ class Split:
 
     fit: Int[Tensor, "fitted pos"]
     held_out: Int[Tensor, "scored pos"]
+
+    @classmethod
+    def of(cls, source: TokenSource, n_fit: int, n_held_out: int, **how: Any) -> "Split":
+        """So many sequences of each kind; `how` are the length, begin token and seed of
+        `source.sequences`."""
+        fit = source.sequences(n_fit, split="fit", **how)
+        return cls(fit, source.sequences(n_held_out, split="held_out", **how))
 
 
 @dataclass(frozen=True)
@@ -152,24 +162,63 @@ def measure(
     Raises UserError where a site does not exist in the model or its activations are not finite, and
     where a worker dies.
     """
-    work = partial(_fed, condition=condition, batch_size=batch_size)
-    run = partial(shards.map, work, model, spec)
-    probes = {site: make_probes(site, seed) for site in where}
-    others = {site: [learner] for site, learner in (also_fitted or {}).items()}
-    alone, shares = _to_fit(split.fit, probes, others, shards.n, seed)
+    others = also_fitted or {}
+    learners: Learners = {
+        site: [*make_probes(site, seed), *([others[site]] if site in others else [])]
+        for site in where
+    }
+    run = partial(shards.map, model=model, spec=spec, condition=condition)
+    alone, shares = _to_fit(split.fit, learners, shards.n, seed)
+    label = description and f"{description}, update"
     # What takes longest goes first.
-    found = run([*alone, *shares], description=description and f"{description}, update")
-    fitted, others = _merged(found[len(alone) :])
-    for trained, _ in found[: len(alone)]:
+    update = partial(_fed, stage="update", batch_size=batch_size)
+    found = run(update, shares=[*alone, *shares], description=label)
+    fitted = _merged(found[len(alone) :])
+    for trained in found[: len(alone)]:
         for site, of_site in trained.items():
             fitted[site] += of_site
+    probes, also = (
+        {
+            site: [one for one in of if isinstance(one, StreamingProbe) == wanted]
+            for site, of in fitted.items()
+        }
+        for wanted in (True, False)
+    )
     held_out = [
-        _Share("evaluate", tokens, _handed_out(fitted, shards.n, shard_seed(seed, shard), start))
+        (tokens, _handed_out(probes, shards.n, shard_seed(seed, shard), start))
         for shard, (start, tokens) in enumerate(cut(split.held_out, shards.n))
     ]
-    scored = run(held_out, description=description and f"{description}, evaluate")
-    reading = reading_of(_merged(scored)[0], context)
-    return replace(reading, also_fitted={site: one for site, (one,) in others.items()})
+    label = description and f"{description}, evaluate"
+    evaluate = partial(_fed, stage="evaluate", batch_size=batch_size)
+    reading = reading_of(_merged(run(evaluate, shares=held_out, description=label)), context)
+    return replace(reading, also_fitted={site: also[site][0] for site in others})
+
+
+def read_with(
+    model: HookedModel,
+    split: Split,
+    probes: dict[Site, list[StreamingProbe]],
+    context: dict[str, Any],
+    *,
+    batch_size: int,
+    positions: Where = ALL_BUT_FIRST,
+) -> Reading:
+    """Fit probes on some sequences, score them on others, and keep their numbers.
+
+    Args:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        split: sequences to fit on, and others to score on.
+        probes: by site; they have seen nothing yet.
+        context: fills the columns that a model and its tokens decide.
+        batch_size: sequences in a forward pass.
+        positions: those that are read.
+
+    Raises UserError as `stream` does.
+    """
+    read = partial(feed, model, probes=probes, batch_size=batch_size, positions=positions)
+    read(split.fit, stage="update")
+    read(split.held_out, stage="evaluate")
+    return reading_of(probes, context)
 
 
 def feed(
@@ -228,79 +277,36 @@ def _feed(methods: list[Any], positions: Where, activations: Tensor) -> None:
         method(read, numbers)
 
 
-@dataclass(frozen=True)
-class _Share:
-    """Sequences, and what they are given to by site: probes, and what else is fitted."""
-
-    stage: Stage
-    tokens: Int[Tensor, "sequence pos"]
-    probes: dict[Site, list[Any]]
-    others: dict[Site, list[Any]] = field(default_factory=dict)
-
-
 def _to_fit(
-    tokens: Int[Tensor, "sequence pos"],
-    probes: dict[Site, list[StreamingProbe]],
-    others: dict[Site, list[Any]],
-    n: int,
-    seed: int,
+    tokens: Int[Tensor, "sequence pos"], learners: Learners, n: int, seed: int
 ) -> tuple[list[_Share], list[_Share]]:
     """Shares of all sequences for what is trained on them all, and shares for what adds up."""
-    # A single share is all sequences: what is trained is fitted in its stream.
-    summed, trained = (probes, {}) if n == 1 else _by_kind(probes)
+    trained: Learners = {}
+    if n > 1:  # a single share is all sequences: what is trained is fitted in its stream
+        trained = {
+            site: [probe for probe in of_site if isinstance(probe, TwoLayerProbe)]
+            for site, of_site in learners.items()
+        }
+        trained = {site: of_site for site, of_site in trained.items() if of_site}
+    summed = {
+        site: [one for one in of_site if n == 1 or not isinstance(one, TwoLayerProbe)]
+        for site, of_site in learners.items()
+    }
     alone = [
-        _Share("update", tokens, dict(list(trained.items())[shard::n]))
-        for shard in range(min(n, len(trained)))
+        (tokens, dict(list(trained.items())[shard::n])) for shard in range(min(n, len(trained)))
     ]
-    shares = [
-        _Share(
-            "update",
-            part,
-            _handed_out(summed, n, seed, start),
-            _handed_out(others, n, seed, start),
-        )
-        for start, part in cut(tokens, n)
-    ]
-    return alone, shares
+    return alone, [(part, _handed_out(summed, n, seed, start)) for start, part in cut(tokens, n)]
 
 
 def _fed(
-    model: HookedModel,
-    share: _Share,
-    description: str | None,
-    *,
-    condition: Condition,
-    batch_size: int,
-) -> _Fed:
-    learners = {site: [*of, *share.others.get(site, [])] for site, of in share.probes.items()}
-    with condition(model):
-        feed(
-            model,
-            share.tokens,
-            learners,
-            share.stage,
-            batch_size=batch_size,
-            description=description,
-        )
-    return share.probes, share.others
+    model: HookedModel, share: _Share, description: str | None, *, stage: Stage, batch_size: int
+) -> Learners:
+    tokens, learners = share
+    feed(model, tokens, learners, stage, batch_size=batch_size, description=description)
+    return learners
 
 
-def _by_kind(
-    probes: dict[Site, list[StreamingProbe]],
-) -> tuple[dict[Site, list[StreamingProbe]], dict[Site, list[StreamingProbe]]]:
-    """The probes whose fits can be added up, and those that see all sequences themselves."""
-    summed: dict[Site, list[StreamingProbe]] = {}
-    trained: dict[Site, list[StreamingProbe]] = {}
-    for site, of_site in probes.items():
-        summed[site] = [probe for probe in of_site if not isinstance(probe, TwoLayerProbe)]
-        if len(summed[site]) < len(of_site):
-            trained[site] = [probe for probe in of_site if isinstance(probe, TwoLayerProbe)]
-    return summed, trained
-
-
-def _handed_out(
-    probes: Mapping[Site, Sequence[Any]], n: int, seed: int, start: int
-) -> dict[Site, list[Any]]:
+def _handed_out(probes: Mapping[Site, Sequence[Any]], n: int, seed: int, start: int) -> Learners:
     """What one of n shares is given to: copies, or for the only one the probes themselves."""
     if n == 1:
         return {site: list(of_site) for site, of_site in probes.items()}
@@ -314,11 +320,10 @@ def _handed_out(
     }
 
 
-def _merged(parts: Sequence[_Fed]) -> _Fed:
+def _merged(parts: Sequence[Learners]) -> Learners:
     whole, *rest = parts
     for part in rest:
-        for ours, theirs in zip(whole, part, strict=True):
-            for site, of_site in ours.items():
-                for probe, other in zip(of_site, theirs[site], strict=True):
-                    probe.merge(other)
+        for site, of_site in whole.items():
+            for probe, other in zip(of_site, part[site], strict=True):
+                probe.merge(other)
     return whole

@@ -9,12 +9,13 @@ resamples, which the number of shards decides. The same number of shards gives t
 """
 
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Int
@@ -32,11 +33,12 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.spec import ModelSpec
 
 # What a model is under while it is read, such as `Ablation.of`.
-Condition = Callable[[HookedModel], AbstractContextManager[Any]]
+Condition = Callable[[Any], AbstractContextManager[Any]]
 # What is done with a share and the model; the last is the label of a progress bar, if any.
 Work = Callable[[Any, Any, str | None], Any]
 
 Finished = TypeVar("Finished", bound=FinishedRun)
+Config = TypeVar("Config", bound=RunConfig)
 
 _REMEDY = "ask for fewer --shards"
 
@@ -60,6 +62,7 @@ class Shards:
         spec: ModelSpec | None,
         shares: Sequence[Any],
         description: str | None = None,
+        condition: Condition = nullcontext,
     ) -> list[Any]:
         """What `work` gives for each share, in order.
 
@@ -71,15 +74,17 @@ class Shards:
                 single share needs none.
             shares: what there is to read.
             description: label of the progress bars; None draws none.
+            condition: what the model is under while a share is worked on.
 
         Raises UserError where a worker dies, and whatever `work` raises.
         """
         if self.run is None:
-            return [work(model, share, description) for share in shares]
+            with condition(model):
+                return [work(model, share, description) for share in shares]
         assert spec is not None
         source = Path(spec.source)
         version = fingerprint(source) if source.exists() else ""
-        jobs = [_Job(work, pickle.dumps(share), spec, version) for share in shares]
+        jobs = [_Job(work, pickle.dumps(share), spec, version, condition) for share in shares]
         bar = tqdm(jobs, description, unit="share", disable=description is None, leave=False)
         return [pickle.loads(found) for found in self.run(_run_job, bar)]
 
@@ -87,26 +92,68 @@ class Shards:
 ONE_SHARD = Shards()
 
 
+@dataclass(frozen=True)
+class Reader(ABC, Generic[Config]):
+    """Reads what a run asks for.
+
+    Attributes:
+        config: what is read.
+        out: the folder of the folder of the run, where the model that it trains is kept.
+        device: a torch device, or "auto".
+        show_progress: draw progress bars on standard error.
+        cells: the parts of the run.
+        shards: who reads the sequences.
+    """
+
+    config: Config
+    out: Path
+    device: str
+    show_progress: bool
+    cells: Cells
+    shards: Shards
+
+    @abstractmethod
+    def made(self) -> Made:
+        """What the run comes to."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a report has to say of the shards."""
+        if self.shards.n == 1:
+            return []
+        return [
+            f"The sequences were read in {self.shards.n} shards: with another number of them, "
+            "values differ by rounding only, but the bootstrap draws other resamples, so that "
+            "intervals differ a little."
+        ]
+
+    def label(self, words: str) -> str | None:
+        """The label of a progress bar, where one is drawn."""
+        return words if self.show_progress else None
+
+
 def read_once(
     kind: type[Finished],
+    reader: Callable[..., Reader[Any]],
     config: RunConfig,
-    out: Path | str,
-    read: Callable[[Path, Cells, Shards], Made],
     *,
+    out: Path | str,
     n: int,
     ray: str | None,
     device: str,
+    show_progress: bool,
 ) -> Finished:
     """The finished run of a config, whose cells are read in shards; see `FinishedRun.once`.
 
     Args:
         kind: what the run becomes.
+        reader: a `Reader` that makes it.
         config: what is run.
         out: the folder that run folders are made in.
-        read: given `out`, the run's cells and who reads, makes the run.
         n: how many shards.
         ray: HOST:PORT of a Ray cluster for the workers; None has them here.
         device: a torch device, or "auto".
+        show_progress: draw progress bars on standard error.
 
     Raises UserError for a device or a cluster that cannot be had, and as `FinishedRun.once` does.
     """
@@ -116,7 +163,8 @@ def read_once(
     def make(run: RunFolder) -> Made:
         with opened(n, ray, device) as shards:
             # Cells that another number of shards read are of other resamples.
-            return read(run.path.parent, Cells(run.cells / f"{n}-shards"), shards)
+            cells = Cells(run.cells / f"{n}-shards")
+            return reader(config, run.path.parent, device, show_progress, cells, shards).made()
 
     return kind.once(config, out, make)
 
@@ -140,17 +188,6 @@ def opened(n: int, ray: str | None, device: str) -> Iterator[Shards]:
     pool = pool_of(at_once, ray, gpus, threads=threads, remedy=_REMEDY)
     with pool.opened() as run:
         yield Shards(n, run)
-
-
-def note_on(shards: Shards) -> tuple[str, ...]:
-    """What a report has to say of the shards."""
-    if shards.n == 1:
-        return ()
-    return (
-        f"The sequences were read in {shards.n} shards: with another number of them, values differ "
-        "by rounding only, but the bootstrap draws other resamples, so that intervals differ a "
-        "little.",
-    )
 
 
 def cut(tokens: Int[Tensor, "sequence pos"], n: int) -> list[tuple[int, Tensor]]:
@@ -178,11 +215,13 @@ class _Job:
     share: bytes
     spec: ModelSpec
     version: str
+    condition: Condition
 
 
 def _run_job(job: _Job) -> bytes:
-    found = job.work(_model(job.spec, job.version), pickle.loads(job.share), None)
-    return pickle.dumps(found)
+    model = _model(job.spec, job.version)
+    with job.condition(model):
+        return pickle.dumps(job.work(model, pickle.loads(job.share), None))
 
 
 # A model and another variant of it take turns.

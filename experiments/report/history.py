@@ -1,8 +1,8 @@
 """The section on when the codes appear, as plain data: a training's history picked and ordered."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2, nan
 from typing import Any
 
@@ -66,7 +66,7 @@ def history_of(data: ReportData) -> dict[str, Any] | None:
     labels = _labels(kept)
     steps = [moment.step for moment in courses[0].moments]
     first = kept[kept["probe"] == LOSS].iloc[0]
-    charts = (_chart_of_codes(courses), _chart_of_heads(_heads(kept)))
+    charts = (_chart(courses, **_OF_CODES), _chart(_heads(kept), **_OF_HEADS))
     return {
         "sentence": order_sentence(kept),
         "setting": (first["tokens"], bool(first["begin_token"])),
@@ -89,35 +89,26 @@ def history_of(data: ReportData) -> dict[str, Any] | None:
 
 def _loss(kept: pd.DataFrame) -> Course:
     moments = [
-        Moment(row["step"], row["value"], row["ci_low"], row["ci_high"], row["chance"])
-        for row in _records(kept[kept["probe"] == LOSS])
+        Moment(row.step, row.value, row.ci_low, row.ci_high, row.chance)
+        for row in _by_step(kept[kept["probe"] == LOSS])
     ]
     return Course("loss", "nats per token", moments)
 
 
 def _codes(kept: pd.DataFrame) -> list[Course]:
-    by_code: dict[str, list[Moment]] = {}
-    for row in _records(code_gains(kept)):
-        interval = row["gain"], row["low"], row["high"]
-        moment = Moment(row["step"], *interval, 0.0, row["control"], _site(row), row["word"])
-        by_code.setdefault(row["code"], []).append(moment)
+    by_code: dict[str, list[Moment]] = defaultdict(list)
+    for r in _by_step(code_gains(kept)):
+        moment = Moment(r.step, r.gain, r.low, r.high, 0.0, r.control, _site(r), r.word)
+        by_code[r.code].append(moment)
     return [Course(code, "gain", moments, WORTH_NAMING) for code, moments in by_code.items()]
 
 
 def _adjacency(kept: pd.DataFrame) -> list[Course]:
-    rows = kept[kept["metric"] == "adjacency_a"]
-    where = ["step", "layer", "site"]
+    rows, where = kept[kept["metric"] == "adjacency_a"], ["step", "layer", "site"]
     shuffled = rows[rows["control"] == SHUFFLED].set_index(where)["value"].to_dict()
     moments = [
-        Moment(
-            row["step"],
-            row["value"],
-            *_widened(row, n_compared),
-            row["chance"],
-            shuffled.get(tuple(row[name] for name in where), nan),
-            _site(row),
-        )
-        for row, n_compared in _largest(rows[rows["control"] == ""])
+        replace(best, control=shuffled.get((row.step, row.layer, row.site), nan), site=_site(row))
+        for best, row in _largest(rows[rows["control"] == ""])
     ]
     return [Course("adjacency A", "probability", moments)] if moments else []
 
@@ -126,48 +117,37 @@ def _heads(kept: pd.DataFrame) -> list[Course]:
     scores = kept[kept["probe"] == "heads"]
     courses = []
     for rule in RULES:
-        moments = [
-            Moment(
-                row["step"],
-                row["value"],
-                *_widened(row, n_compared),
-                row["chance"],
-                site=f"L{row['layer']}H{row['head']}",
-            )
-            for row, n_compared in _largest(scores[scores["metric"] == rule.metric])
-        ]
+        found = _largest(scores[scores["metric"] == rule.metric])
+        moments = [replace(best, site=f"L{row.layer}H{row.head}") for best, row in found]
         courses.append(Course(rule.label, "score", moments, rule.threshold))
     return [course for course in courses if course.moments]
 
 
-def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows by step; within one, as they were."""
-    return [
-        {str(key): cell for key, cell in row.items()}
-        for row in rows.sort_values("step", kind="stable").to_dict("records")
-    ]
+def _by_step(rows: pd.DataFrame) -> list[Any]:
+    """The rows by step, whose numbers are Python's own; within one, as they were."""
+    ordered = rows.sort_values("step", kind="stable")
+    return list(ordered.astype({"step": object}).itertuples())
 
 
-def _largest(rows: pd.DataFrame) -> list[tuple[dict[str, Any], int]]:
-    """The row with the largest value of each step, and how many it and the others are."""
+def _largest(rows: pd.DataFrame) -> list[tuple[Moment, Any]]:
+    """The largest value of each step, its interval widened for how many there are, and its row."""
     rows = rows.dropna(subset=["value"])
-    best = rows.loc[rows.groupby("step")["value"].idxmax()]
-    return [(row, len(rows)) for row in _records(best)]
+    found = []
+    for row in _by_step(rows.loc[rows.groupby("step")["value"].idxmax()]):
+        bounds = widened(row.value, row.ci_low, row.ci_high, len(rows), row.n)
+        found.append((Moment(row.step, row.value, *bounds, row.chance), row))
+    return found
 
 
-def _widened(row: dict[str, Any], n_compared: int) -> tuple[float, float]:
-    return widened(row["value"], row["ci_low"], row["ci_high"], n_compared, row["n"])
-
-
-def _site(row: dict[str, Any]) -> str:
-    return f"block {row['layer']} {row['site']}"
+def _site(row: Any) -> str:
+    return f"block {row.layer} {row.site}"
 
 
 def _labels(kept: pd.DataFrame) -> dict[int, dict[str, int]]:
     """{step: {label: how many heads have it}}, in the order of the rules."""
-    counts: dict[int, Counter[str]] = {}
-    for row in _records(kept[kept["probe"] == "label"]):
-        counts.setdefault(row["step"], Counter())[row["metric"]] += 1
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
+    for row in _by_step(kept[kept["probe"] == "label"]):
+        counts[row.step][row.metric] += 1
     rank = {label: nth for nth, label in enumerate(LABELS)}
     return {
         step: dict(sorted(found.items(), key=lambda pair: rank.get(pair[0], len(rank))))
@@ -195,41 +175,32 @@ def _saved(courses: Sequence[Course], labels: dict[int, dict[str, int]]) -> list
     return sorted(rows, key=lambda row: row[0])
 
 
-def _chart_of_codes(courses: Sequence[Course]) -> Chart:
-    return _chart(
-        courses,
-        id="history-codes",
-        title="Loss, codes and adjacency",
-        caption="At every watched step the best site anew: it may move from step to step. The "
-        "dashed line is chance, the dotted one shuffled positions at that site, the thin one a "
-        "gain of a tenth. Gains of different codes cannot be compared. Bars are 95% intervals over "
-        "held-out sequences, of all but the loss widened for the number of sites and steps. The "
-        "axis is logarithmic; step 0 stands one doubling before step 1.",
-        fit="a gain of a tenth",
-    )
+_OF_CODES = {
+    "id": "history-codes",
+    "title": "Loss, codes and adjacency",
+    "caption": "At every watched step the best site anew: it may move from step to step. The "
+    "dashed line is chance, the dotted one shuffled positions at that site, the thin one a "
+    "gain of a tenth. Gains of different codes cannot be compared. Bars are 95% intervals over "
+    "held-out sequences, of all but the loss widened for the number of sites and steps. The "
+    "axis is logarithmic; step 0 stands one doubling before step 1.",
+    "fit": "a gain of a tenth",
+}
+_OF_HEADS = {
+    "id": "history-heads",
+    "title": "The strongest head of each kind",
+    "caption": "At every watched step the head with the largest score, as it attends then: the "
+    "best of all heads, and so above chance by chance. The dashed line is chance, where there "
+    "is one, the thin one the threshold of the label. Bars are 95% intervals over sequences, "
+    "widened for the number of heads and steps.",
+    "fit": "threshold of the label",
+}
 
 
-def _chart_of_heads(courses: Sequence[Course]) -> Chart:
-    return _chart(
-        courses,
-        id="history-heads",
-        title="The strongest head of each kind",
-        caption="At every watched step the head with the largest score, as it attends then: the "
-        "best of all heads, and so above chance by chance. The dashed line is chance, where there "
-        "is one, the thin one the threshold of the label. Bars are 95% intervals over sequences, "
-        "widened for the number of heads and steps.",
-        fit="threshold of the label",
-    )
-
-
-def _chart(courses: Sequence[Course], id: str, title: str, caption: str, fit: str) -> Chart:
+def _chart(courses: Sequence[Course], **words: Any) -> Chart:
     panels = [make_panel(c.name, None, c.measure, _series(c)) for c in courses]
     steps = sorted({moment.step for course in courses for moment in course.moments})
     return Chart(
-        id=id,
-        title=title,
-        caption=caption,
-        fit=fit,
+        **words,
         x="optimiser steps",
         views={"": {"panels": panels}} if panels else {},
         ticks={f"{number(_at(step), 7):.7g}": str(step) for step in steps},

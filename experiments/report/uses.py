@@ -1,6 +1,6 @@
 """The section on what the model uses, as plain data: what code ablation measured, in order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -57,42 +57,68 @@ def use_groups(data: ReportData) -> list[dict[str, Any]]:
     """What the page's tables show of each use verdict."""
     drawn = [_scaled(use) for verdict in data.uses for use in verdict.of_stream]
     top = top_of(drawn, _MARKED)
-    readers = _readers(data)
-    return [
-        {
-            "setting": (verdict.tokens, verdict.begin_token),
-            "verdict": verdict,
-            "loss_without": verdict.intact[0] + verdict.total_effect[0],
-            "readers": readers,
-            "rows": [
-                {
-                    "use": use,
-                    "read": [_read(data, use.code, variant, verdict) for variant in readers],
-                    "marks": marks(_scaled(use), _MARKED, top),
-                }
-                for use in verdict.of_stream
-            ],
-            "others": _others(_rows_of(data, verdict)),
-            "shifts": _shifts(_rows_of(data, verdict)),
-            "offset": OFFSET,
-            "still": _still_readable(_rows_of(data, verdict)),
-        }
-        for verdict in data.uses
+    # Beside the uses stand the readings of their variants, and of the untrained one.
+    wanted = {verdict.variant for verdict in data.uses} | {_RANDOM_INIT}
+    words = {
+        (verdict.hypothesis, row["variant"], row["tokens"], bool(row["begin_token"])): str(
+            row["verdict"]
+        )
+        for verdict in data.verdicts
+        for row in verdict.rows
+    }
+    read = {variant for _, variant, *_ in words}
+    readers = [variant for variant in variants_of(data) if variant in wanted & read]
+    return [_group(data, verdict, words, readers, top) for verdict in data.uses]
+
+
+def _group(
+    data: ReportData,
+    verdict: UseVerdict,
+    words: Mapping[tuple[Any, ...], str],
+    readers: Sequence[str],
+    top: float,
+) -> dict[str, Any]:
+    setting, table = (verdict.tokens, verdict.begin_token), data.measurements
+    table = table[
+        (table["variant"] == verdict.variant)
+        & (table["tokens"] == verdict.tokens)
+        & (table["begin_token"] == verdict.begin_token)
+        & table["step"].isna()
     ]
+    return {
+        "setting": setting,
+        "verdict": verdict,
+        "loss_without": verdict.intact[0] + verdict.total_effect[0],
+        "readers": readers,
+        "rows": [
+            {
+                "use": use,
+                # What can be read is said of the hypothesis of the code's name.
+                "read": [words.get((use.code, variant, *setting)) for variant in readers],
+                "marks": marks(_scaled(use), _MARKED, top),
+            }
+            for use in verdict.of_stream
+        ],
+        "others": _others(table),
+        "shifts": _shifts(table),
+        "offset": OFFSET,
+        "still": _still_readable(table),
+    }
 
 
 def still_readable_csv(group: dict[str, Any]) -> dict[str, Any]:
     """The numbers behind a group's table of what is still readable, as the page saves them."""
+    still = group["still"]
     rows = [
         [condition["name"], reads, *(number(cell[k]) for k in ("gain", "low", "high", "control"))]
-        for condition in group["still"]["conditions"]
-        for reads, cell in zip(group["still"]["columns"], condition["cells"], strict=True)
+        for condition in still["conditions"]
+        for reads, cell in zip(still["columns"], condition["cells"], strict=True)
         if cell is not None
     ]
     rows += [
         [condition["name"], name, *map(number, interval), None]
-        for condition in group["still"]["conditions"]
-        for name, interval in zip(group["still"]["side_effects"], condition["moved"], strict=True)
+        for condition in still["conditions"]
+        for name, interval in zip(still["side_effects"], condition["moved"], strict=True)
         if interval is not None
     ]
     verdict = group["verdict"]
@@ -160,38 +186,10 @@ def _series(measure: str, found: list[tuple[UseVerdict, Use, Any]]) -> list[dict
     return series
 
 
-def _readers(data: ReportData) -> list[str]:
-    """The variants whose readings stand beside the uses: those of the uses, and the untrained."""
-    wanted = {verdict.variant for verdict in data.uses} | {_RANDOM_INIT}
-    read = {row["variant"] for verdict in data.verdicts for row in verdict.rows}
-    return [variant for variant in variants_of(data) if variant in wanted & read]
-
-
-def _read(data: ReportData, code: str, variant: str, use: UseVerdict) -> str | None:
-    """The word for what can be read, from the verdict on the hypothesis of the code's name."""
-    key = (variant, use.tokens, use.begin_token)
-    for verdict in data.verdicts:
-        for row in verdict.rows:
-            here = (row["variant"], row["tokens"], bool(row["begin_token"]))
-            if verdict.hypothesis == code and here == key:
-                return str(row["verdict"])
-    return None
-
-
 def _scaled(use: Use) -> dict[str, float]:
     value, low, high = use.increase
     chance, control = 0.0, use.size_matched[0]
     return dict(zip(_MARKED, (value, low, high, chance, control), strict=True))
-
-
-def _rows_of(data: ReportData, verdict: UseVerdict) -> pd.DataFrame:
-    table = data.measurements
-    return table[
-        (table["variant"] == verdict.variant)
-        & (table["tokens"] == verdict.tokens)
-        & (table["begin_token"] == verdict.begin_token)
-        & table["step"].isna()
-    ]
 
 
 def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -218,12 +216,8 @@ def _shifts(table: pd.DataFrame) -> list[dict[str, Any]]:
     rows = table[table["probe"] == PROBE]
     found = {(row.layer, row.site, row.control): _bounds(row) for row in rows.itertuples()}
     return [
-        {
-            "site": f"layer {layer} {site}",
-            "followed": followed,
-            "of_control": found[layer, site, MIXED],
-        }
-        for (layer, site, control), followed in found.items()
+        {"site": f"layer {at} {site}", "followed": share, "of_control": found[at, site, MIXED]}
+        for (at, site, control), share in found.items()
         if not control
     ]
 
@@ -235,12 +229,15 @@ def _bounds(row: Any) -> Interval:
 def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
     """What each probe gains at the last block's output: a row for each condition, intact first."""
     readings = table[table["probe"].isin({probe for probe, _, _ in HYPOTHESES.values()})]
-    conditions = [condition for condition in readings["positions"].unique() if condition != INTACT]
-    taken = readings[readings["positions"].isin(conditions)]
+    taken = readings[readings["positions"] != INTACT]
     last = taken[["layer", "site"]].drop_duplicates()
     here = readings.merge(last, on=["layer", "site"])
     asked = {name: of for name, of in HYPOTHESES.items() if (taken["probe"] == of[0]).any()}
-    moved = _moved(table)
+    effects = table[(table["probe"] == SIDE_EFFECT) & (table["layer"] == EVERYWHERE)]
+    moved = {
+        (row.positions, row.metric): _bounds(row)
+        for row in effects[effects["control"] == ""].itertuples()
+    }
     return {
         "site": tuple(last.iloc[0]) if len(last) else None,
         "columns": list(asked),
@@ -251,25 +248,15 @@ def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
                 "cells": [_cell(here, condition, *of) for of in asked.values()],
                 "moved": [moved.get((condition, metric)) for metric in _SIDE_EFFECTS],
             }
-            for condition in _ordered(conditions)
+            for condition in _ordered(taken["positions"].unique().tolist())
         ],
     }
 
 
-def _moved(table: pd.DataFrame) -> dict[tuple[str, str], Interval]:
-    """The side effects through the whole stream, by condition and metric."""
-    rows = table[
-        (table["probe"] == SIDE_EFFECT) & (table["layer"] == EVERYWHERE) & (table["control"] == "")
-    ]
-    return {(str(row.positions), str(row.metric)): _bounds(row) for row in rows.itertuples()}
-
-
-def _ordered(conditions: Iterable[str]) -> list[str]:
+def _ordered(conditions: list[str]) -> list[str]:
     """Intact, without each code, each alone, without all; then the others as they come."""
-    ours, found = [INTACT, *_OF_CODES], set(conditions)
-    return [condition for condition in ours if condition == INTACT or condition in found] + [
-        condition for condition in conditions if condition not in ours
-    ]
+    ours = [condition for condition in _OF_CODES if condition in conditions]
+    return [INTACT, *ours, *(c for c in conditions if c not in (INTACT, *_OF_CODES))]
 
 
 def _cell(
@@ -282,12 +269,11 @@ def _cell(
     if own.empty or shuffled.empty:
         return None
     row, control = own.iloc[0], shuffled.iloc[0]
-    low, high = gain_bounds(row, smaller)
-    value = gain(row["value"], row["chance"], smaller)
+    value, bounds = gain(row["value"], row["chance"], smaller), gain_bounds(row, smaller)
     return {
         "gain": value,
-        "low": low,
-        "high": high,
+        "low": bounds[0],
+        "high": bounds[1],
         "control": gain(control["value"], control["chance"], smaller),
         "shade": round(100 * float(np.clip(np.nan_to_num(value), 0, 1)), 1),
     }

@@ -114,6 +114,12 @@ class ExperimentConfig(Worded):
             object.__setattr__(self, "scratchpad", tuple(sorted(set(self.scratchpad))))
         check_lengths(self.lengths)
 
+    @classmethod
+    def like(cls: type[Config], other: "ExperimentConfig", **changes: Any) -> Config:
+        """What `other` asks of which model, tokens and seed, with changes."""
+        shared = {f.name: getattr(other, f.name) for f in dataclasses.fields(ExperimentConfig)}
+        return cls(**shared | changes)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `from_dict` reads it back."""
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -122,11 +128,7 @@ class ExperimentConfig(Worded):
             if own[name] is None:
                 del own[name]
         lists = {name: list(value) for name, value in own.items() if isinstance(value, tuple)}
-        nested = {
-            "transformer": self.transformer.to_dict(),
-            "training": self.training.to_dict(),
-        }
-        return own | lists | nested
+        return own | lists | {name: own[name].to_dict() for name in _NESTED}
 
     @classmethod
     def from_dict(cls: type[Config], values: Any) -> Config:

@@ -8,6 +8,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
+from experiments.results.measurements import INTACT
 from experiments.variants.checks import check_spread
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.train import task_of, trained_model, training_folder
@@ -55,10 +56,26 @@ class ModelVariant:
     def n_layers(self) -> int:
         return self.model.cfg.n_layers
 
-    def context(self, experiment: str, seed: int, **more: Any) -> dict[str, Any]:
-        """The columns of the tidy table that are the same for all that is read of this variant."""
-        own = {"experiment": experiment, "model": self.name, "variant": self.kind, "seed": seed}
-        return own | more
+    def context(
+        self,
+        experiment: str,
+        seed: int,
+        begin_token: bool,
+        *,
+        positions: str = INTACT,
+        tokens: str | None = None,
+    ) -> dict[str, Any]:
+        """The columns of the tidy table that are the same for all that is read of this variant;
+        tokens are by default those that it was made for."""
+        return {
+            "experiment": experiment,
+            "model": self.name,
+            "variant": self.kind,
+            "positions": positions,
+            "tokens": self.sources[0].name if tokens is None else tokens,
+            "begin_token": begin_token,
+            "seed": seed,
+        }
 
     def encode(self, text: str) -> list[int]:
         """The model's own tokens of a text, without special ones."""

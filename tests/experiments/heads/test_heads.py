@@ -283,7 +283,7 @@ def test_a_pretrained_model(tmp_path: Path) -> None:
         ({"ablate": "rotery"}, "did you mean 'rotary'"),
         ({"ablate_layers": (5,)}, "no layer 5"),
         ({"ablate_heads": (9,)}, "no head 9"),
-        ({"prompts": ("x" * 50,)}, "has 51 tokens: give 2 to 40"),
+        ({"prompts": ("x" * 50,)}, "has 51 tokens: write one of 2 to 40"),
         ({"prompts": ("",)}, "none of them empty"),
         ({"prompts": ("\udcff bad",)}, "not valid Unicode"),
         ({"dtype": "float16"}, "for pretrained models"),
