@@ -3,12 +3,13 @@
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from probes.bootstrap import SequenceBootstrap, half_of
 from probes.controls import chance_error
 from probes.scores import SHUFFLED, Score
+from probes.shapes import PerPosition, Positions
 
 
 class PositionErrors:
@@ -26,8 +27,8 @@ class PositionErrors:
 
     def __init__(
         self,
-        positions: Int[Tensor, " pos"],
-        target: Float[Tensor, " pos"],
+        positions: Positions,
+        target: PerPosition,
         n_resamples: int,
         seed: int,
         uninformed: float | None = None,

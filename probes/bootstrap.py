@@ -161,12 +161,7 @@ class SequenceBootstrap:
         return np.asarray(value + few * low), np.asarray(value + few * high)
 
     def score(
-        self,
-        metric: str,
-        function: ArrayFunction,
-        *,
-        chance: float,
-        control: str = "",
+        self, metric: str, function: ArrayFunction, *, chance: float, control: str = ""
     ) -> Score:
         """The Score of a function of the k means, with its 95% interval."""
         low, high = self.interval_of(function)

@@ -16,6 +16,7 @@ from torch import Tensor
 from probes.errors import ProbeError, ProbeWarning
 from probes.moments import LinearMoments
 from probes.scores import ProbeResult
+from probes.shapes import Activations
 from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 # Below this penalty the rounding of float32 products, about 1e-7 of a feature's square for each
@@ -207,9 +208,7 @@ class LinearProbe(BaseStreamingProbe):
         borne = _READ_TO * torch.stack(targets).std(dim=1, correction=0)
         return bool((lost > repeat(borne, "target -> (target control)", control=2).numpy()).any())
 
-    def predict(
-        self, activations: Float[Tensor, "batch pos d_model"]
-    ) -> Float[np.ndarray, "batch pos"]:
+    def predict(self, activations: Activations) -> Float[np.ndarray, "batch pos"]:
         """The position that the fitted map reads, not rounded and not clipped.
 
         Args:

@@ -15,6 +15,7 @@ from probes._position_errors import PositionErrors
 from probes.controls import shuffled_positions, skip_shuffled
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
+from probes.shapes import Activations, PerPosition, Positions
 
 # Where typing.Self would stand, which the run-time checks of the tests cannot read.
 Fit = TypeVar("Fit", bound="StreamingFit")
@@ -263,7 +264,7 @@ class BaseStreamingProbe(StreamingFit):
         return n_sequences
 
     def _position_errors(
-        self, target: Float[Tensor, " pos"], uninformed: float | None = None
+        self, target: PerPosition, uninformed: float | None = None
     ) -> PositionErrors:
         return PositionErrors(self._positions, target, self.n_resamples, self.seed, uninformed)
 
@@ -306,13 +307,9 @@ class StreamingProbe(Protocol):
     answer for several: the Gram matrix of `LinearProbe` gives "linear" and "counting".
     """
 
-    def update(
-        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
-    ) -> None: ...
+    def update(self, activations: Activations, positions: Positions) -> None: ...
 
-    def evaluate(
-        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
-    ) -> None: ...
+    def evaluate(self, activations: Activations, positions: Positions) -> None: ...
 
     def merge(self, other: Any) -> None: ...
 

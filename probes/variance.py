@@ -20,6 +20,7 @@ from torch import Tensor
 
 from probes.bootstrap import ArrayFunction, SequenceBootstrap, half_of
 from probes.scores import SHUFFLED, ProbeResult
+from probes.shapes import PerActivation
 from probes.streaming import BaseStreamingProbe, require_finite, upcast
 
 # Bins of log variance, in nats: a thousandth is far below the spread of any activation's log
@@ -157,13 +158,13 @@ class VarianceProbe(BaseStreamingProbe):
         self._bins = _LogVarianceBins()
         self._curves: Float[np.ndarray, "control pos"] = np.zeros((2, 1))  # sums over sequences
 
-    def _variance(self, activations: Tensor) -> Float[Tensor, "batch pos"]:
+    def _variance(self, activations: Tensor) -> PerActivation:
         variance = activation_variance(activations).cpu()
         require_finite(variance)
         return variance
 
     def _by_label(
-        self, variance: Float[Tensor, "batch pos"], labels: Int[Tensor, "control batch pos"]
+        self, variance: PerActivation, labels: Int[Tensor, "control batch pos"]
     ) -> Float[Tensor, "control batch pos"]:
         """Each sequence's variances in the order of its labels."""
         return variance.expand(labels.shape).gather(-1, labels.argsort(dim=-1))

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.stats import binom
 from torch import Generator, Tensor
 
@@ -33,6 +33,7 @@ from nope_interp.models.blocks import MLP
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import LearnedPositions
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import PerSequence, Sequences, Tokens
 
 N_CTX = 32
 _BEGIN = 0
@@ -81,7 +82,7 @@ class Planted:
     begin_token: int | None
     chance: float
 
-    def sequences(self, n: int, seed: int) -> Int[Tensor, "sequence pos"]:
+    def sequences(self, n: int, seed: int) -> Sequences:
         """n sequences of `N_CTX` tokens, drawn uniformly.
 
         Args:
@@ -99,15 +100,11 @@ class Planted:
         return tokens
 
     @torch.no_grad()
-    def losses(
-        self, model: HookedTransformer, tokens: Int[Tensor, "sequence pos"]
-    ) -> Float[Tensor, " sequence"]:
+    def losses(self, model: HookedTransformer, tokens: Sequences) -> PerSequence:
         """Mean cross-entropy of the task's answer over positions from 1 on, in nats."""
         return torch.cat([self._losses(model, batch) for batch in tokens.split(_BATCH)])
 
-    def _losses(
-        self, model: HookedTransformer, tokens: Int[Tensor, "batch pos"]
-    ) -> Float[Tensor, " batch"]:
+    def _losses(self, model: HookedTransformer, tokens: Tokens) -> Float[Tensor, " batch"]:
         logits = model(tokens)[:, 1:]
         if self.task == "previous token":
             answers = tokens[:, :-1]

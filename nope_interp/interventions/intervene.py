@@ -23,6 +23,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import AttentionMaps, Sequences
 from nope_interp.sites import missing_hook
 from nope_interp.streams import run_trunk, stream
 
@@ -55,9 +56,7 @@ class Intervention:
 
 @contextmanager
 def intervene(
-    model: HookedModel,
-    functions: Mapping[str, Function],
-    positions: Where = slice(None),
+    model: HookedModel, functions: Mapping[str, Function], positions: Where = slice(None)
 ) -> Iterator[Intervention]:
     """A context in which activations pass through functions on their way.
 
@@ -124,7 +123,7 @@ def _changed(x: Tensor, function: Function, name: str, positions: Where) -> Tens
 
 
 def mean_first_attention(
-    model: HookedModel, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
+    model: HookedModel, tokens: Sequences, *, batch_size: int = 32
 ) -> Float[Tensor, "layer head query"]:
     """Each head's attention to the first token from each position, mean over sequences, 0 to 1.
 
@@ -148,7 +147,7 @@ def mean_first_attention(
     # [weight or count, layer, head, query]
     sums = torch.zeros(2, model.cfg.n_layers, model.cfg.n_heads, length, dtype=torch.float64)
 
-    def add(pattern: Float[Tensor, "batch head query key"], layer: int) -> None:
+    def add(pattern: AttentionMaps, layer: int) -> None:
         first = pattern[..., 0].double().cpu()
         sums[0, layer] += first.sum(dim=0)
         sums[1, layer] += (first > 0).sum(dim=0)
@@ -217,9 +216,7 @@ def freeze_first_attention(
         yield intervention
 
 
-def _frozen(
-    pattern: Float[Tensor, "batch head query key"], shares: Float[Tensor, "head pos"], sunk: bool
-) -> Float[Tensor, "batch head query key"]:
+def _frozen(pattern: AttentionMaps, shares: Float[Tensor, "head pos"], sunk: bool) -> AttentionMaps:
     if shares.shape[1] != pattern.shape[2]:
         raise ValueError(
             f"shares are of {shares.shape[1]} positions, sequences of {pattern.shape[2]} tokens: "

@@ -15,6 +15,7 @@ from transformer_lens.hook_points import HookPoint
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import PositionalEncoding, RotaryPositions, ScoreBias, rotate
 from nope_interp.models.initialization import Initializer
+from nope_interp.shapes import Activations
 
 
 def linear(d_in: int, d_out: int) -> nn.Linear:
@@ -144,10 +145,7 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch pos d_model"],
-        context: AttentionContext,
-        kv_cache: KVCache | None = None,
+        self, x: Activations, context: AttentionContext, kv_cache: KVCache | None = None
     ) -> Float[Tensor, "batch query d_model"]:
         qkv = rearrange(
             self.qkv(x), "batch pos (qkv head d) -> batch pos qkv head d", qkv=3, head=self.n_heads

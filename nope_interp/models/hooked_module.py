@@ -11,6 +11,7 @@ from transformer_lens import ActivationCache, HookedRootModule
 from transformer_lens.config import TransformerLensConfig
 
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.shapes import Tokens
 
 HookFunction = Callable[..., Any]
 NamedHook = tuple[str | Callable[[str], bool], HookFunction]
@@ -100,7 +101,7 @@ class HookedModule(HookedRootModule):
             return output, cache
         return output, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
 
-    def to_tokens(self, text: str | list[str]) -> Int[Tensor, "batch pos"]:
+    def to_tokens(self, text: str | list[str]) -> Tokens:
         """Token ids of one text, or of several of equal length.
 
         Args:

@@ -18,6 +18,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.conditions import Condition, shuffled_positions, turning_frequencies
 from nope_interp.positions.layers import LayerPositions
+from nope_interp.shapes import Activations, AttentionMaps
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ Heads = Sequence[int] | None
 def embedding_changes(model: HookedModel, condition: Condition, seed: int) -> Iterator[Change]:
     """For learned and sinusoidal positions: what is added to the embedding."""
 
-    def change(added: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def change(added: Activations) -> Activations:
         if condition.name == "none":
             return torch.zeros_like(added)
         if condition.name == "mean":
@@ -156,7 +157,7 @@ def bias_changes(
     chosen = torch.zeros(model.cfg.n_heads, dtype=torch.bool)
     chosen[slice(None) if heads is None else list(heads)] = True
 
-    def flat(bias: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+    def flat(bias: AttentionMaps) -> AttentionMaps:
         return _flattened(bias, chosen.to(bias.device), condition.name == "mean")
 
     if isinstance(model, HookedTransformer):
@@ -184,9 +185,7 @@ def bias_changes(
     yield Change(f"{at} {name}", attn, "arguments", change)
 
 
-def _flattened(
-    bias: Float[Tensor, "batch head query key"], chosen: Bool[Tensor, " head"], mean: bool
-) -> Float[Tensor, "batch head query key"]:
+def _flattened(bias: AttentionMaps, chosen: Bool[Tensor, " head"], mean: bool) -> AttentionMaps:
     """The bias without its dependence on positions in the chosen heads; hidden cells stay."""
     # Hidden keys have minus infinity in our models and the smallest number in Hugging Face's.
     hidden = bias <= torch.finfo(bias.dtype).min

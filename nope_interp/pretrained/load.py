@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from nope_interp.devices import check_device
@@ -29,6 +29,7 @@ from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.checks import PARITY, check_bridge, dtype_name
 from nope_interp.pretrained.source import check_source
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
+from nope_interp.shapes import Tokens
 from nope_interp.tasks.sources import TextSource, UniformSource
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece.model", "sentencepiece*", "*.tiktoken")
@@ -242,9 +243,7 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
     return bridge
 
 
-def _plain_logits(
-    model: Any, tokens: Int[Tensor, "batch pos"], name: str
-) -> Float[Tensor, "batch pos d_vocab"]:
+def _plain_logits(model: Any, tokens: Tokens, name: str) -> Float[Tensor, "batch pos d_vocab"]:
     """What the model itself makes of the tokens, before it is wrapped."""
     try:
         with torch.no_grad():

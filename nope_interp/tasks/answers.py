@@ -22,6 +22,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.shapes import Marked, Sequences, Tokens
 from nope_interp.tasks.sources import Split, TokenSource, UniformSource
 from nope_interp.tasks.token_grid import GAP, HELD_OUT_ONE_IN, digests, held_out, packed
 from nope_interp.tasks.tokenizer import WordTokenizer
@@ -203,9 +204,7 @@ class AnswerTask(ABC):
                 "test split, or make the task with other training lengths."
             )
 
-    def batch(
-        self, n: int, seq_len: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+    def batch(self, n: int, seq_len: int, generator: torch.Generator) -> tuple[Tokens, Marked]:
         """Training examples of one random length that fits, and which tokens are the answer.
 
         Args:
@@ -333,7 +332,7 @@ class ExampleSource(TokenSource):
 
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+    ) -> Sequences:
         """`n` rows of examples of the longest training length that fits.
 
         Where one example does not fill a row, more follow; the row is cut to `seq_len`.

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import read_text
+from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.arithmetic import AdditionTask, ParityTask, PolynomialTask, SummationTask
 from nope_interp.tasks.characters import (
@@ -66,9 +65,7 @@ class Task(Protocol):
 
     def uniform_source(self) -> TokenSource: ...
 
-    def batch(
-        self, n: int, seq_len: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]: ...
+    def batch(self, n: int, seq_len: int, generator: torch.Generator) -> tuple[Tokens, Marked]: ...
 
 
 def make_task(

@@ -1,9 +1,8 @@
 """Random tokens that come again: what tells induction, duplicate-token and copying heads."""
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
+from nope_interp.shapes import Sequences
 from nope_interp.tasks.sources import Split, UniformSource
 
 
@@ -22,7 +21,7 @@ class RepeatedSource(UniformSource):
 
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+    ) -> Sequences:
         """Fresh tokens, twice."""
         return super().drawn(n, (seq_len - begin) // 2, 0, split, generator).repeat(1, 2)
 
@@ -34,6 +33,6 @@ class CopiesSource(UniformSource):
 
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+    ) -> Sequences:
         """A token for each sequence, as often as it is long."""
         return super().drawn(n, 1, 0, split, generator).repeat(1, seq_len - begin)

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from nope_interp.errors import UserError
+from nope_interp.shapes import Sequences
 
 Split = Literal["fit", "held_out"]
 
@@ -27,7 +28,7 @@ class TokenSource(ABC):
 
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
-    ) -> Int[Tensor, "sequence pos"]:
+    ) -> Sequences:
         """`n` sequences; those of the two splits come from different random streams.
 
         Args:
@@ -49,7 +50,7 @@ class TokenSource(ABC):
     @abstractmethod
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+    ) -> Sequences:
         """`n` sequences of `seq_len - begin` tokens: `begin`, 1 or 0, will come before them."""
 
 
@@ -67,7 +68,7 @@ def split_generator(split: Split, seed: int) -> torch.Generator:
 
 
 def with_begin_token(
-    tokens: Int[Tensor, "sequence pos"], begin_id: int | None
+    tokens: Sequences, begin_id: int | None
 ) -> Int[Tensor, "sequence pos_plus_one"]:
     """`tokens` behind a begin token.
 
@@ -102,7 +103,7 @@ class TextSource(TokenSource):
 
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+    ) -> Sequences:
         """`n` windows in random order."""
         length, part = seq_len - begin, self._part(split)
         available = self.available(length, split)
@@ -135,7 +136,7 @@ class UniformSource(TokenSource):
 
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+    ) -> Sequences:
         """`n` fresh sequences."""
         shape = (n, seq_len - begin)
         return self.ids[torch.randint(len(self.ids), shape, generator=generator)]

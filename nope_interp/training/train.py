@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
@@ -20,6 +20,7 @@ from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import logits_at
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.registry import Task
 from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig
@@ -65,11 +66,7 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
     return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
 
 
-def masked_loss(
-    model: HookedTransformer,
-    tokens: Int[Tensor, "batch pos"],
-    predicted: Bool[Tensor, "batch pos"],
-) -> Float[Tensor, ""]:
+def masked_loss(model: HookedTransformer, tokens: Tokens, predicted: Marked) -> Float[Tensor, ""]:
     """Mean cross-entropy, in nats per token, of the tokens marked as predicted.
 
     Only for these are logits computed. The first token of a sequence cannot be predicted.

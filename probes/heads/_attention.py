@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.errors import ProbeError
+from probes.shapes import AttentionMaps
 from probes.streaming import upcast
 
 # A query that sees few keys cannot but give each much weight, which makes all heads look alike.
@@ -18,7 +19,7 @@ FIRST_QUERY = 8
 _CELLS_AT_A_TIME = 2**19
 
 
-def checked_maps(maps: object, name: str) -> Float[Tensor, "batch head query key"]:
+def checked_maps(maps: object, name: str) -> AttentionMaps:
     """The attention maps in single precision or better; raises ProbeError for other shapes."""
     if not isinstance(maps, Tensor):
         raise ProbeError(
@@ -73,7 +74,7 @@ def checked_patterns(
         yield part
 
 
-def parts(maps: Float[Tensor, "batch head query key"]) -> Iterator[Tensor]:
+def parts(maps: AttentionMaps) -> Iterator[Tensor]:
     """The sequences of a batch, few at a time."""
     return iter(maps.split(max(1, _CELLS_AT_A_TIME // maps[0].numel())))
 
@@ -83,9 +84,7 @@ def n_visible(length: int, window: int | None) -> Int[np.ndarray, " query"]:
     return np.minimum(np.arange(1, length + 1), window or length)
 
 
-def offset_sums(
-    maps: Float[Tensor, "batch head query key"], first_query: int
-) -> Float[Tensor, "batch head offset"]:
+def offset_sums(maps: AttentionMaps, first_query: int) -> Float[Tensor, "batch head offset"]:
     """Sums over queries from `first_query` (1 or later) on, at every offset query - key.
 
     `maps` must be zero at later keys. Read as if its rows were one cell longer, the square shows

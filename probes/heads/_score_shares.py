@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from probes.errors import ProbeError
 from probes.heads._attention import FIRST_QUERY, n_visible, offset_sums, parts
+from probes.shapes import AttentionMaps
 from probes.streaming import upcast
 
 # The gram of the tokens is a square of this: a large alphabet would be slow, and say little.
@@ -92,9 +93,7 @@ class ScoreShares:
     def solved(self) -> bool:
         return self._fits is not None
 
-    def fit(
-        self, scores: Float[Tensor, "batch head query key"], tokens: Int[Tensor, "batch key"]
-    ) -> None:
+    def fit(self, scores: AttentionMaps, tokens: Int[Tensor, "batch key"]) -> None:
         """Adds sequences to fit on; raises ProbeError after `shares`, which has solved the fit."""
         if self.solved:
             raise ProbeError(
@@ -118,7 +117,7 @@ class ScoreShares:
         _require_small(len(self._sums.token_ids))
 
     def shares(
-        self, scores: Float[Tensor, "batch head query key"], tokens: Int[Tensor, "batch key"]
+        self, scores: AttentionMaps, tokens: Int[Tensor, "batch key"]
     ) -> dict[str, Float[Tensor, "batch head"]]:
         """Each held-out sequence's own R²: `positional_share` by offset, `token_share` by token.
 
@@ -193,7 +192,7 @@ class ScoreShares:
         )
 
     def _centred_sums(
-        self, scores: Float[Tensor, "batch head query key"]
+        self, scores: AttentionMaps
     ) -> tuple[
         Float[Tensor, "batch head offset"],
         Float[Tensor, "batch head key"],
@@ -247,9 +246,7 @@ def _pseudo_inverse(gram: Float[np.ndarray, "group group"]) -> Float[np.ndarray,
     return np.linalg.pinv(gram, rcond=_RANK_TOLERANCE, hermitian=True)
 
 
-def _visible(
-    scores: Float[Tensor, "batch head query key"], window: int | None
-) -> Bool[Tensor, "query key"]:
+def _visible(scores: AttentionMaps, window: int | None) -> Bool[Tensor, "query key"]:
     """The keys each query sees; raises ProbeError where the scores hide one of them.
 
     Scores may show more: logarithms of weights are finite beyond a window too.

@@ -24,6 +24,7 @@ from probes.heads._attention import (
 )
 from probes.heads._feed import HeadFeed
 from probes.heads._score_shares import ScoreShares
+from probes.shapes import AttentionMaps
 
 # What each kind of tokens is read for.
 FEEDS = {
@@ -279,7 +280,7 @@ class HeadProbe:
         return HeadScores(metrics=METRICS, **columns, offset_profile=self._offset_profile())
 
     def _text_metrics(
-        self, pattern: Float[Tensor, "batch head query key"], m: Int[np.ndarray, " late_query"]
+        self, pattern: AttentionMaps, m: Int[np.ndarray, " late_query"]
     ) -> tuple[dict[str, Float[Tensor, "batch head"]], Float[Tensor, "batch head offset"]]:
         """The metrics of each sequence, and its sums over queries at each offset."""
         by_offset = offset_sums(pattern, FIRST_QUERY)

@@ -131,9 +131,7 @@ def _norms(
             f"with {rotated} rotated dimensions"
         )
     key = repeat(
-        _chunk_norms(keys, rotated),
-        "batch g freq -> batch (g shared) freq",
-        shared=heads // groups,
+        _chunk_norms(keys, rotated), "batch g freq -> batch (g shared) freq", shared=heads // groups
     )
     return _chunk_norms(queries, rotated), key
 
