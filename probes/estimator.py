@@ -11,10 +11,10 @@ from torch import Tensor
 
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.streaming import StreamingProbe, require_finite, upcast
 
 
-class EstimatorProbe(BaseStreamingProbe):
+class EstimatorProbe(StreamingProbe):
     """How well a scikit-learn regressor of the caller's reads position t: "estimator".
 
     The regressor needs `partial_fit`, since activations are not kept; scores are mae (in positions)

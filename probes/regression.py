@@ -17,7 +17,7 @@ from probes.errors import ProbeError, ProbeWarning
 from probes.moments import LinearMoments
 from probes.scores import ProbeResult
 from probes.shapes import Activations
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.streaming import StreamingProbe, require_finite, upcast
 
 # Below this penalty the rounding of float32 products, about 1e-7 of a feature's square for each
 # activation, is no longer small beside it.
@@ -125,7 +125,7 @@ def targets_of(positions: Int[Tensor, "*shape"]) -> ByTarget:
     return ByTarget(t=positions.double(), inverse_m=1 / (positions.double() + 1))
 
 
-class LinearProbe(BaseStreamingProbe):
+class LinearProbe(StreamingProbe):
     """How well a linear map reads position t, and the counting signal 1/m with m = t + 1.
 
     One Gram matrix answers for four ridge regressions: on t (probe "linear": mae in

@@ -19,7 +19,7 @@ from probes.errors import ProbeError
 from probes.moments import LinearMoments
 from probes.scores import SHUFFLED, ProbeResult, Score
 from probes.shapes import Cosines, PerSequence
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.streaming import StreamingProbe, require_finite, upcast
 
 
 def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch pos pos"]:
@@ -162,7 +162,7 @@ def chance_tau(n: int) -> float:
     return float(np.sqrt(variance * 2 / np.pi))
 
 
-class SimilarityProbe(BaseStreamingProbe):
+class SimilarityProbe(StreamingProbe):
     """What the cosines within a sequence say about the positions of activations: "similarity".
 
     * cosine [pos pos]: mean cosine matrix.

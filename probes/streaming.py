@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,11 +15,11 @@ from probes._position_errors import PositionErrors
 from probes.controls import shuffled_positions, skip_shuffled
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
-from probes.shapes import Activations, PerPosition, Positions
+from probes.shapes import PerPosition
 
 # Where typing.Self would stand, which the run-time checks of the tests cannot read.
 Fit = TypeVar("Fit", bound="StreamingFit")
-Probe = TypeVar("Probe", bound="BaseStreamingProbe")
+Probe = TypeVar("Probe", bound="StreamingProbe")
 
 
 def upcast(activations: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -133,10 +133,12 @@ class StreamingFit(ABC):
     def _merge_fit(self, other: Any) -> None: ...
 
 
-class BaseStreamingProbe(StreamingFit):
-    """The order of calls that every streaming probe keeps, and the checks on what it is given.
+class StreamingProbe(StreamingFit):
+    """A probe fed batch by batch, which keeps statistics only and never the activations.
 
-    A probe is fitted with `update`, scored with `evaluate`, and read with `result`. Subclasses say,
+    A probe is fitted with `update`, scored with `evaluate`, and read with `result`, which is keyed
+    by the probe's name in the measurements, because one set of statistics may answer for several:
+    the Gram matrix of `LinearProbe` gives "linear" and "counting". Subclasses say,
     beside what a `StreamingFit` says, how to solve (`_solve`), what to keep of a held-out batch
     (`_score`), and what came out (`_result`).
 
@@ -294,25 +296,3 @@ def _same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
         a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=1e-9 * np.abs(a).max())
         for a, b in zip(ours, theirs, strict=True)
     )
-
-
-@runtime_checkable
-class StreamingProbe(Protocol):
-    """A probe fed batch by batch, which keeps statistics only and never the activations.
-
-    Sequences given to `update` are fitted on, sequences given to `evaluate` are held out. The first
-    `evaluate` solves the fit; an `update` after it raises ProbeError.
-
-    `result` is keyed by the probe's name in the measurements, because one set of statistics may
-    answer for several: the Gram matrix of `LinearProbe` gives "linear" and "counting".
-    """
-
-    def update(self, activations: Activations, positions: Positions) -> None: ...
-
-    def evaluate(self, activations: Activations, positions: Positions) -> None: ...
-
-    def merge(self, other: Any) -> None: ...
-
-    def for_shard(self, seed: int, start: int) -> "StreamingProbe": ...
-
-    def result(self) -> dict[str, ProbeResult]: ...

@@ -21,7 +21,7 @@ from torch import Tensor
 from probes.bootstrap import ArrayFunction, SequenceBootstrap, half_of
 from probes.scores import SHUFFLED, ProbeResult
 from probes.shapes import PerActivation
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.streaming import StreamingProbe, require_finite, upcast
 
 # Bins of log variance, in nats: a thousandth is far below the spread of any activation's log
 # variance (sqrt(2/d), 0.02 at d = 4096). Every shard uses the same grid, so that its bins add up.
@@ -140,7 +140,7 @@ class VarianceRegressor(RegressorMixin, BaseEstimator):
         return tags
 
 
-class VarianceProbe(BaseStreamingProbe):
+class VarianceProbe(StreamingProbe):
     """What the variance of an activation says about its position: "variance".
 
     * curve [pos]: mean activation variance of the held-out sequences, with its interval.

@@ -17,19 +17,27 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.shapes import Marked, Sequences, Tokens
 from nope_interp.tasks.sources import Split, TokenSource, UniformSource
-from nope_interp.tasks.token_grid import GAP, HELD_OUT_ONE_IN, digests, held_out, packed
+from nope_interp.tasks.token_grid import (
+    GAP,
+    HELD_OUT_ONE_IN,
+    Words,
+    digests,
+    held_out,
+    joined,
+    packed,
+)
 from nope_interp.tasks.tokenizer import WordTokenizer
 
 TaskSplit = Literal["train", "validation", "test"]
 # Prompts and their answers, each row with gaps.
-Problem = tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]
+Problem = tuple[Words, Words]
 
 # With fewer prompts of a length, holding some out would leave nothing to learn the length from.
 _FEWEST_PROMPTS = 4
@@ -72,7 +80,7 @@ class AnswerTask(ABC):
     A subclass gives `name` or `variants`, `symbols`, `frame`, the lengths, and `problem`.
 
     Args:
-        name: which of the variants, where the class has several.
+        name: which of the variants, where the class has several; else its own, or none.
         training_lengths: what training and validation are drawn from; by default the paper's.
         test_lengths: what tests are drawn from by default.
 
@@ -104,9 +112,10 @@ class AnswerTask(ABC):
         training_lengths: Sequence[int] | None = None,
         test_lengths: Sequence[int] | None = None,
     ) -> None:
-        if self.variants:
-            if name not in self.variants:
-                raise unknown_name("task", name, self.variants)
+        if self.variants or name is not None:
+            known = self.variants or (self.name,)
+            if name not in known:
+                raise unknown_name("task", name, known)
             self.name = str(name)
         if training_lengths is not None:
             self.training_lengths = training_lengths
@@ -242,18 +251,21 @@ class AnswerTask(ABC):
             pairs.append((decode(row[1:prompt]), decode(row[prompt:end])))
         return pairs
 
-    def row(self, *parts: str | Int[Tensor, "example _"]) -> Int[Tensor, "example pos"]:
+    def row(self, *parts: str | Words) -> Words:
         """Words that all examples share, and rows of their own, one after another."""
         n = next(len(part) for part in parts if isinstance(part, Tensor))
-        return torch.cat([self._everywhere(part, n) for part in parts], dim=1)
+        encode = self.tokenizer.encode
+        encoded = [
+            part if isinstance(part, Tensor) else torch.tensor(encode(part), dtype=torch.long)
+            for part in parts
+        ]
+        return torch.cat([part.expand(n, part.shape[-1]) for part in encoded], dim=1)
 
-    def _everywhere(
-        self, part: str | Int[Tensor, "example pos"], n: int
-    ) -> Int[Tensor, "example pos"]:
-        if isinstance(part, Tensor):
-            return part
-        words = torch.tensor(self.tokenizer.encode(part), dtype=torch.long)
-        return repeat(words, "pos -> example pos", example=n)
+    def listed(self, items: Int[Tensor, "example item *word"], mark: str) -> Words:
+        """The items one after another, with the word `mark` between each two."""
+        if items.ndim == 2:
+            items = rearrange(items, "example item -> example item 1")
+        return joined(items, *self.tokenizer.encode(mark))
 
     @property
     def _begin_id(self) -> int:

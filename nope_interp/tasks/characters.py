@@ -95,3 +95,6 @@ def distinct_letters(
 ) -> Int[Tensor, "example letter"]:
     """Random letters, a as 0, none of them twice in an example; 26 at most."""
     return torch.rand((n, _N_LETTERS), generator=generator).argsort(1)[:, :length]
+
+
+TASKS = (CharacterAdditionTask, ReversalTask, IndexingTask, OrderingTask)

@@ -12,7 +12,6 @@ import torch
 from einops import repeat
 
 from nope_interp.tasks.answers import AnswerTask, Problem
-from nope_interp.tasks.token_grid import joined
 
 _SYMBOLS = (*string.digits, *string.ascii_letters, *string.punctuation, *"αβγδεζ")
 
@@ -49,7 +48,7 @@ class StringTask(_SymbolTask):
         symbols = torch.randint(len(_SYMBOLS), (n, length), generator=generator)
         verb = "Copy:" if self.name.startswith("copy") else "Reverse:"
         rounds = [symbols if way == "copy" else symbols.flip(1) for way in _ROUNDS[self.name]]
-        answer = joined(torch.stack(rounds, dim=1), *self.tokenizer.encode("[NEXT]"))
+        answer = self.listed(torch.stack(rounds, dim=1), "[NEXT]")
         return self.row(verb, symbols, "[SEP]"), answer
 
 
@@ -79,3 +78,6 @@ class ReplaceTask(_SymbolTask):
         new = (old + step) % len(_SYMBOLS)
         prompt, answer = (repeat(x, "example 1 -> example pos", pos=length) for x in (old, new))
         return self.row("Replace", old, "with", new, "in", prompt, "[SEP]"), answer
+
+
+TASKS = (RepeatTask, ReplaceTask, StringTask)

@@ -85,3 +85,6 @@ def _expression(n_functions: int, draw: random.Random) -> tuple[Symbols, Symbols
     first, first_meaning = _expression(inside_first, draw)
     second, second_meaning = _expression(n_functions - 1 - inside_first, draw)
     return (function, *first, ",", *second), _BINARY[function](first_meaning, second_meaning)
+
+
+TASKS = (PcfgTask,)
