@@ -55,8 +55,8 @@ def adjacency_b(cosines: Cosines) -> PerSequence:
 def adjacency_c(cosines: Cosines) -> PerSequence:
     """P(C_ij > C_ik) over j, k other than i with |i-j| < |i-k|: as `adjacency_a`, on both sides."""
     pos = _n_positions(cosines)
-    place = torch.arange(pos, device=cosines.device)
-    distance = (place - place[:, None]).abs()
+    position = torch.arange(pos, device=cosines.device)
+    distance = (position - position[:, None]).abs()
     # Each row's other columns from near to far, so that no cell is missing at any lag.
     distance, columns = (cells[:, 1:] for cells in distance.sort(dim=-1, stable=True))
     outwards = cosines.gather(-1, columns.expand(len(cosines), -1, -1))
@@ -101,7 +101,7 @@ def cosine_profile(
 ) -> Float[Tensor, "*batch pos quantile"]:
     """Quantiles of each row's cosines with the other rows, from the smallest to the largest.
 
-    Sorted and without the diagonal, because a column's index or the place of the 1 would give the
+    Sorted and without the diagonal, because a column's index or where the 1 stands would give the
     position away. A few quantiles stand for all the cosines, since a regression on every one of
     them fits the sequences it has seen instead of the positions.
     """

@@ -17,7 +17,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.conditions import Condition, shuffled_positions, turning_frequencies
-from nope_interp.positions.layers import LayerPositions
+from nope_interp.positions.layers import LayerPositions, rotary_attribute
 from nope_interp.shapes import Activations, AttentionMaps
 
 
@@ -42,6 +42,8 @@ class Change:
 
 
 Heads = Sequence[int] | None
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 def embedding_changes(model: HookedModel, condition: Condition, seed: int) -> Iterator[Change]:
@@ -76,7 +78,7 @@ def rotary_changes(
         return
     second = _SecondRotation(rotation)
     yield Change(at, attn, "arguments", second.remember)
-    n_heads, n_keys = model.cfg.n_heads, _key_heads(model)
+    n_heads, n_keys = model.cfg.n_heads, key_heads(model)
     groups = sorted({head * n_keys // n_heads for head in heads})
     for letter, chosen, count in (("q", heads, n_heads), ("k", groups, n_keys)):
         name, pattern = _rotated(model, attn, letter)
@@ -118,7 +120,7 @@ class _SecondRotation:
         self.rotation = rotation
         self.cos, self.sin = torch.empty(0), torch.empty(0)
 
-    def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def remember(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         if "position_embeddings" in kwargs:
             cos, sin = kwargs["position_embeddings"]
         else:  # our own attention: hidden states, its context, KV cache
@@ -173,7 +175,7 @@ def bias_changes(
     name = {"bloom": "alibi", "mpt": "position_bias", "falcon": "attention_mask"}[family]
     pattern = "batch head query key" if family == "falcon" else "(batch head) query key"
 
-    def change(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def change(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         if not isinstance(kwargs.get(name), Tensor):
             raise UserError(f"{at} of this {family} model gets no {name}: it cannot be ablated.")
         if family == "falcon" and kwargs.get("alibi") is not None:
@@ -207,9 +209,7 @@ class _SharedBias:
         self.attn, self.flat = attn, flat
         self.original: Tensor | None = None
 
-    def changed_for_this_layer(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Any]:
+    def changed_for_this_layer(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         bias = kwargs["position_bias"]
         if bias is None:
             length = args[0].shape[1]
@@ -228,7 +228,7 @@ def window_changes(model: HookedModel, layer: LayerPositions) -> Iterator[Change
         yield _gpt_neo_window(attn.original_component, at)
         return
 
-    def change(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def change(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         mask = kwargs.get("attention_mask")
         if mask is None:  # then the sequence fits the window, and the layer masks the future itself
             return args, kwargs
@@ -262,13 +262,11 @@ def _still_cosine(model: HookedModel, layer: LayerPositions) -> float:
     """The cosine of angle 0: 1, or the factor by which YaRN and LongRoPE scale queries and keys."""
     if isinstance(model, HookedTransformer):
         return 1.0
-    rotary = model.rotary_emb.original_component
-    types = getattr(model.original_model.config, "layer_types", None)
-    own = f"{types[layer.layer]}_attention_scaling" if types else "attention_scaling"
-    return float(getattr(rotary, own if hasattr(rotary, own) else "attention_scaling"))
+    return float(rotary_attribute(model, layer.layer, "attention_scaling"))
 
 
-def _key_heads(model: HookedModel) -> int:
+def key_heads(model: HookedModel) -> int:
+    """How many heads have keys of their own."""
     return getattr(model.cfg, "n_key_value_heads", None) or model.cfg.n_heads
 
 

@@ -90,7 +90,7 @@ def rotary_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " freque
         return None
     if isinstance(model, HookedTransformer):
         return model.get_buffer("positions.frequencies")
-    return _inverse_frequencies(model, layer)
+    return rotary_attribute(model, layer, "inv_freq")
 
 
 def describe_positions(model: HookedModel) -> str:
@@ -114,16 +114,9 @@ def describe_positions(model: HookedModel) -> str:
 
 def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
     config = model.config
-    rotary = config.positions == "rotary"
-    return tuple(
-        LayerPositions(
-            layer,
-            config.positions,
-            config.rotary_base if rotary else None,
-            config.rotary_dims if rotary else None,
-        )
-        for layer in range(config.n_layers)
-    )
+    rotation = (config.rotary_base, config.rotary_dims) if config.positions == "rotary" else ()
+    layers = range(config.n_layers)
+    return tuple(LayerPositions(layer, config.positions, *rotation) for layer in layers)
 
 
 def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPositions:
@@ -134,14 +127,15 @@ def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPosit
     rope = config.rope_parameters
     # Gemma 3 has one base for its local layers and one for its global ones.
     base = rope.get(_layer_type(config, layer), rope)["rope_theta"]
-    rotated = 2 * len(_inverse_frequencies(model, layer))
+    rotated = 2 * len(rotary_attribute(model, layer, "inv_freq"))
     return LayerPositions(layer, encoding, float(base), rotated, window)
 
 
-def _inverse_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " frequency"]:
+def rotary_attribute(model: HookedModel, layer: int, name: str) -> Any:
+    """What a bridge's rotary embedding holds for a layer: its own where types of layers differ."""
     rotary = model.rotary_emb.original_component
-    own = f"{_layer_type(model.original_model.config, layer)}_inv_freq"
-    return getattr(rotary, own if hasattr(rotary, own) else "inv_freq")
+    own = f"{_layer_type(model.original_model.config, layer)}_{name}"
+    return getattr(rotary, own if hasattr(rotary, own) else name)
 
 
 def _encoding(config: Any, layer: int) -> str:

@@ -36,7 +36,7 @@ class SortTask(ScratchpadTask):
         return prompt, self.with_steps(self._steps(items), answer)
 
     def _steps(self, items: Int[Tensor, "example item"]) -> Iterator[Step]:
-        """Selection sort: the smallest item that is left changes places with the first one."""
+        """Selection sort: the smallest item that is left is swapped with the first one."""
         items = items.clone()
         for index in range(items.shape[1]):
             first = items[:, [index]]

@@ -63,7 +63,7 @@ def leace(probe: LinearProbe) -> Leace:
     least = d_model + 2
     if moments.n < least:
         raise ProbeError(
-            f"{probe.n_fitted} sequences are {moments.n} rows, too few for LEACE in "
+            f"{probe.n_fitted} sequences are {moments.n} activations, too few for LEACE in "
             f"{d_model} dimensions, which needs {least} at least, better ten times "
             "that: give more sequences to update()"
         )

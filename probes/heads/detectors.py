@@ -204,7 +204,7 @@ class HeadProbe:
 
         First sequences to fit the shares on, then, with `held_out`, others to judge them by; tokens
         are [batch key]. Later keys and those beyond the window do not count, whatever stands there,
-        nor do the first `start` tokens: a begin token always stands in one place, and what heads
+        nor do the first `start` tokens: a begin token always stands at one position, and what heads
         make of it would be called both position and token.
 
         Raises ProbeError for other shapes, masks that are not the window's, NaN or infinity, more
