@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from probes.errors import ProbeError
-from probes.scores import ProbeResult
-from probes.streaming import StreamingProbe, require_finite, upcast
+from probes.streaming import PositionProbe, require_finite, upcast
 
 Rows = Float[Tensor, "rows d"]
 Labels = Int[Tensor, "network rows"]
@@ -154,7 +153,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(self.classes_[probabilities.argmax(axis=1)])
 
 
-class TwoLayerProbe(StreamingProbe):
+class TwoLayerProbe(PositionProbe):
     """How well a two-layer ReLU network reads the position: "two_layer", with mae and r2.
 
     One class per position, after Chi et al. 2023 and Haviv et al. 2022. Every batch given to
@@ -163,6 +162,8 @@ class TwoLayerProbe(StreamingProbe):
     for (so r2, taken on the same prediction, is a little below its best). A second network beside
     the first learns the shuffled labels.
     """
+
+    name = "two_layer"
 
     def __init__(
         self,
@@ -192,9 +193,6 @@ class TwoLayerProbe(StreamingProbe):
         classes = torch.searchsorted(self._positions, self._labels(batch))
         return rearrange(classes, "network batch pos -> network (batch pos)")
 
-    def _solve(self) -> None:
-        self._errors = self._position_errors(self._positions.double())
-
     def _score(self, activations: Tensor) -> None:
         rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
         with torch.no_grad():
@@ -214,9 +212,3 @@ class TwoLayerProbe(StreamingProbe):
             "two-layer probes cannot be merged before evaluate(): gradient descent leaves no sums "
             "to add; give all sequences to fit on to one probe"
         )
-
-    def _merge_scores(self, other: "TwoLayerProbe") -> None:
-        self._errors.merge(other._errors)
-
-    def _result(self) -> dict[str, ProbeResult]:
-        return {"two_layer": ProbeResult(self._errors.scores(), self._errors.arrays())}

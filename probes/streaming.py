@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -284,6 +284,25 @@ class StreamingProbe(StreamingFit):
 
     @abstractmethod
     def _result(self) -> dict[str, ProbeResult]: ...
+
+
+class PositionProbe(StreamingProbe):
+    """A probe whose one result is the errors of the positions that it predicts.
+
+    Attributes:
+        name: what the result is keyed by.
+    """
+
+    name: ClassVar[str]
+
+    def _solve(self) -> None:
+        self._errors = self._position_errors(self._positions.double())
+
+    def _merge_scores(self, other: "PositionProbe") -> None:
+        self._errors.merge(other._errors)
+
+    def _result(self) -> dict[str, ProbeResult]:
+        return {self.name: ProbeResult(self._errors.scores(), self._errors.arrays())}
 
 
 def _span(positions: Tensor) -> str:

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.shapes import Marked, Sequences, Tokens
@@ -127,7 +127,7 @@ class AnswerTask(ABC):
         self._salts: dict[int, int] = {}
 
     @abstractmethod
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         """`n` prompts and their answers, as rows with gaps that are equally wide for one length.
 
         Args:
@@ -159,7 +159,7 @@ class AnswerTask(ABC):
         """What no example of that length has more tokens than, begin and end tokens included."""
         if length not in self._widths:
             self._check_possible(length)
-            prompt, answer = self.problem(1, length, torch.Generator().manual_seed(0))
+            prompt, answer = self.problem(1, length, Generator().manual_seed(0))
             ends = 1 + (self.tokenizer.end_id is not None)
             self._widths[length] = prompt.shape[1] + answer.shape[1] + ends
         return self._widths[length]
@@ -168,9 +168,7 @@ class AnswerTask(ABC):
         """The training lengths whose examples always fit into `seq_len` tokens."""
         return [length for length in self.training_lengths if self.n_tokens(length) <= seq_len]
 
-    def examples(
-        self, n: int, length: int, generator: torch.Generator, *, split: TaskSplit
-    ) -> Examples:
+    def examples(self, n: int, length: int, generator: Generator, *, split: TaskSplit) -> Examples:
         """`n` examples of one length, drawn independently: where prompts are few, some recur.
 
         Args:
@@ -213,7 +211,7 @@ class AnswerTask(ABC):
                 "test split, or make the task with other training lengths."
             )
 
-    def batch(self, n: int, seq_len: int, generator: torch.Generator) -> tuple[Tokens, Marked]:
+    def batch(self, n: int, seq_len: int, generator: Generator) -> tuple[Tokens, Marked]:
         """Training examples of one random length that fits, and which tokens are the answer.
 
         Args:
@@ -272,9 +270,7 @@ class AnswerTask(ABC):
         assert self.tokenizer.begin_id is not None
         return self.tokenizer.begin_id
 
-    def _problems(
-        self, n: int, length: int, generator: torch.Generator, split: TaskSplit
-    ) -> Problem:
+    def _problems(self, n: int, length: int, generator: Generator, split: TaskSplit) -> Problem:
         """Prompts of one split: all are drawn, those of the other split are dropped."""
         if split == "test":
             return self.problem(n, length, generator)
@@ -299,9 +295,7 @@ class AnswerTask(ABC):
         out none: the first that holds out some, and at most a quarter, is taken.
         """
         if length not in self._salts:
-            prompt, _ = self.problem(
-                _PROMPTS_LOOKED_AT, length, torch.Generator().manual_seed(length)
-            )
+            prompt, _ = self.problem(_PROMPTS_LOOKED_AT, length, Generator().manual_seed(length))
             distinct = digests(prompt).unique()
             if len(distinct) < _FEWEST_PROMPTS:
                 raise UserError(
@@ -343,7 +337,7 @@ class ExampleSource(TokenSource):
         self.begin_id = task.tokenizer.begin_id
 
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
     ) -> Sequences:
         """`n` rows of examples of the longest training length that fits.
 
@@ -394,6 +388,6 @@ def dataset(
     for length in lengths:
         task.check_split(length, split)
         stream = get_args(TaskSplit).index(split)
-        generator = torch.Generator().manual_seed((seed * 100_003 + length) * 3 + stream)
+        generator = Generator().manual_seed((seed * 100_003 + length) * 3 + stream)
         drawn[length] = task.examples(n_per_length, length, generator, split=split)
     return drawn

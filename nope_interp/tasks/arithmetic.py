@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from nope_interp.tasks.answers import Problem
@@ -36,7 +36,7 @@ class AdditionTask(ScratchpadTask):
     training_lengths = range(1, 9)
     step_words = ", carry carry: ="
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         # Pairs of digit counts, of which at least one is `length`: the second operand's runs over
         # all of them, then the first operand's over the shorter ones.
         pair = torch.randint(2 * length - 1, (n,), generator=generator)
@@ -78,7 +78,7 @@ class PolynomialTask(ScratchpadTask):
     frame = "Evaluate at x = in - * ** + ? The answer is ."
     step_words = "sum:"
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         coefficients = torch.randint(-3, 4, (n, length), generator=generator)
         degrees = torch.randint(4, (n, length), generator=generator)
         x = torch.randint(-2, 3, (n, 1), generator=generator)
@@ -135,7 +135,7 @@ class SummationTask(ScratchpadTask):
     frame = "Compute: + . The answer is ."
     step_words = "sum sum: ="
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         digits = torch.randint(1, 10, (n, length), generator=generator)
         prompt = self.row("Compute:", self.listed(digits, "+"), ".")
         answer = self.row("The answer is", digits.sum(1, keepdim=True) % 10, ".")
@@ -170,7 +170,7 @@ class ParityTask(ScratchpadTask):
     # The paper writes exclusive or as **.
     step_words = "** par par: ="
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         bits = torch.randint(2, (n, length), generator=generator)
         yes, no = self.tokenizer.encode("Yes No")
         even = torch.where(bits.sum(1, keepdim=True) % 2 == 0, yes, no)
@@ -195,9 +195,7 @@ class ParityTask(ScratchpadTask):
             parity = following
 
 
-def random_digits(
-    counts: Int[Tensor, " example"], n_digits: int, generator: torch.Generator
-) -> Digits:
+def random_digits(counts: Int[Tensor, " example"], n_digits: int, generator: Generator) -> Digits:
     """Random numbers of `counts` digits each, behind zeros: `n_digits` digits in all.
 
     All numbers of a count are equally likely; they begin with no 0, unless it is their only digit.

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 from einops import repeat
+from torch import Generator
 
 from nope_interp.tasks.answers import AnswerTask, Problem
 
@@ -44,7 +45,7 @@ class StringTask(_SymbolTask):
 
     variants = tuple(_ROUNDS)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         symbols = torch.randint(len(_SYMBOLS), (n, length), generator=generator)
         verb = "Copy:" if self.name.startswith("copy") else "Reverse:"
         rounds = [symbols if way == "copy" else symbols.flip(1) for way in _ROUNDS[self.name]]
@@ -60,7 +61,7 @@ class RepeatTask(_SymbolTask):
 
     variants = ("copy-rsc", "copy-rsc2x")
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         symbol = torch.randint(len(_SYMBOLS), (n,), generator=generator)
         times = 2 * length if self.name == "copy-rsc2x" else length
         prompt, answer = (repeat(symbol, "example -> example pos", pos=n) for n in (length, times))
@@ -72,7 +73,7 @@ class ReplaceTask(_SymbolTask):
 
     variants = ("copy-rdc",)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         old = torch.randint(len(_SYMBOLS), (n, 1), generator=generator)
         step = torch.randint(1, len(_SYMBOLS), (n, 1), generator=generator)
         new = (old + step) % len(_SYMBOLS)

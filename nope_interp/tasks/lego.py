@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.tasks.answers import Problem
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
@@ -31,7 +31,7 @@ class LegoTask(ScratchpadTask):
     possible_lengths = range(2, 27)
     parts = ("input", "computation", "output", "remaining")
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         variables = torch.rand((n, 26), generator=generator).argsort(1)[:, :length]
         factors = 2 * torch.randint(2, (n, length), generator=generator) - 1
         # The upper half of an odd chain leaves its middle out.

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import torch
+from torch import Generator
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import read_text
@@ -38,7 +38,7 @@ class Task(Protocol):
 
     def uniform_source(self) -> TokenSource: ...
 
-    def batch(self, n: int, seq_len: int, generator: torch.Generator) -> tuple[Tokens, Marked]: ...
+    def batch(self, n: int, seq_len: int, generator: Generator) -> tuple[Tokens, Marked]: ...
 
 
 def make_task(

@@ -1,6 +1,6 @@
 """Random tokens that come again: what tells induction, duplicate-token and copying heads."""
 
-import torch
+from torch import Generator
 
 from nope_interp.shapes import Sequences
 from nope_interp.tasks.sources import Split, UniformSource
@@ -20,7 +20,7 @@ class RepeatedSource(UniformSource):
         return (seq_len - begin_token) // 2
 
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
     ) -> Sequences:
         """Fresh tokens, twice."""
         return super().drawn(n, (seq_len - begin) // 2, 0, split, generator).repeat(1, 2)
@@ -32,7 +32,7 @@ class CopiesSource(UniformSource):
     name = "copies"
 
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
     ) -> Sequences:
         """A token for each sequence, as often as it is long."""
         return super().drawn(n, 1, 0, split, generator).repeat(1, seq_len - begin)

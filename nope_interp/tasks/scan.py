@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.tasks.answers import AnswerTask, Problem
 from nope_interp.tasks.token_grid import GAP
@@ -91,7 +91,7 @@ class ScanTask(AnswerTask):
         self.test_lengths = [length for length in every if length > _LONGEST_TRAINING]
         super().__init__(name, **lengths)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         words, actions = _by_length()[length]
         chosen = torch.randint(len(words), (n,), generator=generator)
         return self.row("Solve:", words[chosen], "[SEP]"), actions[chosen]

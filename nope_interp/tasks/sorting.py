@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.tasks.answers import Problem
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
@@ -28,7 +28,7 @@ class SortTask(ScratchpadTask):
     parts = ("input", "computation", "output", "remaining")
     step_words = "The minimum of the unsorted portion"
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         low, high = (0, len(_SYMBOLS)) if self.name == "sort-single" else (10, 10_000)
         items = torch.randint(low, high, (n, length), generator=generator)
         prompt = self.row("Sort the following list [", self._listed(items), "] .")

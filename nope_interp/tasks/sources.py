@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.errors import UserError
 from nope_interp.shapes import Sequences
@@ -49,12 +49,12 @@ class TokenSource(ABC):
 
     @abstractmethod
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
     ) -> Sequences:
         """`n` sequences of `seq_len - begin` tokens: `begin`, 1 or 0, will come before them."""
 
 
-def split_generator(split: Split, seed: int) -> torch.Generator:
+def split_generator(split: Split, seed: int) -> Generator:
     """A random generator whose stream is not shared between the splits of one seed.
 
     Args:
@@ -64,7 +64,7 @@ def split_generator(split: Split, seed: int) -> torch.Generator:
     Returns:
         The generator.
     """
-    return torch.Generator().manual_seed(2 * seed + (split == "held_out"))
+    return Generator().manual_seed(2 * seed + (split == "held_out"))
 
 
 def with_begin_token(
@@ -102,7 +102,7 @@ class TextSource(TokenSource):
         self.begin_id = begin_id
 
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
     ) -> Sequences:
         """`n` windows in random order."""
         length, part = seq_len - begin, self._part(split)
@@ -135,7 +135,7 @@ class UniformSource(TokenSource):
         self.begin_id = begin_id
 
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
     ) -> Sequences:
         """`n` fresh sequences."""
         shape = (n, seq_len - begin)

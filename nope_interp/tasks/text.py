@@ -2,6 +2,7 @@
 
 import torch
 from einops import rearrange
+from torch import Generator
 
 from nope_interp.errors import UserError
 from nope_interp.shapes import Marked, Tokens
@@ -47,7 +48,7 @@ class TextTask:
         """All 256 bytes, equally likely."""
         return UniformSource(torch.arange(256), self.tokenizer.begin_id)
 
-    def batch(self, n: int, seq_len: int, generator: torch.Generator) -> tuple[Tokens, Marked]:
+    def batch(self, n: int, seq_len: int, generator: Generator) -> tuple[Tokens, Marked]:
         """Windows at random positions, and which tokens are to be predicted (all but the first).
 
         Args:
