@@ -11,6 +11,8 @@ from probes.controls import chance_error
 from probes.scores import SHUFFLED, Score
 from probes.shapes import PerPosition, Positions
 
+Errors = Float[Tensor, "control batch pos"]
+
 
 class PositionErrors:
     """Errors of predicted positions on held-out sequences: mae, r2, and the error by position.
@@ -38,11 +40,7 @@ class PositionErrors:
         self._variance = float(target.double().var(correction=0))
         self._bootstrap = SequenceBootstrap(n_resamples, seed)
 
-    def update(
-        self,
-        error: Float[Tensor, "control batch pos"],
-        residual: Float[Tensor, "control batch pos"],
-    ) -> None:
+    def update(self, error: Errors, residual: Errors) -> None:
         """Adds held-out sequences: error in positions, residual in units of the target."""
         squares = residual.double().square().mean(dim=-1, keepdim=True)
         columns = torch.cat([error.double().abs(), squares], dim=-1)

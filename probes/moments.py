@@ -12,6 +12,9 @@ from torch import Tensor
 from probes.errors import ProbeError, ProbeWarning
 from probes.streaming import require_finite, upcast
 
+Features = Float[Tensor, "*rows d"]
+Targets = Float[Tensor, "*rows k"]
+
 # Four column blocks spend 62.5% of the full product; more of them gain no time.
 _BLOCKS = 4
 # The rounding of a feature's mean, in its standard deviations, from which the mean is taken anew.
@@ -47,9 +50,7 @@ class LinearMoments:
         self.cross = torch.zeros(0)  # [d k], centred
         self._epsilon = 0.0
 
-    def update(
-        self, features: Float[Tensor, "*rows d"], targets: Float[Tensor, "*rows k"]
-    ) -> "LinearMoments":
+    def update(self, features: Features, targets: Targets) -> "LinearMoments":
         """Adds activations.
 
         Args:
@@ -71,7 +72,7 @@ class LinearMoments:
             self._add(features, targets)
         return self
 
-    def _add(self, features: Float[Tensor, "*rows d"], targets: Float[Tensor, "*rows k"]) -> None:
+    def _add(self, features: Features, targets: Targets) -> None:
         mean, target_mean = _row_mean(features), _row_mean(targets)
         require_finite(mean)
         # The one copy of the activations, contiguous whatever slice they came as.
@@ -187,9 +188,7 @@ class LinearMoments:
             )
 
 
-def _parts(
-    features: Float[Tensor, "*rows d"], targets: Float[Tensor, "*rows k"]
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _parts(features: Features, targets: Targets) -> Iterator[tuple[Tensor, Tensor]]:
     """Some of the activations at a time, in float64."""
     rows = [rearrange(values, "... c -> (...) c") for values in (features, targets)]
     for some, some_targets in zip(*(r.split(_ACTIVATIONS_AT_ONCE) for r in rows), strict=True):
@@ -205,7 +204,7 @@ def _upper_products(centred: Float[Tensor, "n d"]) -> list[Tensor]:
     ]
 
 
-def _row_mean(values: Float[Tensor, "*rows d"]) -> Float[Tensor, " d"]:
+def _row_mean(values: Features) -> Float[Tensor, " d"]:
     # One axis at a time: several times faster than all at once on a slice of a larger tensor.
     while values.ndim > 1:
         values = values.mean(dim=0)

@@ -47,11 +47,8 @@ def variance_law(
     After Chi et al. 2023, derived here: a is the residual's own variance, b what attention adds at
     the first position.
     """
-    return curve @ np.linalg.pinv(_law_terms(positions)).T
-
-
-def _law_terms(positions: Int[np.ndarray, " pos"]) -> Float[np.ndarray, "pos 2"]:
-    return np.stack([np.ones(len(positions)), 1 / (positions + 1)], axis=1)
+    terms = np.stack([np.ones(len(positions)), 1 / (positions + 1)], axis=1)
+    return curve @ np.linalg.pinv(terms).T
 
 
 class _LogVarianceBins:

@@ -32,6 +32,8 @@ from nope_interp.positions.hooks import (
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.sites import layer_ranges
 
+Layers = list[LayerPositions]
+
 _ADDED = ("learned", "sinusoidal")
 
 # What is ablated at present, of each model: encodings, and "window" where windows are lifted.
@@ -88,8 +90,10 @@ def ablate_positions(
             "at once: leave layers and heads out."
         )
     windowed = [layer for layer in chosen if layer.window is not None] if lift_window else []
-    if lift_window:
-        _check_windows(windowed, some_heads)
+    if lift_window and not windowed:
+        raise UserError("no chosen layer has a sliding window: leave lift_window out.")
+    if lift_window and heads is not None:
+        raise UserError("heads share one mask: lift the window without choosing heads.")
     encodings = {target.encoding for target in targets} | ({"window"} if lift_window else set())
     _check_free(model, encodings)
     changes = chain(
@@ -113,17 +117,17 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         model: HookedModel,
         encodings: set[str],
         changes: Iterable[Change],
-        windowed: list[LayerPositions],
+        windowed: Layers,
     ) -> None:
         self.name = name
         self._windowed = windowed
-        self._active, self._passes = True, 0
+        self._active, self._ran = True, False
         self._fired: dict[str, int] = {}
         taken = _taken.setdefault(model, set())
         with ExitStack() as undo:
             taken.update(encodings)
             undo.callback(taken.difference_update, encodings)
-            undo.callback(model.blocks[0].register_forward_pre_hook(self._count_pass).remove)
+            undo.callback(model.blocks[0].register_forward_pre_hook(self._note_pass).remove)
             for change in changes:
                 self._attach(change, undo)
             self._undo = undo.pop_all()
@@ -148,7 +152,7 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
             UserError: where the model ran and a part of this ablation was never reached.
         """
         silent = [name for name, count in self._fired.items() if count == 0]
-        if self._passes and silent:
+        if self._ran and silent:
             raise UserError(
                 f"the ablation {self.name!r} never reached {silent[0]}"
                 f"{f' and {len(silent) - 1} more sites' if len(silent) > 1 else ''}: "
@@ -168,8 +172,8 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
             for window, layers in by_window.items()
         )
 
-    def _count_pass(self, module: nn.Module, args: object) -> None:
-        self._passes += 1
+    def _note_pass(self, module: nn.Module, args: object) -> None:
+        self._ran = True
 
     def _attach(self, change: Change, undo: ExitStack) -> None:
         self._fired[change.name] = 0
@@ -192,11 +196,7 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
 
 
 def _encoding_changes(
-    model: HookedModel,
-    condition: Condition,
-    targets: list[LayerPositions],
-    heads: list[int] | None,
-    seed: int,
+    model: HookedModel, condition: Condition, targets: Layers, heads: list[int] | None, seed: int
 ) -> Iterator[Change]:
     if targets[0].encoding in _ADDED:
         yield from embedding_changes(model, condition, seed)
@@ -225,11 +225,8 @@ def _chosen(what: str, given: Any, n: int) -> list[int] | None:
 
 
 def _targets(
-    condition: Condition,
-    found: tuple[LayerPositions, ...],
-    chosen: list[LayerPositions],
-    restricted: bool,
-) -> list[LayerPositions]:
+    condition: Condition, found: tuple[LayerPositions, ...], chosen: Layers, restricted: bool
+) -> Layers:
     """The chosen layers that carry the encoding in question."""
     has = sorted({layer.encoding for layer in found} - {"none"})
     if not has:
@@ -259,13 +256,6 @@ def _check_groups(model: HookedModel, heads: list[int]) -> None:
                 f"head {head} shares its keys with heads {group[0]} to {group[-1]}: "
                 "ablate all of them, or none."
             )
-
-
-def _check_windows(windowed: list[LayerPositions], heads: list[int] | None) -> None:
-    if not windowed:
-        raise UserError("no chosen layer has a sliding window: leave lift_window out.")
-    if heads is not None:
-        raise UserError("heads share one mask: lift the window without choosing heads.")
 
 
 def _check_free(model: HookedModel, encodings: set[str]) -> None:

@@ -69,9 +69,11 @@ def rotary_changes(
 ) -> Iterator[Change]:
     """For rotary positions: other cosines and sines; for some heads, a second rotation."""
     attn, at = model.blocks[layer.layer].attn, f"blocks.{layer.layer}.attn"
-    rotation = _Rotation(
-        condition, _still_cosine(model, layer), (layer.rotary_dims or 0) // 2, seed
-    )
+    # The cosine of angle 0 is 1, or the factor by which YaRN and LongRoPE scale queries and keys.
+    still = 1.0
+    if not isinstance(model, HookedTransformer):
+        still = float(rotary_attribute(model, layer.layer, "attention_scaling"))
+    rotation = _Rotation(condition, still, (layer.rotary_dims or 0) // 2, seed)
     if heads is None:
         yield Change(f"{at}.hook_cos", attn.hook_cos, "output", rotation.cosines)
         yield Change(f"{at}.hook_sin", attn.hook_sin, "output", rotation.sines)
@@ -256,13 +258,6 @@ def _gpt_neo_window(attention: Any, at: str) -> Change:
         attention.bias = windowed
 
     return Change(f"{at} bias", attention, "output", lambda output: output, undo)
-
-
-def _still_cosine(model: HookedModel, layer: LayerPositions) -> float:
-    """The cosine of angle 0: 1, or the factor by which YaRN and LongRoPE scale queries and keys."""
-    if isinstance(model, HookedTransformer):
-        return 1.0
-    return float(rotary_attribute(model, layer.layer, "attention_scaling"))
 
 
 def key_heads(model: HookedModel) -> int:

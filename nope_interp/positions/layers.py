@@ -13,25 +13,16 @@ from nope_interp.sites import layer_ranges
 
 # Families, by Hugging Face `model_type`, whose every source of position is known. Any other may
 # carry positions where nothing here looks, so it is refused.
-FAMILIES = {
-    "gpt2": "learned",
-    "gpt_neo": "learned",
-    "opt": "learned",
-    "gpt_neox": "rotary",
-    "llama": "rotary",
-    "mistral": "rotary",
-    "gemma": "rotary",
-    "gemma2": "rotary",
-    "gemma3_text": "rotary",
-    "qwen2": "rotary",
-    "qwen3": "rotary",
-    "phi": "rotary",
-    "smollm3": "rotary",
-    "falcon": "rotary",
-    "bloom": "alibi",
-    "mpt": "alibi",
-    "t5": "t5",
+_BY_ENCODING = {
+    "learned": ("gpt2", "gpt_neo", "opt"),
+    "rotary": (
+        *("gpt_neox", "llama", "mistral", "gemma", "gemma2", "gemma3_text"),
+        *("qwen2", "qwen3", "phi", "smollm3", "falcon"),
+    ),
+    "alibi": ("bloom", "mpt"),
+    "t5": ("t5",),
 }
+FAMILIES = {family: encoding for encoding, all_ in _BY_ENCODING.items() for family in all_}
 
 _NAMES = {"rotary": "rotary positions", "alibi": "ALiBi", "t5": "T5's relative bias"}
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.files import honour_umask, make_folder, model_files, write_json
+from nope_interp.files import honour_umask, make_folder, write_json
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.checks import PARITY, check_bridge, dtype_name
@@ -267,7 +267,6 @@ def _resolve(name_or_path: str) -> str:
     check_source(name_or_path)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        model_files(path)  # or says that there is no model in it
         return str(path)
     return str(converted_gguf(path)) if path.suffix == ".gguf" else name_or_path
 
@@ -285,11 +284,9 @@ def converted_gguf(path: Path) -> Path:
     Raises:
         UserError: where the file is damaged or the cache cannot be written.
     """
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    folder = cache_folder() / "gguf" / digest.hexdigest()[:16]
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    folder = cache_folder() / "gguf" / digest[:16]
     if (folder / "complete.json").is_file():
         return folder
     make_folder(folder)
@@ -307,7 +304,7 @@ def converted_gguf(path: Path) -> Path:
         for made in list(folder.iterdir()):
             honour_umask(made)
     # Written last: a conversion that was killed half-way is made again.
-    write_json(folder / "complete.json", {"sha256": digest.hexdigest(), "from": path.name})
+    write_json(folder / "complete.json", {"sha256": digest, "from": path.name})
     return folder
 
 

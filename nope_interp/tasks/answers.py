@@ -187,7 +187,8 @@ class AnswerTask(ABC):
         if n < 1:
             raise UserError(f"{n} examples of {self.name!r} were asked for: ask for at least 1.")
         prompt, answer = self._problems(n, length, generator, split)
-        begin = prompt.new_full((n, 1), self._begin_id)
+        assert self.tokenizer.begin_id is not None
+        begin = prompt.new_full((n, 1), self.tokenizer.begin_id)
         end_id = self.tokenizer.end_id
         end = prompt.new_full((n, 0 if end_id is None else 1), end_id or 0)
         # A task without padding has examples of one length that are equally long.
@@ -264,11 +265,6 @@ class AnswerTask(ABC):
         if items.ndim == 2:
             items = rearrange(items, "example item -> example item 1")
         return joined(items, *self.tokenizer.encode(mark))
-
-    @property
-    def _begin_id(self) -> int:
-        assert self.tokenizer.begin_id is not None
-        return self.tokenizer.begin_id
 
     def _problems(self, n: int, length: int, generator: Generator, split: TaskSplit) -> Problem:
         """Prompts of one split: all are drawn, those of the other split are dropped."""

@@ -3,18 +3,13 @@
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Protocol, runtime_checkable
-
-from torch import Generator
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import read_text
-from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks import arithmetic, characters, copying, lego, pcfg, scan, sorting
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.names import ANSWER_TASK_NAMES, TASK_NAMES
 from nope_interp.tasks.scratchpad import ScratchpadTask
-from nope_interp.tasks.sources import TokenSource
 from nope_interp.tasks.text import TextTask
 
 _MODULES = (copying, scan, pcfg, characters, arithmetic, sorting, lego)
@@ -22,23 +17,8 @@ _CLASSES: list[type[AnswerTask]] = [kind for module in _MODULES for kind in modu
 _CLASS_OF = {name: kind for kind in _CLASSES for name in kind.variants or (kind.name,)}
 
 
-@runtime_checkable
-class Task(Protocol):
-    """What a model is trained on: batches to learn from, and a source for probes to read."""
-
-    name: str
-
-    @property
-    def d_vocab(self) -> int: ...
-
-    @property
-    def tokenizer(self) -> object: ...
-
-    def source(self) -> TokenSource: ...
-
-    def uniform_source(self) -> TokenSource: ...
-
-    def batch(self, n: int, seq_len: int, generator: Generator) -> tuple[Tokens, Marked]: ...
+# What a model is trained on: batches to learn from, and a source for probes to read.
+Task = AnswerTask | TextTask
 
 
 def make_task(
