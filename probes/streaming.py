@@ -40,6 +40,30 @@ def require_finite(statistic: Float[Tensor, "*shape"]) -> None:
         )
 
 
+def require_tensor(given: object, name: str) -> None:
+    """Raises ProbeError for anything but a tensor; `name` says, in the plural, what it is."""
+    if not isinstance(given, Tensor):
+        raise ProbeError(
+            f"{name} are a {type(given).__name__}; expected a tensor: torch.from_numpy() makes one "
+            "of a NumPy array"
+        )
+
+
+def require_numbers(given: Any, name: str, axes: Sequence[str], square: str = "") -> None:
+    """Raises ProbeError for anything but a filled tensor of floats with these axes.
+
+    `square` says, where the last two axes have to be of one length, how to ask for it.
+    """
+    require_tensor(given, name)
+    shape = tuple(given.shape)
+    if len(shape) != len(axes) or (square and shape[-2] != shape[-1]):
+        raise ProbeError(f"{name} have shape {shape}; expected ({', '.join(axes)}){square}")
+    if 0 in shape:
+        raise ProbeError(f"{name} have shape {shape}: the {axes[shape.index(0)]} axis is empty")
+    if not given.is_floating_point():
+        raise ProbeError(f"{name} are {given.dtype}; expected floating point")
+
+
 class StreamingFit(ABC):
     """What is fitted on activations batch by batch and merged, and the checks on what it is given.
 
@@ -83,22 +107,11 @@ class StreamingFit(ABC):
             self.n_fitted += other.n_fitted
 
     def _check(self, activations: Tensor, positions: Tensor) -> None:
-        for name, given in (("activations", activations), ("positions", positions)):
-            if not isinstance(given, Tensor):
-                raise ProbeError(
-                    f"{name} are a {type(given).__name__}; expected a tensor: "
-                    "torch.from_numpy() makes one of a NumPy array"
-                )
+        require_tensor(positions, "positions")
+        require_numbers(activations, "activations", ("batch", "pos", "d_model"))
         shape = tuple(activations.shape)
-        if activations.ndim != 3:
-            raise ProbeError(f"activations have shape {shape}; expected (batch, pos, d_model)")
-        if not activations.is_floating_point():
-            raise ProbeError(f"activations are {activations.dtype}; expected floating point")
         if positions.is_floating_point():
             raise ProbeError(f"positions are {positions.dtype}; expected whole numbers")
-        if 0 in shape:
-            axis = ("batch", "pos", "d_model")[shape.index(0)]
-            raise ProbeError(f"activations have shape {shape}: the {axis} axis is empty")
         if tuple(positions.shape) != shape[1:2]:
             raise ProbeError(
                 f"positions have shape {tuple(positions.shape)}; expected ({shape[1]},), one for "

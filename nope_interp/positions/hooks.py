@@ -18,7 +18,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.conditions import Condition, shuffled_positions, turning_frequencies
 from nope_interp.positions.layers import LayerPositions, rotary_attribute
-from nope_interp.shapes import Activations, AttentionMaps
+from nope_interp.shapes import AttentionMaps
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,15 @@ Kwargs = dict[str, Any]
 def embedding_changes(model: HookedModel, condition: Condition, seed: int) -> Iterator[Change]:
     """For learned and sinusoidal positions: what is added to the embedding."""
 
-    def change(added: Activations) -> Activations:
-        if condition.name == "none":
-            return torch.zeros_like(added)
-        if condition.name == "mean":
-            return added.mean(dim=1, keepdim=True).expand_as(added)
-        if condition.name == "constant":
-            return added[:, :1].expand_as(added)
-        return added[:, shuffled_positions(added.shape[1], seed).to(added.device)]
-
+    changes: dict[str, Callable[[Tensor], Tensor]] = {
+        "none": torch.zeros_like,
+        "mean": lambda x: x.mean(dim=1, keepdim=True).expand_as(x),
+        "constant": lambda x: x[:, :1].expand_as(x),
+        "shuffled": lambda x: x[:, shuffled_positions(x.shape[1], seed).to(x.device)],
+    }
+    change, name = changes[condition.name], "hook_pos_embed"
     # A copy each time, since hooks after this one may write into their tensor.
-    yield Change(
-        "hook_pos_embed", model.hook_dict["hook_pos_embed"], "output", lambda x: change(x).clone()
-    )
+    yield Change(name, model.hook_dict[name], "output", lambda x: change(x).clone())
 
 
 def rotary_changes(

@@ -22,7 +22,7 @@ _BY_ENCODING = {
     "alibi": ("bloom", "mpt"),
     "t5": ("t5",),
 }
-FAMILIES = {family: encoding for encoding, all_ in _BY_ENCODING.items() for family in all_}
+FAMILIES = {family: encoding for encoding, names in _BY_ENCODING.items() for family in names}
 
 _NAMES = {"rotary": "rotary positions", "alibi": "ALiBi", "t5": "T5's relative bias"}
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probes.errors import ProbeError
 from probes.shapes import AttentionMaps
-from probes.streaming import upcast
+from probes.streaming import require_numbers, upcast
 
 # A query that sees few keys cannot but give each much weight, which makes all heads look alike.
 FIRST_QUERY = 8
@@ -19,36 +19,22 @@ FIRST_QUERY = 8
 _CELLS_AT_A_TIME = 2**19
 
 
-def checked_maps(maps: object, name: str) -> AttentionMaps:
-    """The attention maps in single precision or better; raises ProbeError for other shapes."""
-    if not isinstance(maps, Tensor):
-        raise ProbeError(
-            f"{name} are a {type(maps).__name__}; expected a tensor: torch.from_numpy() makes one "
-            "of a NumPy array"
-        )
-    shape = tuple(maps.shape)
-    if maps.ndim != 4 or shape[2] != shape[3]:
-        raise ProbeError(
-            f"{name} have shape {shape}; expected (batch, head, query, key) with as many queries "
-            "as keys"
-        )
-    if 0 in shape:
-        axis = ("batch", "head", "query", "key")[shape.index(0)]
-        raise ProbeError(f"{name} have shape {shape}: the {axis} axis is empty")
-    if not maps.is_floating_point():
-        raise ProbeError(f"{name} are {maps.dtype}; expected floating point")
-    return maps.detach()
+def require_maps(maps: object, name: str) -> None:
+    """Raises ProbeError for anything but attention maps, [batch head query key]."""
+    axes = ("batch", "head", "query", "key")
+    require_numbers(maps, name, axes, " with as many queries as keys")
 
 
 def checked_patterns(
-    pattern: object, window: int | None
+    pattern: Tensor, window: int | None
 ) -> Iterator[Float[Tensor, "part head query key"]]:
     """The patterns few sequences at a time, each part a probability over the keys a query sees.
 
     Raises ProbeError where weights are negative or NaN, lie on later keys or outside the window, or
     where a row does not sum to one within what its type can resolve.
     """
-    maps = checked_maps(pattern, "patterns")
+    require_maps(pattern, "patterns")
+    maps = pattern.detach()
     tolerance = 1e-3 + torch.finfo(maps.dtype).eps
     for part in parts(maps):
         part = upcast(part)

@@ -16,11 +16,11 @@ from torch import Tensor
 from probes.errors import ProbeError
 from probes.heads._attention import (
     FIRST_QUERY,
-    checked_maps,
     checked_patterns,
     distance_from_uniform,
     n_visible,
     offset_sums,
+    require_maps,
 )
 from probes.heads._feed import HeadFeed
 from probes.heads._score_shares import ScoreShares
@@ -307,7 +307,7 @@ class HeadProbe:
 
     def _length(self, maps: Tensor, name: str, at_least: int) -> int:
         """The number of tokens, once the maps are found to be this layer's."""
-        checked_maps(maps, name)
+        require_maps(maps, name)
         length = maps.shape[-1]
         if length < at_least:
             raise ProbeError(

@@ -84,7 +84,7 @@ def label_heads(
     q_values = benjamini_hochberg(np.fmax(above, np.fmax(shuffled, random_init)))
     holds = q_values <= FALSE_DISCOVERY_RATE
     chosen = np.where(holds.any(axis=1), holds.argmax(axis=1), len(RULES))
-    # The last column is of "none".
+    # In the order of HeadLabel's last fields; the last column of each is of "none".
     columns = (
         np.concatenate([_confidence(layer) for layer in scores]),
         np.pad(shuffled, ((0, 0), (0, 1)), constant_values=np.nan),
