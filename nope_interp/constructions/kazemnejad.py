@@ -34,18 +34,10 @@ def counting_config(
 
     An MLP of width n_ctx, the default, interpolates 1/x at every 1/m.
     """
+    given = {"n_layers": n_layers, "d_vocab": d_vocab, "n_ctx": n_ctx}
     sizes = {"d_model": 16, "n_heads": 2, "d_mlp": n_ctx} | changes
-    return TransformerConfig.from_dict(
-        {
-            "n_layers": n_layers,
-            "d_vocab": d_vocab,
-            "n_ctx": n_ctx,
-            **sizes,
-            "normalization": "none",
-            "activation": "relu",
-            "init_scale": 1.0,
-        }
-    )
+    kind = {"normalization": "none", "activation": "relu", "init_scale": 1.0}
+    return TransformerConfig.from_dict({**given, **sizes, **kind})
 
 
 @dataclass(frozen=True)
