@@ -17,23 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from experiments.comparison.compare import compare
-    from experiments.emergence.watch import watch_emergence
-    from experiments.heads.classify import classify_heads
-    from experiments.loaded import load
-    from experiments.papers.reproduce import reproduce
-    from experiments.sweeps.run import run_sweep
-    from experiments.sweeps.runs import load_run
-    from experiments.variants.train import train
-    from nope_interp.interventions.intervene import intervene
-    from nope_interp.models.checkpoints import load_model
-    from nope_interp.models.config import TransformerConfig
-    from nope_interp.models.losses import sequence_losses
-    from nope_interp.models.transformer import HookedTransformer
-    from nope_interp.positions.ablation import ablate_positions
-    from nope_interp.pretrained.load import load_pretrained
-    from nope_interp.streams import stream
-    from nope_interp.training.config import TrainingConfig
+    from experiments.comparison.compare import compare as compare
+    from experiments.emergence.watch import watch_emergence as watch_emergence
+    from experiments.heads.classify import classify_heads as classify_heads
+    from experiments.loaded import load as load
+    from experiments.papers.reproduce import reproduce as reproduce
+    from experiments.sweeps.run import run_sweep as run_sweep
+    from experiments.sweeps.runs import load_run as load_run
+    from experiments.variants.train import train as train
+    from nope_interp.interventions.intervene import intervene as intervene
+    from nope_interp.models.checkpoints import load_model as load_model
+    from nope_interp.models.config import TransformerConfig as TransformerConfig
+    from nope_interp.models.losses import sequence_losses as sequence_losses
+    from nope_interp.models.transformer import HookedTransformer as HookedTransformer
+    from nope_interp.positions.ablation import ablate_positions as ablate_positions
+    from nope_interp.pretrained.load import load_pretrained as load_pretrained
+    from nope_interp.streams import stream as stream
+    from nope_interp.training.config import TrainingConfig as TrainingConfig
 
 # Where each public name is defined, in the order of the alphabet.
 _HOMES = {
@@ -56,25 +56,7 @@ _HOMES = {
     "watch_emergence": "experiments.emergence.watch",
 }
 
-__all__ = [
-    "HookedTransformer",
-    "TrainingConfig",
-    "TransformerConfig",
-    "ablate_positions",
-    "classify_heads",
-    "compare",
-    "intervene",
-    "load",
-    "load_model",
-    "load_pretrained",
-    "load_run",
-    "reproduce",
-    "run_sweep",
-    "sequence_losses",
-    "stream",
-    "train",
-    "watch_emergence",
-]
+__all__ = list(_HOMES)
 
 
 def refuse_hidden_packages() -> None:
@@ -86,10 +68,10 @@ def refuse_hidden_packages() -> None:
     for name in ("probes", "experiments"):
         ours = Path(__file__).parent.parent / name
         spec = find_spec(name)
-        places = [] if spec is None else [*(spec.submodule_search_locations or [str(spec.origin)])]
-        if str(ours) not in places:
+        found = [] if spec is None else [*(spec.submodule_search_locations or [str(spec.origin)])]
+        if str(ours) not in found:
             raise ImportError(
-                f"{places[0] if places else None!r} hides the package {name!r} of nope-interp: "
+                f"{found[0] if found else None!r} hides the package {name!r} of nope-interp: "
                 "rename it, or start Python where it is not on the path."
             )
 

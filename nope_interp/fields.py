@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union
 
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
 
@@ -82,16 +82,16 @@ def check_fields(config: Any, what: str = "") -> None:
     """
     hints = field_types(type(config))
     for field in dataclasses.fields(config):
-        name, value = f"{what} {field.name}".strip(), getattr(config, field.name)
+        name, value, kind = field.name, getattr(config, field.name), _kind(hints[field.name])
         try:
-            object.__setattr__(config, field.name, _fitted(value, hints[field.name]))
+            object.__setattr__(config, name, _fitted(value, kind))
         except _DoesNotFit as error:
-            choices = _choices(hints[field.name])
+            choices = () if kind.many else kind.choices
             if isinstance(value, str) and choices:
-                raise unknown_name(name, value, choices) from None
-            given = f"choose from {', '.join(choices)}" if choices else None
-            remedy = str(error) or given or f"give {_words(hints[field.name])}"
-            raise FieldError(field.name, f"is {shown(value)}: {remedy}.", what) from None
+                raise unknown_name(f"{what} {name}".strip(), value, choices) from None
+            given = f"choose from {', '.join(choices)}" if choices else f"give {_words(kind)}"
+            said = f"is {shown(value)}: {str(error) or given}."
+            raise FieldError(name, said, what) from None
 
 
 def check_lengths(lengths: tuple[int, ...] | None) -> None:
@@ -123,7 +123,8 @@ def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
     for key in values:
         if key not in names:
             raise unknown_name(f"field of {what}", key, names)
-    missing = [field.name for field in fields if _required(field) and field.name not in values]
+    required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+    missing = [name for name in required if name not in values]
     if missing:
         raise UserError(f"{what} lacks {', '.join(missing)}: these have no default.")
     return cls(**values)
@@ -135,57 +136,62 @@ def field_types(cls: type) -> dict[str, Any]:
     return {name: hint for hints in of_bases for name, hint in hints.items()}
 
 
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+class _Kind(NamedTuple):
+    """What a field's annotation lets stand in it."""
+
+    plain: Any
+    numbers: Range | None = None
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    optional: bool = False
+
+
+def _kind(hint: Any) -> _Kind:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _kind(inner[0])._replace(numbers=inner[1])
+    if origin in (Union, types.UnionType):
+        (inside,) = (option for option in inner if option is not types.NoneType)
+        return _kind(inside)._replace(optional=True)
+    if origin is tuple:
+        return _kind(inner[0])._replace(many=True)
+    return _Kind(str, choices=inner) if origin is Literal else _Kind(hint)
 
 
 class _DoesNotFit(Exception):
     """Says what to do about it where the field's type does not."""
 
 
-def _fitted(value: Any, hint: Any) -> Any:
-    """`value` as the hint has it; raises `_DoesNotFit` where it cannot be had."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        plain, numbers = inner
-        try:
-            fitted = _fitted(value, plain)
-        except _DoesNotFit:
-            # The range says more than a limit that is everybody's.
-            if numbers.most is None:
-                raise
-            _refuse()
-        return fitted if fitted in numbers else _refuse()
-    if origin in (Union, types.UnionType):
-        return None if value is None else _fitted(value, _inside(hint))
-    if origin is Literal:
-        return value if isinstance(value, str) and value in inner else _refuse()
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            _refuse()
-        return tuple(_fitted(item, inner[0]) for item in value)
-    if hint is int:
-        return _whole(value)
-    if hint is float:
-        return _finite(value)
-    return value if isinstance(value, hint) else _refuse()
+def _fitted(value: Any, kind: _Kind) -> Any:
+    """`value` as the field has it; raises `_DoesNotFit` where it cannot be had."""
+    if value is None and kind.optional:
+        return None
+    if not kind.many:
+        return _fitted_one(value, kind)
+    if not isinstance(value, list | tuple):
+        raise _DoesNotFit
+    return tuple(_fitted_one(item, kind) for item in value)
 
 
-def _refuse() -> Any:
-    raise _DoesNotFit
+def _fitted_one(value: Any, kind: _Kind) -> Any:
+    if kind.plain is int:
+        value = _whole(value, kind.numbers)
+    elif kind.plain is float:
+        value = _finite(value)
+    elif not isinstance(value, kind.plain) or (kind.choices and value not in kind.choices):
+        raise _DoesNotFit
+    if kind.numbers is not None and value not in kind.numbers:
+        raise _DoesNotFit
+    return value
 
 
-def _inside(hint: Any) -> Any:
-    """What a field that may be None is otherwise."""
-    (inside,) = (option for option in typing.get_args(hint) if option is not types.NoneType)
-    return inside
-
-
-def _whole(value: Any) -> int:
+def _whole(value: Any, numbers: Range | None) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise _DoesNotFit
     if abs(int(value)) >= 10**_MOST_DIGITS:
-        raise _DoesNotFit(f"give whole numbers of at most {_MOST_DIGITS} digits")
+        # A range that ends says more than a limit that is everybody's.
+        ends = numbers is not None and numbers.most is not None
+        raise _DoesNotFit("" if ends else f"give whole numbers of at most {_MOST_DIGITS} digits")
     return int(value)
 
 
@@ -201,27 +207,15 @@ def _finite(value: Any) -> float:
     return number
 
 
-def _choices(hint: Any) -> tuple[str, ...]:
-    """All names that a field takes, where it takes names from a list."""
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        hint = _inside(hint)
-    return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-
-
 _ONE = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 _MANY = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
-def _words(hint: Any, many: bool = False) -> str:
-    """What fits a hint, for a sentence."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        plain, numbers = inner
-        return f"{_words(plain, many)} {numbers}"
-    if origin in (Union, types.UnionType):
-        return _words(_inside(hint), many)
-    if origin is tuple:
-        return f"a list of {_words(inner[0], many=True)}"
-    if origin is Literal:
-        return f"names from {', '.join(inner)}"
-    return (_MANY if many else _ONE).get(hint, f"a {hint.__name__}")
+def _words(kind: _Kind) -> str:
+    """What fits, for a sentence."""
+    words = (_MANY if kind.many else _ONE).get(kind.plain, f"a {kind.plain.__name__}")
+    if kind.choices:
+        words = f"names from {', '.join(kind.choices)}"
+    if kind.numbers is not None:
+        words = f"{words} {kind.numbers}"
+    return f"a list of {words}" if kind.many else words

@@ -27,10 +27,9 @@ def make_folder(folder: Path) -> Path:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
     except OSError as error:
         raise _unwritable(folder, error) from error
+    check_writable(folder)
     return folder
 
 

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 from tqdm import tqdm
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.shapes import Sequences, Tokens
 from nope_interp.sites import layers_with, missing_hook
 
 Listener = Callable[[Tensor], None]
@@ -34,7 +34,7 @@ def one_thread_pool() -> AbstractContextManager[Any]:
     return threadpool_limits(1, user_api="blas")
 
 
-def run_trunk(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> None:
+def run_trunk(model: HookedModel, tokens: Tokens) -> None:
     """All layers of a model, hooks included, without the unembedding.
 
     Args:
@@ -48,7 +48,7 @@ def run_trunk(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> None:
         bridged.base_model(tokens, use_cache=False)
 
 
-def check_tokens(model: HookedModel, tokens: Int[Tensor, "sequence pos"], batch_size: int) -> None:
+def check_tokens(model: HookedModel, tokens: Sequences, batch_size: int) -> None:
     """Refuse what cannot be run.
 
     Raises:
@@ -66,7 +66,7 @@ def check_tokens(model: HookedModel, tokens: Int[Tensor, "sequence pos"], batch_
 
 def stream(
     model: HookedModel,
-    tokens: Int[Tensor, "sequence pos"],
+    tokens: Sequences,
     listeners: Mapping[str, Listener],
     *,
     batch_size: int = 32,
@@ -119,9 +119,7 @@ class _Enough(Exception):
     """Ends a forward pass whose last listener has heard."""
 
 
-def firing_hooks(
-    model: HookedModel, names: Iterable[str], tokens: Int[Tensor, "batch pos"]
-) -> set[str]:
+def firing_hooks(model: HookedModel, names: Iterable[str], tokens: Tokens) -> set[str]:
     """Which of these hooks fire when the model reads `tokens`; names it lacks do not.
 
     Bridges list hook points that their architecture never computes.

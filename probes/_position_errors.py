@@ -3,12 +3,15 @@
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from probes.bootstrap import SequenceBootstrap, half_of
 from probes.controls import chance_error
 from probes.scores import SHUFFLED, Score
+from probes.shapes import PerPosition, Positions
+
+Errors = Float[Tensor, "control batch pos"]
 
 
 class PositionErrors:
@@ -26,8 +29,8 @@ class PositionErrors:
 
     def __init__(
         self,
-        positions: Int[Tensor, " pos"],
-        target: Float[Tensor, " pos"],
+        positions: Positions,
+        target: PerPosition,
         n_resamples: int,
         seed: int,
         uninformed: float | None = None,
@@ -37,11 +40,7 @@ class PositionErrors:
         self._variance = float(target.double().var(correction=0))
         self._bootstrap = SequenceBootstrap(n_resamples, seed)
 
-    def update(
-        self,
-        error: Float[Tensor, "control batch pos"],
-        residual: Float[Tensor, "control batch pos"],
-    ) -> None:
+    def update(self, error: Errors, residual: Errors) -> None:
         """Adds held-out sequences: error in positions, residual in units of the target."""
         squares = residual.double().square().mean(dim=-1, keepdim=True)
         columns = torch.cat([error.double().abs(), squares], dim=-1)

@@ -13,8 +13,8 @@ from probes.scores import Score
 # Small enough for a function to be linear over it, large enough for float64 to resolve it.
 _STEP = 1e-4
 
-
-ArrayFunction = Callable[[np.ndarray], np.ndarray]
+Array = np.ndarray
+ArrayFunction = Callable[[Array], Array]
 
 
 class SequenceBootstrap:
@@ -72,14 +72,7 @@ class SequenceBootstrap:
         self._add(other.n, other._total, other._squares, other._resampled, other._weights)
         return self
 
-    def _add(
-        self,
-        n: int,
-        total: np.ndarray,
-        squares: np.ndarray,
-        resampled: np.ndarray,
-        weights: np.ndarray,
-    ) -> None:
+    def _add(self, n: int, total: Array, squares: Array, resampled: Array, weights: Array) -> None:
         if not self.n:
             self._total, self._squares = np.zeros_like(total), np.zeros_like(squares)
             self._resampled = np.zeros_like(resampled)
@@ -98,19 +91,19 @@ class SequenceBootstrap:
         self._resampled += resampled
         self._weights += weights
 
-    def mean(self) -> Float[np.ndarray, " k"]:
+    def mean(self) -> Float[Array, " k"]:
         """The means over all sequences seen; weights play no part in them."""
         if self.n < 2:
             raise ProbeError(f"an interval needs at least 2 held-out sequences; got {self.n}")
         return self._total / self.n
 
-    def stderr(self) -> Float[np.ndarray, " k"]:
+    def stderr(self) -> Float[Array, " k"]:
         """The standard errors of the k means, from the variance between sequences."""
         if self.n < 2:
             raise ProbeError(f"a standard error needs at least 2 held-out sequences; got {self.n}")
         return np.sqrt(self._squares / (self.n - 1) / self.n)
 
-    def replicates(self) -> Float[np.ndarray, "resample k"]:
+    def replicates(self) -> Float[Array, "resample k"]:
         """The k means of every resample; NaN for one that drew no sequence, as happens with few.
 
         Two bootstraps with one seed, fed sequence after sequence in batches of the same sizes, draw
@@ -124,19 +117,15 @@ class SequenceBootstrap:
             where=drawn,
         )
 
-    def value_of(self, function: ArrayFunction) -> np.ndarray:
+    def value_of(self, function: ArrayFunction) -> Array:
         """The function of the k means over all sequences; it maps [row k] to [row] or [row j]."""
         return np.asarray(function(self.mean()[None])[0])
 
-    def interval(
-        self, level: float = 0.95
-    ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    def interval(self, level: float = 0.95) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
         """The lower and upper bounds of the k means."""
         return self.interval_of(lambda means: means, level)
 
-    def interval_of(
-        self, function: ArrayFunction, level: float = 0.95
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def interval_of(self, function: ArrayFunction, level: float = 0.95) -> tuple[Array, Array]:
         """The bounds of a smooth function of the k means, such as R2 = 1 - sse/sst.
 
         `function` maps rows of means [row k] to [row] or [row j]. The bounds are the quantiles over
@@ -161,12 +150,7 @@ class SequenceBootstrap:
         return np.asarray(value + few * low), np.asarray(value + few * high)
 
     def score(
-        self,
-        metric: str,
-        function: ArrayFunction,
-        *,
-        chance: float,
-        control: str = "",
+        self, metric: str, function: ArrayFunction, *, chance: float, control: str = ""
     ) -> Score:
         """The Score of a function of the k means, with its 95% interval."""
         low, high = self.interval_of(function)
@@ -189,9 +173,7 @@ class NamedBootstrap:
         2.0
     """
 
-    def __init__(
-        self, columns: Mapping[Any, Float[np.ndarray, " sequence"]], *, seed: int = 0
-    ) -> None:
+    def __init__(self, columns: Mapping[Any, Float[Array, " sequence"]], *, seed: int = 0) -> None:
         self._number = {name: number for number, name in enumerate(columns)}
         self._bootstrap = SequenceBootstrap(seed=seed)
         self._bootstrap.update(np.stack([*columns.values()], axis=1))
@@ -209,7 +191,7 @@ class NamedBootstrap:
         number, less = self._number[name], self._number[other]
         return lambda means: means[..., number] - means[..., less]
 
-    def interval_of(self, function: ArrayFunction) -> tuple[np.ndarray, np.ndarray]:
+    def interval_of(self, function: ArrayFunction) -> tuple[Array, Array]:
         """The 95% interval of such a function."""
         return self._bootstrap.interval_of(function)
 
@@ -224,27 +206,27 @@ def ratio(part: ArrayFunction, whole: ArrayFunction) -> ArrayFunction:
 
 
 def _product(
-    weights: Float[np.ndarray, "resample batch"], rows: Float[np.ndarray, "batch k"]
-) -> Float[np.ndarray, "resample k"]:
+    weights: Float[Array, "resample batch"], rows: Float[Array, "batch k"]
+) -> Float[Array, "resample k"]:
     """By torch, whose threads are awake: NumPy's own would contend with them for the cores."""
     try:
         import torch
     except ImportError:  # a machine that draws pages only
         return np.asarray(weights @ rows)
-    product: np.ndarray = (torch.from_numpy(weights) @ torch.tensor(rows)).numpy()
+    product: Array = (torch.from_numpy(weights) @ torch.tensor(rows)).numpy()
     return product
 
 
 def half_of(control: int, function: ArrayFunction) -> ArrayFunction:
     """The function, on the half of the columns that is the measurement (0) or its control (1)."""
 
-    def on_half(means: np.ndarray) -> np.ndarray:
+    def on_half(means: Array) -> Array:
         return function(np.split(means, 2, axis=-1)[control])
 
     return on_half
 
 
-def benjamini_hochberg(p_values: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+def benjamini_hochberg(p_values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """The q-value of every test: the smallest false discovery rate at which it is a discovery.
 
     Benjamini and Hochberg 1995. All the numbers given are one family, whatever their shape; NaN

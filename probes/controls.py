@@ -4,11 +4,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from probes.shapes import Positions
+
 # Sequences, so that however many there are, memory does not grow.
 _SKIPPED_AT_ONCE = 1024
 
 
-def chance_error(positions: Int[Tensor, " pos"], answer: float | None = None) -> float:
+def chance_error(positions: Positions, answer: float | None = None) -> float:
     """The mean absolute error, in positions, of one answer to everything.
 
     By default that of the best answer, the median: L/4 for L contiguous positions ("always the
@@ -20,7 +22,7 @@ def chance_error(positions: Int[Tensor, " pos"], answer: float | None = None) ->
 
 
 def shuffled_positions(
-    batch: int, positions: Int[Tensor, " pos"], generator: torch.Generator
+    batch: int, positions: Positions, generator: torch.Generator
 ) -> Int[Tensor, "batch pos"]:
     """Position labels permuted independently in each sequence, for a control to learn.
 
@@ -30,9 +32,7 @@ def shuffled_positions(
     return positions[orders]
 
 
-def skip_shuffled(
-    n_sequences: int, positions: Int[Tensor, " pos"], generator: torch.Generator
-) -> None:
+def skip_shuffled(n_sequences: int, positions: Positions, generator: torch.Generator) -> None:
     """Leaves `generator` as `shuffled_positions` would after as many sequences."""
     for start in range(0, n_sequences, _SKIPPED_AT_ONCE):
         n = min(_SKIPPED_AT_ONCE, n_sequences - start)

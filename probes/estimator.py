@@ -10,11 +10,10 @@ from sklearn.base import clone
 from torch import Tensor
 
 from probes.errors import ProbeError
-from probes.scores import ProbeResult
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.streaming import PositionProbe, require_finite, upcast
 
 
-class EstimatorProbe(BaseStreamingProbe):
+class EstimatorProbe(PositionProbe):
     """How well a scikit-learn regressor of the caller's reads position t: "estimator".
 
     The regressor needs `partial_fit`, since activations are not kept; scores are mae (in positions)
@@ -39,6 +38,8 @@ class EstimatorProbe(BaseStreamingProbe):
         True
     """
 
+    name = "estimator"
+
     def __init__(self, estimator: Any, *, seed: int = 0, n_resamples: int = 1000) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
         if not hasattr(estimator, "partial_fit"):
@@ -59,9 +60,6 @@ class EstimatorProbe(BaseStreamingProbe):
         require_finite(rows.sum())
         return rows.cpu().numpy()
 
-    def _solve(self) -> None:
-        self._errors = self._position_errors(self._positions.double())
-
     def _score(self, activations: Tensor) -> None:
         rows, labels = self._rows(activations), self._labels(len(activations))
         predicted = np.stack([learner.predict(rows) for learner in self._learners])
@@ -76,9 +74,3 @@ class EstimatorProbe(BaseStreamingProbe):
             "scikit-learn's estimators have no sums to add: fit on one machine, then hand out "
             "copies with for_shard()"
         )
-
-    def _merge_scores(self, other: "EstimatorProbe") -> None:
-        self._errors.merge(other._errors)
-
-    def _result(self) -> dict[str, ProbeResult]:
-        return {"estimator": ProbeResult(self._errors.scores(), self._errors.arrays())}

@@ -9,17 +9,10 @@ from dataclasses import dataclass
 # The share of false labels, among the labels given, that is put up with.
 FALSE_DISCOVERY_RATE = 0.05
 
-
 NONE = "none"
-
-
 SHUFFLED_OFFSETS = "shuffled offsets"
-
-
 SHUFFLED_TOKENS = "shuffled key tokens"
-
-
-RANDOM_INIT = "random init"
+RANDOM_INIT = "random-init"
 
 
 @dataclass(frozen=True)
@@ -31,7 +24,7 @@ class Rule:
     * shuffled offsets: each query's weights permuted over the keys it sees. The expected score is
       then the chance level exactly, so no shuffling is done: a one-sided t-test over sequences.
     * shuffled key tokens: the same, for tokens permuted over the keys; the expected share is 0.
-    * random init: the same architecture untrained. The score is compared with those of all heads of
+    * random-init: the same architecture untrained. The score is compared with those of all heads of
       the random-init model, by a one-sided t-test for one more draw from their distribution.
 
     A rule without nulls is tested against its threshold alone.

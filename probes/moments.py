@@ -12,6 +12,9 @@ from torch import Tensor
 from probes.errors import ProbeError, ProbeWarning
 from probes.streaming import require_finite, upcast
 
+Features = Float[Tensor, "*rows d"]
+Targets = Float[Tensor, "*rows k"]
+
 # Four column blocks spend 62.5% of the full product; more of them gain no time.
 _BLOCKS = 4
 # The rounding of a feature's mean, in its standard deviations, from which the mean is taken anew.
@@ -31,20 +34,23 @@ class LinearMoments:
     Args:
         exact: whether products are float64 too, at half the speed. Collinear features need it
             where `alpha` is below 1: the rounding of float32 products is then no small penalty.
+
+    Attributes:
+        n: activations seen.
+        mean: the features' means [d] (float64).
+        cross: sums over activations of centred feature times centred target [d k] (float64).
     """
 
     def __init__(self, *, exact: bool = False) -> None:
         self.exact = exact
         self.n = 0
-        self._mean = torch.zeros(0)  # [d]
+        self.mean = torch.zeros(0)  # [d]
         self._target_mean = torch.zeros(0)  # [k]
         self._gram = torch.zeros(0)  # [d d], centred, of which the upper triangle counts
-        self._cross = torch.zeros(0)  # [d k], centred
+        self.cross = torch.zeros(0)  # [d k], centred
         self._epsilon = 0.0
 
-    def update(
-        self, features: Float[Tensor, "*rows d"], targets: Float[Tensor, "*rows k"]
-    ) -> "LinearMoments":
+    def update(self, features: Features, targets: Targets) -> "LinearMoments":
         """Adds activations.
 
         Args:
@@ -66,7 +72,7 @@ class LinearMoments:
             self._add(features, targets)
         return self
 
-    def _add(self, features: Float[Tensor, "*rows d"], targets: Float[Tensor, "*rows k"]) -> None:
+    def _add(self, features: Features, targets: Targets) -> None:
         mean, target_mean = _row_mean(features), _row_mean(targets)
         require_finite(mean)
         # The one copy of the activations, contiguous whatever slice they came as.
@@ -83,7 +89,7 @@ class LinearMoments:
             mean[far] += left
             blocks = _upper_products(centred)
         self._shift(len(centred), mean, target_mean)
-        self._cross += (centred_targets.mT @ centred).mT
+        self.cross += (centred_targets.mT @ centred).mT
         start = 0
         for block in blocks:
             self._gram[start : start + len(block), start:] += block
@@ -93,10 +99,10 @@ class LinearMoments:
         """Adds the activations that `other` saw, and returns these moments."""
         if other.n:
             self._epsilon = max(self._epsilon, other._epsilon)
-            device = self._mean.device if self.n else other._mean.device
-            self._shift(other.n, other._mean.to(device), other._target_mean.to(device))
+            device = self.mean.device if self.n else other.mean.device
+            self._shift(other.n, other.mean.to(device), other._target_mean.to(device))
             self._gram += other._gram.to(device)
-            self._cross += other._cross.to(device)
+            self.cross += other.cross.to(device)
         return self
 
     def _shift(self, n: int, mean: Tensor, target_mean: Tensor) -> None:
@@ -104,30 +110,20 @@ class LinearMoments:
         means."""
         if not self.n:
             d, k = len(mean), len(target_mean)
-            self._mean, self._target_mean = torch.zeros_like(mean), torch.zeros_like(target_mean)
-            self._gram, self._cross = mean.new_zeros(d, d), mean.new_zeros(d, k)
-        step, target_step = mean - self._mean, target_mean - self._target_mean
+            self.mean, self._target_mean = torch.zeros_like(mean), torch.zeros_like(target_mean)
+            self._gram, self.cross = mean.new_zeros(d, d), mean.new_zeros(d, k)
+        step, target_step = mean - self.mean, target_mean - self._target_mean
         share = n / (self.n + n)
         self._gram.addr_(step, step, alpha=self.n * share)
-        self._cross.addr_(step, target_step, alpha=self.n * share)
-        self._mean += step * share
+        self.cross.addr_(step, target_step, alpha=self.n * share)
+        self.mean += step * share
         self._target_mean += target_step * share
         self.n += n
-
-    @property
-    def mean(self) -> Float[Tensor, " d"]:
-        """The features' means (float64)."""
-        return self._mean
 
     @property
     def deviation(self) -> Float[Tensor, " d"]:
         """The features' standard deviations, of all the activations seen (float64)."""
         return (self._gram.diagonal() / self.n).sqrt()
-
-    @property
-    def cross(self) -> Float[Tensor, "d k"]:
-        """Sums over activations of centred feature times centred target (float64)."""
-        return self._cross
 
     def gram(self) -> Float[Tensor, "d d"]:
         """Sums over activations of the products of centred features (float64)."""
@@ -160,8 +156,8 @@ class LinearMoments:
         variance = self._gram.diagonal() / self.n
         # What rounding alone makes of a feature that never changes is no signal.
         epsilon = self._epsilon if coarse_is_constant else torch.finfo(torch.float64).eps
-        constant = variance <= (16 * epsilon * self._mean) ** 2
-        self._warn_of_coarse(~constant & (variance.sqrt() < self._epsilon * self._mean.abs()))
+        constant = variance <= (16 * epsilon * self.mean) ** 2
+        self._warn_of_coarse(~constant & (variance.sqrt() < self._epsilon * self.mean.abs()))
         inverse = variance.clamp(min=torch.finfo(torch.float64).tiny).rsqrt()
         inverse = inverse.masked_fill(constant, 0.0)
         # Only the upper triangle of the Gram matrix counts.
@@ -173,15 +169,15 @@ class LinearMoments:
                 f"the features are too collinear for alpha={alpha} in float32: "
                 "raise alpha, or give float64 activations"
             )
-        cross = inverse[:, None] * self._cross
+        cross = inverse[:, None] * self.cross
         coefficients = inverse[:, None] * torch.cholesky_solve(cross, factor, upper=True)
-        intercepts = self._target_mean.to(self._mean) - self._mean @ coefficients
+        intercepts = self._target_mean.to(self.mean) - self.mean @ coefficients
         return coefficients.cpu().numpy(), intercepts.cpu().numpy()
 
     def _warn_of_coarse(self, coarse: Bool[Tensor, " d"]) -> None:
         if coarse.any():
             i = int(coarse.int().argmax())
-            mean, deviation = float(self._mean[i]), float(self.deviation[i])
+            mean, deviation = float(self.mean[i]), float(self.deviation[i])
             warnings.warn(
                 f"{int(coarse.sum())} of {len(coarse)} features vary by less than their precision "
                 f"resolves, such as feature {i} with mean {mean:.3g} and standard deviation "
@@ -192,9 +188,7 @@ class LinearMoments:
             )
 
 
-def _parts(
-    features: Float[Tensor, "*rows d"], targets: Float[Tensor, "*rows k"]
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _parts(features: Features, targets: Targets) -> Iterator[tuple[Tensor, Tensor]]:
     """Some of the activations at a time, in float64."""
     rows = [rearrange(values, "... c -> (...) c") for values in (features, targets)]
     for some, some_targets in zip(*(r.split(_ACTIVATIONS_AT_ONCE) for r in rows), strict=True):
@@ -210,7 +204,7 @@ def _upper_products(centred: Float[Tensor, "n d"]) -> list[Tensor]:
     ]
 
 
-def _row_mean(values: Float[Tensor, "*rows d"]) -> Float[Tensor, " d"]:
+def _row_mean(values: Features) -> Float[Tensor, " d"]:
     # One axis at a time: several times faster than all at once on a slice of a larger tensor.
     while values.ndim > 1:
         values = values.mean(dim=0)

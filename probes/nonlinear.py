@@ -14,28 +14,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from probes.errors import ProbeError
-from probes.scores import ProbeResult
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.streaming import PositionProbe, require_finite, upcast
+
+Rows = Float[Tensor, "rows d"]
+Labels = Int[Tensor, "network rows"]
 
 
 class _Networks:
-    """Two-layer networks side by side: they see the same rows, each learns labels of its own.
+    """Two-layer networks side by side: each learns labels of its own from the same activations.
 
-    Features are standardised by the moments of the first rows seen. Adam, cross-entropy. All
+    Features are standardised by the moments of the first ones seen. Adam, cross-entropy. All
     randomness comes from one generator on the CPU, so that a seed means the same on any device.
     """
 
     def __init__(
-        self,
-        first: Float[Tensor, "rows d"],
-        n_networks: int,
-        n_classes: int,
-        *,
-        hidden: int,
-        learning_rate: float,
-        seed: int,
+        self, first: Rows, n_networks: int, n_classes: int, settings: "TwoLayerClassifier"
     ) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+        hidden = settings.hidden
+        self._generator = torch.Generator().manual_seed(settings.seed)
         deviation, self._mean = torch.std_mean(first, dim=0, correction=0)
         self._deviation = torch.where(deviation > 0, deviation, 1.0)
         d = first.shape[1]
@@ -51,30 +47,29 @@ class _Networks:
         self._out = drawn(n_networks, hidden, n_classes, fan_in=hidden)
         self._out_bias = drawn(n_networks, 1, n_classes, fan_in=hidden)
         self.weights = [self._in, self._in_bias, self._out, self._out_bias]
-        self._optimizer = torch.optim.Adam(self.weights, lr=learning_rate)
+        self._optimizer = torch.optim.Adam(self.weights, lr=settings.learning_rate)
 
-    def standardised(self, rows: Float[Tensor, "rows d"]) -> Float[Tensor, "rows d"]:
+    def logits(self, rows: Rows) -> Float[Tensor, "network rows classes"]:
+        """Of the rows, which are not standardised yet."""
+        return self._logits(self._standardised(rows))
+
+    def _standardised(self, rows: Rows) -> Rows:
         return (rows - self._mean) / self._deviation
 
-    def logits(self, rows: Float[Tensor, "rows d"]) -> Float[Tensor, "network rows classes"]:
-        """rows: standardised."""
+    def _logits(self, rows: Rows) -> Float[Tensor, "network rows classes"]:
         hidden = functional.relu(torch.addmm(self._in_bias, rows, self._in))
         hidden = rearrange(hidden, "rows (network h) -> network rows h", network=len(self._out))
         return torch.baddbmm(self._out_bias, hidden, self._out)
 
     def learn(
-        self,
-        rows: Float[Tensor, "rows d"],
-        labels: Int[Tensor, "network rows"],
-        *,
-        passes: int,
-        batch_size: int,
+        self, rows: Rows, labels: Labels, settings: "TwoLayerClassifier", passes: int
     ) -> None:
-        """`passes` passes of Adam over the standardised rows, each in a new random order."""
+        """`passes` passes of Adam over the rows, each in a new random order."""
+        rows = self._standardised(rows)
         for _ in range(passes):
             order = torch.randperm(len(rows), generator=self._generator).to(rows.device)
-            for chosen in order.split(batch_size):
-                logits = rearrange(self.logits(rows[chosen]), "network rows c -> (network rows) c")
+            for chosen in order.split(settings.batch_size):
+                logits = rearrange(self._logits(rows[chosen]), "network rows c -> (network rows) c")
                 # Summed over networks, so that each learns as it would alone.
                 loss = functional.cross_entropy(
                     logits, labels[:, chosen].flatten(), reduction="sum"
@@ -137,19 +132,10 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         rows = torch.from_numpy(np.require(X, requirements=["C", "W"]))
         if reset:
             self.classes_ = known
-            self.networks_ = _Networks(
-                rows,
-                n_networks=1,
-                n_classes=len(known),
-                hidden=self.hidden,
-                learning_rate=self.learning_rate,
-                seed=self.seed,
-            )
+            self.networks_ = _Networks(rows, 1, len(known), self)
         labels = torch.from_numpy(np.searchsorted(known, y))[None]
         with torch.enable_grad():
-            self.networks_.learn(
-                self.networks_.standardised(rows), labels, passes=passes, batch_size=self.batch_size
-            )
+            self.networks_.learn(rows, labels, self, passes)
         return self
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "n classes"]:
@@ -158,7 +144,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
         rows = torch.from_numpy(np.require(X, requirements=["C", "W"]))
         with torch.no_grad():
-            logits = self.networks_.logits(self.networks_.standardised(rows))[0]
+            logits = self.networks_.logits(rows)[0]
         return logits.double().softmax(dim=-1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
@@ -167,7 +153,7 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(self.classes_[probabilities.argmax(axis=1)])
 
 
-class TwoLayerProbe(BaseStreamingProbe):
+class TwoLayerProbe(PositionProbe):
     """How well a two-layer ReLU network reads the position: "two_layer", with mae and r2.
 
     One class per position, after Chi et al. 2023 and Haviv et al. 2022. Every batch given to
@@ -176,6 +162,8 @@ class TwoLayerProbe(BaseStreamingProbe):
     for (so r2, taken on the same prediction, is a little below its best). A second network beside
     the first learns the shuffled labels.
     """
+
+    name = "two_layer"
 
     def __init__(
         self,
@@ -188,10 +176,7 @@ class TwoLayerProbe(BaseStreamingProbe):
         n_resamples: int = 1000,
     ) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
-        self.hidden = hidden
-        self.learning_rate = learning_rate
-        self.passes = passes
-        self.batch_size = batch_size
+        self._settings = TwoLayerClassifier(hidden, learning_rate, passes, batch_size, seed)
 
     def _fit(self, activations: Tensor) -> None:
         # Streams run under no_grad or inference_mode, whose tensors autograd refuses.
@@ -199,33 +184,19 @@ class TwoLayerProbe(BaseStreamingProbe):
             rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
             require_finite(rows.sum())
             if not self.n_fitted:
-                self._networks = _Networks(
-                    rows.clone(),
-                    n_networks=2,
-                    n_classes=len(self._positions),
-                    hidden=self.hidden,
-                    learning_rate=self.learning_rate,
-                    seed=self.seed,
-                )
-            self._networks.learn(
-                self._networks.standardised(rows),
-                self._classes(len(activations)).to(rows.device),
-                passes=self.passes,
-                batch_size=self.batch_size,
-            )
+                self._networks = _Networks(rows.clone(), 2, len(self._positions), self._settings)
+            labels = self._classes(len(activations)).to(rows.device)
+            self._networks.learn(rows, labels, self._settings, self._settings.passes)
 
-    def _classes(self, batch: int) -> Int[Tensor, "network rows"]:
+    def _classes(self, batch: int) -> Labels:
         """Class indices: of the true positions, and of the shuffled ones."""
         classes = torch.searchsorted(self._positions, self._labels(batch))
         return rearrange(classes, "network batch pos -> network (batch pos)")
 
-    def _solve(self) -> None:
-        self._errors = self._position_errors(self._positions.double())
-
     def _score(self, activations: Tensor) -> None:
         rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
         with torch.no_grad():
-            logits = self._networks.logits(self._networks.standardised(rows))
+            logits = self._networks.logits(rows)
         require_finite(logits)
         below = (logits.softmax(dim=-1).cumsum(dim=-1) < 0.5).sum(dim=-1).cpu()
         median = self._positions[below.clamp(max=len(self._positions) - 1)]
@@ -241,9 +212,3 @@ class TwoLayerProbe(BaseStreamingProbe):
             "two-layer probes cannot be merged before evaluate(): gradient descent leaves no sums "
             "to add; give all sequences to fit on to one probe"
         )
-
-    def _merge_scores(self, other: "TwoLayerProbe") -> None:
-        self._errors.merge(other._errors)
-
-    def _result(self) -> dict[str, ProbeResult]:
-        return {"two_layer": ProbeResult(self._errors.scores(), self._errors.arrays())}

@@ -15,10 +15,10 @@ from torch.nn import functional
 
 from probes.bootstrap import ArrayFunction, SequenceBootstrap
 from probes.scores import SHUFFLED, ProbeResult
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.streaming import StreamingProbe, require_finite, upcast
 
 
-class PositionalVectorProbe(BaseStreamingProbe):
+class PositionalVectorProbe(StreamingProbe):
     """The share of the residual's variance that position explains: "positional_vectors".
 
     With p(t) the mean over the fitted sequences at position t, g their mean over all positions, and

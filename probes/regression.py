@@ -16,7 +16,8 @@ from torch import Tensor
 from probes.errors import ProbeError, ProbeWarning
 from probes.moments import LinearMoments
 from probes.scores import ProbeResult
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.shapes import Activations
+from probes.streaming import StreamingProbe, require_finite, upcast
 
 # Below this penalty the rounding of float32 products, about 1e-7 of a feature's square for each
 # activation, is no longer small beside it.
@@ -84,15 +85,8 @@ class RidgeRegressor(RegressorMixin, BaseEstimator):
         return np.asarray(X @ self.coef_.T + self.intercept_)
 
     def _absorb(self, moments: LinearMoments, X: Any, y: Any, reset: bool) -> "RidgeRegressor":
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            reset=reset,
-            multi_output=True,
-            y_numeric=True,
-            dtype=(np.float64, np.float32),
-        )
+        kinds = {"y_numeric": True, "dtype": (np.float64, np.float32)}
+        X, y = validate_data(self, X, y, reset=reset, multi_output=True, **kinds)
         targets = torch.tensor(y.reshape(len(y), -1), dtype=torch.float64)
         # torch cannot read memory that it may not write.
         features = torch.from_numpy(np.require(X, requirements=["C", "W"]))
@@ -124,7 +118,7 @@ def targets_of(positions: Int[Tensor, "*shape"]) -> ByTarget:
     return ByTarget(t=positions.double(), inverse_m=1 / (positions.double() + 1))
 
 
-class LinearProbe(BaseStreamingProbe):
+class LinearProbe(StreamingProbe):
     """How well a linear map reads position t, and the counting signal 1/m with m = t + 1.
 
     One Gram matrix answers for four ridge regressions: on t (probe "linear": mae in
@@ -145,6 +139,9 @@ class LinearProbe(BaseStreamingProbe):
         seed: of the permutations and of the bootstrap.
         n_resamples: of the bootstrap over held-out sequences.
 
+    Attributes:
+        moments: those of all activations fitted, and of the targets, each with its control.
+
     Example:
         >>> x = torch.randn(64, 16, 4, generator=torch.Generator().manual_seed(0))
         >>> positions = torch.arange(16)
@@ -160,36 +157,31 @@ class LinearProbe(BaseStreamingProbe):
     def __init__(self, *, alpha: float = 1.0, seed: int = 0, n_resamples: int = 1000) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
         self.alpha = alpha
-        self._moments = LinearMoments(exact=alpha < _LEAST_SINGLE_ALPHA)
+        self.moments = LinearMoments(exact=alpha < _LEAST_SINGLE_ALPHA)
         self._in_double = False
-
-    @property
-    def moments(self) -> LinearMoments:
-        """The moments of all activations fitted, and of the targets, each with its control."""
-        return self._moments
 
     def cross(self) -> ByTarget:
         """[d_model] for each target: sums of centred component times centred target (float64)."""
-        cross = rearrange(self._moments.cross, "d (target control) -> control target d", control=2)
+        cross = rearrange(self.moments.cross, "d (target control) -> control target d", control=2)
         return ByTarget(*cross[0])
 
     def _fit(self, activations: Tensor) -> None:
         targets = torch.stack(targets_of(self._labels(len(activations))))
         columns = rearrange(targets, "target control batch pos -> batch pos (target control)")
-        self._moments.update(activations, columns)
+        self.moments.update(activations, columns)
 
     def _solve(self) -> None:
         self._warn_of_few()
-        self._coefficients, self._intercepts = self._moments.ridge(self.alpha)
+        self._coefficients, self._intercepts = self.moments.ridge(self.alpha)
         targets = targets_of(self._positions)
-        self._in_double = self._moments.exact or self._rounds_away(targets)
+        self._in_double = self.moments.exact or self._rounds_away(targets)
         self._linear = self._position_errors(targets.t)
         # Who knows nothing predicts the mean of 1/m, which decodes to m's harmonic mean.
         uninformed = float(1 / targets.inverse_m.mean() - 1)
         self._counting = self._position_errors(targets.inverse_m, uninformed)
 
     def _warn_of_few(self) -> None:
-        n, least = self._moments.n, _PER_COMPONENT * self._d_model
+        n, least = self.moments.n, _PER_COMPONENT * self._d_model
         if n < least:
             warnings.warn(
                 f"{self.n_fitted} sequences are {n} activations, few to fit {self._d_model} "
@@ -201,15 +193,13 @@ class LinearProbe(BaseStreamingProbe):
 
     def _rounds_away(self, targets: ByTarget) -> bool:
         """Whether single precision may lose what is read from activations of these sizes."""
-        sizes = (self._moments.mean.abs() + self._moments.deviation).cpu().numpy()
+        sizes = (self.moments.mean.abs() + self.moments.deviation).cpu().numpy()
         # Rounding errors are many and of either sign: they add up as squares do.
         lost = torch.finfo(torch.float32).eps * np.sqrt(sizes**2 @ self._coefficients**2)
         borne = _READ_TO * torch.stack(targets).std(dim=1, correction=0)
         return bool((lost > repeat(borne, "target -> (target control)", control=2).numpy()).any())
 
-    def predict(
-        self, activations: Float[Tensor, "batch pos d_model"]
-    ) -> Float[np.ndarray, "batch pos"]:
+    def predict(self, activations: Activations) -> Float[np.ndarray, "batch pos"]:
         """The position that the fitted map reads, not rounded and not clipped.
 
         Args:
@@ -251,7 +241,7 @@ class LinearProbe(BaseStreamingProbe):
         return self._coefficients, self._intercepts
 
     def _merge_fit(self, other: "LinearProbe") -> None:
-        self._moments.merge(other._moments)
+        self.moments.merge(other.moments)
 
     def _merge_scores(self, other: "LinearProbe") -> None:
         self._linear.merge(other._linear)

@@ -18,7 +18,8 @@ from probes.bootstrap import SequenceBootstrap
 from probes.errors import ProbeError
 from probes.moments import LinearMoments
 from probes.scores import SHUFFLED, ProbeResult, Score
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.shapes import Cosines, PerSequence
+from probes.streaming import StreamingProbe, require_finite, upcast
 
 
 def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch pos pos"]:
@@ -29,7 +30,7 @@ def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch
     return products / norms[..., None] / norms[..., None, :]
 
 
-def adjacency_a(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
+def adjacency_a(cosines: Cosines) -> PerSequence:
     """P(C_ij > C_ik) over k < j < i: of two earlier ones, the nearer is the more similar.
 
     Zuo et al. 2025 score adjacency with a probability whose exact formula could not be checked.
@@ -44,18 +45,18 @@ def adjacency_a(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batc
     return 0.5 + 0.5 * torch.stack(lags).sum(dim=0) / (pos * (pos - 1) * (pos - 2) / 6)
 
 
-def adjacency_b(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
+def adjacency_b(cosines: Cosines) -> PerSequence:
     """P(C_ij > C_i,j-1) over 2 <= j < i: as `adjacency_a`, between neighbouring cells only."""
     pos = _n_positions(cosines)
     lower = _lower_triangle(cosines)
     return 0.5 + 0.5 * _excess(lower[..., 1:], lower[..., :-1]) / ((pos - 1) * (pos - 2) / 2)
 
 
-def adjacency_c(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batch"]:
+def adjacency_c(cosines: Cosines) -> PerSequence:
     """P(C_ij > C_ik) over j, k other than i with |i-j| < |i-k|: as `adjacency_a`, on both sides."""
     pos = _n_positions(cosines)
-    place = torch.arange(pos, device=cosines.device)
-    distance = (place - place[:, None]).abs()
+    position = torch.arange(pos, device=cosines.device)
+    distance = (position - position[:, None]).abs()
     # Each row's other columns from near to far, so that no cell is missing at any lag.
     distance, columns = (cells[:, 1:] for cells in distance.sort(dim=-1, stable=True))
     outwards = cosines.gather(-1, columns.expand(len(cosines), -1, -1))
@@ -67,21 +68,21 @@ def adjacency_c(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, " batc
     return 0.5 + 0.5 * excess / (pos * (pos - 1) * (pos - 2) / 2 - level.sum())
 
 
-def _n_positions(cosines: Float[Tensor, "batch pos pos"]) -> int:
+def _n_positions(cosines: Cosines) -> int:
     pos = cosines.shape[-1]
     if pos < 3:
         raise ProbeError(f"adjacency compares activations at three positions; got {pos} positions")
     return pos
 
 
-def _lower_triangle(cosines: Float[Tensor, "batch pos pos"]) -> Float[Tensor, "batch pos pos"]:
+def _lower_triangle(cosines: Cosines) -> Cosines:
     """NaN on and above the diagonal."""
     return cosines.masked_fill(torch.ones_like(cosines[0], dtype=torch.bool).triu(), torch.nan)
 
 
 def _excess(
     near: Float[Tensor, "batch row cell"], far: Float[Tensor, "batch row cell"]
-) -> Float[Tensor, " batch"]:
+) -> PerSequence:
     """Cells where near > far, less those where near < far; the sign of NaN is 0.
 
     Few sequences at a time, so that the differences stay in the processor's cache.
@@ -100,7 +101,7 @@ def cosine_profile(
 ) -> Float[Tensor, "*batch pos quantile"]:
     """Quantiles of each row's cosines with the other rows, from the smallest to the largest.
 
-    Sorted and without the diagonal, because a column's index or the place of the 1 would give the
+    Sorted and without the diagonal, because a column's index or where the 1 stands would give the
     position away. A few quantiles stand for all the cosines, since a regression on every one of
     them fits the sequences it has seen instead of the positions.
     """
@@ -112,9 +113,7 @@ def cosine_profile(
     return torch.from_numpy(ascending[..., chosen])
 
 
-def seriate(
-    similarity: Float[Tensor, "batch pos pos"], generator: torch.Generator
-) -> Int[Tensor, "batch pos"]:
+def seriate(similarity: Cosines, generator: torch.Generator) -> Int[Tensor, "batch pos"]:
     """The rows of each matrix in an order that puts similar ones next to each other.
 
     Spectral ordering (Atkins, Boman and Hendrickson 1998): sorted by the Fiedler vector, the second
@@ -136,17 +135,13 @@ def _fiedler_vector(similarity: Float[np.ndarray, "pos pos"]) -> Float[np.ndarra
     return np.asarray(eigh(laplacian, subset_by_index=[1, 1])[1][:, 0])
 
 
-def _permuted(
-    cosines: Float[Tensor, "batch pos pos"], order: Int[Tensor, "batch pos"]
-) -> Float[Tensor, "batch pos pos"]:
+def _permuted(cosines: Cosines, order: Int[Tensor, "batch pos"]) -> Cosines:
     """Rows and columns in another order."""
     batch = torch.arange(len(order))[:, None, None]
     return cosines[batch, order[:, :, None], order[:, None, :]]
 
 
-def kendall_tau(
-    order: Int[Tensor, "batch pos"], labels: Int[Tensor, "batch pos"]
-) -> Float[Tensor, " batch"]:
+def kendall_tau(order: Int[Tensor, "batch pos"], labels: Int[Tensor, "batch pos"]) -> PerSequence:
     """|Kendall's tau| between a recovered order and the true one, which labels give, 0 to 1.
 
     Absolute, because a similarity matrix cannot tell a sequence from its reverse.
@@ -167,7 +162,7 @@ def chance_tau(n: int) -> float:
     return float(np.sqrt(variance * 2 / np.pi))
 
 
-class SimilarityProbe(BaseStreamingProbe):
+class SimilarityProbe(StreamingProbe):
     """What the cosines within a sequence say about the positions of activations: "similarity".
 
     * cosine [pos pos]: mean cosine matrix.
@@ -181,12 +176,7 @@ class SimilarityProbe(BaseStreamingProbe):
     """
 
     def __init__(
-        self,
-        *,
-        n_sequences: int = 32,
-        alpha: float = 1.0,
-        seed: int = 0,
-        n_resamples: int = 1000,
+        self, *, n_sequences: int = 32, alpha: float = 1.0, seed: int = 0, n_resamples: int = 1000
     ) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
         self.n_sequences = n_sequences

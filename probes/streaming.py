@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from probes._position_errors import PositionErrors
 from probes.controls import shuffled_positions, skip_shuffled
 from probes.errors import ProbeError
 from probes.scores import ProbeResult
+from probes.shapes import PerPosition
 
 # Where typing.Self would stand, which the run-time checks of the tests cannot read.
 Fit = TypeVar("Fit", bound="StreamingFit")
-Probe = TypeVar("Probe", bound="BaseStreamingProbe")
+Probe = TypeVar("Probe", bound="StreamingProbe")
 
 
 def upcast(activations: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -37,6 +38,30 @@ def require_finite(statistic: Float[Tensor, "*shape"]) -> None:
             "activations hold NaN or infinite numbers: look for the first layer that makes them, "
             "or run the model in float32"
         )
+
+
+def require_tensor(given: object, name: str) -> None:
+    """Raises ProbeError for anything but a tensor; `name` says, in the plural, what it is."""
+    if not isinstance(given, Tensor):
+        raise ProbeError(
+            f"{name} are a {type(given).__name__}; expected a tensor: torch.from_numpy() makes one "
+            "of a NumPy array"
+        )
+
+
+def require_numbers(given: Any, name: str, axes: Sequence[str], square: str = "") -> None:
+    """Raises ProbeError for anything but a filled tensor of floats with these axes.
+
+    `square` says, where the last two axes have to be of one length, how to ask for it.
+    """
+    require_tensor(given, name)
+    shape = tuple(given.shape)
+    if len(shape) != len(axes) or (square and shape[-2] != shape[-1]):
+        raise ProbeError(f"{name} have shape {shape}; expected ({', '.join(axes)}){square}")
+    if 0 in shape:
+        raise ProbeError(f"{name} have shape {shape}: the {axes[shape.index(0)]} axis is empty")
+    if not given.is_floating_point():
+        raise ProbeError(f"{name} are {given.dtype}; expected floating point")
 
 
 class StreamingFit(ABC):
@@ -82,22 +107,11 @@ class StreamingFit(ABC):
             self.n_fitted += other.n_fitted
 
     def _check(self, activations: Tensor, positions: Tensor) -> None:
-        for name, given in (("activations", activations), ("positions", positions)):
-            if not isinstance(given, Tensor):
-                raise ProbeError(
-                    f"{name} are a {type(given).__name__}; expected a tensor: "
-                    "torch.from_numpy() makes one of a NumPy array"
-                )
+        require_tensor(positions, "positions")
+        require_numbers(activations, "activations", ("batch", "pos", "d_model"))
         shape = tuple(activations.shape)
-        if activations.ndim != 3:
-            raise ProbeError(f"activations have shape {shape}; expected (batch, pos, d_model)")
-        if not activations.is_floating_point():
-            raise ProbeError(f"activations are {activations.dtype}; expected floating point")
         if positions.is_floating_point():
             raise ProbeError(f"positions are {positions.dtype}; expected whole numbers")
-        if 0 in shape:
-            axis = ("batch", "pos", "d_model")[shape.index(0)]
-            raise ProbeError(f"activations have shape {shape}: the {axis} axis is empty")
         if tuple(positions.shape) != shape[1:2]:
             raise ProbeError(
                 f"positions have shape {tuple(positions.shape)}; expected ({shape[1]},), one for "
@@ -132,10 +146,12 @@ class StreamingFit(ABC):
     def _merge_fit(self, other: Any) -> None: ...
 
 
-class BaseStreamingProbe(StreamingFit):
-    """The order of calls that every streaming probe keeps, and the checks on what it is given.
+class StreamingProbe(StreamingFit):
+    """A probe fed batch by batch, which keeps statistics only and never the activations.
 
-    A probe is fitted with `update`, scored with `evaluate`, and read with `result`. Subclasses say,
+    A probe is fitted with `update`, scored with `evaluate`, and read with `result`, which is keyed
+    by the probe's name in the measurements, because one set of statistics may answer for several:
+    the Gram matrix of `LinearProbe` gives "linear" and "counting". Subclasses say,
     beside what a `StreamingFit` says, how to solve (`_solve`), what to keep of a held-out batch
     (`_score`), and what came out (`_result`).
 
@@ -263,7 +279,7 @@ class BaseStreamingProbe(StreamingFit):
         return n_sequences
 
     def _position_errors(
-        self, target: Float[Tensor, " pos"], uninformed: float | None = None
+        self, target: PerPosition, uninformed: float | None = None
     ) -> PositionErrors:
         return PositionErrors(self._positions, target, self.n_resamples, self.seed, uninformed)
 
@@ -283,6 +299,25 @@ class BaseStreamingProbe(StreamingFit):
     def _result(self) -> dict[str, ProbeResult]: ...
 
 
+class PositionProbe(StreamingProbe):
+    """A probe whose one result is the errors of the positions that it predicts.
+
+    Attributes:
+        name: what the result is keyed by.
+    """
+
+    name: ClassVar[str]
+
+    def _solve(self) -> None:
+        self._errors = self._position_errors(self._positions.double())
+
+    def _merge_scores(self, other: "PositionProbe") -> None:
+        self._errors.merge(other._errors)
+
+    def _result(self) -> dict[str, ProbeResult]:
+        return {self.name: ProbeResult(self._errors.scores(), self._errors.arrays())}
+
+
 def _span(positions: Tensor) -> str:
     return f"{len(positions)} positions {int(positions[0])}..{int(positions[-1])}"
 
@@ -293,29 +328,3 @@ def _same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
         a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=1e-9 * np.abs(a).max())
         for a, b in zip(ours, theirs, strict=True)
     )
-
-
-@runtime_checkable
-class StreamingProbe(Protocol):
-    """A probe fed batch by batch, which keeps statistics only and never the activations.
-
-    Sequences given to `update` are fitted on, sequences given to `evaluate` are held out. The first
-    `evaluate` solves the fit; an `update` after it raises ProbeError.
-
-    `result` is keyed by the probe's name in the measurements, because one set of statistics may
-    answer for several: the Gram matrix of `LinearProbe` gives "linear" and "counting".
-    """
-
-    def update(
-        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
-    ) -> None: ...
-
-    def evaluate(
-        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
-    ) -> None: ...
-
-    def merge(self, other: Any) -> None: ...
-
-    def for_shard(self, seed: int, start: int) -> "StreamingProbe": ...
-
-    def result(self) -> dict[str, ProbeResult]: ...

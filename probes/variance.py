@@ -20,7 +20,8 @@ from torch import Tensor
 
 from probes.bootstrap import ArrayFunction, SequenceBootstrap, half_of
 from probes.scores import SHUFFLED, ProbeResult
-from probes.streaming import BaseStreamingProbe, require_finite, upcast
+from probes.shapes import PerActivation
+from probes.streaming import StreamingProbe, require_finite, upcast
 
 # Bins of log variance, in nats: a thousandth is far below the spread of any activation's log
 # variance (sqrt(2/d), 0.02 at d = 4096). Every shard uses the same grid, so that its bins add up.
@@ -46,11 +47,8 @@ def variance_law(
     After Chi et al. 2023, derived here: a is the residual's own variance, b what attention adds at
     the first position.
     """
-    return curve @ np.linalg.pinv(_law_terms(positions)).T
-
-
-def _law_terms(positions: Int[np.ndarray, " pos"]) -> Float[np.ndarray, "pos 2"]:
-    return np.stack([np.ones(len(positions)), 1 / (positions + 1)], axis=1)
+    terms = np.stack([np.ones(len(positions)), 1 / (positions + 1)], axis=1)
+    return curve @ np.linalg.pinv(terms).T
 
 
 class _LogVarianceBins:
@@ -139,7 +137,7 @@ class VarianceRegressor(RegressorMixin, BaseEstimator):
         return tags
 
 
-class VarianceProbe(BaseStreamingProbe):
+class VarianceProbe(StreamingProbe):
     """What the variance of an activation says about its position: "variance".
 
     * curve [pos]: mean activation variance of the held-out sequences, with its interval.
@@ -157,13 +155,13 @@ class VarianceProbe(BaseStreamingProbe):
         self._bins = _LogVarianceBins()
         self._curves: Float[np.ndarray, "control pos"] = np.zeros((2, 1))  # sums over sequences
 
-    def _variance(self, activations: Tensor) -> Float[Tensor, "batch pos"]:
+    def _variance(self, activations: Tensor) -> PerActivation:
         variance = activation_variance(activations).cpu()
         require_finite(variance)
         return variance
 
     def _by_label(
-        self, variance: Float[Tensor, "batch pos"], labels: Int[Tensor, "control batch pos"]
+        self, variance: PerActivation, labels: Int[Tensor, "control batch pos"]
     ) -> Float[Tensor, "control batch pos"]:
         """Each sequence's variances in the order of its labels."""
         return variance.expand(labels.shape).gather(-1, labels.argsort(dim=-1))

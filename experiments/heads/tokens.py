@@ -9,8 +9,13 @@ from torch import Tensor
 from experiments.heads.config import HeadsConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
-from nope_interp.tasks.repeats import CopiesSource, RepeatedSource
-from nope_interp.tasks.sources import Split, TokenSource, UniformSource
+from nope_interp.tasks.sources import (
+    CopiesSource,
+    RepeatedSource,
+    Split,
+    TokenSource,
+    UniformSource,
+)
 
 # Few enough that every token is seen often, many enough that none is seen at every offset.
 ALPHABET = 64

@@ -7,6 +7,7 @@ recalled, not quoted; the formulas for the weights are derived here.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,12 +20,14 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.streams import Listener, stream
+from nope_interp.streams import stream
+
+Frequencies = Float[np.ndarray, " frequency"]
 
 _ROTARY = "a positional head"
 
 
-def rotary_frequencies(config: TransformerConfig) -> Float[np.ndarray, " frequency"]:
+def rotary_frequencies(config: TransformerConfig) -> Frequencies:
     """The frequencies at which a head's blocks of two dimensions turn, highest first.
 
     In radians per position; those that p-RoPE (`rotary_kept`) lets stand still are left out.
@@ -49,9 +52,7 @@ def rotary_frequencies(config: TransformerConfig) -> Float[np.ndarray, " frequen
     return config.rotary_base ** (-np.arange(kept) / blocks)
 
 
-def target_weight(
-    strength: float, length: int, offset: int, frequencies: Float[np.ndarray, " frequency"]
-) -> float:
+def target_weight(strength: float, length: int, offset: int, frequencies: Frequencies) -> float:
     """The weight that the last of `length` queries gives to the key `offset` positions back.
 
     Every block's query and key are parallel when `offset` apart, and `strength` is their product
@@ -74,9 +75,7 @@ def target_weight(
     return 1 / float(np.exp(-strength * _gaps(length, offset, frequencies)).sum())
 
 
-def strength_needed(
-    eps: float, length: int, offset: int, frequencies: Float[np.ndarray, " frequency"]
-) -> float:
+def strength_needed(eps: float, length: int, offset: int, frequencies: Frequencies) -> float:
     """The smallest strength of a block at which `target_weight` is 1 - eps.
 
     It exists for any eps, as 1 radian per position never comes back to where it was; but the
@@ -109,6 +108,8 @@ def strength_needed(
         return top + math.log(np.exp(exponents - top).sum()) - wanted
 
     enough = (math.log(len(others)) - wanted) / others.min()
+    if excess(enough) >= 0:  # but for rounding, it would be 0 where a single other is there
+        return float(enough)
     return float(brentq(excess, 0, enough, xtol=1e-12 * enough))
 
 
@@ -188,33 +189,21 @@ def repeated_token_gap(
     if length < 2:
         raise UserError(f"length is {length}: it takes at least 2 copies to compare their weights.")
     tokens = torch.tensor([[*before, *[token] * length]])
-    layers = range(model.cfg.n_layers)
-    found: dict[int, Float[np.ndarray, " head"]] = {}
-    stream(
-        model,
-        tokens,
-        {
-            f"blocks.{layer}.attn.hook_pattern": _gap_listener(found, layer, length)
-            for layer in layers
-        },
-    )
-    return np.stack([found[layer] for layer in layers])
+    found = np.zeros((model.cfg.n_layers, model.cfg.n_heads))
+    hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
 
-
-def _gap_listener(found: dict[int, np.ndarray], layer: int, length: int) -> Listener:
-    def listen(pattern: Float[Tensor, "1 head query key"]) -> None:
+    def listen(pattern: Float[Tensor, "1 head query key"], layer: int) -> None:
         copies = pattern[0, :, -length:, -length:].double().cpu()
         # A hidden copy has no weight: it is neither the largest nor, filled with 1, the smallest.
-        hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
         smallest = copies.masked_fill(hidden, 1).amin(dim=-1)
         found[layer] = (copies.amax(dim=-1) - smallest).amax(dim=-1).numpy()
 
-    return listen
+    names = (f"blocks.{layer}.attn.hook_pattern" for layer in range(len(found)))
+    stream(model, tokens, {name: partial(listen, layer=i) for i, name in enumerate(names)})
+    return found
 
 
-def _gaps(
-    length: int, offset: int, frequencies: Float[np.ndarray, " frequency"]
-) -> Float[np.ndarray, " distance"]:
+def _gaps(length: int, offset: int, frequencies: Frequencies) -> Float[np.ndarray, " distance"]:
     if not 0 <= offset < length:
         raise UserError(
             f"no key lies {offset} positions before the last of {length} tokens: give an offset "

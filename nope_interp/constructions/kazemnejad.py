@@ -16,6 +16,9 @@ from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 
+Knots = Float[np.ndarray, " knot"]
+Points = Float[np.ndarray, " point"]
+
 # Components of the stream: 1, [begin token], and m; what follows is content.
 ONES, BEGIN, POSITION = 0, 1, 2
 _CONTENT = 3
@@ -31,18 +34,10 @@ def counting_config(
 
     An MLP of width n_ctx, the default, interpolates 1/x at every 1/m.
     """
+    given = {"n_layers": n_layers, "d_vocab": d_vocab, "n_ctx": n_ctx}
     sizes = {"d_model": 16, "n_heads": 2, "d_mlp": n_ctx} | changes
-    return TransformerConfig.from_dict(
-        {
-            "n_layers": n_layers,
-            "d_vocab": d_vocab,
-            "n_ctx": n_ctx,
-            **sizes,
-            "normalization": "none",
-            "activation": "relu",
-            "init_scale": 1.0,
-        }
-    )
+    kind = {"normalization": "none", "activation": "relu", "init_scale": 1.0}
+    return TransformerConfig.from_dict({**given, **sizes, **kind})
 
 
 @dataclass(frozen=True)
@@ -148,7 +143,7 @@ def relative_position(config: TransformerConfig, begin_token: int | None) -> Cou
     return counter
 
 
-def _knots(n_ctx: int, width: int) -> Float[np.ndarray, " knot"]:
+def _knots(n_ctx: int, width: int) -> Knots:
     """Where the ReLUs bend: at 1/m for m spread like squares, the first at 0.
 
     A straight line over m to m + h misses 1/x by h^2 / 4m, so equal errors need h ~ sqrt(m).
@@ -161,17 +156,11 @@ def _knots(n_ctx: int, width: int) -> Float[np.ndarray, " knot"]:
     return np.concatenate(([0.0], 1 / (1 + (n_ctx - 1) * spread)))
 
 
-def _hinges(
-    x: Float[np.ndarray, " point"], knots: Float[np.ndarray, " knot"]
-) -> Float[np.ndarray, "point knot"]:
+def _hinges(x: Points, knots: Knots) -> Float[np.ndarray, "point knot"]:
     return np.maximum(x[:, None] - knots, 0)
 
 
-def _fit(
-    x: Float[np.ndarray, " point"],
-    y: Float[np.ndarray, " point"],
-    knots: Float[np.ndarray, " knot"],
-) -> tuple[Float[np.ndarray, " knot"], float]:
+def _fit(x: Points, y: Points, knots: Knots) -> tuple[Knots, float]:
     """Slopes and constant of the sum of ReLUs that is nearest to y, in least squares."""
     design = np.column_stack((_hinges(x, knots), np.ones_like(x)))
     size = np.linalg.norm(design, axis=0)  # columns differ by orders of magnitude

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.stats import binom
 from torch import Generator, Tensor
 
@@ -33,6 +33,9 @@ from nope_interp.models.blocks import MLP
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import LearnedPositions
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import PerSequence, Sequences, Tokens
+
+Curve = Float[np.ndarray, " pos"]
 
 N_CTX = 32
 _BEGIN = 0
@@ -81,7 +84,7 @@ class Planted:
     begin_token: int | None
     chance: float
 
-    def sequences(self, n: int, seed: int) -> Int[Tensor, "sequence pos"]:
+    def sequences(self, n: int, seed: int) -> Sequences:
         """n sequences of `N_CTX` tokens, drawn uniformly.
 
         Args:
@@ -99,15 +102,11 @@ class Planted:
         return tokens
 
     @torch.no_grad()
-    def losses(
-        self, model: HookedTransformer, tokens: Int[Tensor, "sequence pos"]
-    ) -> Float[Tensor, " sequence"]:
+    def losses(self, model: HookedTransformer, tokens: Sequences) -> PerSequence:
         """Mean cross-entropy of the task's answer over positions from 1 on, in nats."""
         return torch.cat([self._losses(model, batch) for batch in tokens.split(_BATCH)])
 
-    def _losses(
-        self, model: HookedTransformer, tokens: Int[Tensor, "batch pos"]
-    ) -> Float[Tensor, " batch"]:
+    def _losses(self, model: HookedTransformer, tokens: Tokens) -> Float[Tensor, " batch"]:
         logits = model(tokens)[:, 1:]
         if self.task == "previous token":
             answers = tokens[:, :-1]
@@ -173,7 +172,9 @@ def _variance(seed: int) -> Planted:
     standard deviation of sqrt((pi / 2 - 1) / k).
     """
     k = 192 - _CONTENT
-    model = _silent(_config(3, d_model=192, n_heads=1, d_vocab=512, d_mlp=2 * k))
+    model = _silent(
+        counting_config(N_CTX, n_layers=3, d_model=192, n_heads=1, d_vocab=512, d_mlp=2 * k)
+    )
     generator = _generator(seed)
     basis = torch.linalg.qr(torch.randn(k, k, generator=generator)).Q
     m = np.arange(2, N_CTX + 1)
@@ -206,7 +207,7 @@ def _similarity(seed: int) -> Planted:
         slice(a, a + b) for a, b in ((0, n), (n, k), (n + k, n), (n + k + n, n))
     )
     d = answer.stop
-    config = _config(3, d_model=d, n_heads=1, d_vocab=n, d_mlp=2 * k)
+    config = counting_config(N_CTX, n_layers=3, d_model=d, n_heads=1, d_vocab=n, d_mlp=2 * k)
     config = replace(config, normalization="rms", norm_placement="post", attn_scale=1.0)
     model = _silent(config)
     values = torch.randn(n // 2, k, generator=_generator(seed))
@@ -256,7 +257,7 @@ def _counting(seed: int, d_model: int = 128) -> Planted:
 def _positional_vectors(seed: int) -> Planted:
     """Learned positions, random but of equal norm and without any part along t or 1/m."""
     k = 64
-    config = _config(1, d_model=2 * k, n_heads=1, d_vocab=64, d_mlp=1)
+    config = counting_config(N_CTX, n_layers=1, d_model=2 * k, n_heads=1, d_vocab=64, d_mlp=1)
     model = _silent(replace(config, positions="learned"))
     generator = _generator(seed)
     vectors = _without_counting(torch.randn(N_CTX - 1, k, generator=generator).double().numpy())
@@ -293,11 +294,7 @@ def _any_earlier_token(d_vocab: int) -> float:
 
 
 def _answer(
-    model: HookedTransformer,
-    layer: int,
-    component: int,
-    values: Float[np.ndarray, " pos"],
-    scale: Float[np.ndarray, " pos"],
+    model: HookedTransformer, layer: int, component: int, values: Curve, scale: Curve
 ) -> None:
     """The MLP of this layer and the unembedding tell positions from 1 on by one component.
 
@@ -330,18 +327,6 @@ def _without_counting(vectors: Float[np.ndarray, "pos k"]) -> Float[np.ndarray, 
         vectors = vectors - terms @ (terms.T @ vectors)
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
-
-
-def _config(n_layers: int, **sizes: int) -> TransformerConfig:
-    return TransformerConfig.from_dict(
-        {
-            "n_layers": n_layers,
-            "n_ctx": N_CTX,
-            **sizes,
-            "normalization": "none",
-            "activation": "relu",
-        }
-    )
 
 
 def _silent(config: TransformerConfig) -> HookedTransformer:

@@ -23,10 +23,12 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import AttentionMaps, Sequences
 from nope_interp.sites import missing_hook
 from nope_interp.streams import run_trunk, stream
 
 Function = Callable[[Tensor], Tensor]
+Shares = Float[Tensor, "layer head query"]
 # Positions of sequences: all from one on, say, or a list of them.
 Where = slice | Int[Tensor, " chosen"]
 
@@ -55,9 +57,7 @@ class Intervention:
 
 @contextmanager
 def intervene(
-    model: HookedModel,
-    functions: Mapping[str, Function],
-    positions: Where = slice(None),
+    model: HookedModel, functions: Mapping[str, Function], positions: Where = slice(None)
 ) -> Iterator[Intervention]:
     """A context in which activations pass through functions on their way.
 
@@ -80,16 +80,15 @@ def intervene(
         if name not in model.hook_dict:
             raise missing_hook(name, model.hook_dict)
     intervention = Intervention(list(functions))
+
+    def on_output(module: nn.Module, args: object, x: Tensor, name: str) -> Tensor:
+        intervention._fired[name] += 1
+        return _changed(x, functions[name], name, positions)
+
     with ExitStack() as stack:
-        for name, function in functions.items():
-
-            def on_output(
-                module: nn.Module, args: object, x: Tensor, name: str = name, f: Function = function
-            ) -> Tensor:
-                intervention._fired[name] += 1
-                return _changed(x, f, name, positions)
-
-            stack.callback(model.hook_dict[name].register_forward_hook(on_output).remove)
+        for name in functions:
+            hook = partial(on_output, name=name)
+            stack.callback(model.hook_dict[name].register_forward_hook(hook).remove)
         yield intervention
 
 
@@ -123,9 +122,7 @@ def _changed(x: Tensor, function: Function, name: str, positions: Where) -> Tens
     return every
 
 
-def mean_first_attention(
-    model: HookedModel, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
-) -> Float[Tensor, "layer head query"]:
+def mean_first_attention(model: HookedModel, tokens: Sequences, *, batch_size: int = 32) -> Shares:
     """Each head's attention to the first token from each position, mean over sequences, 0 to 1.
 
     A sequence whose query gives the first token no weight at all does not count, since a window
@@ -148,7 +145,7 @@ def mean_first_attention(
     # [weight or count, layer, head, query]
     sums = torch.zeros(2, model.cfg.n_layers, model.cfg.n_heads, length, dtype=torch.float64)
 
-    def add(pattern: Float[Tensor, "batch head query key"], layer: int) -> None:
+    def add(pattern: AttentionMaps, layer: int) -> None:
         first = pattern[..., 0].double().cpu()
         sums[0, layer] += first.sum(dim=0)
         sums[1, layer] += (first > 0).sum(dim=0)
@@ -158,9 +155,7 @@ def mean_first_attention(
     return (sums[0] / sums[1].clamp(min=1)).float()
 
 
-def without_position(
-    shares: Float[Tensor, "layer head query"],
-) -> Float[Tensor, "layer head query"]:
+def without_position(shares: Shares) -> Shares:
     """Shares of attention to the first token, each head's brought to their mean over positions.
 
     Zeros stay, and the first query's share, which is all it has; neither counts in the mean.
@@ -172,9 +167,7 @@ def without_position(
 
 
 @contextmanager
-def freeze_first_attention(
-    model: HookedModel, shares: Float[Tensor, "layer head query"]
-) -> Iterator[Intervention]:
+def freeze_first_attention(model: HookedModel, shares: Shares) -> Iterator[Intervention]:
     """A context in which queries give the first token shares of their attention that are fixed.
 
     The token's weight becomes the share, whatever the content, and a query's other weights are
@@ -217,9 +210,7 @@ def freeze_first_attention(
         yield intervention
 
 
-def _frozen(
-    pattern: Float[Tensor, "batch head query key"], shares: Float[Tensor, "head pos"], sunk: bool
-) -> Float[Tensor, "batch head query key"]:
+def _frozen(pattern: AttentionMaps, shares: Float[Tensor, "head pos"], sunk: bool) -> AttentionMaps:
     if shares.shape[1] != pattern.shape[2]:
         raise ValueError(
             f"shares are of {shares.shape[1]} positions, sequences of {pattern.shape[2]} tokens: "

@@ -15,6 +15,13 @@ from transformer_lens.hook_points import HookPoint
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import PositionalEncoding, RotaryPositions, ScoreBias, rotate
 from nope_interp.models.initialization import Initializer
+from nope_interp.shapes import Activations
+
+Bias = Float[Tensor, "1 head query key"]
+HeadQueries = Float[Tensor, "batch head query d"]
+HeadKeys = Float[Tensor, "batch head key d"]
+HeadWeights = Float[Tensor, "head d_model d_head"]
+HeadBiases = Float[Tensor, "head d_head"]
 
 
 def linear(d_in: int, d_out: int) -> nn.Linear:
@@ -71,7 +78,7 @@ class AttentionContext:
         return None if sees_all else self.keys <= self.queries[:, None]
 
     @cached_property
-    def bias(self) -> Float[Tensor, "1 head query key"] | None:
+    def bias(self) -> Bias | None:
         """What is added to the scores: minus infinity where a key is hidden. None where nothing."""
         if not isinstance(self.encoding, ScoreBias):
             return None
@@ -144,10 +151,7 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch pos d_model"],
-        context: AttentionContext,
-        kv_cache: KVCache | None = None,
+        self, x: Activations, context: AttentionContext, kv_cache: KVCache | None = None
     ) -> Float[Tensor, "batch query d_model"]:
         qkv = rearrange(
             self.qkv(x), "batch pos (qkv head d) -> batch pos qkv head d", qkv=3, head=self.n_heads
@@ -163,11 +167,8 @@ class Attention(nn.Module):
         bias = None if context.bias is None else _hooked(self.hook_score_bias, context.bias)
         if kv_cache is not None:
             k, v = kv_cache.extend(k, v)
-        attend = (
-            self._attend_explicitly
-            if listening(self.hook_attn_scores, self.hook_pattern)
-            else self._attend
-        )
+        listened = listening(self.hook_attn_scores, self.hook_pattern)
+        attend = self._attend_explicitly if listened else self._attend
         q = q[:, -len(context.queries) :]
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         z = self.hook_z(attend(q, k, v, context, bias))
@@ -179,12 +180,7 @@ class Attention(nn.Module):
         return self.dropout(self.out(z.flatten(2)))
 
     def _attend(
-        self,
-        q: Float[Tensor, "batch head query d"],
-        k: Float[Tensor, "batch head key d"],
-        v: Float[Tensor, "batch head key d"],
-        context: AttentionContext,
-        bias: Float[Tensor, "1 head query key"] | None,
+        self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext, bias: Bias | None
     ) -> Float[Tensor, "batch query head d"]:
         mask = None
         if not context.plainly_causal:
@@ -196,12 +192,7 @@ class Attention(nn.Module):
         return z.transpose(1, 2)
 
     def _attend_explicitly(
-        self,
-        q: Float[Tensor, "batch head query d"],
-        k: Float[Tensor, "batch head key d"],
-        v: Float[Tensor, "batch head key d"],
-        context: AttentionContext,
-        bias: Float[Tensor, "1 head query key"] | None,
+        self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext, bias: Bias | None
     ) -> Float[Tensor, "batch query head d"]:
         scores = (q * self.scale) @ k.transpose(-1, -2)
         if bias is not None:
@@ -211,24 +202,24 @@ class Attention(nn.Module):
         pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(dim=-1))
         return (self.dropout(pattern) @ v).transpose(1, 2)
 
-    def _weight(self, index: int) -> Float[Tensor, "head d_model d_head"]:
+    def _weight(self, index: int) -> HeadWeights:
         weight = self.qkv.weight.chunk(3)[index]
         return rearrange(weight, "(head d_head) d_model -> head d_model d_head", head=self.n_heads)
 
-    def _bias(self, index: int) -> Float[Tensor, "head d_head"]:
+    def _bias(self, index: int) -> HeadBiases:
         bias = self.qkv.bias.chunk(3)[index]
         return rearrange(bias, "(head d_head) -> head d_head", head=self.n_heads)
 
     @property
-    def W_Q(self) -> Float[Tensor, "head d_model d_head"]:
+    def W_Q(self) -> HeadWeights:
         return self._weight(0)
 
     @property
-    def W_K(self) -> Float[Tensor, "head d_model d_head"]:
+    def W_K(self) -> HeadWeights:
         return self._weight(1)
 
     @property
-    def W_V(self) -> Float[Tensor, "head d_model d_head"]:
+    def W_V(self) -> HeadWeights:
         return self._weight(2)
 
     @property
@@ -238,15 +229,15 @@ class Attention(nn.Module):
         )
 
     @property
-    def b_Q(self) -> Float[Tensor, "head d_head"]:
+    def b_Q(self) -> HeadBiases:
         return self._bias(0)
 
     @property
-    def b_K(self) -> Float[Tensor, "head d_head"]:
+    def b_K(self) -> HeadBiases:
         return self._bias(1)
 
     @property
-    def b_V(self) -> Float[Tensor, "head d_head"]:
+    def b_V(self) -> HeadBiases:
         return self._bias(2)
 
     @property

@@ -13,6 +13,7 @@ from transformer_lens.hook_points import HookPoint
 from nope_interp.models.attention import Attention, AttentionContext, KVCache, linear, listening
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.initialization import Initializer
+from nope_interp.shapes import Activations
 
 
 class Norm(nn.Module):
@@ -32,16 +33,14 @@ class Norm(nn.Module):
             self.b = nn.Parameter(torch.zeros(d_model))
         self.hook_scale, self.hook_normalized = HookPoint(), HookPoint()
 
-    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def forward(self, x: Activations) -> Activations:
         if listening(self.hook_scale, self.hook_normalized):
             return self._forward_explicitly(x)
         if self.kind == "layer":
             return F.layer_norm(x, self.w.shape, self.w, self.b, self.eps)
         return F.rms_norm(x, self.w.shape, self.w, self.eps) if self.kind == "rms" else x
 
-    def _forward_explicitly(
-        self, x: Float[Tensor, "batch pos d_model"]
-    ) -> Float[Tensor, "batch pos d_model"]:
+    def _forward_explicitly(self, x: Activations) -> Activations:
         if self.kind == "none":
             return self.hook_normalized(x / self.hook_scale(torch.ones_like(x[..., :1])))
         if self.kind == "layer":
@@ -84,11 +83,11 @@ class MLP(nn.Module):
         nn.init.zeros_(self.into.bias)
         nn.init.zeros_(self.out.bias)
 
-    def hidden(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_mlp"]:
+    def hidden(self, x: Activations) -> Float[Tensor, "batch pos d_mlp"]:
         """The activated hidden layer."""
         return self.activation(self.hook_pre(self.into(x)))
 
-    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def forward(self, x: Activations) -> Activations:
         return self.dropout(self.out(self.hook_post(self.hidden(x))))
 
     @property
@@ -120,7 +119,7 @@ class GatedMLP(MLP):
         super().__init__(config)
         self.hook_pre_linear = HookPoint()
 
-    def hidden(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_mlp"]:
+    def hidden(self, x: Activations) -> Float[Tensor, "batch pos d_mlp"]:
         gate, value = self.into(x).chunk(2, dim=-1)
         return self.activation(self.hook_pre(gate)) * self.hook_pre_linear(value)
 
@@ -167,10 +166,7 @@ class Block(nn.Module):
             self.mlp.initialize(draw, shrink_output)
 
     def forward(
-        self,
-        stream: Float[Tensor, "batch pos d_model"],
-        context: AttentionContext,
-        kv_cache: KVCache | None = None,
+        self, stream: Activations, context: AttentionContext, kv_cache: KVCache | None = None
     ) -> Float[Tensor, "batch query d_model"]:
         stream = self.hook_resid_pre(stream)
         read = self.ln1(stream) if self.pre_norm else stream
@@ -182,11 +178,6 @@ class Block(nn.Module):
             stream = self._merge(stream, self.hook_mlp_out(self.mlp(read)), self.ln2)
         return self.hook_resid_post(stream)
 
-    def _merge(
-        self,
-        stream: Float[Tensor, "batch pos d_model"],
-        written: Float[Tensor, "batch pos d_model"],
-        norm: Norm,
-    ) -> Float[Tensor, "batch pos d_model"]:
+    def _merge(self, stream: Activations, written: Activations, norm: Norm) -> Activations:
         merged = stream + written if self.residual else written
         return merged if self.pre_norm else norm(merged)

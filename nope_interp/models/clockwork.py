@@ -58,9 +58,7 @@ class _Recurrence(torch.autograd.Function):
         return rearrange(errors, "step batch width -> batch step width"), weight_gradient
 
 
-def _steps_first(
-    values: Float[Tensor, "batch step width"],
-) -> Float[Tensor, "step batch width"]:
+def _steps_first(values: Float[Tensor, "batch step width"]) -> Float[Tensor, "step batch width"]:
     """A copy in which each step's numbers lie together, to be written over."""
     steps = rearrange(values, "batch step width -> step batch width")
     return steps.clone(memory_format=torch.contiguous_format)

@@ -1,6 +1,6 @@
 """Positional encodings, one class each, chosen by name.
 
-An encoding acts in one of three places, and its base class says which: it adds to the embedding,
+An encoding acts at one of three points, and its base class says which: it adds to the embedding,
 rotates queries and keys, or biases the attention scores. `NoPositions` acts in none.
 """
 
@@ -15,6 +15,14 @@ from torch import Tensor, nn
 from nope_interp.errors import unknown_name
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.initialization import Initializer
+
+# Positions of queries and of keys, and what depends on both.
+Queries = Int[Tensor, " query"]
+Keys = Int[Tensor, " key"]
+Bias = Float[Tensor, "head query key"]
+# Cosines or sines of rotary angles, and the queries or keys that they turn.
+Turns = Float[Tensor, "pos 1 half"]
+PerHead = Float[Tensor, "batch pos head d_head"]
 
 T5_BUCKETS = 32
 T5_MAX_DISTANCE = 128
@@ -89,18 +97,12 @@ class RotaryPositions(PositionalEncoding):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def forward(
-        self, positions: Int[Tensor, " pos"]
-    ) -> tuple[Float[Tensor, "pos 1 half"], Float[Tensor, "pos 1 half"]]:
+    def forward(self, positions: Int[Tensor, " pos"]) -> tuple[Turns, Turns]:
         """Cosines and sines to give to `rotate`, with an axis to broadcast over heads."""
         return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
 
-def rotate(
-    x: Float[Tensor, "batch pos head d_head"],
-    cos: Float[Tensor, "pos 1 half"],
-    sin: Float[Tensor, "pos 1 half"],
-) -> Float[Tensor, "batch pos head d_head"]:
+def rotate(x: PerHead, cos: Turns, sin: Turns) -> PerHead:
     """Queries or keys turned by the angles of `RotaryPositions`; other dimensions stay.
 
     Args:
@@ -120,9 +122,7 @@ def rotate(
 class ScoreBias(PositionalEncoding):
     """Adds to the attention scores a number that depends on the two positions alone."""
 
-    def forward(
-        self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
-    ) -> Float[Tensor, "head query key"]:
+    def forward(self, queries: Queries, keys: Keys) -> Bias:
         raise NotImplementedError
 
 
@@ -136,9 +136,7 @@ class AlibiPositions(ScoreBias):
         slopes = torch.tensor(alibi_slopes(config.n_heads))
         self.register_buffer("slopes", slopes, persistent=False)
 
-    def forward(
-        self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
-    ) -> Float[Tensor, "head query key"]:
+    def forward(self, queries: Queries, keys: Keys) -> Bias:
         distance = (queries[:, None] - keys).abs()
         return -self.slopes[:, None, None] * distance
 
@@ -175,9 +173,7 @@ class T5Positions(ScoreBias):
     def initialize(self, draw: Initializer) -> None:
         draw(self.table)
 
-    def forward(
-        self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
-    ) -> Float[Tensor, "head query key"]:
+    def forward(self, queries: Queries, keys: Keys) -> Bias:
         buckets = t5_buckets(keys - queries[:, None], bidirectional=not self.causal)
         return rearrange(self.table[buckets], "query key head -> head query key")
 

@@ -11,9 +11,13 @@ from transformer_lens import ActivationCache, HookedRootModule
 from transformer_lens.config import TransformerLensConfig
 
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.shapes import Tokens
 
 HookFunction = Callable[..., Any]
-NamedHook = tuple[str | Callable[[str], bool], HookFunction]
+HookName = str | Callable[[str], bool]
+HookNames = HookName | Iterable[str] | None
+NamedHook = tuple[HookName, HookFunction]
+Hooks = Sequence[NamedHook]
 
 
 @runtime_checkable
@@ -41,8 +45,8 @@ class HookedModule(HookedRootModule):
 
     def hooks(
         self,
-        fwd_hooks: Sequence[NamedHook] = (),
-        bwd_hooks: Sequence[NamedHook] = (),
+        fwd_hooks: Hooks = (),
+        bwd_hooks: Hooks = (),
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> AbstractContextManager[Any]:
@@ -58,9 +62,7 @@ class HookedModule(HookedRootModule):
             self._names_matching(name)
         return super().hooks(list(fwd_hooks), list(bwd_hooks), reset_hooks_end, clear_contexts)
 
-    def add_hook(
-        self, name: str | Callable[[str], bool], hook: HookFunction, *args: Any, **kwargs: Any
-    ) -> None:
+    def add_hook(self, name: HookName, hook: HookFunction, *args: Any, **kwargs: Any) -> None:
         """Attaches a hook until `reset_hooks()`; raises `UserError` as `hooks` does."""
         self._names_matching(name)
         super().add_hook(name, hook, *args, **kwargs)
@@ -68,7 +70,7 @@ class HookedModule(HookedRootModule):
     def run_with_cache(
         self,
         *model_args: Any,
-        names_filter: str | Iterable[str] | Callable[[str], bool] | None = None,
+        names_filter: HookNames = None,
         return_cache_object: bool = True,
         remove_batch_dim: bool = False,
         **kwargs: Any,
@@ -100,7 +102,7 @@ class HookedModule(HookedRootModule):
             return output, cache
         return output, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
 
-    def to_tokens(self, text: str | list[str]) -> Int[Tensor, "batch pos"]:
+    def to_tokens(self, text: str | list[str]) -> Tokens:
         """Token ids of one text, or of several of equal length.
 
         Args:
@@ -181,22 +183,16 @@ class HookedModule(HookedRootModule):
             )
         return self.tokenizer
 
-    def _names_to_cache(
-        self, wanted: str | Iterable[str] | Callable[[str], bool] | None
-    ) -> list[str]:
+    def _names_to_cache(self, wanted: HookNames) -> list[str]:
         if wanted is None:
             return [name for name in self.hook_dict if self._silent_because(name) is None]
         if isinstance(wanted, str) or callable(wanted):
             return self._names_matching(wanted)
         return [name for one in wanted for name in self._names_matching(one)]
 
-    def _names_matching(self, name: str | Callable[[str], bool]) -> list[str]:
+    def _names_matching(self, name: HookName) -> list[str]:
         if callable(name):
-            matching = [
-                known
-                for known in self.hook_dict
-                if name(known) and self._silent_because(known) is None
-            ]
+            matching = [known for known in self._names_to_cache(None) if name(known)]
             if not matching:
                 raise UserError("the filter matches no hook point: model.hook_dict lists them all.")
             return matching

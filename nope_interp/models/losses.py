@@ -11,6 +11,7 @@ from torch import Tensor
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Activations, Marked, PerSequence, Sequences, Tokens
 from nope_interp.streams import check_tokens
 
 # Logits and their logarithms of probability, in single precision, held at one time.
@@ -20,9 +21,7 @@ Unembedding = Callable[[Tensor], Tensor]
 
 
 @torch.no_grad()
-def sequence_losses(
-    model: HookedModel, tokens: Int[Tensor, "sequence pos"], *, batch_size: int = 32
-) -> Float[Tensor, " sequence"]:
+def sequence_losses(model: HookedModel, tokens: Sequences, *, batch_size: int = 32) -> PerSequence:
     """Mean cross-entropy of the next token, in nats, of each sequence.
 
     Hooks on the unembedding see pieces of the sequences; all others see what they always see.
@@ -56,11 +55,11 @@ def sequence_losses(
 @torch.no_grad()
 def answer_losses(
     model: HookedTransformer,
-    tokens: Int[Tensor, "sequence pos"],
+    tokens: Sequences,
     answer: Bool[Tensor, "sequence pos"],
     *,
     batch_size: int = 32,
-) -> Float[Tensor, " sequence"]:
+) -> PerSequence:
     """Mean cross-entropy, in nats, of the tokens of each sequence that are marked as its answer.
 
     The first token cannot be predicted and does not count.
@@ -95,9 +94,7 @@ def answer_losses(
 
 
 def logits_at(
-    model: HookedTransformer,
-    tokens: Int[Tensor, "batch pos"],
-    wanted: Bool[Tensor, "batch pos"],
+    model: HookedTransformer, tokens: Tokens, wanted: Marked
 ) -> Float[Tensor, "wanted d_vocab"]:
     """Logits at the positions marked as wanted, in reading order; no others are computed.
 
@@ -114,7 +111,7 @@ def logits_at(
 
 
 def unigram_losses(
-    fit: Int[Tensor, "sequence pos"], tokens: Int[Tensor, "other other_pos"], d_vocab: int
+    fit: Sequences, tokens: Int[Tensor, "other other_pos"], d_vocab: int
 ) -> Float[Tensor, " other"]:
     """The loss of a guesser who knows how often each token occurs and sees no context.
 
@@ -137,7 +134,7 @@ def unigram_losses(
     return -probability.log()[tokens[:, 1:]].mean(dim=1).float()
 
 
-def _losses(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, " batch"]:
+def _losses(model: HookedModel, tokens: Tokens) -> Float[Tensor, " batch"]:
     if isinstance(model, HookedTransformer):
         final, unembed = _own(model, tokens)
     else:
@@ -152,16 +149,12 @@ def _losses(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> Float[Tenso
     return rearrange(torch.cat(pieces), "(batch pos) -> batch pos", batch=len(tokens)).mean(dim=1)
 
 
-def _own(
-    model: HookedTransformer, tokens: Int[Tensor, "batch pos"]
-) -> tuple[Float[Tensor, "batch pos d_model"], Unembedding]:
+def _own(model: HookedTransformer, tokens: Tokens) -> tuple[Activations, Unembedding]:
     stream = model(tokens, stop_at_layer=model.config.n_layers)
     return model.ln_final(stream), model.unembed
 
 
-def _bridged(
-    model: HookedModel, tokens: Int[Tensor, "batch pos"]
-) -> tuple[Float[Tensor, "batch pos d_model"], Unembedding]:
+def _bridged(model: HookedModel, tokens: Tokens) -> tuple[Activations, Unembedding]:
     """What the unembedding reads, and the unembedding; the model itself computes one position."""
     kept: list[Tensor] = []
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import AttentionMaps
 from nope_interp.sites import layer_ranges
 
 
@@ -29,7 +30,7 @@ def attention_sinks(model: HookedModel) -> dict[int, Float[Tensor, " head"]]:
 
 
 def sink_share(
-    scores: Float[Tensor, "batch head query key"], sinks: Float[Tensor, " head"]
+    scores: AttentionMaps, sinks: Float[Tensor, " head"]
 ) -> Float[Tensor, "batch head query"]:
     """The sink's share of each query's attention, from 0 to 1.
 

@@ -18,6 +18,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import AddedToEmbedding, positional_encoding
 from nope_interp.models.hooked_module import HookedModule, Tokenizer
 from nope_interp.models.initialization import Initializer
+from nope_interp.shapes import Tokens
 
 _NORMALIZATION_TYPES = {"layer": "LN", "rms": "RMS", "none": None}
 _RETURN_TYPES = ("logits", "loss")
@@ -91,10 +92,7 @@ class HookedTransformer(HookedModule):
         return self._cfg
 
     def forward(
-        self,
-        tokens: Tensor,
-        return_type: str | None = "logits",
-        stop_at_layer: int | None = None,
+        self, tokens: Tensor, return_type: str | None = "logits", stop_at_layer: int | None = None
     ) -> Tensor | None:
         """Logits, loss, nothing, or the residual stream half-way.
 
@@ -125,9 +123,7 @@ class HookedTransformer(HookedModule):
         logits = self.unembed(normalized)
         return logits if return_type == "logits" else _next_token_loss(logits, tokens)
 
-    def read_from(
-        self, tokens: Int[Tensor, "batch pos"], first: int
-    ) -> Float[Tensor, "batch asked d_model"]:
+    def read_from(self, tokens: Tokens, first: int) -> Float[Tensor, "batch asked d_model"]:
         """What the unembedding reads from position `first` on, in less time than all of it takes.
 
         Of the earlier positions the last block computes keys and values alone, unless something
@@ -248,11 +244,7 @@ class HookedTransformer(HookedModule):
         nn.init.zeros_(self.unembed.bias)
 
     def _stream(
-        self,
-        tokens: Tensor,
-        n_blocks: int,
-        kv_caches: list[KVCache] | None = None,
-        first: int = 0,
+        self, tokens: Tensor, n_blocks: int, kv_caches: list[KVCache] | None = None, first: int = 0
     ) -> Float[Tensor, "batch asked d_model"]:
         """The residual stream after `n_blocks` blocks; after all, only from position `first` on."""
         seen = len(kv_caches[0]) if kv_caches else 0

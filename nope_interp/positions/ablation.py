@@ -11,7 +11,7 @@ never trained for it, so measure its loss beside.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,11 +25,14 @@ from nope_interp.positions.hooks import (
     Change,
     bias_changes,
     embedding_changes,
+    key_heads,
     rotary_changes,
     window_changes,
 )
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.sites import layer_ranges
+
+Layers = list[LayerPositions]
 
 _ADDED = ("learned", "sinusoidal")
 
@@ -73,20 +76,24 @@ def ablate_positions(
             f"a {type(model).__name__} has no hook points: give a HookedTransformer or the model "
             "of load_pretrained."
         )
-    layers, heads = _whole_numbers("layers", layers), _whole_numbers("heads", heads)
     condition = parse_condition(how)
     found = layer_positions(model)
-    chosen = _chosen_layers(found, layers)
+    some_layers = _chosen("layer", layers, len(found))
+    some_heads = _chosen("head", heads, model.cfg.n_heads)
+    chosen = [found[layer] for layer in some_layers or range(len(found))]
     targets = _targets(condition, found, chosen, restricted=layers is not None)
-    some_heads = None if heads is None else _chosen_heads(model, targets, heads)
+    if some_heads is not None and any(target.encoding == "rotary" for target in targets):
+        _check_groups(model, some_heads)
     if any(target.encoding in _ADDED for target in targets) and not (layers is heads is None):
         raise UserError(
             f"{targets[0].encoding} positions are added to the embedding, for all layers and heads "
             "at once: leave layers and heads out."
         )
     windowed = [layer for layer in chosen if layer.window is not None] if lift_window else []
-    if lift_window:
-        _check_windows(windowed, some_heads)
+    if lift_window and not windowed:
+        raise UserError("no chosen layer has a sliding window: leave lift_window out.")
+    if lift_window and heads is not None:
+        raise UserError("heads share one mask: lift the window without choosing heads.")
     encodings = {target.encoding for target in targets} | ({"window"} if lift_window else set())
     _check_free(model, encodings)
     changes = chain(
@@ -110,21 +117,20 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         model: HookedModel,
         encodings: set[str],
         changes: Iterable[Change],
-        windowed: list[LayerPositions],
+        windowed: Layers,
     ) -> None:
         self.name = name
-        self._model, self._encodings, self._windowed = model, encodings, windowed
-        self._active, self._passes = True, 0
+        self._windowed = windowed
+        self._active, self._ran = True, False
         self._fired: dict[str, int] = {}
-        self._undo: list[Any] = []
-        _taken.setdefault(model, set()).update(encodings)
-        try:
-            self._undo.append(model.blocks[0].register_forward_pre_hook(self._count_pass).remove)
+        taken = _taken.setdefault(model, set())
+        with ExitStack() as undo:
+            taken.update(encodings)
+            undo.callback(taken.difference_update, encodings)
+            undo.callback(model.blocks[0].register_forward_pre_hook(self._note_pass).remove)
             for change in changes:
-                self._attach(change)
-        except BaseException:
-            self.restore()
-            raise
+                self._attach(change, undo)
+            self._undo = undo.pop_all()
 
     def __enter__(self) -> "PositionAblation":
         if not self._active:
@@ -136,12 +142,8 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
 
     def restore(self) -> None:
         """Give the model its positions back; nothing happens the second time."""
-        if not self._active:
-            return
         self._active = False
-        for undo in reversed(self._undo):
-            undo()
-        _taken[self._model] -= self._encodings
+        self._undo.close()
 
     def verify(self) -> None:
         """Make sure that nothing was missed.
@@ -150,7 +152,7 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
             UserError: where the model ran and a part of this ablation was never reached.
         """
         silent = [name for name, count in self._fired.items() if count == 0]
-        if self._passes and silent:
+        if self._ran and silent:
             raise UserError(
                 f"the ablation {self.name!r} never reached {silent[0]}"
                 f"{f' and {len(silent) - 1} more sites' if len(silent) > 1 else ''}: "
@@ -170,37 +172,31 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
             for window, layers in by_window.items()
         )
 
-    def _count_pass(self, module: nn.Module, args: object) -> None:
-        self._passes += 1
+    def _note_pass(self, module: nn.Module, args: object) -> None:
+        self._ran = True
 
-    def _attach(self, change: Change) -> None:
+    def _attach(self, change: Change, undo: ExitStack) -> None:
         self._fired[change.name] = 0
         if change.undo is not None:
-            self._undo.append(change.undo)
+            undo.callback(change.undo)
 
-        def on_output(module: nn.Module, args: object, output: Any) -> Any:
-            changed = change.apply(output)
+        of_output = change.what == "output"
+
+        # What comes after the arguments: a module's output, or its keyword arguments.
+        def on_call(module: nn.Module, args: Any, further: Any) -> Any:
+            changed = change.apply(further) if of_output else change.apply(args, further)
             self._fired[change.name] += 1
             return changed
 
-        def on_arguments(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            changed = change.apply(args, kwargs)
-            self._fired[change.name] += 1
-            return changed
-
-        if change.what == "output":
-            handle = change.module.register_forward_hook(on_output)
+        if of_output:
+            handle = change.module.register_forward_hook(on_call)
         else:
-            handle = change.module.register_forward_pre_hook(on_arguments, with_kwargs=True)
-        self._undo.append(handle.remove)
+            handle = change.module.register_forward_pre_hook(on_call, with_kwargs=True)
+        undo.callback(handle.remove)
 
 
 def _encoding_changes(
-    model: HookedModel,
-    condition: Condition,
-    targets: list[LayerPositions],
-    heads: list[int] | None,
-    seed: int,
+    model: HookedModel, condition: Condition, targets: Layers, heads: list[int] | None, seed: int
 ) -> Iterator[Change]:
     if targets[0].encoding in _ADDED:
         yield from embedding_changes(model, condition, seed)
@@ -214,38 +210,23 @@ def _encoding_changes(
             yield from bias_changes(model, layer, condition, heads)
 
 
-def _whole_numbers(what: str, given: Any) -> list[int] | None:
-    """A list of what was given, or None; raises UserError for anything but whole numbers."""
+def _chosen(what: str, given: Any, n: int) -> list[int] | None:
+    """The layers or heads that are given, of `n`, or None; raises UserError for anything else."""
     if given is None:
         return None
     numbers: list[Any] = list(given) if isinstance(given, Iterable) else [None]
     if not all(type(number) is int for number in numbers):
-        raise UserError(f"{what} are {given!r}: give whole numbers such as [0, 2, 5].")
-    return numbers
-
-
-def _chosen_layers(
-    found: tuple[LayerPositions, ...], layers: Iterable[int] | None
-) -> list[LayerPositions]:
-    if layers is None:
-        return list(found)
-    chosen = sorted(set(layers))
-    if not chosen:
-        raise UserError("no layers are chosen: give at least one, or leave layers out.")
-    for layer in chosen:
-        if layer not in range(len(found)):
-            raise UserError(
-                f"the model has no layer {layer}: choose from layers 0 to {len(found) - 1}."
-            )
-    return [found[layer] for layer in chosen]
+        raise UserError(f"{what}s are {given!r}: give whole numbers such as [0, 2, 5].")
+    if not numbers:
+        raise UserError(f"no {what}s are chosen: give at least one, or leave {what}s out.")
+    for number in sorted(set(numbers) - set(range(n))):
+        raise UserError(f"the model has no {what} {number}: choose from {what}s 0 to {n - 1}.")
+    return sorted(set(numbers))
 
 
 def _targets(
-    condition: Condition,
-    found: tuple[LayerPositions, ...],
-    chosen: list[LayerPositions],
-    restricted: bool,
-) -> list[LayerPositions]:
+    condition: Condition, found: tuple[LayerPositions, ...], chosen: Layers, restricted: bool
+) -> Layers:
     """The chosen layers that carry the encoding in question."""
     has = sorted({layer.encoding for layer in found} - {"none"})
     if not has:
@@ -265,32 +246,16 @@ def _targets(
     return targets
 
 
-def _chosen_heads(
-    model: HookedModel, targets: list[LayerPositions], heads: Iterable[int]
-) -> list[int]:
-    chosen, n_heads = sorted(set(heads)), model.cfg.n_heads
-    if not chosen:
-        raise UserError("no heads are chosen: give at least one, or leave heads out.")
-    for head in chosen:
-        if head not in range(n_heads):
-            raise UserError(f"the model has no head {head}: choose from heads 0 to {n_heads - 1}.")
-    size = n_heads // (getattr(model.cfg, "n_key_value_heads", None) or n_heads)
-    if any(target.encoding == "rotary" for target in targets):
-        for head in chosen:
-            group = range(head // size * size, head // size * size + size)
-            if not set(group) <= set(chosen):
-                raise UserError(
-                    f"head {head} shares its keys with heads {group[0]} to {group[-1]}: "
-                    "ablate all of them, or none."
-                )
-    return chosen
-
-
-def _check_windows(windowed: list[LayerPositions], heads: list[int] | None) -> None:
-    if not windowed:
-        raise UserError("no chosen layer has a sliding window: leave lift_window out.")
-    if heads is not None:
-        raise UserError("heads share one mask: lift the window without choosing heads.")
+def _check_groups(model: HookedModel, heads: list[int]) -> None:
+    """Raise UserError where some heads are chosen of those that share their keys, and some not."""
+    size = model.cfg.n_heads // key_heads(model)
+    for head in heads:
+        group = range(head // size * size, head // size * size + size)
+        if not set(group) <= set(heads):
+            raise UserError(
+                f"head {head} shares its keys with heads {group[0]} to {group[-1]}: "
+                "ablate all of them, or none."
+            )
 
 
 def _check_free(model: HookedModel, encodings: set[str]) -> None:

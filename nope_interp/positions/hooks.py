@@ -17,7 +17,8 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.conditions import Condition, shuffled_positions, turning_frequencies
-from nope_interp.positions.layers import LayerPositions
+from nope_interp.positions.layers import LayerPositions, rotary_attribute
+from nope_interp.shapes import AttentionMaps
 
 
 @dataclass(frozen=True)
@@ -41,24 +42,22 @@ class Change:
 
 
 Heads = Sequence[int] | None
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 def embedding_changes(model: HookedModel, condition: Condition, seed: int) -> Iterator[Change]:
     """For learned and sinusoidal positions: what is added to the embedding."""
 
-    def change(added: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        if condition.name == "none":
-            return torch.zeros_like(added)
-        if condition.name == "mean":
-            return added.mean(dim=1, keepdim=True).expand_as(added)
-        if condition.name == "constant":
-            return added[:, :1].expand_as(added)
-        return added[:, shuffled_positions(added.shape[1], seed).to(added.device)]
-
+    changes: dict[str, Callable[[Tensor], Tensor]] = {
+        "none": torch.zeros_like,
+        "mean": lambda x: x.mean(dim=1, keepdim=True).expand_as(x),
+        "constant": lambda x: x[:, :1].expand_as(x),
+        "shuffled": lambda x: x[:, shuffled_positions(x.shape[1], seed).to(x.device)],
+    }
+    change, name = changes[condition.name], "hook_pos_embed"
     # A copy each time, since hooks after this one may write into their tensor.
-    yield Change(
-        "hook_pos_embed", model.hook_dict["hook_pos_embed"], "output", lambda x: change(x).clone()
-    )
+    yield Change(name, model.hook_dict[name], "output", lambda x: change(x).clone())
 
 
 def rotary_changes(
@@ -66,16 +65,18 @@ def rotary_changes(
 ) -> Iterator[Change]:
     """For rotary positions: other cosines and sines; for some heads, a second rotation."""
     attn, at = model.blocks[layer.layer].attn, f"blocks.{layer.layer}.attn"
-    rotation = _Rotation(
-        condition, _still_cosine(model, layer), (layer.rotary_dims or 0) // 2, seed
-    )
+    # The cosine of angle 0 is 1, or the factor by which YaRN and LongRoPE scale queries and keys.
+    still = 1.0
+    if not isinstance(model, HookedTransformer):
+        still = float(rotary_attribute(model, layer.layer, "attention_scaling"))
+    rotation = _Rotation(condition, still, (layer.rotary_dims or 0) // 2, seed)
     if heads is None:
         yield Change(f"{at}.hook_cos", attn.hook_cos, "output", rotation.cosines)
         yield Change(f"{at}.hook_sin", attn.hook_sin, "output", rotation.sines)
         return
     second = _SecondRotation(rotation)
     yield Change(at, attn, "arguments", second.remember)
-    n_heads, n_keys = model.cfg.n_heads, _key_heads(model)
+    n_heads, n_keys = model.cfg.n_heads, key_heads(model)
     groups = sorted({head * n_keys // n_heads for head in heads})
     for letter, chosen, count in (("q", heads, n_heads), ("k", groups, n_keys)):
         name, pattern = _rotated(model, attn, letter)
@@ -117,7 +118,7 @@ class _SecondRotation:
         self.rotation = rotation
         self.cos, self.sin = torch.empty(0), torch.empty(0)
 
-    def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def remember(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         if "position_embeddings" in kwargs:
             cos, sin = kwargs["position_embeddings"]
         else:  # our own attention: hidden states, its context, KV cache
@@ -156,7 +157,7 @@ def bias_changes(
     chosen = torch.zeros(model.cfg.n_heads, dtype=torch.bool)
     chosen[slice(None) if heads is None else list(heads)] = True
 
-    def flat(bias: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+    def flat(bias: AttentionMaps) -> AttentionMaps:
         return _flattened(bias, chosen.to(bias.device), condition.name == "mean")
 
     if isinstance(model, HookedTransformer):
@@ -172,7 +173,7 @@ def bias_changes(
     name = {"bloom": "alibi", "mpt": "position_bias", "falcon": "attention_mask"}[family]
     pattern = "batch head query key" if family == "falcon" else "(batch head) query key"
 
-    def change(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def change(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         if not isinstance(kwargs.get(name), Tensor):
             raise UserError(f"{at} of this {family} model gets no {name}: it cannot be ablated.")
         if family == "falcon" and kwargs.get("alibi") is not None:
@@ -184,9 +185,7 @@ def bias_changes(
     yield Change(f"{at} {name}", attn, "arguments", change)
 
 
-def _flattened(
-    bias: Float[Tensor, "batch head query key"], chosen: Bool[Tensor, " head"], mean: bool
-) -> Float[Tensor, "batch head query key"]:
+def _flattened(bias: AttentionMaps, chosen: Bool[Tensor, " head"], mean: bool) -> AttentionMaps:
     """The bias without its dependence on positions in the chosen heads; hidden cells stay."""
     # Hidden keys have minus infinity in our models and the smallest number in Hugging Face's.
     hidden = bias <= torch.finfo(bias.dtype).min
@@ -208,9 +207,7 @@ class _SharedBias:
         self.attn, self.flat = attn, flat
         self.original: Tensor | None = None
 
-    def changed_for_this_layer(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Any]:
+    def changed_for_this_layer(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         bias = kwargs["position_bias"]
         if bias is None:
             length = args[0].shape[1]
@@ -229,7 +226,7 @@ def window_changes(model: HookedModel, layer: LayerPositions) -> Iterator[Change
         yield _gpt_neo_window(attn.original_component, at)
         return
 
-    def change(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def change(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         mask = kwargs.get("attention_mask")
         if mask is None:  # then the sequence fits the window, and the layer masks the future itself
             return args, kwargs
@@ -259,17 +256,8 @@ def _gpt_neo_window(attention: Any, at: str) -> Change:
     return Change(f"{at} bias", attention, "output", lambda output: output, undo)
 
 
-def _still_cosine(model: HookedModel, layer: LayerPositions) -> float:
-    """The cosine of angle 0: 1, or the factor by which YaRN and LongRoPE scale queries and keys."""
-    if isinstance(model, HookedTransformer):
-        return 1.0
-    rotary = model.rotary_emb.original_component
-    types = getattr(model.original_model.config, "layer_types", None)
-    own = f"{types[layer.layer]}_attention_scaling" if types else "attention_scaling"
-    return float(getattr(rotary, own if hasattr(rotary, own) else "attention_scaling"))
-
-
-def _key_heads(model: HookedModel) -> int:
+def key_heads(model: HookedModel) -> int:
+    """How many heads have keys of their own."""
     return getattr(model.cfg, "n_key_value_heads", None) or model.cfg.n_heads
 
 

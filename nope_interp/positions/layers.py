@@ -13,25 +13,16 @@ from nope_interp.sites import layer_ranges
 
 # Families, by Hugging Face `model_type`, whose every source of position is known. Any other may
 # carry positions where nothing here looks, so it is refused.
-FAMILIES = {
-    "gpt2": "learned",
-    "gpt_neo": "learned",
-    "opt": "learned",
-    "gpt_neox": "rotary",
-    "llama": "rotary",
-    "mistral": "rotary",
-    "gemma": "rotary",
-    "gemma2": "rotary",
-    "gemma3_text": "rotary",
-    "qwen2": "rotary",
-    "qwen3": "rotary",
-    "phi": "rotary",
-    "smollm3": "rotary",
-    "falcon": "rotary",
-    "bloom": "alibi",
-    "mpt": "alibi",
-    "t5": "t5",
+_BY_ENCODING = {
+    "learned": ("gpt2", "gpt_neo", "opt"),
+    "rotary": (
+        *("gpt_neox", "llama", "mistral", "gemma", "gemma2", "gemma3_text"),
+        *("qwen2", "qwen3", "phi", "smollm3", "falcon"),
+    ),
+    "alibi": ("bloom", "mpt"),
+    "t5": ("t5",),
 }
+FAMILIES = {family: encoding for encoding, names in _BY_ENCODING.items() for family in names}
 
 _NAMES = {"rotary": "rotary positions", "alibi": "ALiBi", "t5": "T5's relative bias"}
 
@@ -90,7 +81,7 @@ def rotary_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " freque
         return None
     if isinstance(model, HookedTransformer):
         return model.get_buffer("positions.frequencies")
-    return _inverse_frequencies(model, layer)
+    return rotary_attribute(model, layer, "inv_freq")
 
 
 def describe_positions(model: HookedModel) -> str:
@@ -114,16 +105,9 @@ def describe_positions(model: HookedModel) -> str:
 
 def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
     config = model.config
-    rotary = config.positions == "rotary"
-    return tuple(
-        LayerPositions(
-            layer,
-            config.positions,
-            config.rotary_base if rotary else None,
-            config.rotary_dims if rotary else None,
-        )
-        for layer in range(config.n_layers)
-    )
+    rotation = (config.rotary_base, config.rotary_dims) if config.positions == "rotary" else ()
+    layers = range(config.n_layers)
+    return tuple(LayerPositions(layer, config.positions, *rotation) for layer in layers)
 
 
 def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPositions:
@@ -134,14 +118,15 @@ def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPosit
     rope = config.rope_parameters
     # Gemma 3 has one base for its local layers and one for its global ones.
     base = rope.get(_layer_type(config, layer), rope)["rope_theta"]
-    rotated = 2 * len(_inverse_frequencies(model, layer))
+    rotated = 2 * len(rotary_attribute(model, layer, "inv_freq"))
     return LayerPositions(layer, encoding, float(base), rotated, window)
 
 
-def _inverse_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " frequency"]:
+def rotary_attribute(model: HookedModel, layer: int, name: str) -> Any:
+    """What a bridge's rotary embedding holds for a layer: its own where types of layers differ."""
     rotary = model.rotary_emb.original_component
-    own = f"{_layer_type(model.original_model.config, layer)}_inv_freq"
-    return getattr(rotary, own if hasattr(rotary, own) else "inv_freq")
+    own = f"{_layer_type(model.original_model.config, layer)}_{name}"
+    return getattr(rotary, own if hasattr(rotary, own) else name)
 
 
 def _encoding(config: Any, layer: int) -> str:

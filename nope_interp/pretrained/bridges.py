@@ -68,9 +68,7 @@ def give_tokenizer(bridge: HookedModel, tokenizer: Any) -> None:
     bridge.cfg.tokenizer_appends_eos = len(ids) > 1 and ids[-1] == tokenizer.eos_token_id
 
 
-def _drop_second_alibi(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _drop_second_alibi(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Falcon's mask holds its ALiBi already; TransformerLens 4.3 would add it once more."""
     return args, {**kwargs, "alibi": None}
 

@@ -3,12 +3,13 @@
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import attention_sinks, sink_share
+from nope_interp.shapes import AttentionMaps, Tokens
 
 # Largest difference of logits, relative to their largest size, between bridge and plain model,
 # which sum in another order. Rounding over a few dozen layers: bfloat16 keeps 2 to 3 digits,
@@ -18,10 +19,7 @@ PARITY = {"float32": 1e-4, "float16": 0.0125, "bfloat16": 0.1}
 
 
 def check_bridge(
-    bridge: HookedModel,
-    tokens: Int[Tensor, "batch pos"],
-    expected: Float[Tensor, "batch pos d_vocab"],
-    name: str,
+    bridge: HookedModel, tokens: Tokens, expected: Float[Tensor, "batch pos d_vocab"], name: str
 ) -> None:
     """Compare a bridge with the plain model, and look at its attention.
 
@@ -68,10 +66,7 @@ def check_bridge(
 
 
 def _check_pattern(
-    pattern: Float[Tensor, "batch head query key"],
-    sink: Float[Tensor, "batch head query"] | None,
-    whose: str,
-    layer: int,
+    pattern: AttentionMaps, sink: Float[Tensor, "batch head query"] | None, whose: str, layer: int
 ) -> None:
     # Each weight is rounded to the model's precision, half a unit in the last place.
     tolerance = max(1e-4, torch.finfo(pattern.dtype).eps)

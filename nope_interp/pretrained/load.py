@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.files import honour_umask, make_folder, model_files, write_json
+from nope_interp.files import honour_umask, make_folder, write_json
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.checks import PARITY, check_bridge, dtype_name
 from nope_interp.pretrained.source import check_source
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
+from nope_interp.shapes import Tokens
 from nope_interp.tasks.sources import TextSource, UniformSource
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece.model", "sentencepiece*", "*.tiktoken")
@@ -242,9 +243,7 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
     return bridge
 
 
-def _plain_logits(
-    model: Any, tokens: Int[Tensor, "batch pos"], name: str
-) -> Float[Tensor, "batch pos d_vocab"]:
+def _plain_logits(model: Any, tokens: Tokens, name: str) -> Float[Tensor, "batch pos d_vocab"]:
     """What the model itself makes of the tokens, before it is wrapped."""
     try:
         with torch.no_grad():
@@ -268,7 +267,6 @@ def _resolve(name_or_path: str) -> str:
     check_source(name_or_path)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        model_files(path)  # or says that there is no model in it
         return str(path)
     return str(converted_gguf(path)) if path.suffix == ".gguf" else name_or_path
 
@@ -286,11 +284,9 @@ def converted_gguf(path: Path) -> Path:
     Raises:
         UserError: where the file is damaged or the cache cannot be written.
     """
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    folder = cache_folder() / "gguf" / digest.hexdigest()[:16]
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    folder = cache_folder() / "gguf" / digest[:16]
     if (folder / "complete.json").is_file():
         return folder
     make_folder(folder)
@@ -308,7 +304,7 @@ def converted_gguf(path: Path) -> Path:
         for made in list(folder.iterdir()):
             honour_umask(made)
     # Written last: a conversion that was killed half-way is made again.
-    write_json(folder / "complete.json", {"sha256": digest.hexdigest(), "from": path.name})
+    write_json(folder / "complete.json", {"sha256": digest, "from": path.name})
     return folder
 
 

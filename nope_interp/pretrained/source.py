@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from nope_interp.errors import UserError
+from nope_interp.files import model_files
 
 # A training leaves no info.json, and Hugging Face never a state or a lock.
 _MARKS_OF_RUNS = ("info.json", "training_state.safetensors", ".lock")
@@ -18,7 +19,11 @@ def check_source(name_or_path: str) -> None:
         if not path.is_file():
             raise UserError(f"there is no checkpoint {name_or_path!r}.")
     elif path.is_dir():
-        _check_folder(path, name_or_path)
+        if any((path / mark).is_file() for mark in _MARKS_OF_RUNS):
+            raise UserError(
+                f"{name_or_path!r} is a run folder of ours: give its model.safetensors instead."
+            )
+        model_files(path)  # or says that there is no model in it
     elif path.suffix == ".gguf":
         if not path.is_file():
             raise UserError(f"there is no GGUF file {name_or_path!r}.")
@@ -27,10 +32,3 @@ def check_source(name_or_path: str) -> None:
             f"{name_or_path!r} is neither a hub name, a Hugging Face folder, a GGUF file nor a "
             "model.safetensors of ours: check the path."
         )
-
-
-def _check_folder(path: Path, name: str) -> None:
-    if any((path / mark).is_file() for mark in _MARKS_OF_RUNS):
-        raise UserError(f"{name!r} is a run folder of ours: give its model.safetensors instead.")
-    if not (path / "config.json").is_file():
-        raise UserError(f"the folder {name!r} has no config.json: give a Hugging Face folder.")

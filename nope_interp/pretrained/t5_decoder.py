@@ -13,11 +13,11 @@ on a position or on the text, and `blocks.N.attn` is the decoder's self-attentio
 from copy import deepcopy
 from typing import Any
 
-from jaxtyping import Int
-from torch import Tensor, nn
+from torch import nn
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.shapes import Tokens
 
 
 class _Trunk(nn.Module):
@@ -27,7 +27,7 @@ class _Trunk(nn.Module):
         super().__init__()
         self.t5 = t5
 
-    def forward(self, input_ids: Int[Tensor, "batch pos"], use_cache: bool = False) -> Any:
+    def forward(self, input_ids: Tokens, use_cache: bool = False) -> Any:
         ends = input_ids.new_full((len(input_ids), 1), self.t5.config.eos_token_id)
         return self.t5.decoder(
             input_ids=input_ids,
@@ -51,9 +51,7 @@ class T5DecoderLM(nn.Module):
         # A new module is in training mode, and a bridge puts all its parts into its model's mode.
         self.train(t5.training)
 
-    def forward(
-        self, input_ids: Int[Tensor, "batch pos"], use_cache: bool = False, **options: Any
-    ) -> Any:
+    def forward(self, input_ids: Tokens, use_cache: bool = False, **options: Any) -> Any:
         from transformers.modeling_outputs import CausalLMOutput
 
         mask = options.get("attention_mask")

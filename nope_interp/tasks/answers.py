@@ -17,18 +17,27 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.shapes import Marked, Sequences, Tokens
 from nope_interp.tasks.sources import Split, TokenSource, UniformSource
-from nope_interp.tasks.token_grid import GAP, HELD_OUT_ONE_IN, digests, held_out, packed
+from nope_interp.tasks.token_grid import (
+    GAP,
+    HELD_OUT_ONE_IN,
+    Words,
+    digests,
+    held_out,
+    joined,
+    packed,
+)
 from nope_interp.tasks.tokenizer import WordTokenizer
 
 TaskSplit = Literal["train", "validation", "test"]
 # Prompts and their answers, each row with gaps.
-Problem = tuple[Int[Tensor, "example prompt"], Int[Tensor, "example answer"]]
+Problem = tuple[Words, Words]
 
 # With fewer prompts of a length, holding some out would leave nothing to learn the length from.
 _FEWEST_PROMPTS = 4
@@ -71,7 +80,7 @@ class AnswerTask(ABC):
     A subclass gives `name` or `variants`, `symbols`, `frame`, the lengths, and `problem`.
 
     Args:
-        name: which of the variants, where the class has several.
+        name: which of the variants, where the class has several; else its own, or none.
         training_lengths: what training and validation are drawn from; by default the paper's.
         test_lengths: what tests are drawn from by default.
 
@@ -103,9 +112,10 @@ class AnswerTask(ABC):
         training_lengths: Sequence[int] | None = None,
         test_lengths: Sequence[int] | None = None,
     ) -> None:
-        if self.variants:
-            if name not in self.variants:
-                raise unknown_name("task", name, self.variants)
+        if self.variants or name is not None:
+            known = self.variants or (self.name,)
+            if name not in known:
+                raise unknown_name("task", name, known)
             self.name = str(name)
         if training_lengths is not None:
             self.training_lengths = training_lengths
@@ -117,7 +127,7 @@ class AnswerTask(ABC):
         self._salts: dict[int, int] = {}
 
     @abstractmethod
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         """`n` prompts and their answers, as rows with gaps that are equally wide for one length.
 
         Args:
@@ -149,7 +159,7 @@ class AnswerTask(ABC):
         """What no example of that length has more tokens than, begin and end tokens included."""
         if length not in self._widths:
             self._check_possible(length)
-            prompt, answer = self.problem(1, length, torch.Generator().manual_seed(0))
+            prompt, answer = self.problem(1, length, Generator().manual_seed(0))
             ends = 1 + (self.tokenizer.end_id is not None)
             self._widths[length] = prompt.shape[1] + answer.shape[1] + ends
         return self._widths[length]
@@ -158,9 +168,7 @@ class AnswerTask(ABC):
         """The training lengths whose examples always fit into `seq_len` tokens."""
         return [length for length in self.training_lengths if self.n_tokens(length) <= seq_len]
 
-    def examples(
-        self, n: int, length: int, generator: torch.Generator, *, split: TaskSplit
-    ) -> Examples:
+    def examples(self, n: int, length: int, generator: Generator, *, split: TaskSplit) -> Examples:
         """`n` examples of one length, drawn independently: where prompts are few, some recur.
 
         Args:
@@ -179,7 +187,8 @@ class AnswerTask(ABC):
         if n < 1:
             raise UserError(f"{n} examples of {self.name!r} were asked for: ask for at least 1.")
         prompt, answer = self._problems(n, length, generator, split)
-        begin = prompt.new_full((n, 1), self._begin_id)
+        assert self.tokenizer.begin_id is not None
+        begin = prompt.new_full((n, 1), self.tokenizer.begin_id)
         end_id = self.tokenizer.end_id
         end = prompt.new_full((n, 0 if end_id is None else 1), end_id or 0)
         # A task without padding has examples of one length that are equally long.
@@ -203,9 +212,7 @@ class AnswerTask(ABC):
                 "test split, or make the task with other training lengths."
             )
 
-    def batch(
-        self, n: int, seq_len: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+    def batch(self, n: int, seq_len: int, generator: Generator) -> tuple[Tokens, Marked]:
         """Training examples of one random length that fits, and which tokens are the answer.
 
         Args:
@@ -243,27 +250,23 @@ class AnswerTask(ABC):
             pairs.append((decode(row[1:prompt]), decode(row[prompt:end])))
         return pairs
 
-    def row(self, *parts: str | Int[Tensor, "example _"]) -> Int[Tensor, "example pos"]:
+    def row(self, *parts: str | Words) -> Words:
         """Words that all examples share, and rows of their own, one after another."""
         n = next(len(part) for part in parts if isinstance(part, Tensor))
-        return torch.cat([self._everywhere(part, n) for part in parts], dim=1)
+        encode = self.tokenizer.encode
+        encoded = [
+            part if isinstance(part, Tensor) else torch.tensor(encode(part), dtype=torch.long)
+            for part in parts
+        ]
+        return torch.cat([part.expand(n, part.shape[-1]) for part in encoded], dim=1)
 
-    def _everywhere(
-        self, part: str | Int[Tensor, "example pos"], n: int
-    ) -> Int[Tensor, "example pos"]:
-        if isinstance(part, Tensor):
-            return part
-        words = torch.tensor(self.tokenizer.encode(part), dtype=torch.long)
-        return repeat(words, "pos -> example pos", example=n)
+    def listed(self, items: Int[Tensor, "example item *word"], mark: str) -> Words:
+        """The items one after another, with the word `mark` between each two."""
+        if items.ndim == 2:
+            items = rearrange(items, "example item -> example item 1")
+        return joined(items, *self.tokenizer.encode(mark))
 
-    @property
-    def _begin_id(self) -> int:
-        assert self.tokenizer.begin_id is not None
-        return self.tokenizer.begin_id
-
-    def _problems(
-        self, n: int, length: int, generator: torch.Generator, split: TaskSplit
-    ) -> Problem:
+    def _problems(self, n: int, length: int, generator: Generator, split: TaskSplit) -> Problem:
         """Prompts of one split: all are drawn, those of the other split are dropped."""
         if split == "test":
             return self.problem(n, length, generator)
@@ -288,9 +291,7 @@ class AnswerTask(ABC):
         out none: the first that holds out some, and at most a quarter, is taken.
         """
         if length not in self._salts:
-            prompt, _ = self.problem(
-                _PROMPTS_LOOKED_AT, length, torch.Generator().manual_seed(length)
-            )
+            prompt, _ = self.problem(_PROMPTS_LOOKED_AT, length, Generator().manual_seed(length))
             distinct = digests(prompt).unique()
             if len(distinct) < _FEWEST_PROMPTS:
                 raise UserError(
@@ -332,8 +333,8 @@ class ExampleSource(TokenSource):
         self.begin_id = task.tokenizer.begin_id
 
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
+    ) -> Sequences:
         """`n` rows of examples of the longest training length that fits.
 
         Where one example does not fill a row, more follow; the row is cut to `seq_len`.
@@ -383,6 +384,6 @@ def dataset(
     for length in lengths:
         task.check_split(length, split)
         stream = get_args(TaskSplit).index(split)
-        generator = torch.Generator().manual_seed((seed * 100_003 + length) * 3 + stream)
+        generator = Generator().manual_seed((seed * 100_003 + length) * 3 + stream)
         drawn[length] = task.examples(n_per_length, length, generator, split=split)
     return drawn

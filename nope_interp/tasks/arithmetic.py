@@ -8,11 +8,16 @@ from collections.abc import Iterator
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Generator, Tensor
+from torch.nn.functional import pad
 
 from nope_interp.tasks.answers import Problem
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
-from nope_interp.tasks.token_grid import GAP, joined, number, stripped
+from nope_interp.tasks.token_grid import GAP, Words, number, stripped
+
+Digits = Int[Tensor, "example digit"]
+MoreDigits = Int[Tensor, "example digit_plus_one"]
+Terms = Int[Tensor, "example term"]
 
 _DIGITS = tuple("0123456789")
 
@@ -31,7 +36,7 @@ class AdditionTask(ScratchpadTask):
     training_lengths = range(1, 9)
     step_words = ", carry carry: ="
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         # Pairs of digit counts, of which at least one is `length`: the second operand's runs over
         # all of them, then the first operand's over the shorter ones.
         pair = torch.randint(2 * length - 1, (n,), generator=generator)
@@ -44,28 +49,20 @@ class AdditionTask(ScratchpadTask):
         answer = self.row("The answer is", stripped(total), ".")
         return prompt, self.with_steps(self._steps(a, b, carries), answer)
 
-    def _steps(
-        self,
-        a: Int[Tensor, "example digit"],
-        b: Int[Tensor, "example digit"],
-        carries: Int[Tensor, "example digit_plus_one"],
-    ) -> Iterator[Step]:
+    def _steps(self, a: Digits, b: Digits, carries: MoreDigits) -> Iterator[Step]:
         """One step for each column, from the right, and one for the last carry if there is one."""
-        zero = a.new_zeros((len(a), 1))
-        for column in reversed(range(-1, a.shape[1])):
-            last = column < 0
-            digits = zero if last else a[:, [column]]
-            others = zero if last else b[:, [column]]
-            old, new = carries[:, [column + 1]], zero if last else carries[:, [column]]
-            plain, total = _digits_of(digits + others, 2), _digits_of(digits + others + old, 2)
-            rest, other_rest = a[:, : max(column, 0)], b[:, : max(column, 0)]
+        a, b, carried_on = (pad(digits, (1, 0)) for digits in (a, b, carries))
+        for column in reversed(range(a.shape[1])):
+            digits, others, old, new = (x[:, [column]] for x in (a, b, carries, carried_on))
+            plain, total = (number(x[:, 0], 2) for x in (digits + others, digits + others + old))
+            rest, other_rest = stripped(a[:, 1:column]), stripped(b[:, 1:column])
             yield Step(
                 input=self.row(digits, ",", others),
                 computation=self.row(digits, "+", others, "+ carry =", plain, "+", old, "=", total),
                 output=(digits + others + old) % 10,
                 variables=self.row("carry:", new),
-                remaining=self.row(stripped(rest), "+", stripped(other_rest)),
-                taken=rearrange(old, "example 1 -> example") > 0 if last else None,
+                remaining=self.row(rest, "+", other_rest),
+                taken=None if column else old[:, 0] > 0,
             )
 
 
@@ -81,50 +78,37 @@ class PolynomialTask(ScratchpadTask):
     frame = "Evaluate at x = in - * ** + ? The answer is ."
     step_words = "sum:"
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         coefficients = torch.randint(-3, 4, (n, length), generator=generator)
         degrees = torch.randint(4, (n, length), generator=generator)
         x = torch.randint(-2, 3, (n, 1), generator=generator)
         values = coefficients * x**degrees
         terms = self._terms(coefficients, degrees)
-        prompt = self.row(
-            "Evaluate at x =", self._signed(x[:, 0], 1), "in", self._sum_of(terms), "?"
-        )
+        sum_of_terms = self.listed(terms, "+")
+        prompt = self.row("Evaluate at x =", self._signed(x[:, 0], 1), "in", sum_of_terms, "?")
         answer = self.row("The answer is", values.sum(1, keepdim=True) % 10, ".")
         return prompt, self.with_steps(self._steps(coefficients, degrees, x, terms), answer)
 
     def _steps(
-        self,
-        coefficients: Int[Tensor, "example term"],
-        degrees: Int[Tensor, "example term"],
-        x: Int[Tensor, "example 1"],
-        terms: Int[Tensor, "example term word"],
+        self, coefficients: Terms, degrees: Terms, x: Words, terms: Int[Tensor, "example term word"]
     ) -> Iterator[Step]:
         """One step for each term: its value, and the sum so far modulo 10."""
         so_far = torch.zeros_like(x)
         for index in range(terms.shape[1]):
             coefficient = self._signed(coefficients[:, index], 1)
             degree = degrees[:, [index]]
-            value = coefficients[:, [index]] * x**degree
+            power = x**degree
+            value = coefficients[:, [index]] * power
+            written = self._signed(value[:, 0], 2)
             following = (so_far + value) % 10
+            put_in = self.row(coefficient, "*", self._signed(x[:, 0], 1), "**", degree)
+            multiplied = self.row(coefficient, "*", self._signed(power[:, 0], 1))
             yield Step(
                 input=terms[:, index],
-                computation=self.row(
-                    coefficient,
-                    "*",
-                    self._signed(x[:, 0], 1),
-                    "**",
-                    degree,
-                    "=",
-                    coefficient,
-                    "*",
-                    self._signed((x**degree)[:, 0], 1),
-                ),
-                output=self._signed(value[:, 0], 2),
-                variables=self.row(
-                    "sum:", so_far, "+", self._signed(value[:, 0], 2), "=", following
-                ),
-                remaining=self._sum_of(terms[:, index + 1 :]),
+                computation=self.row(put_in, "=", multiplied),
+                output=written,
+                variables=self.row("sum:", so_far, "+", written, "=", following),
+                remaining=self.listed(terms[:, index + 1 :], "+"),
             )
             so_far = following
 
@@ -134,15 +118,10 @@ class PolynomialTask(ScratchpadTask):
         signs = rearrange(torch.where(values < 0, minus, GAP), "... -> ... 1")
         return torch.cat([signs, number(values.abs(), n_digits)], dim=-1)
 
-    def _terms(
-        self, coefficients: Int[Tensor, "example term"], degrees: Int[Tensor, "example term"]
-    ) -> Int[Tensor, "example term word"]:
+    def _terms(self, coefficients: Terms, degrees: Terms) -> Int[Tensor, "example term word"]:
         times = torch.tensor(self.tokenizer.encode("* x **")).expand(*degrees.shape, -1)
         degree = rearrange(degrees, "example term -> example term 1")
         return torch.cat([self._signed(coefficients, 1), times, degree], dim=2)
-
-    def _sum_of(self, terms: Int[Tensor, "example term word"]) -> Int[Tensor, "example pos"]:
-        return joined(terms, *self.tokenizer.encode("+"))
 
 
 class SummationTask(ScratchpadTask):
@@ -156,31 +135,27 @@ class SummationTask(ScratchpadTask):
     frame = "Compute: + . The answer is ."
     step_words = "sum sum: ="
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         digits = torch.randint(1, 10, (n, length), generator=generator)
-        prompt = self.row("Compute:", self._sum_of(digits), ".")
+        prompt = self.row("Compute:", self.listed(digits, "+"), ".")
         answer = self.row("The answer is", digits.sum(1, keepdim=True) % 10, ".")
         return prompt, self.with_steps(self._steps(digits), answer)
 
-    def _steps(self, digits: Int[Tensor, "example digit"]) -> Iterator[Step]:
+    def _steps(self, digits: Digits) -> Iterator[Step]:
         """One step for each digit: the sum so far with it, and the same modulo 10."""
         so_far = torch.zeros_like(digits[:, :1])
         for index in range(digits.shape[1]):
             digit = digits[:, [index]]
-            total = _digits_of(digit + so_far, 2)
+            total = number((digit + so_far)[:, 0], 2)
             following = (digit + so_far) % 10
             yield Step(
                 input=digit,
                 computation=self.row(digit, "+ sum =", digit, "+", so_far),
                 output=total,
                 variables=self.row("sum:", total, "=", following),
-                remaining=self._sum_of(digits[:, index + 1 :]),
+                remaining=self.listed(digits[:, index + 1 :], "+"),
             )
             so_far = following
-
-    def _sum_of(self, digits: Int[Tensor, "example digit"]) -> Int[Tensor, "example pos"]:
-        items = rearrange(digits, "example digit -> example digit 1")
-        return joined(items, *self.tokenizer.encode("+"))
 
 
 class ParityTask(ScratchpadTask):
@@ -195,11 +170,12 @@ class ParityTask(ScratchpadTask):
     # The paper writes exclusive or as **.
     step_words = "** par par: ="
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         bits = torch.randint(2, (n, length), generator=generator)
         yes, no = self.tokenizer.encode("Yes No")
         even = torch.where(bits.sum(1, keepdim=True) % 2 == 0, yes, no)
-        prompt = self.row("Is the number of 1's even in the sequence [", self._listed(bits), "] ?")
+        every = self.listed(bits, ",")
+        prompt = self.row("Is the number of 1's even in the sequence [", every, "] ?")
         answer = self.row("The answer is", even, ".")
         return prompt, self.with_steps(self._steps(bits), answer)
 
@@ -214,18 +190,12 @@ class ParityTask(ScratchpadTask):
                 computation=self.row(bit, "** par =", bit, "**", parity),
                 output=following,
                 variables=self.row("par:", following),
-                remaining=self.row("[", self._listed(bits[:, index + 1 :]), "]"),
+                remaining=self.row("[", self.listed(bits[:, index + 1 :], ","), "]"),
             )
             parity = following
 
-    def _listed(self, bits: Int[Tensor, "example bit"]) -> Int[Tensor, "example pos"]:
-        items = rearrange(bits, "example bit -> example bit 1")
-        return joined(items, *self.tokenizer.encode(","))
 
-
-def random_digits(
-    counts: Int[Tensor, " example"], n_digits: int, generator: torch.Generator
-) -> Int[Tensor, "example digit"]:
+def random_digits(counts: Int[Tensor, " example"], n_digits: int, generator: Generator) -> Digits:
     """Random numbers of `counts` digits each, behind zeros: `n_digits` digits in all.
 
     All numbers of a count are equally likely; they begin with no 0, unless it is their only digit.
@@ -233,27 +203,23 @@ def random_digits(
     shape = (len(counts), n_digits)
     digits = torch.randint(10, shape, generator=generator)
     leading = torch.randint(1, 10, shape, generator=generator)
-    place = torch.arange(n_digits)
+    position = torch.arange(n_digits)
     first = n_digits - rearrange(counts, "example -> example 1")
-    begins: Bool[Tensor, "example digit"] = (place == first) & (place < n_digits - 1)
-    return torch.where(begins, leading, digits).masked_fill(place < first, 0)
+    begins: Bool[Tensor, "example digit"] = (position == first) & (position < n_digits - 1)
+    return torch.where(begins, leading, digits).masked_fill(position < first, 0)
 
 
-def column_addition(
-    a: Int[Tensor, "example digit"], b: Int[Tensor, "example digit"]
-) -> tuple[Int[Tensor, "example digit_plus_one"], Int[Tensor, "example digit_plus_one"]]:
+def column_addition(a: Digits, b: Digits) -> tuple[MoreDigits, MoreDigits]:
     """The digits of a + b, and the carry out of each column; that into the last one is 0.
 
-    Both have one place more than the numbers. Column by column, so numbers of any length are exact.
+    Both have one digit more than the numbers. Column by column, so numbers of any length are exact.
     """
     carries = [torch.zeros_like(a[:, 0])]
     for column in reversed(range(a.shape[1])):
         carries.append((a[:, column] + b[:, column] + carries[-1]) // 10)
     carry = torch.stack(carries[::-1], dim=1)
-    columns = torch.nn.functional.pad(a + b, (1, 0)) + carry
+    columns = pad(a + b, (1, 0)) + carry
     return columns % 10, carry
 
 
-def _digits_of(values: Int[Tensor, "example 1"], n_digits: int) -> Int[Tensor, "example digit"]:
-    """The decimal digits of one number for each example."""
-    return number(rearrange(values, "example 1 -> example"), n_digits)
+TASKS = (AdditionTask, PolynomialTask, SummationTask, ParityTask)

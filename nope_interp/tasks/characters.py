@@ -9,7 +9,7 @@ import string
 import torch
 from einops import rearrange
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.tasks.answers import AnswerTask, Problem
 from nope_interp.tasks.arithmetic import column_addition, random_digits
@@ -32,7 +32,7 @@ class ReversalTask(AnswerTask):
     training_lengths = range(2, 64)
     test_lengths = range(64, 127)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         letters = torch.randint(_N_LETTERS, (n, length), generator=generator)
         return self.row(letters, "="), letters.flip(1)
 
@@ -50,7 +50,7 @@ class CharacterAdditionTask(AnswerTask):
     training_lengths = range(3, 4)
     test_lengths = range(4, 7)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         counts = torch.full((n,), length)
         a, b = (random_digits(counts, length, generator) for _ in range(2))
         total, _ = column_addition(a, b)
@@ -67,7 +67,7 @@ class IndexingTask(AnswerTask):
     test_lengths = range(14, 27)
     possible_lengths = range(1, _N_LETTERS + 1)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         # The ids of the letters follow those of the ten digits.
         letters = 10 + distinct_letters(n, length, generator)
         position = torch.randint(length, (n, 1), generator=generator)
@@ -85,13 +85,14 @@ class OrderingTask(AnswerTask):
     test_lengths = range(14, 27)
     possible_lengths = range(1, _N_LETTERS + 1)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         letters = distinct_letters(n, length, generator)
         return self.row(letters, "="), letters.sort(1).values
 
 
-def distinct_letters(
-    n: int, length: int, generator: torch.Generator
-) -> Int[Tensor, "example letter"]:
+def distinct_letters(n: int, length: int, generator: Generator) -> Int[Tensor, "example letter"]:
     """Random letters, a as 0, none of them twice in an example; 26 at most."""
     return torch.rand((n, _N_LETTERS), generator=generator).argsort(1)[:, :length]
+
+
+TASKS = (CharacterAdditionTask, ReversalTask, IndexingTask, OrderingTask)

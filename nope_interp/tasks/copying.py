@@ -10,9 +10,9 @@ from typing import Literal
 
 import torch
 from einops import repeat
+from torch import Generator
 
 from nope_interp.tasks.answers import AnswerTask, Problem
-from nope_interp.tasks.token_grid import joined
 
 _SYMBOLS = (*string.digits, *string.ascii_letters, *string.punctuation, *"αβγδεζ")
 
@@ -45,11 +45,11 @@ class StringTask(_SymbolTask):
 
     variants = tuple(_ROUNDS)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         symbols = torch.randint(len(_SYMBOLS), (n, length), generator=generator)
         verb = "Copy:" if self.name.startswith("copy") else "Reverse:"
         rounds = [symbols if way == "copy" else symbols.flip(1) for way in _ROUNDS[self.name]]
-        answer = joined(torch.stack(rounds, dim=1), *self.tokenizer.encode("[NEXT]"))
+        answer = self.listed(torch.stack(rounds, dim=1), "[NEXT]")
         return self.row(verb, symbols, "[SEP]"), answer
 
 
@@ -61,7 +61,7 @@ class RepeatTask(_SymbolTask):
 
     variants = ("copy-rsc", "copy-rsc2x")
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         symbol = torch.randint(len(_SYMBOLS), (n,), generator=generator)
         times = 2 * length if self.name == "copy-rsc2x" else length
         prompt, answer = (repeat(symbol, "example -> example pos", pos=n) for n in (length, times))
@@ -73,9 +73,12 @@ class ReplaceTask(_SymbolTask):
 
     variants = ("copy-rdc",)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         old = torch.randint(len(_SYMBOLS), (n, 1), generator=generator)
         step = torch.randint(1, len(_SYMBOLS), (n, 1), generator=generator)
         new = (old + step) % len(_SYMBOLS)
         prompt, answer = (repeat(x, "example 1 -> example pos", pos=length) for x in (old, new))
         return self.row("Replace", old, "with", new, "in", prompt, "[SEP]"), answer
+
+
+TASKS = (RepeatTask, ReplaceTask, StringTask)

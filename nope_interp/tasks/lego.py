@@ -7,13 +7,14 @@ import string
 from collections.abc import Iterator
 
 import torch
-from einops import rearrange
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.tasks.answers import Problem
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
-from nope_interp.tasks.token_grid import joined
+
+Chain = Int[Tensor, "example variable"]
+Clauses = Int[Tensor, "example clause 4"]
 
 
 class LegoTask(ScratchpadTask):
@@ -30,7 +31,7 @@ class LegoTask(ScratchpadTask):
     possible_lengths = range(2, 27)
     parts = ("input", "computation", "output", "remaining")
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         variables = torch.rand((n, 26), generator=generator).argsort(1)[:, :length]
         factors = 2 * torch.randint(2, (n, length), generator=generator) - 1
         # The upper half of an odd chain leaves its middle out.
@@ -39,41 +40,38 @@ class LegoTask(ScratchpadTask):
         values = factors.cumprod(1)
         clauses = self._clauses(variables, factors)
         query, value = variables.gather(1, asked), values.gather(1, asked)
-        prompt = self.row("If", self._listed(clauses), ". Then , what is the value of", query, "?")
+        prompt = self.row(
+            "If", self.listed(clauses, ","), ". Then , what is the value of", query, "?"
+        )
         answer = self.row("The answer is", self._sign(value), "1 .")
         steps = self._steps(variables, factors, values, clauses, asked)
         return prompt, self.with_steps(steps, answer)
 
     def _steps(
         self,
-        variables: Int[Tensor, "example variable"],
-        factors: Int[Tensor, "example variable"],
-        values: Int[Tensor, "example variable"],
-        clauses: Int[Tensor, "example variable 4"],
+        variables: Chain,
+        factors: Chain,
+        values: Chain,
+        clauses: Clauses,
         asked: Int[Tensor, "example 1"],
     ) -> Iterator[Step]:
         """One step for each variable up to the one that is asked for."""
         signs, value_signs = self._sign(factors), self._sign(values)
         for index in range(variables.shape[1]):
             variable, sign = variables[:, [index]], signs[:, [index]]
-            if index == 0:
-                computation = variable[:, :0]
-            else:
-                before = index - 1
-                computation = self.row(
-                    sign, variables[:, [before]], "=", sign, value_signs[:, [before]], "1"
-                )
+            computation = variable[:, :0]
+            if index:
+                before, known = variables[:, [index - 1]], value_signs[:, [index - 1]]
+                computation = self.row(sign, before, "=", sign, known, "1")
             yield Step(
                 input=variable,
                 computation=computation,
                 output=self.row(value_signs[:, [index]], "1"),
-                remaining=self._listed(clauses[:, index + 1 :]),
-                taken=rearrange(asked, "example 1 -> example") >= index,
+                remaining=self.listed(clauses[:, index + 1 :], ","),
+                taken=asked[:, 0] >= index,
             )
 
-    def _clauses(
-        self, variables: Int[Tensor, "example variable"], factors: Int[Tensor, "example variable"]
-    ) -> Int[Tensor, "example variable 4"]:
+    def _clauses(self, variables: Chain, factors: Chain) -> Clauses:
         """The first clause gives a number, the others each the variable before."""
         equals, one = self.tokenizer.encode("= 1")
         operands = torch.cat([torch.full_like(variables[:, :1], one), variables[:, :-1]], dim=1)
@@ -84,5 +82,5 @@ class LegoTask(ScratchpadTask):
         plus, minus = self.tokenizer.encode("+ -")
         return torch.where(values > 0, plus, minus)
 
-    def _listed(self, clauses: Int[Tensor, "example clause 4"]) -> Int[Tensor, "example pos"]:
-        return joined(clauses, *self.tokenizer.encode(","))
+
+TASKS = (LegoTask,)

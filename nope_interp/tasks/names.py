@@ -1,27 +1,10 @@
 """The names of the tasks, apart from their code so that they cost nothing to know."""
 
-# The variants of Kazemnejad et al. 2023's ten tasks, then the tasks of Zuo et al. 2025.
-ANSWER_TASK_NAMES = (
-    "copy-rsc",
-    "copy-rsc2x",
-    "copy-rdc",
-    "copy-cmc",
-    "copy-cmc2x",
-    "reverse-mc",
-    "reverse-mc2x",
-    "reverse-mcrv",
-    "addition",
-    "polynomial",
-    "sort-single",
-    "sort-multi",
-    "summation",
-    "parity",
-    "lego",
-    "scan",
-    "pcfg",
-    "zuo-addition",
-    "reversal",
-    "indexing",
-    "ordering",
-)
+# Kazemnejad et al. 2023's ten tasks: the variants of copying and reversing, then the others.
+_STRINGS = "copy-rsc copy-rsc2x copy-rdc copy-cmc copy-cmc2x reverse-mc reverse-mc2x reverse-mcrv"
+_OTHERS = "addition polynomial sort-single sort-multi summation parity lego scan pcfg"
+# Those of Zuo et al. 2025.
+_CHARACTERS = "zuo-addition reversal indexing ordering"
+
+ANSWER_TASK_NAMES = (*_STRINGS.split(), *_OTHERS.split(), *_CHARACTERS.split())
 TASK_NAMES = ("text", *ANSWER_TASK_NAMES)

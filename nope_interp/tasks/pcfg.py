@@ -11,6 +11,7 @@ import string
 from collections.abc import Callable
 
 import torch
+from torch import Generator
 
 from nope_interp.tasks.answers import AnswerTask, Problem
 from nope_interp.tasks.token_grid import GAP
@@ -52,7 +53,7 @@ class PcfgTask(AnswerTask):
     training_lengths = range(1, 9)
     test_lengths = range(9, 36)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         draw = random.Random(int(torch.randint(2**62, (), generator=generator)))
         pairs = [_short_expression(length, draw) for _ in range(n)]
         # The longest expression has binary functions only, and a comma for each of them.
@@ -85,3 +86,6 @@ def _expression(n_functions: int, draw: random.Random) -> tuple[Symbols, Symbols
     first, first_meaning = _expression(inside_first, draw)
     second, second_meaning = _expression(n_functions - 1 - inside_first, draw)
     return (function, *first, ",", *second), _BINARY[function](first_meaning, second_meaning)
+
+
+TASKS = (PcfgTask,)

@@ -1,74 +1,24 @@
 """Tasks by name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
-
-import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import read_text
+from nope_interp.tasks import arithmetic, characters, copying, lego, pcfg, scan, sorting
 from nope_interp.tasks.answers import AnswerTask
-from nope_interp.tasks.arithmetic import AdditionTask, ParityTask, PolynomialTask, SummationTask
-from nope_interp.tasks.characters import (
-    CharacterAdditionTask,
-    IndexingTask,
-    OrderingTask,
-    ReversalTask,
-)
-from nope_interp.tasks.copying import RepeatTask, ReplaceTask, StringTask
-from nope_interp.tasks.lego import LegoTask
 from nope_interp.tasks.names import ANSWER_TASK_NAMES, TASK_NAMES
-from nope_interp.tasks.pcfg import PcfgTask
-from nope_interp.tasks.scan import ScanTask
 from nope_interp.tasks.scratchpad import ScratchpadTask
-from nope_interp.tasks.sorting import SortTask
-from nope_interp.tasks.sources import TokenSource
 from nope_interp.tasks.text import TextTask
 
-_CLASSES: tuple[type[AnswerTask], ...] = (
-    RepeatTask,
-    ReplaceTask,
-    StringTask,
-    ScanTask,
-    PcfgTask,
-    CharacterAdditionTask,
-    ReversalTask,
-    IndexingTask,
-    OrderingTask,
-    AdditionTask,
-    PolynomialTask,
-    SortTask,
-    SummationTask,
-    ParityTask,
-    LegoTask,
-)
+_MODULES = (copying, scan, pcfg, characters, arithmetic, sorting, lego)
+_CLASSES: list[type[AnswerTask]] = [kind for module in _MODULES for kind in module.TASKS]
 _CLASS_OF = {name: kind for kind in _CLASSES for name in kind.variants or (kind.name,)}
 
 
-@runtime_checkable
-class Task(Protocol):
-    """What a model is trained on: batches to learn from, and a source for probes to read."""
-
-    name: str
-
-    @property
-    def d_vocab(self) -> int: ...
-
-    @property
-    def tokenizer(self) -> object: ...
-
-    def source(self) -> TokenSource: ...
-
-    def uniform_source(self) -> TokenSource: ...
-
-    def batch(
-        self, n: int, seq_len: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]: ...
+# What a model is trained on: batches to learn from, and a source for probes to read.
+Task = AnswerTask | TextTask
 
 
 def make_task(
@@ -140,13 +90,12 @@ def make_answer_task(
         UserError: for an unknown name, for lengths that cannot be, and for a scratchpad, or a part
             of one, that the task does not have.
     """
-    lengths = {"training_lengths": training_lengths, "test_lengths": test_lengths}
     if name not in _CLASS_OF:
         raise unknown_name("task with answers", name, ANSWER_TASK_NAMES)
     kind = _CLASS_OF[name]
-    make: Callable[..., AnswerTask] = partial(kind, name) if kind.variants else kind
-    if issubclass(kind, ScratchpadTask):
-        return make(scratchpad=scratchpad, **lengths)
-    if scratchpad is not None:
+    lengths = {"training_lengths": training_lengths, "test_lengths": test_lengths}
+    if scratchpad is None:
+        return kind(name, **lengths)
+    if not issubclass(kind, ScratchpadTask):
         raise UserError(f"the task {name!r} has no scratchpad: leave the scratchpad out.")
-    return make(**lengths)
+    return kind(name, scratchpad=scratchpad, **lengths)

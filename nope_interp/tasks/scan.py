@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.tasks.answers import AnswerTask, Problem
 from nope_interp.tasks.token_grid import GAP
@@ -85,13 +85,16 @@ class ScanTask(AnswerTask):
     symbols = _SYMBOLS
     frame = _FRAME
 
-    def __init__(self, **lengths: Any) -> None:
+    def __init__(self, name: str | None = None, **lengths: Any) -> None:
         self.possible_lengths = every = tuple(_by_length())
         self.training_lengths = [length for length in every if length <= _LONGEST_TRAINING]
         self.test_lengths = [length for length in every if length > _LONGEST_TRAINING]
-        super().__init__(**lengths)
+        super().__init__(name, **lengths)
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         words, actions = _by_length()[length]
         chosen = torch.randint(len(words), (n,), generator=generator)
         return self.row("Solve:", words[chosen], "[SEP]"), actions[chosen]
+
+
+TASKS = (ScanTask,)

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from einops import rearrange
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.tasks.answers import AnswerTask
-from nope_interp.tasks.token_grid import GAP
-
-SCRATCHPAD_PARTS = ("input", "computation", "output", "variables", "remaining")
+from nope_interp.tasks.token_grid import GAP, Words
 
 _OPENING = "Thinking step by step:"
 _CLOSING = ". Thus,"
@@ -32,6 +30,7 @@ _MARKS = {
     "variables": ("[", "]"),
     "remaining": ("re", ""),
 }
+SCRATCHPAD_PARTS = tuple(_MARKS)
 _WORDS = f"{_OPENING} {_CLOSING} # in comp out [ ] re"
 
 
@@ -44,11 +43,11 @@ class Step:
         taken: which examples take this step; None where all do.
     """
 
-    input: Int[Tensor, "example _"]
-    computation: Int[Tensor, "example _"]
-    output: Int[Tensor, "example _"]
-    remaining: Int[Tensor, "example _"]
-    variables: Int[Tensor, "example _"] | None = None
+    input: Words
+    computation: Words
+    output: Words
+    remaining: Words
+    variables: Words | None = None
     taken: Bool[Tensor, " example"] | None = None
 
 
@@ -77,11 +76,10 @@ class ScratchpadTask(AnswerTask):
         name: str | None = None,
         *,
         scratchpad: AbstractSet[str] | None = None,
-        training_lengths: Sequence[int] | None = None,
-        test_lengths: Sequence[int] | None = None,
+        **lengths: Sequence[int] | None,
     ) -> None:
         self.scratchpad = None if scratchpad is None else frozenset(scratchpad)
-        super().__init__(name, training_lengths=training_lengths, test_lengths=test_lengths)
+        super().__init__(name, **lengths)
         if self.scratchpad is not None:
             self._check_scratchpad(self.scratchpad)
 
@@ -92,9 +90,7 @@ class ScratchpadTask(AnswerTask):
         words = (*super().vocabulary(), *_WORDS.split(), *self.step_words.split())
         return tuple(dict.fromkeys(words))
 
-    def with_steps(
-        self, steps: Iterable[Step], answer: Int[Tensor, "example _"]
-    ) -> Int[Tensor, "example pos"]:
+    def with_steps(self, steps: Iterable[Step], answer: Words) -> Words:
         """The steps, of which every example takes the first, and then the answer.
 
         Args:

@@ -4,15 +4,14 @@ import string
 from collections.abc import Iterator
 
 import torch
-from einops import rearrange
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.tasks.answers import Problem
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
-from nope_interp.tasks.token_grid import joined, number
+from nope_interp.tasks.token_grid import Words, number
 
-# Their rank is their place here.
+# Their rank is their position here.
 _SYMBOLS = (*string.digits, *string.ascii_letters)[:50]
 
 
@@ -29,7 +28,7 @@ class SortTask(ScratchpadTask):
     parts = ("input", "computation", "output", "remaining")
     step_words = "The minimum of the unsorted portion"
 
-    def problem(self, n: int, length: int, generator: torch.Generator) -> Problem:
+    def problem(self, n: int, length: int, generator: Generator) -> Problem:
         low, high = (0, len(_SYMBOLS)) if self.name == "sort-single" else (10, 10_000)
         items = torch.randint(low, high, (n, length), generator=generator)
         prompt = self.row("Sort the following list [", self._listed(items), "] .")
@@ -37,12 +36,12 @@ class SortTask(ScratchpadTask):
         return prompt, self.with_steps(self._steps(items), answer)
 
     def _steps(self, items: Int[Tensor, "example item"]) -> Iterator[Step]:
-        """Selection sort: the smallest item that is left changes places with the first one."""
+        """Selection sort: the smallest item that is left is swapped with the first one."""
         items = items.clone()
         for index in range(items.shape[1]):
             first = items[:, [index]]
-            smallest, place = items[:, index:].min(1, keepdim=True)
-            items.scatter_(1, place + index, first)
+            smallest, where = items[:, index:].min(1, keepdim=True)
+            items.scatter_(1, where + index, first)
             items[:, [index]] = smallest
             rest = self._listed(items[:, index + 1 :])
             yield Step(
@@ -53,10 +52,9 @@ class SortTask(ScratchpadTask):
                 remaining=self.row("[", rest, "]"),
             )
 
-    def _listed(self, items: Int[Tensor, "example item"]) -> Int[Tensor, "example pos"]:
+    def _listed(self, items: Int[Tensor, "example item"]) -> Words:
         """The items with a comma between each two."""
-        if self.name == "sort-single":
-            words = rearrange(items, "example item -> example item 1")
-        else:
-            words = number(items, 4)
-        return joined(words, *self.tokenizer.encode(","))
+        return self.listed(items if self.name == "sort-single" else number(items, 4), ",")
+
+
+TASKS = (SortTask,)

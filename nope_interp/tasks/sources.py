@@ -9,9 +9,10 @@ from typing import Literal
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nope_interp.errors import UserError
+from nope_interp.shapes import Sequences
 
 Split = Literal["fit", "held_out"]
 
@@ -27,7 +28,7 @@ class TokenSource(ABC):
 
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int
-    ) -> Int[Tensor, "sequence pos"]:
+    ) -> Sequences:
         """`n` sequences; those of the two splits come from different random streams.
 
         Args:
@@ -48,12 +49,12 @@ class TokenSource(ABC):
 
     @abstractmethod
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
+    ) -> Sequences:
         """`n` sequences of `seq_len - begin` tokens: `begin`, 1 or 0, will come before them."""
 
 
-def split_generator(split: Split, seed: int) -> torch.Generator:
+def split_generator(split: Split, seed: int) -> Generator:
     """A random generator whose stream is not shared between the splits of one seed.
 
     Args:
@@ -63,11 +64,11 @@ def split_generator(split: Split, seed: int) -> torch.Generator:
     Returns:
         The generator.
     """
-    return torch.Generator().manual_seed(2 * seed + (split == "held_out"))
+    return Generator().manual_seed(2 * seed + (split == "held_out"))
 
 
 def with_begin_token(
-    tokens: Int[Tensor, "sequence pos"], begin_id: int | None
+    tokens: Sequences, begin_id: int | None
 ) -> Int[Tensor, "sequence pos_plus_one"]:
     """`tokens` behind a begin token.
 
@@ -101,8 +102,8 @@ class TextSource(TokenSource):
         self.begin_id = begin_id
 
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
+    ) -> Sequences:
         """`n` windows in random order."""
         length, part = seq_len - begin, self._part(split)
         available = self.available(length, split)
@@ -134,8 +135,40 @@ class UniformSource(TokenSource):
         self.begin_id = begin_id
 
     def drawn(
-        self, n: int, seq_len: int, begin: int, split: Split, generator: torch.Generator
-    ) -> Int[Tensor, "sequence pos"]:
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
+    ) -> Sequences:
         """`n` fresh sequences."""
         shape = (n, seq_len - begin)
         return self.ids[torch.randint(len(self.ids), shape, generator=generator)]
+
+
+class RepeatedSource(UniformSource):
+    """Uniform random tokens, then the same ones again (Olsson et al. 2022, arXiv 2209.11895).
+
+    Where the tokens do not split into two rounds, there is one token fewer than asked for.
+    """
+
+    name = "repeated"
+
+    @staticmethod
+    def period(seq_len: int, *, begin_token: bool) -> int:
+        """How many tokens there are before they come again."""
+        return (seq_len - begin_token) // 2
+
+    def drawn(
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
+    ) -> Sequences:
+        """Fresh tokens, twice."""
+        return super().drawn(n, (seq_len - begin) // 2, 0, split, generator).repeat(1, 2)
+
+
+class CopiesSource(UniformSource):
+    """One random token over and over (Barbero et al. 2024, on what heads without positions do)."""
+
+    name = "copies"
+
+    def drawn(
+        self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
+    ) -> Sequences:
+        """A token for each sequence, as often as it is long."""
+        return super().drawn(n, 1, 0, split, generator).repeat(1, seq_len - begin)

@@ -2,10 +2,10 @@
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Generator
 
 from nope_interp.errors import UserError
+from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.sources import TextSource, UniformSource
 from nope_interp.tasks.tokenizer import ByteTokenizer
 
@@ -48,9 +48,7 @@ class TextTask:
         """All 256 bytes, equally likely."""
         return UniformSource(torch.arange(256), self.tokenizer.begin_id)
 
-    def batch(
-        self, n: int, seq_len: int, generator: torch.Generator
-    ) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+    def batch(self, n: int, seq_len: int, generator: Generator) -> tuple[Tokens, Marked]:
         """Windows at random positions, and which tokens are to be predicted (all but the first).
 
         Args:

@@ -10,6 +10,9 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+# Words of each example, with gaps.
+Words = Int[Tensor, "example _"]
+
 GAP = -1
 
 # One prompt in so many is held out for validation.
@@ -29,16 +32,14 @@ def number(values: Int[Tensor, "*shape"], n_digits: int) -> Int[Tensor, "*shape 
     return stripped(rearrange(values, "... -> ... 1") // powers % 10)
 
 
-def joined(items: Int[Tensor, "example item word"], mark: int) -> Int[Tensor, "example joined"]:
+def joined(items: Int[Tensor, "example item word"], mark: int) -> Words:
     """The items one after another, with the token `mark` between each two."""
     marks = items.new_full((*items.shape[:2], 1), mark)
     row = rearrange(torch.cat([items, marks], dim=2), "example item word -> example (item word)")
     return row[:, :-1]
 
 
-def packed(
-    rows: Int[Tensor, "example _"], fill: int
-) -> tuple[Int[Tensor, "example pos"], Int[Tensor, " example"]]:
+def packed(rows: Words, fill: int) -> tuple[Int[Tensor, "example pos"], Int[Tensor, " example"]]:
     """The rows with their gaps closed and `fill` at their ends, and how many tokens each has."""
     present = rows != GAP
     lengths = present.sum(1)

@@ -22,13 +22,15 @@ from nope_interp.theory.validity import (
     weight_spread,
 )
 
+Covariance = Float[np.ndarray, "pos pos"]
+
 # Beyond this the power series of the attention's kernel is cut: see `_attention_output`.
 SHARPEST = 100.0
 
 
 def stream_covariances(
     config: TransformerConfig, tokens: Int[np.ndarray, " pos"]
-) -> dict[str, Float[np.ndarray, "pos pos"]]:
+) -> dict[str, Covariance]:
     """Expected covariance between positions at the residual sites of every layer, per component.
 
     Entry (i, j) is the mean over draws of the weights of x_i . x_j / d_model, both activations of
@@ -87,7 +89,7 @@ def stream_covariances(
     return found
 
 
-def cosines(covariance: Float[np.ndarray, "pos pos"]) -> Float[np.ndarray, "pos pos"]:
+def cosines(covariance: Covariance) -> Covariance:
     """The cosines between activations whose covariance this is.
 
     Args:
@@ -100,37 +102,27 @@ def cosines(covariance: Float[np.ndarray, "pos pos"]) -> Float[np.ndarray, "pos 
     return covariance / size / size[:, None]
 
 
-def _normalized(
-    config: TransformerConfig, stream: Float[np.ndarray, "pos pos"]
-) -> Float[np.ndarray, "pos pos"]:
+def _normalized(config: TransformerConfig, stream: Covariance) -> Covariance:
     if config.normalization == "none":
         return stream
     size = np.sqrt(np.diag(stream) + config.norm_eps)
     return stream / size / size[:, None]
 
 
-def _read(
-    config: TransformerConfig, stream: Float[np.ndarray, "pos pos"]
-) -> Float[np.ndarray, "pos pos"]:
+def _read(config: TransformerConfig, stream: Covariance) -> Covariance:
     """What a sublayer reads."""
     return _normalized(config, stream) if config.norm_placement == "pre" else stream
 
 
-def _merge(
-    config: TransformerConfig,
-    stream: Float[np.ndarray, "pos pos"],
-    written: Float[np.ndarray, "pos pos"],
-) -> Float[np.ndarray, "pos pos"]:
+def _merge(config: TransformerConfig, stream: Covariance, written: Covariance) -> Covariance:
     """The stream after a sublayer has written."""
     merged = stream + written if config.residual else written
     return merged if config.norm_placement == "pre" else _normalized(config, merged)
 
 
 def _attention_output(
-    config: TransformerConfig,
-    read: Float[np.ndarray, "pos pos"],
-    even: Float[np.ndarray, "query key"],
-) -> Float[np.ndarray, "pos pos"]:
+    config: TransformerConfig, read: Covariance, even: Float[np.ndarray, "query key"]
+) -> Covariance:
     d, variance = config.d_model, weight_spread(config) ** 2
     v = config.attention_scale**2 * config.d_head * (d * variance) ** 2
     largest = v * np.diag(read).max() ** 2
@@ -163,9 +155,7 @@ def _terms(largest: float) -> int:
     return math.ceil(20 + largest + 10 * math.sqrt(largest))
 
 
-def _mlp_kernel(
-    config: TransformerConfig,
-) -> Callable[[Float[np.ndarray, "pos pos"]], Float[np.ndarray, "pos pos"]]:
+def _mlp_kernel(config: TransformerConfig) -> Callable[[Covariance], Covariance]:
     """Covariance of the MLP's output as a function of that of its input.
 
     E[phi(a) phi(b)] = sum_k h_k^2 c^k for correlation c, h_k the coefficients of phi(sigma x) in
@@ -184,7 +174,7 @@ def _mlp_kernel(
     variance = config.d_model * weight_spread(config) ** 2
     shrunk = weight_spread(config) ** 2 / output_divisor(config) ** 2
 
-    def kernel(read: Float[np.ndarray, "pos pos"]) -> Float[np.ndarray, "pos pos"]:
+    def kernel(read: Covariance) -> Covariance:
         spread = np.sqrt(variance * np.diag(read))
         at_nodes = torch.from_numpy(np.multiply.outer(spread, nodes))
         phi = ACTIVATIONS[config.activation](at_nodes).numpy()

@@ -8,11 +8,12 @@ there. Without positions and mask all blanks are alike by symmetry, and so are t
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from nope_interp.models.losses import logits_at
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.answers import AnswerTask
 
 
@@ -41,9 +42,7 @@ class AnswerMasking:
         assert task.tokenizer.begin_id is not None
         return cls(task.tokenizer.begin_id, task.tokenizer.end_id)
 
-    def hidden(
-        self, tokens: Int[Tensor, "batch pos"], answer: Bool[Tensor, "batch pos"]
-    ) -> Int[Tensor, "batch pos"]:
+    def hidden(self, tokens: Tokens, answer: Marked) -> Tokens:
         """`tokens` with blanks from the first token of the answer on.
 
         The end and the padding are blanks too, so that an example does not tell how long its answer
@@ -58,9 +57,7 @@ class AnswerMasking:
         """
         return tokens.masked_fill(answer.cummax(dim=1).values, self.fill)
 
-    def asked(
-        self, tokens: Int[Tensor, "batch pos"], answer: Bool[Tensor, "batch pos"]
-    ) -> Bool[Tensor, "batch pos"]:
+    def asked(self, tokens: Tokens, answer: Marked) -> Marked:
         """The answer without its end: what is given at the blanks.
 
         Args:
@@ -72,12 +69,7 @@ class AnswerMasking:
         """
         return answer if self.end is None else answer & (tokens != self.end)
 
-    def loss(
-        self,
-        model: HookedTransformer,
-        tokens: Int[Tensor, "batch pos"],
-        answer: Bool[Tensor, "batch pos"],
-    ) -> Float[Tensor, ""]:
+    def loss(self, model: HookedTransformer, tokens: Tokens, answer: Marked) -> Float[Tensor, ""]:
         """Mean cross-entropy, in nats per token, of the answers' tokens at their own positions.
 
         Args:

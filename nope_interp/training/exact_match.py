@@ -28,7 +28,7 @@ def exact_matches(
     Args:
         model: in evaluation mode.
         examples: of any lengths; what stands after the end of one is not looked at.
-        masking: hides the answers; each token is then told at its own place, all of them at once.
+        masking: hides the answers; each token is then told at its own position, all at once.
         batch_size: examples in one forward pass.
 
     Returns:

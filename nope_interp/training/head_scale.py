@@ -11,14 +11,15 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from nope_interp.errors import UserError
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Marked, Tokens
 from nope_interp.training.train import masked_loss
 
-Batch = tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]
+Batch = tuple[Tokens, Marked]
 
 
 @contextmanager

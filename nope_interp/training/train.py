@@ -6,13 +6,13 @@ state to keep is the weights and the optimiser's moments.
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
@@ -20,6 +20,7 @@ from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import logits_at
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.registry import Task
 from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig
@@ -65,11 +66,7 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
     return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
 
 
-def masked_loss(
-    model: HookedTransformer,
-    tokens: Int[Tensor, "batch pos"],
-    predicted: Bool[Tensor, "batch pos"],
-) -> Float[Tensor, ""]:
+def masked_loss(model: HookedTransformer, tokens: Tokens, predicted: Marked) -> Float[Tensor, ""]:
     """Mean cross-entropy, in nats per token, of the tokens marked as predicted.
 
     Only for these are logits computed. The first token of a sequence cannot be predicted.
@@ -137,10 +134,21 @@ def train(
     if watch is not None and start in watched:
         watch(start, model.eval())
     model.train()
-    loss_of = masked_loss if masking is None else masking.loss
-    steps = _steps(model, optimizer, training, task, loss_of, start, device, show_progress)
+    loss_of: Loss = masked_loss if masking is None else masking.loss
+    if training.compile:
+        loss_of = torch.compile(loss_of)
+    bar = tqdm(
+        range(start, training.steps),
+        initial=start,
+        total=training.steps,
+        desc=f"training on {task.name}",
+        unit="step",
+        disable=not show_progress,
+    )
     try:
-        for step, loss in steps:
+        for step in bar:
+            loss = _step(model, optimizer, training, task, loss_of, step)
+            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             if not math.isfinite(loss):
                 raise UserError(
                     f"the loss is {loss} at step {step}: lower the learning rate or the init scale."
@@ -158,45 +166,30 @@ def train(
     return model.eval()
 
 
-def _steps(
+def _step(
     model: HookedTransformer,
     optimizer: torch.optim.Optimizer,
     training: TrainingConfig,
     task: Task,
     loss_of: Loss,
-    start: int,
-    device: str,
-    show_progress: bool,
-) -> Iterator[tuple[int, float]]:
-    bar = tqdm(
-        range(start, training.steps),
-        initial=start,
-        total=training.steps,
-        desc=f"training on {task.name}",
-        unit="step",
-        disable=not show_progress,
-    )
-    in_bfloat16 = training.precision == "bfloat16"
-    if training.compile:
-        loss_of = torch.compile(loss_of)
-    for step in bar:
-        generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
-        tokens, predicted = task.batch(training.batch_size, training.seq_len, generator)
-        tokens, predicted = tokens.to(device), predicted.to(device)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, training)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(training.seed * 1_000_003 + step)  # dropout's
-            with torch.autocast(tokens.device.type, torch.bfloat16, enabled=in_bfloat16):
-                loss = loss_of(model, tokens, predicted)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
-        with interrupts_deferred():  # half an update could not be gone on from
-            optimizer.step()
-        value = loss.item()
-        bar.set_postfix(loss=f"{value:.3f}", refresh=False)
-        yield step, value
+    step: int,
+) -> float:
+    """One step of the optimiser; the loss before it, in nats per token."""
+    device, in_bfloat16 = model.W_E.device, training.precision == "bfloat16"
+    generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step)
+    tokens, predicted = task.batch(training.batch_size, training.seq_len, generator)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(step, training)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(training.seed * 1_000_003 + step)  # dropout's
+        with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
+            loss = loss_of(model, tokens.to(device), predicted.to(device))
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+    with interrupts_deferred():  # half an update could not be gone on from
+        optimizer.step()
+    return loss.item()
 
 
 def check_trainable(

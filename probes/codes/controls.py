@@ -6,18 +6,18 @@ moved the activations at all. Each control here moves them as far in a way that 
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor
 
 from probes.codes.directions import Leace, MovedVectors, ScaledDirections
 from probes.codes.filter import CodeFilter, require_fitted_shape, with_deviation_scaled
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.controls import shuffled_positions
+from probes.shapes import Activations, PerPosition, PerSequence, PositionalVectors
 from probes.similarity import cosine_similarity
 from probes.streaming import upcast
 
 
-def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> Float[Tensor, " pos"]:
+def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> PerPosition:
     """How far an intervention moves activations, as a share of their deviations' lengths: the mean
     at each position over the examples that the statistics keep.
 
@@ -48,14 +48,14 @@ class OtherContent:
     few of them have no mean of their own to add. Turns go on from call to call.
     """
 
-    def __init__(self, sizes: Float[Tensor, " pos"], statistics: CodeStatistics) -> None:
+    def __init__(self, sizes: PerPosition, statistics: CodeStatistics) -> None:
         # The chord of an angle a on a circle of radius 1 is 2 sin(a / 2).
         self._angle = 2 * (sizes / 2).clamp(max=0.5**0.5).asin()[:, None]
         self._means = statistics.positional_vectors().float()
         self._others = statistics.example_deviations()
         self._next = 1
 
-    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def __call__(self, x: Activations) -> Activations:
         """The activations so turned; raises ProbeError for another number of positions or width."""
         require_fitted_shape(x, self._means)
         work = upcast(x)
@@ -70,7 +70,7 @@ class OtherContent:
         turned: Tensor = work + (angle.cos() - 1) * deviation + angle.sin() * length * other
         return turned.to(x.dtype)
 
-    def _next_others(self, n: int) -> Float[Tensor, "batch pos d_model"]:
+    def _next_others(self, n: int) -> Activations:
         turns = torch.arange(self._next, self._next + n)
         self._next += n
         rounds, which = turns // len(self._others), turns % len(self._others)
@@ -78,7 +78,7 @@ class OtherContent:
         return sign.to(self._others) * self._others[which]
 
 
-def moved_elsewhere(vectors: Float[Tensor, "pos d_model"], seed: int = 0) -> MovedVectors:
+def moved_elsewhere(vectors: PositionalVectors, seed: int = 0) -> MovedVectors:
     """Activations with fixed vectors subtracted, one for each position, that are no code of theirs.
 
     They are those that an intervention subtracts, all turned by one random rotation (Haar): at
@@ -94,7 +94,7 @@ def moved_elsewhere(vectors: Float[Tensor, "pos d_model"], seed: int = 0) -> Mov
 
 
 def size_matched(
-    removal: CodeFilter, sizes: Float[Tensor, " pos"], statistics: CodeStatistics, seed: int = 0
+    removal: CodeFilter, sizes: PerPosition, statistics: CodeStatistics, seed: int = 0
 ) -> MovedVectors | OtherContent:
     """Activations moved as far as by taking a code away, with none of the four taken away.
 
@@ -134,7 +134,7 @@ class PermutedRescaling:
         self.kept = kept
         self._generator = torch.Generator().manual_seed(seed)
 
-    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def __call__(self, x: Activations) -> Activations:
         """The activations so scaled; raises what the intervention raises."""
         _, _, factor = self.kept.parts(x)
         batch, pos = factor.shape
@@ -148,9 +148,7 @@ class PermutedRescaling:
 SIDE_EFFECTS = ("norm", "cosine")
 
 
-def side_effects(
-    x: Float[Tensor, "batch pos d_model"], changed: Float[Tensor, "batch pos d_model"]
-) -> dict[str, Float[Tensor, " batch"]]:
+def side_effects(x: Activations, changed: Activations) -> dict[str, PerSequence]:
     """How much an intervention changes besides what it aims at, per sequence.
 
     * norm: mean over activations of |x'| / |x| - 1, in size.

@@ -16,6 +16,7 @@ from probes.codes.filter import require_fitted_shape
 from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
 from probes.regression import LinearProbe, targets_of
+from probes.shapes import Activations, PositionalVectors
 from probes.streaming import upcast
 
 
@@ -36,7 +37,7 @@ class Leace:
         """How many directions are taken away, 0 to 2."""
         return int((torch.linalg.vector_norm(self.right, dim=-1) > 0).sum())
 
-    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def __call__(self, x: Activations) -> Activations:
         """What no linear map can read remains; raises ProbeError for another width."""
         require_width(x, self.centre)
         parts = (self.left, self.right, self.centre)
@@ -62,7 +63,7 @@ def leace(probe: LinearProbe) -> Leace:
     least = d_model + 2
     if moments.n < least:
         raise ProbeError(
-            f"{probe.n_fitted} sequences are {moments.n} rows, too few for LEACE in "
+            f"{probe.n_fitted} sequences are {moments.n} activations, too few for LEACE in "
             f"{d_model} dimensions, which needs {least} at least, better ten times "
             "that: give more sequences to update()"
         )
@@ -98,7 +99,7 @@ class ScaledDirections:
         """How many directions are scaled."""
         return len(self.directions)
 
-    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def __call__(self, x: Activations) -> Activations:
         """The activations so scaled; raises ProbeError for another width."""
         require_width(x, self.centre)
         work = upcast(x)
@@ -165,9 +166,9 @@ def scale_channel(statistics: CodeStatistics, index: int, factor: float) -> Scal
 class MovedVectors:
     """Activations with a fixed vector added at each position."""
 
-    added: Float[Tensor, "pos d_model"]
+    added: PositionalVectors
 
-    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def __call__(self, x: Activations) -> Activations:
         """The activations so moved; raises ProbeError for another number of positions or width."""
         require_fitted_shape(x, self.added)
         return (upcast(x) + self.added.to(upcast(x))).to(x.dtype)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.errors import ProbeError
+from probes.shapes import Activations, PerActivation, PositionalVectors
 from probes.streaming import upcast
 from probes.variance import activation_variance
 
@@ -37,12 +38,12 @@ class CodeFilter:
     are float32 and follow the activations' device and precision.
     """
 
-    means: Float[Tensor, "pos d_model"]
-    removed: Float[Tensor, "pos d_model"]  # the mean codes that are not kept
+    means: PositionalVectors
+    removed: PositionalVectors  # the mean codes that are not kept
     whitening: Float[Tensor, "pos pos"] | None
     variance_map: Float[Tensor, "slope_intercept pos"] | None
 
-    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def __call__(self, x: Activations) -> Activations:
         """The same activations, rebuilt; positions are those fitted on, all of them.
 
         Raises ProbeError for another number of positions or another width.
@@ -50,13 +51,7 @@ class CodeFilter:
         unscaled, deviation, factor = self.parts(x)
         return with_deviation_scaled(unscaled, deviation, factor).to(x.dtype)
 
-    def parts(
-        self, x: Float[Tensor, "batch pos d_model"]
-    ) -> tuple[
-        Float[Tensor, "batch pos d_model"],
-        Float[Tensor, "batch pos d_model"],
-        Float[Tensor, "batch pos"],
-    ]:
+    def parts(self, x: Activations) -> tuple[Activations, Activations, PerActivation]:
         """y + b, b and g of the activations; half precision is raised to float32."""
         require_fitted_shape(x, self.means)
         x = upcast(x)
@@ -72,21 +67,19 @@ class CodeFilter:
         return unscaled, deviation, _factor(unscaled, deviation, variance)
 
 
-def log_variance(x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos"]:
+def log_variance(x: Activations) -> PerActivation:
     """`activation_variance` in nats; a constant activation's counts as the smallest number."""
     return activation_variance(x).clamp(min=torch.finfo(torch.float64).tiny).log()
 
 
 def with_deviation_scaled(
-    unscaled: Float[Tensor, "batch pos d_model"],
-    deviation: Float[Tensor, "batch pos d_model"],
-    factor: Float[Tensor, "batch pos"],
-) -> Float[Tensor, "batch pos d_model"]:
+    unscaled: Activations, deviation: Activations, factor: PerActivation
+) -> Activations:
     """y + g b from y + b, b and g; exactly y + b where g is 1."""
     return torch.addcmul(unscaled, deviation, (factor - 1).to(deviation)[..., None])
 
 
-def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: Float[Tensor, "pos d_model"]) -> None:
+def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: PositionalVectors) -> None:
     """Raises ProbeError unless every sequence of x has the shape of `fitted`."""
     if x.shape[1:] != fitted.shape:
         raise ProbeError(
@@ -96,9 +89,7 @@ def require_fitted_shape(x: Float[Tensor, "*shape"], fitted: Float[Tensor, "pos 
         )
 
 
-def _same_norms(
-    x: Float[Tensor, "batch pos d_model"], model: Float[Tensor, "batch pos d_model"]
-) -> Float[Tensor, "batch pos d_model"]:
+def _same_norms(x: Activations, model: Activations) -> Activations:
     """x with each activation at the norm of the model's activation; activations of zeros stay."""
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     wanted: Tensor = torch.linalg.vector_norm(model, dim=-1, keepdim=True)
@@ -106,10 +97,8 @@ def _same_norms(
 
 
 def _factor(
-    unscaled: Float[Tensor, "batch pos d_model"],
-    deviation: Float[Tensor, "batch pos d_model"],
-    variance: Float[Tensor, "batch pos"],
-) -> Float[Tensor, "batch pos"]:
+    unscaled: Activations, deviation: Activations, variance: PerActivation
+) -> PerActivation:
     """g with activation_variance(y + g b) = variance, from y + b and b (float64).
 
     Solved for h = g - 1: a h^2 + 2 c h + excess = 0, with a the variance of b, c its covariance

@@ -18,12 +18,13 @@ The decomposition and the formulas of the interventions are our own.
 from collections.abc import Callable, Collection
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from probes.code_names import CODES
 from probes.codes.filter import CodeFilter, log_variance
 from probes.errors import ProbeError
+from probes.shapes import PositionalVectors, Positions
 from probes.streaming import StreamingFit, require_finite, upcast
 
 # What every intervention is: [batch pos d_model] to the same.
@@ -99,7 +100,7 @@ class CodeStatistics(StreamingFit):
         self._means = self._means + step * share
         self._log_variance = self._log_variance + log_variance.to(step)
 
-    def positional_vectors(self) -> Float[Tensor, "pos d_model"]:
+    def positional_vectors(self) -> PositionalVectors:
         """p(t), the mean at each position (float64); raises ProbeError before 2 sequences."""
         if self.n_fitted < 2:
             raise ProbeError(
@@ -124,7 +125,7 @@ class CodeStatistics(StreamingFit):
         """r of the first few sequences fitted on (float32); raises ProbeError before 2 of them."""
         return self._examples - self.positional_vectors().to(self._examples)
 
-    def mean_codes(self) -> dict[str, Float[Tensor, "pos d_model"]]:
+    def mean_codes(self) -> dict[str, PositionalVectors]:
         """c(t) and m(t) by name: p(t) - p_bar split by the regression on (t, 1/m) (float64)."""
         vectors = self.positional_vectors()
         vectors = vectors - vectors.mean(dim=0)
@@ -134,9 +135,7 @@ class CodeStatistics(StreamingFit):
         counting = terms @ (torch.linalg.pinv(terms) @ vectors)
         return {"counting": counting, "positional vectors": vectors - counting}
 
-    def kept(
-        self, codes: Collection[str], permuted: Int[Tensor, " pos"] | None = None
-    ) -> CodeFilter:
+    def kept(self, codes: Collection[str], permuted: Positions | None = None) -> CodeFilter:
         """The intervention that keeps these of `CODES` and takes the others away.
 
         With `permuted`, an order of the positions, the kept codes are permuted: position t gets the
@@ -168,7 +167,7 @@ class CodeStatistics(StreamingFit):
             variance_map=changed("variance", self._variance_map),
         )
 
-    def _whitening(self, order: Int[Tensor, " pos"] | None) -> Float[Tensor, "pos pos"]:
+    def _whitening(self, order: Positions | None) -> Float[Tensor, "pos pos"]:
         """The lower-triangular map that gives the deviations of all positions the same correlation,
         or each position those of another.
 
@@ -204,9 +203,7 @@ class CodeStatistics(StreamingFit):
         )
         return change / scale
 
-    def _variance_map(
-        self, order: Int[Tensor, " pos"] | None
-    ) -> Float[Tensor, "slope_intercept pos"]:
+    def _variance_map(self, order: Positions | None) -> Float[Tensor, "slope_intercept pos"]:
         """The line in log variance that takes each position's normal law to a common one, or to
         that of another position.
 
@@ -227,7 +224,7 @@ class CodeStatistics(StreamingFit):
         return torch.stack([slope, intercept])
 
 
-def _require_order(order: Int[Tensor, " pos"], n: int) -> None:
+def _require_order(order: Positions, n: int) -> None:
     if not torch.equal(order.sort().values, torch.arange(n)):
         raise ProbeError(
             f"permuted is {order.tolist()}, no order of {n} positions: give each of 0 to {n - 1} "

@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.errors import ProbeError
-from probes.streaming import upcast
+from probes.shapes import AttentionMaps
+from probes.streaming import require_numbers, upcast
 
 # A query that sees few keys cannot but give each much weight, which makes all heads look alike.
 FIRST_QUERY = 8
@@ -18,36 +19,22 @@ FIRST_QUERY = 8
 _CELLS_AT_A_TIME = 2**19
 
 
-def checked_maps(maps: object, name: str) -> Float[Tensor, "batch head query key"]:
-    """The attention maps in single precision or better; raises ProbeError for other shapes."""
-    if not isinstance(maps, Tensor):
-        raise ProbeError(
-            f"{name} are a {type(maps).__name__}; expected a tensor: torch.from_numpy() makes one "
-            "of a NumPy array"
-        )
-    shape = tuple(maps.shape)
-    if maps.ndim != 4 or shape[2] != shape[3]:
-        raise ProbeError(
-            f"{name} have shape {shape}; expected (batch, head, query, key) with as many queries "
-            "as keys"
-        )
-    if 0 in shape:
-        axis = ("batch", "head", "query", "key")[shape.index(0)]
-        raise ProbeError(f"{name} have shape {shape}: the {axis} axis is empty")
-    if not maps.is_floating_point():
-        raise ProbeError(f"{name} are {maps.dtype}; expected floating point")
-    return maps.detach()
+def require_maps(maps: object, name: str) -> None:
+    """Raises ProbeError for anything but attention maps, [batch head query key]."""
+    axes = ("batch", "head", "query", "key")
+    require_numbers(maps, name, axes, " with as many queries as keys")
 
 
 def checked_patterns(
-    pattern: object, window: int | None
+    pattern: Tensor, window: int | None
 ) -> Iterator[Float[Tensor, "part head query key"]]:
     """The patterns few sequences at a time, each part a probability over the keys a query sees.
 
     Raises ProbeError where weights are negative or NaN, lie on later keys or outside the window, or
     where a row does not sum to one within what its type can resolve.
     """
-    maps = checked_maps(pattern, "patterns")
+    require_maps(pattern, "patterns")
+    maps = pattern.detach()
     tolerance = 1e-3 + torch.finfo(maps.dtype).eps
     for part in parts(maps):
         part = upcast(part)
@@ -73,7 +60,7 @@ def checked_patterns(
         yield part
 
 
-def parts(maps: Float[Tensor, "batch head query key"]) -> Iterator[Tensor]:
+def parts(maps: AttentionMaps) -> Iterator[Tensor]:
     """The sequences of a batch, few at a time."""
     return iter(maps.split(max(1, _CELLS_AT_A_TIME // maps[0].numel())))
 
@@ -83,9 +70,7 @@ def n_visible(length: int, window: int | None) -> Int[np.ndarray, " query"]:
     return np.minimum(np.arange(1, length + 1), window or length)
 
 
-def offset_sums(
-    maps: Float[Tensor, "batch head query key"], first_query: int
-) -> Float[Tensor, "batch head offset"]:
+def offset_sums(maps: AttentionMaps, first_query: int) -> Float[Tensor, "batch head offset"]:
     """Sums over queries from `first_query` (1 or later) on, at every offset query - key.
 
     `maps` must be zero at later keys. Read as if its rows were one cell longer, the square shows

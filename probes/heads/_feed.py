@@ -62,18 +62,13 @@ class HeadFeed:
 
     def numbers(self, n_heads: int) -> dict[str, np.ndarray]:
         """The columns of HeadScores for these metrics, NaN where no sequence was given."""
-        bootstrap, shape = self._bootstrap, (n_heads, len(self.metrics))
-        nothing = np.full(n_heads * len(self.metrics), np.nan)
-        low, high = bootstrap.interval() if self.n else (nothing, nothing)
-        replicates = bootstrap.replicates() if self.n else nothing[None]
-        return {
-            "value": (bootstrap.mean() if self.n else nothing).reshape(shape),
-            "ci_low": low.reshape(shape),
-            "ci_high": high.reshape(shape),
-            "chance": np.tile(self.chance, (n_heads, 1)),
-            "stderr": (bootstrap.stderr() if self.n else nothing).reshape(shape),
-            "n": np.full(shape, self.n),
-            "replicates": np.broadcast_to(
-                replicates.reshape(-1, *shape), (bootstrap.n_resamples, *shape)
-            ),
-        }
+        shape = (n_heads, len(self.metrics))
+        columns = dict.fromkeys(("value", "ci_low", "ci_high", "stderr"), np.full(shape, np.nan))
+        replicates = np.full((self._bootstrap.n_resamples, *shape), np.nan)
+        if self.n:
+            means, errors = self._bootstrap.mean(), self._bootstrap.stderr()
+            found = zip(columns, (means, *self._bootstrap.interval(), errors), strict=True)
+            columns = {name: numbers.reshape(shape) for name, numbers in found}
+            replicates = self._bootstrap.replicates().reshape(-1, *shape)
+        chance, n = np.tile(self.chance, (n_heads, 1)), np.full(shape, self.n)
+        return {**columns, "chance": chance, "n": n, "replicates": replicates}

@@ -11,7 +11,14 @@ from torch.nn import functional
 
 from probes.errors import ProbeError
 from probes.heads._attention import FIRST_QUERY, n_visible, offset_sums, parts
+from probes.shapes import AttentionMaps
 from probes.streaming import upcast
+
+Keys = Int[Tensor, "batch key"]
+ByOffset = Float[Tensor, "batch head offset"]
+ByKey = Float[Tensor, "batch head key"]
+PerHead = Float[Tensor, "batch head"]
+Gram = Float[np.ndarray, "group group"]
 
 # The gram of the tokens is a square of this: a large alphabet would be slow, and say little.
 _MAX_ALPHABET = 512
@@ -34,9 +41,9 @@ class _Sums:
         ids = np.union1d(self.token_ids, other.token_ids)
         by_token, gram = np.zeros((len(self.by_token), len(ids))), np.zeros((len(ids), len(ids)))
         for part in (self, other):
-            place = np.searchsorted(ids, part.token_ids)
-            by_token[:, place] += part.by_token
-            gram[np.ix_(place, place)] += part.token_gram
+            columns = np.searchsorted(ids, part.token_ids)
+            by_token[:, columns] += part.by_token
+            gram[np.ix_(columns, columns)] += part.token_gram
         return _Sums(self.n + other.n, self.by_offset + other.by_offset, ids, by_token, gram)
 
     def equals(self, other: "_Sums") -> bool:
@@ -58,11 +65,11 @@ class _Fits:
     token_ids: Int[Tensor, " token"]
     of_token: Float[Tensor, "head token_or_unknown"]
 
-    def of_keys(self, tokens: Int[Tensor, "batch key"]) -> Float[Tensor, "batch head key"]:
+    def of_keys(self, tokens: Keys) -> ByKey:
         """What each key's token adds; 0, as the mean does, where it was never fitted."""
-        place = torch.searchsorted(self.token_ids, tokens).clamp(max=len(self.token_ids) - 1)
-        known = self.token_ids[place] == tokens
-        of_key = self.of_token[:, torch.where(known, place, len(self.token_ids))]
+        column = torch.searchsorted(self.token_ids, tokens).clamp(max=len(self.token_ids) - 1)
+        known = self.token_ids[column] == tokens
+        of_key = self.of_token[:, torch.where(known, column, len(self.token_ids))]
         return rearrange(of_key, "head batch key -> batch head key")
 
 
@@ -92,9 +99,7 @@ class ScoreShares:
     def solved(self) -> bool:
         return self._fits is not None
 
-    def fit(
-        self, scores: Float[Tensor, "batch head query key"], tokens: Int[Tensor, "batch key"]
-    ) -> None:
+    def fit(self, scores: AttentionMaps, tokens: Keys) -> None:
         """Adds sequences to fit on; raises ProbeError after `shares`, which has solved the fit."""
         if self.solved:
             raise ProbeError(
@@ -117,9 +122,7 @@ class ScoreShares:
         self._sums = sums if self._sums is None else self._sums + sums
         _require_small(len(self._sums.token_ids))
 
-    def shares(
-        self, scores: Float[Tensor, "batch head query key"], tokens: Int[Tensor, "batch key"]
-    ) -> dict[str, Float[Tensor, "batch head"]]:
+    def shares(self, scores: AttentionMaps, tokens: Keys) -> dict[str, PerHead]:
         """Each held-out sequence's own R²: `positional_share` by offset, `token_share` by token.
 
         R² = 1 - SSE/SST, sums of squares over all cells the sequence's queries see, scores and
@@ -192,13 +195,7 @@ class ScoreShares:
             repeat(m.to(counts.device), "query -> (batch query)", batch=len(counts)),
         )
 
-    def _centred_sums(
-        self, scores: Float[Tensor, "batch head query key"]
-    ) -> tuple[
-        Float[Tensor, "batch head offset"],
-        Float[Tensor, "batch head key"],
-        Float[Tensor, "batch head"],
-    ]:
+    def _centred_sums(self, scores: AttentionMaps) -> tuple[ByOffset, ByKey, PerHead]:
         """Sums over the queries' centred scores: at each offset, at each key, and of squares."""
         visible = _visible(scores, self.window)
         m = visible.sum(dim=-1)
@@ -220,7 +217,7 @@ class ScoreShares:
             )
         return by_offset, by_key, total
 
-    def _size(self, of_key: Float[Tensor, "batch head key"]) -> Float[Tensor, "batch head"]:
+    def _size(self, of_key: ByKey) -> PerHead:
         """Sums of squares of predictions by key, centred in each row, over all rows."""
         m = torch.from_numpy(n_visible(of_key.shape[-1], self.window)).to(of_key.device)
         total = self._over_visible(of_key, dim=-1)
@@ -243,13 +240,11 @@ def _gram(
     return counts.sum(dim=0).diag() - (counts / n_keys[:, None]).T @ counts
 
 
-def _pseudo_inverse(gram: Float[np.ndarray, "group group"]) -> Float[np.ndarray, "group group"]:
+def _pseudo_inverse(gram: Gram) -> Gram:
     return np.linalg.pinv(gram, rcond=_RANK_TOLERANCE, hermitian=True)
 
 
-def _visible(
-    scores: Float[Tensor, "batch head query key"], window: int | None
-) -> Bool[Tensor, "query key"]:
+def _visible(scores: AttentionMaps, window: int | None) -> Bool[Tensor, "query key"]:
     """The keys each query sees; raises ProbeError where the scores hide one of them.
 
     Scores may show more: logarithms of weights are finite beyond a window too.

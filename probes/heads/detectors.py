@@ -16,14 +16,15 @@ from torch import Tensor
 from probes.errors import ProbeError
 from probes.heads._attention import (
     FIRST_QUERY,
-    checked_maps,
     checked_patterns,
     distance_from_uniform,
     n_visible,
     offset_sums,
+    require_maps,
 )
 from probes.heads._feed import HeadFeed
 from probes.heads._score_shares import ScoreShares
+from probes.shapes import AttentionMaps
 
 # What each kind of tokens is read for.
 FEEDS = {
@@ -203,7 +204,7 @@ class HeadProbe:
 
         First sequences to fit the shares on, then, with `held_out`, others to judge them by; tokens
         are [batch key]. Later keys and those beyond the window do not count, whatever stands there,
-        nor do the first `start` tokens: a begin token always stands in one place, and what heads
+        nor do the first `start` tokens: a begin token always stands at one position, and what heads
         make of it would be called both position and token.
 
         Raises ProbeError for other shapes, masks that are not the window's, NaN or infinity, more
@@ -279,7 +280,7 @@ class HeadProbe:
         return HeadScores(metrics=METRICS, **columns, offset_profile=self._offset_profile())
 
     def _text_metrics(
-        self, pattern: Float[Tensor, "batch head query key"], m: Int[np.ndarray, " late_query"]
+        self, pattern: AttentionMaps, m: Int[np.ndarray, " late_query"]
     ) -> tuple[dict[str, Float[Tensor, "batch head"]], Float[Tensor, "batch head offset"]]:
         """The metrics of each sequence, and its sums over queries at each offset."""
         by_offset = offset_sums(pattern, FIRST_QUERY)
@@ -306,7 +307,7 @@ class HeadProbe:
 
     def _length(self, maps: Tensor, name: str, at_least: int) -> int:
         """The number of tokens, once the maps are found to be this layer's."""
-        checked_maps(maps, name)
+        require_maps(maps, name)
         length = maps.shape[-1]
         if length < at_least:
             raise ProbeError(

@@ -15,6 +15,10 @@ from probes.bootstrap import SequenceBootstrap
 from probes.errors import ProbeError
 from probes.scores import Score
 
+Queries = Float[Tensor, "batch pos head d_head"]
+Keys = Float[Tensor, "batch pos group d_head"]
+Norms = Float[Tensor, "batch head freq"]
+
 # The share of the frequencies, from the highest down, that counts as high.
 HIGH = 0.25
 
@@ -31,21 +35,20 @@ class FrequencyUsage:
         if rotated < 2 or rotated % 2:
             raise ProbeError(f"{rotated} rotated dimensions do not make pairs: give an even number")
         self.rotated = rotated
-        self.n = 0
         self._query: Tensor | float = 0.0
         self._key: Tensor | float = 0.0
         self._high = SequenceBootstrap(n_resamples, seed)
 
-    def update(
-        self,
-        queries: Float[Tensor, "batch pos head d_head"],
-        keys: Float[Tensor, "batch pos group d_head"],
-    ) -> None:
+    @property
+    def n(self) -> int:
+        """Sequences seen."""
+        return self._high.n
+
+    def update(self, queries: Queries, keys: Keys) -> None:
         """Adds sequences. Heads that share keys are repeated; raises ProbeError for odd shapes."""
         query, key = _norms(queries, keys, self.rotated)
         self._query = self._query + query.sum(0)
         self._key = self._key + key.sum(0)
-        self.n += len(queries)
         high = _shares(query, key)[..., : n_high(self.rotated // 2)].sum(-1)
         self._high.update(high.cpu())
 
@@ -62,7 +65,6 @@ class FrequencyUsage:
         self._high.merge(other._high)
         self._query = self._query + other._query
         self._key = self._key + other._key
-        self.n += other.n
 
     def query_norm(self) -> Float[np.ndarray, "head freq"]:
         """The mean norm of each query chunk, over tokens and sequences."""
@@ -79,12 +81,10 @@ class FrequencyUsage:
         """
         n_frequencies = self.rotated // 2
         chance = n_high(n_frequencies) / n_frequencies
-        low, high = self._high.interval()
-        value = self._high.mean()
-        metric = "high_frequency_share"
+        columns = zip(self._high.mean(), *self._high.interval(), strict=True)
         return [
-            Score(metric, float(value[i]), float(low[i]), float(high[i]), chance, self.n)
-            for i in range(len(value))
+            Score("high_frequency_share", float(value), float(low), float(high), chance, self.n)
+            for value, low, high in columns
         ]
 
     def _mean(self, total: Tensor | float) -> np.ndarray:
@@ -98,11 +98,7 @@ def n_high(n_frequencies: int) -> int:
     return max(1, round(HIGH * n_frequencies))
 
 
-def frequency_shares(
-    queries: Float[Tensor, "batch pos head d_head"],
-    keys: Float[Tensor, "batch pos group d_head"],
-    rotated: int,
-) -> Float[Tensor, "batch head freq"]:
+def frequency_shares(queries: Queries, keys: Keys, rotated: int) -> Norms:
     """Each frequency's share of |q| |k| in each sequence, highest frequency first.
 
     |q| and |k| are mean norms over the sequence's tokens; shares sum to 1. Raises ProbeError for
@@ -111,18 +107,12 @@ def frequency_shares(
     return _shares(*_norms(queries, keys, rotated))
 
 
-def _shares(
-    query: Float[Tensor, "batch head freq"], key: Float[Tensor, "batch head freq"]
-) -> Float[Tensor, "batch head freq"]:
+def _shares(query: Norms, key: Norms) -> Norms:
     usage = query * key
     return usage / usage.sum(-1, keepdim=True)
 
 
-def _norms(
-    queries: Float[Tensor, "batch pos head d_head"],
-    keys: Float[Tensor, "batch pos group d_head"],
-    rotated: int,
-) -> tuple[Float[Tensor, "batch head freq"], Float[Tensor, "batch head freq"]]:
+def _norms(queries: Queries, keys: Keys, rotated: int) -> tuple[Norms, Norms]:
     """Mean chunk norms of queries and keys, the keys' repeated for the heads that share them."""
     heads, groups = queries.shape[2], keys.shape[2]
     if heads % groups or min(queries.shape[-1], keys.shape[-1]) < rotated:
@@ -131,16 +121,12 @@ def _norms(
             f"with {rotated} rotated dimensions"
         )
     key = repeat(
-        _chunk_norms(keys, rotated),
-        "batch g freq -> batch (g shared) freq",
-        shared=heads // groups,
+        _chunk_norms(keys, rotated), "batch g freq -> batch (g shared) freq", shared=heads // groups
     )
     return _chunk_norms(queries, rotated), key
 
 
-def _chunk_norms(
-    x: Float[Tensor, "batch pos head d_head"], rotated: int
-) -> Float[Tensor, "batch head freq"]:
+def _chunk_norms(x: Queries, rotated: int) -> Norms:
     chunks = rearrange(x[..., :rotated].float(), "b p h (two freq) -> b p h two freq", two=2)
     norms: Tensor = torch.linalg.vector_norm(chunks, dim=3).mean(dim=1).double()
     if not torch.isfinite(norms).all():

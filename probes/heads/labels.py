@@ -27,6 +27,9 @@ from probes.heads.detectors import HeadScores
 
 # What single precision leaves of a score: a smaller standard error is one of rounding.
 _ROUNDING = 1e-6
+_THRESHOLDS = np.array([rule.threshold for rule in RULES])
+
+PerRule = Float[np.ndarray, "head rule"]
 
 
 @dataclass(frozen=True)
@@ -75,62 +78,49 @@ def label_heads(
     random_init = np.full_like(value, np.nan)
     if null is not None:
         random_init = _p_random_init(value, stderr, _of_rules(null, "value"))
-    above = _p_above(value, _thresholds(), stderr, n)
+    above = _p_above(value, _THRESHOLDS, stderr, n)
     shuffled[:, [not rule.nulls for rule in RULES]] = np.nan
     # NaN, a null that is not there, beats no number.
     q_values = benjamini_hochberg(np.fmax(above, np.fmax(shuffled, random_init)))
     holds = q_values <= FALSE_DISCOVERY_RATE
-    confidence = np.concatenate([_confidence(layer) for layer in scores])
-    places = [(layer, head) for layer, of in enumerate(scores) for head in range(of.n_heads)]
-    labels = []
-    for i, (layer, head) in enumerate(places):
-        chosen = int(np.argmax(holds[i])) if holds[i].any() else len(RULES)
-        against = [p[i, chosen] if chosen < len(RULES) else np.nan for p in (shuffled, random_init)]
-        q_value = q_values[i, chosen] if chosen < len(RULES) else _smallest(q_values[i])
-        runner_up, second_holds = _runner_up(chosen, holds[i], value[i])
-        labels.append(
-            HeadLabel(
-                layer,
-                head,
-                LABELS[chosen],
-                runner_up,
-                second_holds,
-                float(confidence[i, chosen]),
-                float(against[0]),
-                float(against[1]),
-                float(q_value),
-            )
+    chosen = np.where(holds.any(axis=1), holds.argmax(axis=1), len(RULES))
+    # In the order of HeadLabel's last fields; the last column of each is of "none".
+    columns = (
+        np.concatenate([_confidence(layer) for layer in scores]),
+        np.pad(shuffled, ((0, 0), (0, 1)), constant_values=np.nan),
+        np.pad(random_init, ((0, 0), (0, 1)), constant_values=np.nan),
+        np.column_stack([q_values, np.fmin.reduce(q_values, axis=1)]),
+    )
+    heads = [(layer, head) for layer, of in enumerate(scores) for head in range(of.n_heads)]
+    return [
+        HeadLabel(
+            *head,
+            LABELS[rule],
+            *_runner_up(rule, holds[i], value[i]),
+            *(float(column[i, rule]) for column in columns),
         )
-    return labels
+        for i, (head, rule) in enumerate(zip(heads, chosen.tolist(), strict=True))
+    ]
 
 
-def _of_rules(layers: Sequence[HeadScores], name: str) -> Float[np.ndarray, "head rule"]:
+def _of_rules(layers: Sequence[HeadScores], name: str) -> PerRule:
     """One array of HeadScores, all layers' heads together, in the columns of the rules."""
     return np.concatenate(
         [getattr(layer, name)[:, [layer.column(rule.metric) for rule in RULES]] for layer in layers]
     ).astype(np.float64)
 
 
-def _thresholds() -> Float[np.ndarray, " rule"]:
-    return np.array([rule.threshold for rule in RULES])
-
-
 def _p_above(
-    value: Float[np.ndarray, "head rule"],
-    level: Float[np.ndarray, "... rule"],
-    stderr: Float[np.ndarray, "head rule"],
-    n: Float[np.ndarray, "head rule"],
-) -> Float[np.ndarray, "head rule"]:
+    value: PerRule, level: Float[np.ndarray, "... rule"], stderr: PerRule, n: PerRule
+) -> PerRule:
     """One-sided t-tests over sequences; NaN where there are none."""
     excess = (value - level) / np.maximum(stderr, _ROUNDING)
     return np.asarray(student.sf(excess, np.maximum(n - 1, 1)))
 
 
 def _p_random_init(
-    value: Float[np.ndarray, "head rule"],
-    stderr: Float[np.ndarray, "head rule"],
-    nulls: Float[np.ndarray, "null rule"],
-) -> Float[np.ndarray, "head rule"]:
+    value: PerRule, stderr: PerRule, nulls: Float[np.ndarray, "null rule"]
+) -> PerRule:
     """One-sided t-tests of each score as one more draw from the normal law of random-init heads.
 
     The spread of a new draw about the mean of k draws is sd sqrt(1 + 1/k); the score's own standard
@@ -157,14 +147,9 @@ def _confidence(layer: HeadScores) -> Float[np.ndarray, "head label"]:
     columns = [layer.column(rule.metric) for rule in RULES]
     replicates = layer.replicates[:, :, columns]
     drawn = ~np.isnan(replicates[:, :, layer.n[0, columns] > 0]).any(axis=(1, 2))
-    reached = replicates[drawn] >= _thresholds()
+    reached = replicates[drawn] >= _THRESHOLDS
     first = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(RULES))
     return np.stack([(first == label).mean(axis=0) for label in range(len(LABELS))], axis=-1)
-
-
-def _smallest(q_values: Float[np.ndarray, " rule"]) -> float:
-    """NaN where nothing was measured."""
-    return float(np.fmin.reduce(q_values))
 
 
 def _runner_up(
@@ -174,7 +159,7 @@ def _runner_up(
     others = np.arange(len(RULES)) != chosen
     if (holds & others).any():
         return LABELS[int(np.argmax(holds & others))], True
-    nearness = np.where(others & ~np.isnan(value), value / _thresholds(), -np.inf)
+    nearness = np.where(others & ~np.isnan(value), value / _THRESHOLDS, -np.inf)
     return (LABELS[int(np.argmax(nearness))] if np.isfinite(nearness).any() else ""), False
 
 
@@ -204,8 +189,8 @@ class Dependence:
 
     retention is (ablated - chance) / (intact - chance) of the label's metric: 0 is chance, 1 as
     strong as before. ci_low and ci_high bound its 95% paired bootstrap interval over sequences.
-    kind is the first of `DEPENDENCE_RULES` that holds, "" (and NaN) where there is no place that is
-    attended to, and so nothing to lose: for the labels none and uniform, and for content, which is
+    kind is the first of `DEPENDENCE_RULES` that holds, "" (and NaN) where no position is attended
+    to, and so there is nothing to lose: for the labels none and uniform, and for content, which is
     a share of what varies and rises by itself where positions no longer make scores vary.
     """
 

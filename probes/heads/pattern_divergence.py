@@ -12,20 +12,20 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+Weights = Float[Tensor, "*rows key"]
+PerRow = Float[Tensor, "*rows"]
+Patterns = Float[Tensor, "layer example head query key"]
+Distances = Float[Tensor, "layer example source target"]
 Divergence = Callable[[Tensor, Tensor], Tensor]
 
 
-def jensen_shannon(
-    p: Float[Tensor, "*rows key"], q: Float[Tensor, "*rows key"]
-) -> Float[Tensor, "*rows"]:
+def jensen_shannon(p: Weights, q: Weights) -> PerRow:
     """(KL(p | m) + KL(q | m)) / 2 with m the mean of p and q, in nats: 0 to log 2 (Lin 1991)."""
     mean = (p + q) / 2
     return _entropy(mean) - (_entropy(p) + _entropy(q)) / 2
 
 
-def from_mean(
-    p: Float[Tensor, "*rows key"], q: Float[Tensor, "*rows key"]
-) -> Float[Tensor, "*rows"]:
+def from_mean(p: Weights, q: Weights) -> PerRow:
     """(KL(m | p) + KL(m | q)) / 2, the arguments the other way round, in nats.
 
     Unbounded: it grows with how little weight one side gives to what the other attends to. A weight
@@ -38,11 +38,11 @@ def from_mean(
 
 
 def head_distances(
-    p: Float[Tensor, "layer example head query key"],
-    q: Float[Tensor, "layer example head query key"],
+    p: Patterns,
+    q: Patterns,
     rows: Bool[Tensor, "example query"],
     divergence: Divergence = jensen_shannon,
-) -> Float[Tensor, "layer example source target"]:
+) -> Distances:
     """Mean divergence over the chosen rows, for each head of p and each head of q."""
     sources = rearrange(p, "layer example head query key -> layer example head 1 query key")
     targets = rearrange(q, "layer example head query key -> layer example 1 head query key")
@@ -51,16 +51,12 @@ def head_distances(
     return (by_row * weights).sum(dim=-1)
 
 
-def nearest_heads(
-    distances: Float[Tensor, "layer example source target"],
-) -> Float[Tensor, " example"]:
+def nearest_heads(distances: Distances) -> Float[Tensor, " example"]:
     """The smallest distance over all pairs of heads in a layer, mean over layers."""
     return distances.flatten(2).min(dim=-1).values.mean(dim=0)
 
 
-def nearest_later_heads(
-    distances: Float[Tensor, "layer example source target"],
-) -> Float[Tensor, " example"]:
+def nearest_later_heads(distances: Distances) -> Float[Tensor, " example"]:
     """As `nearest_heads`, over pairs whose target has the larger number, as the public code has it.
 
     Needs two heads at least: with one there is no such pair, and the distance is infinite.
@@ -70,6 +66,6 @@ def nearest_later_heads(
     return nearest_heads(distances.masked_fill(earlier.to(distances.device), torch.inf))
 
 
-def _entropy(p: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows"]:
+def _entropy(p: Weights) -> PerRow:
     entropy: Tensor = torch.special.entr(p).sum(-1)
     return entropy

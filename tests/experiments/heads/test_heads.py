@@ -25,8 +25,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import layer_positions
 from nope_interp.streams import run_trunk
-from nope_interp.tasks.repeats import CopiesSource, RepeatedSource
-from nope_interp.tasks.sources import UniformSource
+from nope_interp.tasks.sources import CopiesSource, RepeatedSource, UniformSource
 from nope_interp.training.config import TrainingConfig
 from tests.huggingface import FAMILIES, bridged_model, save_folder, tiny_gemma3, words
 

@@ -43,7 +43,7 @@ RULES = [
     {
         "label": label,
         "rule": f"{metric.replace('_', ' ')} of at least 0.4",
-        "nulls": "shuffled offsets; random init",
+        "nulls": "shuffled offsets; random-init",
     }
     for label, metric in METRIC_OF.items()
 ]

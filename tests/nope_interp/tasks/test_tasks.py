@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from nope_interp.errors import UserError
 from nope_interp.tasks.registry import make_task
-from nope_interp.tasks.repeats import CopiesSource, RepeatedSource
-from nope_interp.tasks.sources import TextSource, UniformSource
+from nope_interp.tasks.sources import CopiesSource, RepeatedSource, TextSource, UniformSource
 from nope_interp.tasks.text import TextTask, python_documentation
 from nope_interp.tasks.tokenizer import ByteTokenizer
 

@@ -726,7 +726,8 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(statistics, linear):
         leace(LinearProbe())
     few = LinearProbe()
     few.update(planted(2, 0), POSITIONS)
-    with pytest.raises(ProbeError, match="2 sequences are 48 rows, too few for LEACE in 64 dim"):
+    said = "2 sequences are 48 activations, too few for LEACE in 64 dim"
+    with pytest.raises(ProbeError, match=said):
         leace(few)
 
 

@@ -110,12 +110,12 @@ def test_heads_made_by_hand_get_their_names_behind_a_window():
     assert [label.label for label in labels] == list(kinds)
 
 
-def test_without_a_twin_the_shuffled_null_stands_alone():
-    with_twin = label_heads([scored(KINDS)], [null_layer(7)])
+def test_without_a_null_model_the_shuffled_null_stands_alone():
+    with_null = label_heads([scored(KINDS)], [null_layer(7)])
     alone = label_heads([scored(KINDS)])
     assert [label.label for label in alone] == list(KINDS)
     assert all(np.isnan(label.p_random_init) for label in alone)
-    for one, two in zip(alone, with_twin, strict=True):
+    for one, two in zip(alone, with_null, strict=True):
         if one.label != NONE:
             np.testing.assert_equal(one.p_shuffled, two.p_shuffled)
 
@@ -127,7 +127,7 @@ def test_a_habit_that_the_reinitialized_has_too_is_no_discovery():
     assert labels[0].label == "previous-token"
 
 
-def test_a_uniform_head_is_uniform_beside_twins_that_are_so_too():
+def test_a_uniform_head_is_uniform_beside_nulls_that_are_so_too():
     labels = label_heads([scored(("uniform",))], [scored(("uniform",) * 6, 5)])
     assert labels[0].label == "uniform"
     assert np.isnan([labels[0].p_shuffled, labels[0].p_random_init]).all()
@@ -149,9 +149,9 @@ def test_runner_up_is_the_next_that_holds_or_the_nearest():
 
 
 def test_p_values_are_those_of_scipys_tests():
-    layer, twin = scored(("previous-token", "local")), null_layer(7)
+    layer, null = scored(("previous-token", "local")), null_layer(7)
     column = METRICS.index("previous_token")
-    label = label_heads([layer], [twin])[0]
+    label = label_heads([layer], [null])[0]
     assert label.label == "previous-token"
     # Recomputed from per-sequence scores rather than from sums.
     tokens = tokens_of("text", 12, 1)
@@ -160,14 +160,14 @@ def test_p_values_are_those_of_scipys_tests():
     chance = np.mean([1 / (q + 1) for q in range(8, LENGTH)])
     expected = scipy.stats.ttest_1samp(per_sequence, chance, alternative="greater").pvalue
     assert label.p_shuffled == pytest.approx(expected, rel=1e-3)
-    # One more draw against the twins is Student's two-sample test with a sample of one, once the
+    # One more draw against the nulls is Student's two-sample test with a sample of one, once the
     # score has no error of its own.
-    twins = twin.value[:, column]
+    nulls = null.value[:, column]
     exact = dataclasses.replace(layer, stderr=np.zeros_like(layer.stderr))
     expected = scipy.stats.ttest_ind(
-        layer.value[:1, column], twins, equal_var=True, alternative="greater"
+        layer.value[:1, column], nulls, equal_var=True, alternative="greater"
     ).pvalue
-    assert label_heads([exact], [twin])[0].p_random_init == pytest.approx(expected, rel=1e-9)
+    assert label_heads([exact], [null])[0].p_random_init == pytest.approx(expected, rel=1e-9)
     assert label.p_random_init > expected
 
 
@@ -211,8 +211,8 @@ def dirichlet_scores(seed: int, n_heads: int, concentration: float, batch: int =
 @given(seed=st.integers(0, 10**6), concentration=st.floats(0.1, 1.5))
 def test_random_patterns_get_no_label(seed, concentration):
     variant = dirichlet_scores(seed, 4, concentration)
-    twin = dirichlet_scores(seed + 1, 6, concentration)
-    for label in label_heads([variant], [twin]):
+    null = dirichlet_scores(seed + 1, 6, concentration)
+    for label in label_heads([variant], [null]):
         # At a concentration of 1.5 rows are still a third of their weight away from uniform.
         assert label.label == NONE
         assert label.confidence > 0.9
