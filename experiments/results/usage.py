@@ -45,7 +45,7 @@ from experiments.results.code_ablation import (
     without,
 )
 from experiments.results.measurements import LOSS
-from experiments.results.readability import SETTING, widened
+from experiments.results.readability import SETTING, setting_words, widened
 from nope_interp.errors import UserError
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
@@ -123,7 +123,7 @@ class UseVerdict:
         """The words for the whole stream, with their numbers."""
         value, low, high = self.total_effect
         start = (
-            f"On {self.tokens} with{'' if self.begin_token else 'out'} a begin token the loss of "
+            f"On {setting_words(self.tokens, self.begin_token)} the loss of "
             f"the {self.variant} model is {self.intact[0]:.3g} nats per token (chance "
             f"{self.chance:.3g}). Removing all four position codes adds {value:.3g} nats per token "
             f"[{low:.3g}, {high:.3g}] to this loss: the total effect."
@@ -135,7 +135,7 @@ class UseVerdict:
         said = ". ".join(_words(word, self.of_stream) for word in WORDS)
         shares = "Percentages are shares of the total effect."
         if self.intact[0] + value > self.chance:
-            shares += " Without these codes the loss exceeds chance: the effect counts the excess."
+            shares += " Without all four codes the loss exceeds chance; the excess counts, too."
         return f"{start} {said}. {shares}{self._at_single_sites()}"
 
     def _at_single_sites(self) -> str:
