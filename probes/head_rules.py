@@ -59,8 +59,8 @@ RULES = (
         "duplicate_token",
         0.3,
         _OFFSETS,
-        "on repeated random tokens it attends to the earlier copy of its own; half is the most for "
-        "a head that matches tokens, since it matches itself as well",
+        "on repeated random tokens it attends to the earlier copy of its own. Half is the most for "
+        "a head that matches tokens, since it matches itself as well.",
     ),
     Rule("previous-token", "previous_token", 0.4, _OFFSETS, "it attends to the token before"),
     Rule("diagonal", "diagonal", 0.4, _OFFSETS, "it attends to its own token"),
@@ -84,8 +84,8 @@ RULES = (
         0.8,
         (),
         "it spreads over all tokens alike: at most a fifth of its weight would have to move. This "
-        "claims the absence of a preference, which neither null can refute (shuffling keeps it, "
-        "and untrained heads are like it), so the test is against the bound itself",
+        "claims the absence of a preference, and neither null can refute it: shuffling keeps it, "
+        "and untrained heads are like it. So the test is against the bound itself.",
     ),
     Rule(
         "content",

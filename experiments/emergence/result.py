@@ -137,28 +137,26 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
             before = replace(
                 found, value=-found.value, ci_low=-found.ci_high, ci_high=-found.ci_low
             )
-            return f"{word} {_told(before)} earlier"
-        return f"{word} {_told(found)} later"
+            return f"{word} {_told(before, 'doublings')} earlier"
+        return f"{word} {_told(found, 'doublings')} later"
 
     median = onsets[first].fillna(np.inf).median()
     at = f"at step {median:g}" if np.isfinite(median) else "and never"
-    parts = [
-        f"{first} is readable first in the mean, {at} in the median of {len(onsets)} seeds",
-        f"in doublings of steps the loss is half way down {delay(LOSS)}",
-        *(f"{code} is readable {delay(code)}" for code in later if code not in never),
-    ]
     changes = [
-        f"{code} {_told(change)}"
+        f"{code} by {_told(change)}"
         for code in codes
         if _sure(change := claims[f"change of gain, {code}"], len(codes))
     ]
     sentences = [
-        "; ".join(parts),
+        f"On average {first} is readable first, {at} in the median of {len(onsets)} seeds",
+        "Delays after it are in doublings of the number of training steps",
+        *(f"{code} is readable {delay(code)}" for code in later if code not in never),
+        f"The loss is half way down {delay(LOSS)}",
         *([f"Never surely readable: {', '.join(never)}"] if never else []),
-        f"Gains that training surely changes: {', '.join(changes) or 'none'}",
+        f"Gains (chance 0) that training surely changes: {', '.join(changes) or 'none'}",
         f"Shuffled positions gain {claims[f'largest gain, {SHUFFLED}'].value:.2g} at most",
     ]
-    return f"{'. '.join(sentences)}."
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
 
 def _sure(found: Measured, n_compared: int) -> bool:
@@ -167,8 +165,9 @@ def _sure(found: Measured, n_compared: int) -> bool:
     return found.n >= _SEEDS_TO_BE_SURE and not low <= 0 <= high
 
 
-def _told(found: Measured) -> str:
-    return f"{found.value:.2g} [{found.ci_low:.2g}, {found.ci_high:.2g}]"
+def _told(found: Measured, unit: str = "") -> str:
+    value = f"{found.value:.2g} {unit}".rstrip()
+    return f"{value} [{found.ci_low:.2g}, {found.ci_high:.2g}]"
 
 
 def _by_code(gains: pd.DataFrame, column: str) -> dict[str, np.ndarray]:
@@ -188,7 +187,7 @@ def _figure_of_loss(measurements: pd.DataFrame) -> Figure:
         chance = line("no context", "chance", at, losses["chance"].mean())
         yield Panel("", (curve("loss", "measured", at, _by_step(losses)), chance))
 
-    caption = "Mean over seeds on held-out sequences."
+    caption = "Mean over seeds on held-out sequences. Chance is the loss without any context."
     return _over_steps("loss", "The loss", caption, "nats per token", losses, panels)
 
 
@@ -202,8 +201,10 @@ def _figure_of_gains(gains: pd.DataFrame) -> Figure:
             yield Panel(code, (gain, control, line("a tenth", "chance", at, WORTH_NAMING)))
 
     caption = (
-        "The gain at the best site of each step, mean over seeds, and the gain of shuffled "
-        "positions there."
+        "The gain at the best site of each step, and that of shuffled positions there. Both are "
+        "means over seeds. Chance is 0. A gain is the share of the chance error that the probe "
+        "removes. For counting it is R\u00b2 of 1/m, for positional vectors the share of variance "
+        "explained. Gains of different codes cannot be compared."
     )
     return _over_steps("gains", "The position codes", caption, "gain", gains, panels)
 
@@ -219,7 +220,11 @@ def _figure_of_adjacency(measurements: pd.DataFrame) -> Figure:
             chance = line("chance", "chance", at, rows["chance"].mean())
             yield Panel(str(metric), (score, control, chance))
 
-    caption = "The largest score of any site, mean over seeds, of real and of shuffled positions."
+    caption = (
+        "The largest score of any site, of real and of shuffled positions. Both are means over "
+        "seeds. A score is the probability that the nearer of two activations has the larger "
+        "cosine."
+    )
     return _over_steps("adjacency", "Adjacency", caption, "probability", of_cosines, panels)
 
 
@@ -238,8 +243,8 @@ def _figure_of_heads(measurements: pd.DataFrame) -> Figure:
             yield Panel(rule.label, tuple(series))
 
     caption = (
-        "The strongest head of each kind, mean over seeds: the best of all heads, and so above "
-        "chance by chance."
+        "The largest score of any head, mean over seeds. The largest of many scores exceeds "
+        "chance by luck alone."
     )
     return _over_steps("heads", "The heads", caption, "score", scores, panels)
 

@@ -44,7 +44,7 @@ _MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
 # measure -> (what its menu calls it, unit of its axis)
 _MEASURES = {
     "necessity": ("necessity", "share of the total effect there"),
-    "increase": ("loss increase", "loss increase, nats"),
+    "increase": ("loss increase", "loss increase, nats per token"),
 }
 # The conditions that take codes away, without each, each alone, and without all.
 _OF_CODES = (*map(without, CODES), *map(only, CODES), NONE_KEPT)
@@ -150,12 +150,13 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
     depths = [where[3] for _, _, where in found]
     return Chart(
         id="where",
-        title="Where a code is needed",
-        caption="Each code taken away at one layer and site only. Necessity is its share of the "
-        "total effect at that same site, so shares at different sites have different wholes. Where "
-        "the total effect may be nothing, there is no share. Bars are 95% intervals over held-out "
-        "sequences, widened for the four codes and all sites. Dashed: no increase; dotted, under "
-        "loss increase: the size-matched control. Point at a mark for its word.",
+        title="Cost of removing each code, site by site",
+        caption="Each code is removed at one layer and site only. Necessity is its share of the "
+        "total effect at that same site, so shares at different sites have different wholes. There "
+        "is no share where the total effect is not surely above zero. Bars are 95% intervals over "
+        "held-out sequences, widened for the four codes and all sites. Dashed: no increase, which "
+        "is chance. Dotted, under loss increase: the size-matched control. Point at a mark for its "
+        "verdict.",
         x="after block",
         controls=[
             menu("measure", "Measure", {name: words for name, (words, _) in _MEASURES.items()}),

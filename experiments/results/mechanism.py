@@ -1,10 +1,10 @@
-"""Where a linear probe is at chance in a random NoPE model, and what wakes it: one sentence.
+"""Where a linear probe is at chance in a random NoPE model, and what wakes it, in a few sentences.
 
 At random initialisation position enters even moments only (variance, cosines), which no linear map
 reads. It becomes linear where a constant that all tokens share survives the averaging of attention
 while everything else shrinks: a begin token (Kazemnejad et al. 2023, Theorem 1), the mean of text
 or of a small vocabulary, the mean that an activation gives to an MLP's output. Our tests take these
-away one by one (`test_linear_probe_at_initialization.py`); the sentence below only tells the
+away one by one (`test_linear_probe_at_initialization.py`); the sentences below only tell the
 numbers of the run at hand, and what the tests trace them to.
 """
 
@@ -26,7 +26,7 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
         measurements: the tidy table.
 
     Returns:
-        The sentence.
+        A few short sentences; errors are in tokens, beside their chance level.
     """
     readings = intact_readings(measurements)
     random_init = readings[
@@ -40,31 +40,36 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     linear = plain[(plain["probe"] == "linear") & (plain["site"] != "resid_pre")]
     if linear.empty:
         return None
+    chance = f"chance ({linear['chance'].iloc[0]:.3g} tokens)"
+    said = [
+        "A linear probe was fitted to the random-init model, on uniform random tokens without a "
+        "begin token."
+    ]
     blind = linear[linear["ci_high"] >= linear["chance"]]
-    said = "In the random-init model, on uniform random tokens without a begin token, "
     if blind.empty:
-        said += "the linear probe beats chance at every site after the embedding"
+        said.append(f"Its error is surely below {chance} at every site after the embedding.")
     else:
-        said += f"the linear probe does not surely beat chance at {_sites(blind, len(linear))}"
-        said += _other_probes_there(plain, blind)
+        said.append(f"Its error is not surely below {chance} at {_sites(blind, len(linear))}.")
+        said += _variance_there(plain, blind)
     best = linear.sort_values("value", kind="stable").iloc[0]
     if best["ci_high"] < best["chance"]:
-        said += (
-            f"; its error is lowest at {site_of(best)}, {_number(best)}, which this project's "
-            "tests trace to constants that all tokens share (an MLP's mean output, the mean of a "
-            "small vocabulary), as they outlast the averaging of attention"
-        )
+        said += [
+            f"The linear probe's lowest error is {_number(best)}, at {site_of(best)}.",
+            "This project's tests trace that to constants that all tokens share.",
+            "Examples are an MLP's mean output and the mean of a small vocabulary.",
+            "Constants outlast the averaging of attention.",
+        ]
     begun = random_init[random_init["begin_token"] & (random_init["probe"] == "linear")]
     if not begun.empty:
         best = begun.sort_values("value", kind="stable").iloc[0]
-        said += (
-            f"; with a begin token, which is a constant by design, its lowest error is "
-            f"{_number(best)} at {site_of(best)}"
-        )
-    return f"{said}. Chance is {linear['chance'].iloc[0]:.3g}."
+        said += [
+            "A begin token is a constant by design.",
+            f"With one, the lowest error is {_number(best)}, at {site_of(best)}.",
+        ]
+    return " ".join(said)
 
 
-def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
+def _variance_there(plain: pd.DataFrame, blind: pd.DataFrame) -> list[str]:
     """What variance alone surely reads where the linear probe reads nothing, if anything."""
     first = blind.iloc[0]
     variance = plain[
@@ -73,11 +78,12 @@ def _other_probes_there(plain: pd.DataFrame, blind: pd.DataFrame) -> str:
         & (plain["site"] == first["site"])
     ]
     if variance.empty or variance["ci_high"].iloc[0] >= variance["chance"].iloc[0]:
-        return ""
-    return (
-        f", though the variance of one activation vector tells it there ({site_of(first)}: error "
-        f"{_number(variance.iloc[0])}): position is in even moments, which no linear map reads"
-    )
+        return []
+    return [
+        f"At {site_of(first)}, variance alone recovers position to within "
+        f"{_number(variance.iloc[0])}.",
+        "There position is in even moments, which no linear map reads.",
+    ]
 
 
 def _widened(rows: pd.DataFrame) -> pd.DataFrame:
@@ -103,4 +109,5 @@ def _sites(rows: pd.DataFrame, n_all: int) -> str:
 
 
 def _number(row: pd.Series) -> str:
-    return f"{row['value']:.3g} positions [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
+    interval = f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
+    return f"{row['value']:.3g} tokens {interval} (chance {row['chance']:.3g})"

@@ -114,12 +114,20 @@ def headline(found: list[Verdict]) -> str:
             continue
         said = "; ".join(f"{word} from {', '.join(names)}" for word, names in by_word.items())
         sentences.append(f"In the {variant} model position is {said}.")
-    return f"On {_tokens_words(rows[0][1])}, each signal at its best site. {' '.join(sentences)}"
+    first = rows[0][1]
+    setting = setting_words(first["tokens"], first["begin_token"])
+    return f"On {setting}, each signal at its best site. {' '.join(sentences)}"
 
 
 def site_of(row: Mapping[str, Any] | pd.Series) -> str:
     """The site of a row of the tidy table, as sentences name it."""
     return f"layer {row['layer']} {row['site']}"
+
+
+def setting_words(tokens: str, begin_token: bool) -> str:
+    """What a model reads, as sentences name it."""
+    kind = "uniform random tokens" if tokens == "random" else tokens
+    return f"{kind} {'with' if begin_token else 'without'} a begin token"
 
 
 def _best_site(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str, Any]:
@@ -190,11 +198,6 @@ def _first_tokens(verdict: Verdict) -> list[dict[str, Any]]:
     return [row for row in verdict.rows if (row["tokens"], row["begin_token"]) == first]
 
 
-def _tokens_words(row: dict[str, Any]) -> str:
-    kind = "uniform random tokens" if row["tokens"] == "random" else row["tokens"]
-    return f"{kind} {'with' if row['begin_token'] else 'without'} a begin token"
-
-
 def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
     """Each variant's verdict with its number, interval and site, on the first tokens."""
     first = _first_tokens(Verdict(hypothesis, "", rows))
@@ -203,7 +206,8 @@ def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
         f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], {site_of(row)})"
         for row in first
     ]
+    setting = setting_words(first[0]["tokens"], first[0]["begin_token"])
     return (
-        f"Position from {hypothesis}, on {_tokens_words(first[0])}: {'; '.join(parts)}. "
+        f"Position from {hypothesis}, on {setting}: {'; '.join(parts)}. "
         f"{_UNITS[metric]}, chance {first[0]['chance']:.3g}."
     )

@@ -1,8 +1,8 @@
 """From what a model loses without a position code to a word, by rules stated here.
 
-The total effect is the loss increase without all four codes. A code's necessity is the share of it
-that its removal alone costs; its sufficiency is the share that it undoes when it alone is kept. A
-code is
+The total effect is the loss increase without all four codes, in nats per token. A code's necessity
+is the share of it that its removal alone costs; its sufficiency is the share that it undoes when it
+alone is kept. A code is
 
 - `used`       where its necessity is surely a tenth or more, and its removal surely costs more than
                each of two controls: the size-matched control, and random rescaling of the residuals
@@ -20,10 +20,10 @@ rescaling blurs the variance code, so a user of that has to lose more than by th
 that no change of that size leaves working is `undecided`, whatever it uses.
 
 Surely means by the 95% interval over held-out sequences, widened (Bonferroni) for the number of
-codes and, at single sites, of these too; there, the total effect has also to be a tenth, surely, of
-that through the stream. Where the total effect may be nothing there is nothing to share out, and
-where the intact loss is not surely below chance there is nothing that the model uses: then every
-code is `undecided`.
+codes and, at single sites, of these too. There, the total effect must also surely be a tenth of
+that through the stream. Every code is `undecided` where the total effect is not surely above zero,
+since there is nothing to share out. So it is where the intact loss is not surely below chance: then
+the model uses nothing.
 
 The words speak of what the interventions change. Similarity is made by pooling earlier tokens, and
 its removal undoes the pooling: a model that uses what was pooled, in whatever order, counts as a
@@ -45,7 +45,7 @@ from experiments.results.code_ablation import (
     without,
 )
 from experiments.results.measurements import LOSS
-from experiments.results.readability import SETTING, widened
+from experiments.results.readability import SETTING, setting_words, widened
 from nope_interp.errors import UserError
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
@@ -68,10 +68,11 @@ class Use:
         code: one of `probes.code_names.CODES`.
         layer, site: where it was taken away; layer -1 stands for the whole stream.
         word: "used", "unused" or "undecided".
-        increase: the loss increase without it, in nats: value, low, high.
+        increase: the loss increase without it, in nats per token: value, low, high.
         size_matched: the same of the size-matched control.
         rescaled: the same of random rescaling.
-        necessity: the increase as a share of the total effect; None where that may be nothing.
+        necessity: the increase as a share of the total effect; None where that is not surely
+            above zero.
         sufficiency: the share of the total effect that the code undoes when it alone is kept.
         shuffled: its sufficiency with positions permuted; None where that was not tried, as at
             single sites.
@@ -95,9 +96,10 @@ class UseVerdict:
 
     Attributes:
         variant, tokens, begin_token: which one.
-        intact: the loss of the model as it is, in nats: value, low, high.
-        chance: the loss without any context, in nats.
-        total_effect: the loss increase without all four codes through the whole stream, in nats.
+        intact: the loss of the model as it is, in nats per token: value, low, high.
+        chance: the loss without any context, in nats per token.
+        total_effect: the loss increase without all four codes through the whole stream, in nats
+            per token.
         coverage: the share of scored tokens predicted from activations that lost their codes.
         uses: of each code through the whole stream, and then site by site.
     """
@@ -121,19 +123,20 @@ class UseVerdict:
         """The words for the whole stream, with their numbers."""
         value, low, high = self.total_effect
         start = (
-            f"On {self.tokens} with{'' if self.begin_token else 'out'} a begin token the loss of "
-            f"the {self.variant} model is {self.intact[0]:.3g} nats (chance {self.chance:.3g}); "
-            f"removing all four position codes adds {value:.3g} [{low:.3g}, {high:.3g}]"
+            f"On {setting_words(self.tokens, self.begin_token)} the loss of "
+            f"the {self.variant} model is {self.intact[0]:.3g} nats per token (chance "
+            f"{self.chance:.3g}). Removing all four position codes adds {value:.3g} nats per token "
+            f"[{low:.3g}, {high:.3g}] to this loss: the total effect."
         )
         if self.intact[2] >= self.chance:
-            return f"{start}. The intact loss is not surely below chance: no code is called used."
+            return f"{start} The intact loss is not surely below chance: no code is called used."
         if self.of_stream[0].necessity is None:
-            return f"{start}. That may be nothing, so no code has a share in it."
+            return f"{start} The total effect is not surely above zero: no code has a share in it."
         said = ". ".join(_words(word, self.of_stream) for word in WORDS)
-        misled = ""
+        shares = "Percentages are shares of the total effect."
         if self.intact[0] + value > self.chance:
-            misled = " Without codes the loss is above chance: shares are of the whole increase."
-        return f"{start}. {said}.{misled}{self._at_single_sites()}"
+            shares += " Without all four codes the loss exceeds chance; the excess counts, too."
+        return f"{start} {said}. {shares}{self._at_single_sites()}"
 
     def _at_single_sites(self) -> str:
         sites = {

@@ -29,11 +29,13 @@ def test_a_table_of_another_versions_words_is_refused(
 def test_sentences_name_quantities_with_their_units(causal_report: ReportData) -> None:
     first, second = use_verdicts(causal_report.measurements)
     value, low, high = first.total_effect
-    assert f"the loss of the trained model is {first.intact[0]:.3g} nats" in first.sentence
-    assert f"(chance {first.chance:.3g})" in first.sentence
-    assert f"adds {value:.3g} [{low:.3g}, {high:.3g}]" in first.sentence
+    intact = f"{first.intact[0]:.3g} nats per token (chance {first.chance:.3g})"
+    assert f"the loss of the trained model is {intact}" in first.sentence
+    effect = f"{value:.3g} nats per token [{low:.3g}, {high:.3g}]"
+    assert f"adds {effect} to this loss: the total effect." in first.sentence
     (variance,) = (use for use in first.of_stream if use.code == "variance")
     assert variance.word == "used"
     assert variance.necessity is not None
     assert f"Used: variance (necessity {variance.necessity[0]:.0%}" in first.sentence
+    assert "Percentages are shares of the total effect." in first.sentence
     assert "Used:" not in second.sentence
