@@ -7,6 +7,7 @@ from typing import ClassVar, no_type_check
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import FieldError, UserError
+from nope_interp.positions.conditions import parse_condition
 
 
 @no_type_check  # it checks itself, in sentences
@@ -54,6 +55,8 @@ class HeadsConfig(ExperimentConfig):
             for name in ("ablate_layers", "ablate_heads", "lift_window"):
                 if getattr(self, name) not in (None, False):
                     raise FieldError(name, "is given without ablate: say what to take away.")
+        else:
+            parse_condition(self.ablate)
         if self.prompts is not None and (not self.prompts or "" in self.prompts):
             raise FieldError("prompts", "hold no text: give at least one, none of them empty.")
         for prompt in self.prompts or ():

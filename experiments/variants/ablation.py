@@ -8,7 +8,6 @@ from experiments.variants.config import ExperimentConfig
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import PositionAblation, ablate_positions
-from nope_interp.positions.conditions import parse_condition
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,6 @@ class Ablation:
     def check(self, config: ExperimentConfig) -> None:
         """Raise UserError for what cannot be taken away from the model that `config` trains, before
         anything is trained, loaded or written."""
-        if self.how is not None:
-            parse_condition(self.how)
         if config.model is None:
             with self.of(HookedTransformer(config.transformer)):
                 pass

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, no_type_check
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import FieldError, unknown_name
+from nope_interp.positions.conditions import parse_condition
 from nope_interp.sites import check_site
 
 USES = ("no", "stream", "sites")
@@ -65,6 +66,8 @@ class ProbingConfig(ExperimentConfig):
             check_site(site)
         if self.uses is not None and self.uses not in USES:
             raise unknown_name("choice of uses", self.uses, USES)
+        if self.ablate is not None:
+            parse_condition(self.ablate)
         if not self.sites or len(set(self.sites)) < len(self.sites):
             raise FieldError("sites", f"are {list(self.sites)}: name at least one, each once.")
         if self.layers is not None and (

@@ -20,13 +20,14 @@ from torch import nn
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
-from nope_interp.positions.conditions import Condition, parse_condition, turning_frequencies
+from nope_interp.positions.conditions import Condition, parse_condition
 from nope_interp.positions.hooks import (
     Change,
     bias_changes,
     embedding_changes,
     key_heads,
     rotary_changes,
+    turning_frequencies,
     window_changes,
 )
 from nope_interp.positions.layers import LayerPositions, layer_positions

@@ -20,10 +20,6 @@ token by token with remembered keys.
 import math
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
-
 from nope_interp.errors import UserError, unknown_name
 
 CONDITIONS = {
@@ -89,34 +85,6 @@ def parse_condition(how: str) -> Condition:
     if equals:
         raise UserError(f"{how!r}: the condition {name!r} takes no value: leave {value!r} out.")
     return Condition(encoding, name)
-
-
-def turning_frequencies(condition: Condition, n: int) -> Bool[Tensor, " frequency"]:
-    """Which of `n` rotary frequencies, highest first, still turn.
-
-    Raises:
-        UserError: for a band beyond them.
-    """
-    index = torch.arange(n)
-    highest = index < round(condition.share * n)
-    if condition.name == "keep_highest":
-        return highest
-    if condition.name == "drop_highest":
-        return ~highest
-    if condition.name == "band":
-        low, high = condition.band
-        if high > n:
-            raise UserError(
-                f"the band {low}-{high} goes beyond the model's {n} rotary frequencies: give one "
-                f"from 0-1 to {n - 1}-{n}, or 0-{n} for all."
-            )
-        return (index >= low) & (index < high)
-    return torch.full((n,), condition.name == "shuffled")
-
-
-def shuffled_positions(n: int, seed: int) -> Int[Tensor, " pos"]:
-    """The permutation of positions 0..n-1 that `shuffled` uses in every layer and pass."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
 
 def _share(how: str, value: str) -> float:

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.positions.conditions import Condition, shuffled_positions, turning_frequencies
+from nope_interp.positions.conditions import Condition
 from nope_interp.positions.layers import LayerPositions, rotary_attribute
 from nope_interp.shapes import AttentionMaps
 
@@ -44,6 +44,34 @@ class Change:
 Heads = Sequence[int] | None
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+
+
+def turning_frequencies(condition: Condition, n: int) -> Bool[Tensor, " frequency"]:
+    """Which of `n` rotary frequencies, highest first, still turn.
+
+    Raises:
+        UserError: for a band beyond them.
+    """
+    index = torch.arange(n)
+    highest = index < round(condition.share * n)
+    if condition.name == "keep_highest":
+        return highest
+    if condition.name == "drop_highest":
+        return ~highest
+    if condition.name == "band":
+        low, high = condition.band
+        if high > n:
+            raise UserError(
+                f"the band {low}-{high} goes beyond the model's {n} rotary frequencies: give one "
+                f"from 0-1 to {n - 1}-{n}, or 0-{n} for all."
+            )
+        return (index >= low) & (index < high)
+    return torch.full((n,), condition.name == "shuffled")
+
+
+def shuffled_positions(n: int, seed: int) -> Int[Tensor, " pos"]:
+    """The permutation of positions 0..n-1 that `shuffled` uses in every layer and pass."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
 
 def embedding_changes(model: HookedModel, condition: Condition, seed: int) -> Iterator[Change]:

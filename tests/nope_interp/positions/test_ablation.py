@@ -20,7 +20,8 @@ from nope_interp.models.encodings import RotaryPositions
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
-from nope_interp.positions.conditions import CONDITIONS, parse_condition, shuffled_positions
+from nope_interp.positions.conditions import CONDITIONS, parse_condition
+from nope_interp.positions.hooks import shuffled_positions
 from nope_interp.positions.layers import describe_positions, layer_positions, rotary_frequencies
 from nope_interp.streams import stream
 from nope_interp.tasks.text import python_documentation
