@@ -149,10 +149,6 @@ def train(
         for step in bar:
             loss = _step(model, optimizer, training, task, loss_of, step)
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            if not math.isfinite(loss):
-                raise UserError(
-                    f"the loss is {loss} at step {step}: lower the learning rate or the init scale."
-                )
             done = step + 1
             if watch is not None and done in watched:
                 watch(done, model.eval())
@@ -187,9 +183,14 @@ def _step(
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+    value = loss.item()
+    if not math.isfinite(value):  # before it spoils weights that Ctrl-C would keep
+        raise UserError(
+            f"the loss is {value} at step {step}: lower the learning rate or the init scale."
+        )
     with interrupts_deferred():  # half an update could not be gone on from
         optimizer.step()
-    return loss.item()
+    return value
 
 
 def check_trainable(
