@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SPREAD := --numprocesses auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: setup setup-dev report test test-fast lint bench clean
@@ -25,10 +26,10 @@ report: setup
 	$(BIN)/nope-interp compare
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(SPREAD)
 
 test-fast: setup-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile -m 'not slow and not gemma and not browser'
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(SPREAD) -m 'not slow and not gemma and not browser'
 
 lint: setup-dev
 	$(BIN)/ruff check

@@ -1,6 +1,7 @@
 """Models that several test files share: tiny random ones of ours, and tiny Hugging Face ones."""
 
 import os
+from collections import Counter
 
 # Read when the library is imported: no test may reach a model hub, whatever the network allows.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -25,6 +26,12 @@ install_import_hook(["nope_interp", "probes", "experiments"], f"{tests.typecheck
 
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with many slow tests come first: begun last, one would keep a single worker busy."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="session")
