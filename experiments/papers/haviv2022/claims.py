@@ -104,10 +104,10 @@ PAPER = Paper(
         ),
         Claim(
             "training",
-            "Training makes position easier to read than it is in the untrained NoPE model.",
+            "Training makes position easier to read than it is in the random-init NoPE model.",
             "not in the paper: a control",
             OURS,
-            "mean absolute error of the probe after the best layer, trained over untrained",
+            "mean absolute error of the probe after the best layer, trained over random-init",
             expected=0,
             high=1,
             differs=_SMALL,
