@@ -243,13 +243,7 @@ def _by_bytes(trained: Trained) -> dict[str, float]:
     return {"frequency of bytes": trained["NoPE"]["chance"].mean()}
 
 
-@figure(
-    "losses",
-    "encoding",
-    "nats per byte",
-    claims=("competitive", "trails"),
-    ticks=tuple,
-)
+@figure("losses", "encoding", "nats per byte", claims=("competitive", "trails"), ticks=tuple)
 def _losses(trained: Trained) -> Iterator[Panel]:
     """Loss with each encoding.
 

@@ -115,11 +115,7 @@ def _fits(length: int, widths: list[int]) -> dict[str, Array]:
 
 
 @figure(
-    "counting",
-    "tokens seen, m",
-    "component 3",
-    claims=("theorem-1-inverse", "theorem-1"),
-    log="xy",
+    "counting", "tokens seen, m", "component 3", claims=("theorem-1-inverse", "theorem-1"), log="xy"
 )
 def _counting(m: Array, absolute: dict[str, Array]) -> Iterator[Panel]:
     """Theorem 1: absolute position.

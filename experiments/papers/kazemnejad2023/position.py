@@ -119,10 +119,7 @@ def bootstrapped(
 
 
 def _correlations(
-    errors: Accuracy,
-    beyond: Accuracy,
-    group: Int[Array, "seed task encoding"],
-    learned: Learned,
+    errors: Accuracy, beyond: Accuracy, group: Int[Array, "seed task encoding"], learned: Learned
 ) -> dict[str, Measured]:
     """Intervals over encodings, which recur in every task and seed; for NoPE alone over tasks."""
     encoding = np.broadcast_to(np.arange(len(ENCODINGS)), learned.shape)

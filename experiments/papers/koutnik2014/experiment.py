@@ -134,13 +134,7 @@ def _costs(d_hidden: int) -> tuple[Float[Array, " modules"], Float[Array, " modu
     return np.array(weights), np.array(work)
 
 
-@figure(
-    "cost",
-    "modules",
-    "share",
-    claims=("parameters", "work"),
-    ticks=tuple(map(str, _MODULES)),
-)
+@figure("cost", "modules", "share", claims=("parameters", "work"), ticks=tuple(map(str, _MODULES)))
 def _saved(weights: Float[Array, " modules"], work: Float[Array, " modules"]) -> Iterator[Panel]:
     """What a Clockwork RNN saves.
 
