@@ -9,7 +9,6 @@ from scipy.stats import spearmanr
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.figures import figure
-from experiments.papers.koutnik2014.claims import weights_share, work_share
 from experiments.papers.koutnik2014.clocks import SCALES, WAVELENGTHS, clocks_beside_rotary
 from experiments.papers.koutnik2014.waveforms import (
     LEARNING_RATES,
@@ -132,6 +131,18 @@ def _costs(d_hidden: int) -> tuple[Float[Array, " modules"], Float[Array, " modu
         weights.append(sum(clock.W_H.numel() for clock in model.clocks) / d_hidden**2)
         work.append(multiply_adds(model, LENGTH) / multiply_adds(full, LENGTH))
     return np.array(weights), np.array(work)
+
+
+# Closed forms for g equal modules of periods 1, 2, 4, ...: module i reads (g - i) / g of the units,
+# and is active at one step in 2^i.
+def weights_share(g: int) -> float:
+    """Recurrent weights of a Clockwork RNN over those of a simple RNN with as many units."""
+    return 1 / 2 + 1 / (2 * g)
+
+
+def work_share(g: int) -> float:
+    """Multiplications in its recurrence over those of the simple RNN, of an endless sequence."""
+    return sum((g - i) / g**2 / 2**i for i in range(g))
 
 
 @figure("cost", "modules", "share", claims=("parameters", "work"), ticks=tuple(map(str, _MODULES)))
