@@ -35,8 +35,9 @@ def figure(
 
         @wraps(draw)
         def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-            given = signature(plain).bind(*args, **kwargs).arguments
-            names = ChainMap(given, plain.__globals__)
+            given = signature(plain).bind(*args, **kwargs)
+            given.apply_defaults()
+            names = ChainMap(given.arguments, plain.__globals__)
             return Figure(
                 id,
                 title.removesuffix(".").format_map(names),

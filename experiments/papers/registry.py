@@ -1,16 +1,45 @@
-"""Papers by name."""
+"""Papers by name, each as its `paper.toml` has it."""
 
-from experiments.papers.barbero2024.claims import PAPER as BARBERO2024
-from experiments.papers.chi2023.claims import PAPER as CHI2023
-from experiments.papers.haviv2022.claims import PAPER as HAVIV2022
-from experiments.papers.kazemnejad2023.claims import PAPER as KAZEMNEJAD2023
-from experiments.papers.koutnik2014.claims import PAPER as KOUTNIK2014
-from experiments.papers.zuo2025.claims import PAPER as ZUO2025
-from experiments.results.claims import Paper
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+from experiments.results.claims import OURS, RECALLED, SECOND_HAND, VERIFIED, Claim, Paper
 from nope_interp.errors import unknown_name
 
-_IN_ORDER = (CHI2023, HAVIV2022, ZUO2025, KAZEMNEJAD2023, BARBERO2024, KOUTNIK2014)
-PAPERS = {paper.name: paper for paper in _IN_ORDER}
+_IN_ORDER = ("chi2023", "haviv2022", "zuo2025", "kazemnejad2023", "barbero2024", "koutnik2014")
+_HOW_SURE = {
+    "VERIFIED": VERIFIED,
+    "SECOND_HAND": SECOND_HAND,
+    "RECALLED": RECALLED,
+    "OURS": OURS,
+}
+
+
+def _read(name: str) -> Paper:
+    """A paper and its claims.
+
+    Names in braces stand for how sure a source is, or for what the file's [words] say once for
+    several claims; line breaks are spaces.
+    """
+    file = files("experiments.papers") / name / "paper.toml"
+    told = tomllib.loads(file.read_text(encoding="utf-8"))
+
+    def filled(values: dict[str, Any], words: dict[str, str]) -> dict[str, Any]:
+        return {key: _filled(value, words) for key, value in values.items()}
+
+    words = _HOW_SURE | filled(told.pop("words", {}), _HOW_SURE)
+    claims = tuple(Claim(**filled(claim, words)) for claim in told.pop("claims"))
+    return Paper(name=name, claims=claims, **filled(told, words))
+
+
+def _filled(value: Any, words: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        return " ".join(value.split()).format_map(words)
+    return tuple(value) if isinstance(value, list) else value
+
+
+PAPERS = {name: _read(name) for name in _IN_ORDER}
 
 
 def paper(name: str) -> Paper:

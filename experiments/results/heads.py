@@ -13,7 +13,7 @@ Row = dict[str, Any]
 _OF_LABELS = {
     "confidence": "label",
     "p_shuffled": "p of label, shuffled",
-    "p_random_init": "p of label, random init",
+    "p_random_init": "p of label, random-init",
     "q_value": "q of label",
 }
 

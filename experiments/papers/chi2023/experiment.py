@@ -245,10 +245,7 @@ def _recursion(base: TransformerConfig, seen: Int[Array, " point"]) -> dict[str,
 
 @figure("layers", "tokens seen, m", "mean square", claims=("layers", "every-layer"), log="xy")
 def _layers(
-    seen: Int[Array, " point"],
-    causal: Squares,
-    predicted: Squares,
-    sites: Mapping[str, list[str]],
+    seen: Int[Array, " point"], causal: Squares, predicted: Squares, sites: Mapping[str, list[str]]
 ) -> Iterator[Panel]:
     """Every layer.
 

@@ -109,13 +109,7 @@ def _layers(
         )
 
 
-@figure(
-    "data",
-    "sequences to fit on",
-    "mean absolute error, positions",
-    claims=("probe",),
-    log="x",
-)
+@figure("data", "sequences to fit on", "mean absolute error, positions", claims=("probe",), log="x")
 def _data(
     base: TransformerConfig,
     causal: Mapping[str, Array],

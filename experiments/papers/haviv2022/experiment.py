@@ -1,7 +1,7 @@
 """Haviv et al. 2022 (arXiv 2203.16634): language models with and without positional encodings,
 trained alike; what they lose, where a probe finds position in them, and whether they use order."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -12,12 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.papers.on_text import trained_on_text
 from experiments.probing.measure import feed, sites
 from experiments.results.findings import (
     Array,
-    Figure,
     Findings,
+    Panel,
     chance_levels,
     chances,
     over_seeds,
@@ -40,7 +41,7 @@ ENCODINGS: dict[str, Positions] = {
     "sinusoidal": "sinusoidal",
     "ALiBi": "alibi",
 }
-UNTRAINED, UNMASKED = "NoPE, untrained", "NoPE without the causal mask"
+RANDOM_INIT, UNMASKED = "NoPE, random-init", "NoPE without the causal mask"
 # Bytes of the text that training never sees: to fit probes on, at most, and held out.
 _FIT, _HELD_OUT = 60_000, 32_000
 _BATCH = 32  # sequences in a forward pass
@@ -70,9 +71,8 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         },
         config.seeds,
     )
-    untrained = cells.side_by_side(
-        {UNTRAINED: partial(_untrained, base, n_fit, device)}, config.seeds
-    )[UNTRAINED]
+    compute = partial(_untrained, base, n_fit, device)
+    untrained = cells.side_by_side({RANDOM_INIT: compute}, config.seeds)[RANDOM_INIT]
     return Findings(
         _claims(trained, untrained),
         (_losses(trained), _order(trained), _layers(trained, untrained), _positions(trained)),
@@ -166,7 +166,7 @@ def probe_errors(
 
 
 def kept_in_order(length: int) -> list[int]:
-    """How many tokens before the last one are left in place: 1, 2, 4, ..., and all of them."""
+    """How many tokens before the last one are not shuffled: 1, 2, 4, ..., and all of them."""
     every = length - 1
     return [2**i for i in range(every.bit_length()) if 2**i < every] + [every]
 
@@ -239,98 +239,74 @@ def _claims(trained: Trained, untrained: Mapping[str, Array]) -> dict[str, Measu
     return claims
 
 
-def _losses(trained: Trained) -> Figure:
-    losses = _of_all(trained, "loss")
-    at = np.arange(len(trained))
-    by_bytes = {"frequency of bytes": trained["NoPE"]["chance"].mean()}
-    less = {"held out": losses[:, :1] - losses[:, 1:]}
-    return Figure(
-        "losses",
-        "Loss with each encoding",
-        "Held-out text; bars are 95% intervals over seeds. Models with one seed saw the same "
-        "batches, so the difference between them is surer than their own losses.",
-        "encoding",
-        "nats per byte",
-        (
-            panel("loss", at, measured={"held out": losses}),
-            panel(
-                "loss, beside frequencies alone", at, chance=by_bytes, measured={"held out": losses}
-            ),
-            panel(
-                "NoPE less each of the others", at[1:], chance={"no difference": 0}, measured=less
-            ),
-        ),
-        claims=("competitive", "trails"),
-        ticks=tuple(trained),
-    )
+def _by_bytes(trained: Trained) -> dict[str, float]:
+    return {"frequency of bytes": trained["NoPE"]["chance"].mean()}
 
 
-def _order(trained: Trained) -> Figure:
+@figure("losses", "encoding", "nats per byte", claims=("competitive", "trails"), ticks=tuple)
+def _losses(trained: Trained) -> Iterator[Panel]:
+    """Loss with each encoding.
+
+    Held-out text; bars are 95% intervals over seeds. Models with one seed saw the same batches, so
+    the difference between them is surer than their own losses.
+    """
+    losses, at = _of_all(trained, "loss"), np.arange(len(trained))
+    own, less = ({"held out": of} for of in (losses, losses[:, :1] - losses[:, 1:]))
+    beside = "loss, beside frequencies alone"
+    yield panel("loss", at, measured=own)
+    yield panel(beside, at, chance=_by_bytes(trained), measured=own)
+    yield panel("NoPE less each of the others", at[1:], chance={"no difference": 0}, measured=less)
+
+
+@figure("order", "bytes left in order", "nats", claims=("order",), log="x")
+def _order(trained: Trained) -> Iterator[Panel]:
+    """With the prefix shuffled.
+
+    Loss of the last byte of held-out sequences when only so many bytes before it are left where
+    they are and all earlier ones are shuffled. On the right of each panel nothing is shuffled.
+    """
     kept = trained["NoPE"]["kept"][0]
     losses = {name: found["last_loss"] for name, found in trained.items()}
     rises = {name: loss - loss[:, -1:] for name, loss in losses.items()}
-    by_bytes = {"frequency of bytes": trained["NoPE"]["chance"].mean()}
-    return Figure(
-        "order",
-        "With the prefix shuffled",
-        "Loss of the last byte of held-out sequences when only so many bytes before it are left in "
-        "place and all earlier ones are shuffled. On the right of each panel nothing is shuffled.",
-        "bytes left in order",
-        "nats",
-        (
-            panel("loss", kept, chance=by_bytes, measured=losses),
-            panel("less that of the intact sequence", kept, chance={"0": 0}, measured=rises),
-        ),
-        claims=("order",),
-        log="x",
-    )
+    yield panel("loss", kept, chance=_by_bytes(trained), measured=losses)
+    yield panel("less that of the intact sequence", kept, chance={"0": 0}, measured=rises)
 
 
-def _layers(trained: Trained, untrained: Mapping[str, Array]) -> Figure:
+@figure(
+    "layers",
+    "layer",
+    "mean absolute error, positions",
+    claims=("decodable", "input", "falls", "near-explicit", "rises", "training", "mask"),
+)
+def _layers(trained: Trained, untrained: Mapping[str, Array]) -> Iterator[Panel]:
+    """Position by layer.
+
+    Held-out error of a two-layer probe of absolute position, at the embedding (layer 0) and after
+    every layer of frozen models. Bars are 95% intervals over seeds.
+    """
     nope = trained["NoPE"]
     layers = np.arange(nope["error"].shape[1])
     levels = chance_levels(nope["by_position"].shape[-1])
+    errors = {name: found["error"] for name, found in trained.items()}
     controls = {
         "NoPE, trained": nope["error"],
-        UNTRAINED: untrained["error"],
+        RANDOM_INIT: untrained["error"],
         UNMASKED: nope["unmasked"],
         "NoPE, shuffled positions": nope["shuffled"],
     }
-    errors = {name: found["error"] for name, found in trained.items()}
-    return Figure(
-        "layers",
-        "Position by layer",
-        "Held-out error of a two-layer probe of absolute position, at the embedding (layer 0) and "
-        "after every layer of frozen models. Bars are 95% intervals over seeds.",
-        "layer",
-        "mean absolute error, positions",
-        (
-            panel("trained", layers, chance=levels, measured=errors),
-            panel("controls", layers, chance=levels, measured=controls),
-        ),
-        claims=("decodable", "input", "falls", "near-explicit", "rises", "training", "mask"),
-    )
+    for title, measured in (("trained", errors), ("controls", controls)):
+        yield panel(title, layers, chance=levels, measured=measured)
 
 
-def _positions(trained: Trained) -> Figure:
+@figure("positions", "position, from 0", "mean absolute error, positions", claims=("decodable",))
+def _positions(trained: Trained) -> Iterator[Panel]:
+    """Error by position.
+
+    The same errors, position by position.
+    """
     _, n_sites, n_positions = trained["NoPE"]["by_position"].shape
     last, at = n_sites - 1, np.arange(1, n_positions + 1)
     middle = {"always the middle": np.abs(at - np.median(at))}
-    errors = {name: found["by_position"] for name, found in trained.items()}
-    return Figure(
-        "positions",
-        "Error by position",
-        "The same errors, position by position.",
-        "position, from 0",
-        "mean absolute error, positions",
-        tuple(
-            panel(
-                f"after layer {layer}",
-                at,
-                chance=middle,
-                measured={name: of_model[:, layer] for name, of_model in errors.items()},
-            )
-            for layer in sorted({1, last // 2, last})
-        ),
-        claims=("decodable",),
-    )
+    for layer in sorted({1, last // 2, last}):
+        errors = {name: found["by_position"][:, layer] for name, found in trained.items()}
+        yield panel(f"after layer {layer}", at, chance=middle, measured=errors)

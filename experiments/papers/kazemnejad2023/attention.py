@@ -1,6 +1,6 @@
 """Kazemnejad et al. 2023: whose attention does that of trained NoPE models resemble?"""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -8,8 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.papers.answering import by_task, by_unit, enough
+from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.presets import ENCODINGS, Learned, Preset, Runs
-from experiments.results.findings import Array, Figure, Findings, over_seeds, panel
+from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measured import Measured
 from probes.heads.pattern_divergence import (
     from_mean,
@@ -25,12 +26,12 @@ EXPLICIT = tuple(ENCODINGS)[1:]
 FLOOR = "NoPE, another seed"
 
 
-def _standard(p: Tensor, q: Tensor, rows: Tensor) -> Tensor:
-    return nearest_heads(head_distances(p, q, rows, jensen_shannon))
+def _standard(p: Tensor, q: Tensor, queries: Tensor) -> Tensor:
+    return nearest_heads(head_distances(p, q, queries, jensen_shannon))
 
 
-def _published(p: Tensor, q: Tensor, rows: Tensor) -> Tensor:
-    return nearest_later_heads(head_distances(p, q, rows, from_mean))
+def _published(p: Tensor, q: Tensor, queries: Tensor) -> Tensor:
+    return nearest_later_heads(head_distances(p, q, queries, from_mean))
 
 
 DISTANCES: dict[str, Distance] = {
@@ -46,30 +47,7 @@ def similarity_findings(preset: Preset, runs: Runs, learned: Learned) -> Finding
         form: {task: _distances(task, runs, distance) for task in tasks}
         for form, distance in DISTANCES.items()
     }
-    panels = [
-        panel(
-            f"{task}: {form}",
-            np.array(_pattern_lengths(runs[task, "NoPE"])),
-            measured=distances,
-        )
-        for form, of_tasks in found.items()
-        for task, distances in of_tasks.items()
-    ]
-    figure = Figure(
-        "similarity",
-        "Distance from NoPE's attention",
-        "Mean divergence over rows between the attention of two models on the same held-out "
-        "examples, by the two nearest heads of each layer; mean over layers, examples and seeds. "
-        "The paper's code turns the divergences round and compares a head with later ones only, as "
-        "summarised by others. Every other model is one of the next seed, so that no two began "
-        "with the same weights; NoPE's own next seed tells how far two models without an encoding "
-        "are apart, each two of them counted once. Bars are 95% intervals over seeds. Row 0 is "
-        "left out. Models that did not learn are among them.",
-        "length",
-        "divergence, nats",
-        tuple(panels),
-        claims=("like-t5",),
-    )
+    figures = (_similarity(runs, found),)
     claims, notes = {}, []
     # NoPE's models are compared with the others' of the next seed.
     every = learned[..., 0] & np.roll(learned[..., 1:].all(axis=2), -1, axis=0)
@@ -87,7 +65,27 @@ def similarity_findings(preset: Preset, runs: Runs, learned: Learned) -> Finding
             f"under one seed and all others under the next: {every.sum()}."
         )
     setting = f"attention compared on {preset.n_patterns} examples of each of four lengths"
-    return Findings(claims, (figure,), setting, tuple(notes))
+    return Findings(claims, figures, setting, tuple(notes))
+
+
+@figure("similarity", "length", "divergence, nats", claims=("like-t5",))
+def _similarity(
+    runs: Runs, found: Mapping[str, Mapping[str, Mapping[str, Array]]]
+) -> Iterator[Panel]:
+    """Distance from NoPE's attention.
+
+    Mean divergence over queries between the attention of two models on the same held-out examples,
+    by the two nearest heads of each layer; mean over layers, examples and seeds. The paper's code
+    turns the divergences round and compares a head with later ones only, as summarised by others.
+    Every other model is one of the next seed, so that no two began with the same weights; NoPE's
+    own next seed tells how far two models without an encoding are apart, each two of them counted
+    once. Bars are 95% intervals over seeds. Query 0 is left out. Models that did not learn are
+    among them.
+    """
+    for form, of_tasks in found.items():
+        for task, distances in of_tasks.items():
+            lengths = np.array(_pattern_lengths(runs[task, "NoPE"]))
+            yield panel(f"{task}: {form}", lengths, measured=distances)
 
 
 def _pattern_lengths(cell: Mapping[str, Array]) -> list[int]:
@@ -124,8 +122,8 @@ def _at_length(
     found = []
     for p, q, tokens in zip(nope[name], other[name], nope[f"tokens/{length}"], strict=True):
         at = torch.arange(p.shape[-1])
-        rows = (at > 0) & (at < torch.from_numpy(tokens)[:, None])
-        found.append(float(distance(torch.from_numpy(p), torch.from_numpy(q), rows).mean()))
+        queries = (at > 0) & (at < torch.from_numpy(tokens)[:, None])
+        found.append(float(distance(torch.from_numpy(p), torch.from_numpy(q), queries).mean()))
     return np.array(found)
 
 

@@ -1,6 +1,7 @@
 """Kazemnejad et al. 2023 (arXiv 2305.19466): Theorems 1 and 2 as weights, run and held exact; with
 a preset, length generalisation too, by encodings and by formats of scratchpads."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -8,19 +9,11 @@ import torch
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.lengths import length_findings
 from experiments.papers.kazemnejad2023.presets import PRESETS
 from experiments.papers.kazemnejad2023.scratchpads import scratchpad_findings
-from experiments.results.findings import (
-    Array,
-    Figure,
-    Findings,
-    Panel,
-    Series,
-    exactly,
-    line,
-    panel,
-)
+from experiments.results.findings import Array, Findings, Panel, Series, exactly, line, panel
 from experiments.runs.cells import Cells
 from nope_interp.constructions.kazemnejad import (
     POSITION,
@@ -29,6 +22,7 @@ from nope_interp.constructions.kazemnejad import (
     relative_position,
 )
 from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import Listener, stream
 
 _VOCABULARY, _BEGIN, _SEQUENCES = 20, 0, 8
@@ -78,29 +72,30 @@ def _config(length: int, seed: int, **changes: int) -> TransformerConfig:
     return counting_config(length, _VOCABULARY, seed=seed, **changes)
 
 
+def _read(model: HookedTransformer, length: int, seed: int, **hooks: str) -> dict[str, Tensor]:
+    """The activations at hooks, by the names given to these."""
+    found: dict[str, Tensor] = {}
+    listeners: dict[str, Listener] = {
+        f"blocks.{hook}": partial(found.__setitem__, name) for name, hook in hooks.items()
+    }
+    stream(model, _tokens(length, seed), listeners)
+    return found
+
+
 def _absolute(length: int, seed: int) -> dict[str, Array]:
     """Component 3 after attention and after the MLP."""
     model = absolute_position(_config(length, seed), _BEGIN).model
-    found: dict[str, Tensor] = {}
-    hooks = {"blocks.0.hook_resid_mid": "inverse", "blocks.0.hook_resid_post": "position"}
-    listeners = {hook: _keeper(found, name) for hook, name in hooks.items()}
-    stream(model, _tokens(length, seed), listeners)
-    return {name: rows[..., POSITION].numpy() for name, rows in found.items()}
-
-
-def _keeper(found: dict[str, Tensor], name: str) -> Listener:
-    return partial(found.__setitem__, name)
+    hooks = {"inverse": "0.hook_resid_mid", "position": "0.hook_resid_post"}
+    found = _read(model, length, seed, **hooks)
+    return {name: activations[..., POSITION].numpy() for name, activations in found.items()}
 
 
 def _relative(length: int, seed: int) -> dict[str, Array]:
     """Scores less their content product, less the distance; visible keys, hidden ones 0."""
     model = relative_position(_config(length, seed), _BEGIN).model
-    tokens = _tokens(length, seed)
-    found: dict[str, Tensor] = {}
-    stream(model, tokens, {"blocks.1.attn.hook_attn_scores": _keeper(found, "scores")})
-    scores = found["scores"][:, 0]
+    scores = _read(model, length, seed, scores="1.attn.hook_attn_scores")["scores"][:, 0]
     # From the embedding and the weights alone, without a look at what the model computed.
-    embedded, attention = model.W_E[tokens][..., _CONTENT], model.blocks[1].attn
+    embedded, attention = model.W_E[_tokens(length, seed)][..., _CONTENT], model.blocks[1].attn
     q = embedded @ attention.W_Q[0, _CONTENT, 2:] * model.config.attention_scale
     k = embedded @ attention.W_K[0, _CONTENT, 2:]
     content = (q @ k.transpose(1, 2)).detach()
@@ -119,21 +114,17 @@ def _fits(length: int, widths: list[int]) -> dict[str, Array]:
     }
 
 
-def _counting(m: Array, absolute: dict[str, Array]) -> Figure:
-    return Figure(
-        "counting",
-        "Theorem 1: absolute position",
-        "Component 3 of the stream in the built model; bars reach from the least to the most over "
-        "all draws and sequences.",
-        "tokens seen, m",
-        "component 3",
-        (
-            _beside_theorem("after attention: 1/m", m, 1 / m, absolute["inverse"]),
-            _beside_theorem("after the MLP: m", m, m, absolute["position"]),
-        ),
-        claims=("theorem-1-inverse", "theorem-1"),
-        log="xy",
-    )
+@figure(
+    "counting", "tokens seen, m", "component 3", claims=("theorem-1-inverse", "theorem-1"), log="xy"
+)
+def _counting(m: Array, absolute: dict[str, Array]) -> Iterator[Panel]:
+    """Theorem 1: absolute position.
+
+    Component 3 of the stream in the built model; bars reach from the least to the most over all
+    draws and sequences.
+    """
+    yield _beside_theorem("after attention: 1/m", m, 1 / m, absolute["inverse"])
+    yield _beside_theorem("after the MLP: m", m, m, absolute["position"])
 
 
 def _beside_theorem(title: str, x: Array, exact: Array, found: Array) -> Panel:
@@ -144,29 +135,26 @@ def _beside_theorem(title: str, x: Array, exact: Array, found: Array) -> Panel:
     return Panel(title, (line("the theorem", "reference", x, exact), measured))
 
 
-def _distance(length: int, relative: dict[str, Array]) -> Figure:
+@figure(
+    "distance",
+    "key's position less the query's, m - n",
+    "score less content",
+    claims=("theorem-2",),
+)
+def _distance(length: int, relative: dict[str, Array]) -> Iterator[Panel]:
+    """Theorem 2: relative position.
+
+    Scores of the last query in the second layer, less the product of contents.
+    """
     away = np.arange(1.0 - length, 1)
-    last = relative["positional"][:, :, -1]
-    return Figure(
-        "distance",
-        "Theorem 2: relative position",
-        "Scores of the last query in the second layer, less the product of contents.",
-        "key's position less the query's, m - n",
-        "score less content",
-        (_beside_theorem("last query", away, away, last),),
-        claims=("theorem-2",),
-    )
+    yield _beside_theorem("last query", away, away, relative["positional"][:, :, -1])
 
 
-def _reciprocal(m: Array, widths: list[int], fits: dict[str, Array]) -> Figure:
+@figure("reciprocal", "tokens seen, m", "error, positions", claims=("theorem-1",), log="x")
+def _reciprocal(m: Array, widths: list[int], fits: dict[str, Array]) -> Iterator[Panel]:
+    """How wide the MLP has to be.
+
+    What the MLP's fit of 1/x writes for m, less m, by the number of its ReLUs.
+    """
     errors = {f"{width} ReLUs": fits[str(width)] for width in widths}
-    return Figure(
-        "reciprocal",
-        "How wide the MLP has to be",
-        "What the MLP's fit of 1/x writes for m, less m, by the number of its ReLUs.",
-        "tokens seen, m",
-        "error, positions",
-        (panel("error of the fit", m, measured=errors),),
-        claims=("theorem-1",),
-        log="x",
-    )
+    yield panel("error of the fit", m, measured=errors)

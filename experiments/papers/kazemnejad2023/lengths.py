@@ -5,6 +5,7 @@ exact answers are counted on held-out examples of these lengths and on longer on
 measured of it stands in `kazemnejad2023_models`.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.stats import rankdata
 
 from experiments.papers.answering import FEWEST, LEARNED, by_task, by_unit, enough
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.attention import similarity_findings
 from experiments.papers.kazemnejad2023.models import trained_and_read
 from experiments.papers.kazemnejad2023.position import position_findings
@@ -27,7 +29,7 @@ from experiments.papers.kazemnejad2023.presets import (
 from experiments.papers.kazemnejad2023.published import CAPTION, PUBLISHED, RANKS, sizes_match
 from experiments.papers.kazemnejad2023.scaling import scaling_findings
 from experiments.papers.kazemnejad2023.tasks import by_task_figure, order_notes
-from experiments.results.findings import Array, Figure, Findings, over_seeds, panel
+from experiments.results.findings import Array, Figure, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
 
 # Of those in `ENCODINGS`, what the paper calls unsuited to longer sequences.
@@ -119,27 +121,23 @@ def _most_kept(means: Float[Array, "row beyond_within"]) -> Float[Array, " row"]
     return (beyond / within).max(axis=-1)
 
 
-def _curves(preset: Preset, runs: Runs) -> Figure:
-    panels = [
-        panel(
-            task,
-            preset.all_lengths(task),
-            measured={name: by_length(runs[task, name]) for name in ENCODINGS},
-        )
-        for task in preset.tasks
-    ]
-    return Figure(
-        "lengths",
-        "Accuracy by length",
-        f"Share of held-out examples answered exactly, {preset.n_per_length} of each length; "
-        "shaded: the lengths trained on. A guess is right less than once in a hundred, but for "
-        "answers of one digit or word.",
-        "length",
-        "accuracy",
-        tuple(panels),
-        claims=("length-generalisation", "explicit-fail"),
-        shaded=preset.lengths,
-    )
+@figure(
+    "lengths",
+    "length",
+    "accuracy",
+    claims=("length-generalisation", "explicit-fail"),
+    shaded=lambda preset, runs: preset.lengths,
+)
+def _curves(preset: Preset, runs: Runs) -> Iterator[Panel]:
+    """Accuracy by length.
+
+    Share of held-out examples answered exactly, {preset.n_per_length} of each length; shaded: the
+    lengths trained on. A guess is right less than once in a hundred, but for answers of one digit
+    or word.
+    """
+    for task in preset.tasks:
+        curves = {name: by_length(runs[task, name]) for name in ENCODINGS}
+        yield panel(task, preset.all_lengths(task), measured=curves)
 
 
 def _ranking(accuracy: Accuracy, ranked: Bool[Array, "seed task"], beside: bool) -> Figure:

@@ -151,10 +151,7 @@ class _PositionFit:
         return means | {"count": count[0]}
 
     def _listen(
-        self,
-        examples: Iterable[Examples],
-        rows: range,
-        hear: Callable[[str, Tensor, Tensor], None],
+        self, examples: Iterable[Examples], rows: range, hear: Callable[[str, Tensor, Tensor], None]
     ) -> None:
         """Hands over the rows [row d_model] of every site with their positions and the same
         positions dealt out at random [row 2]."""

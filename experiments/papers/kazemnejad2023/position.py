@@ -1,6 +1,7 @@
 """Is a model that answers longer examples one whose position code survives beyond its training?"""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -8,8 +9,9 @@ from scipy import stats
 from scipy.stats import rankdata
 
 from experiments.papers.answering import by_unit
+from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.presets import ENCODINGS, Accuracy, Learned, Preset, Runs
-from experiments.results.findings import Array, Figure, Findings, Panel, Series, line, panel
+from experiments.results.findings import Array, Findings, Panel, Series, line, panel
 from experiments.results.measured import Measured
 
 READINGS = ("within", "extrapolated", "refitted")
@@ -25,8 +27,7 @@ def position_findings(preset: Preset, runs: Runs, learned: Learned, beyond: Accu
         reading: by_unit(tasks, ENCODINGS, lambda *run, of=reading: error_shares(runs[run], of))
         for reading in READINGS
     }
-    figures = [_readings(tasks, runs)]
-    claims = {}
+    figures, claims = [_readings(tasks, runs)], {}
     if learned.sum() >= _FEWEST_MODELS and learned.any(axis=(0, 2)).sum() > 1:
         group = np.broadcast_to(np.arange(len(tasks))[:, None], learned.shape)
         found = {
@@ -36,10 +37,7 @@ def position_findings(preset: Preset, runs: Runs, learned: Learned, beyond: Accu
             "position-extrapolates": found["extrapolated"]["within tasks"],
             "position-remains": found["refitted"]["within tasks"],
         }
-        figures += [
-            _models(tasks, errors["extrapolated"], beyond, learned),
-            _correlated(found),
-        ]
+        figures += [_models(tasks, errors["extrapolated"], beyond, learned), _correlated(found)]
     setting = f"position read from {preset.n_read} examples of each length"
     return Findings(claims, tuple(figures), setting)
 
@@ -121,10 +119,7 @@ def bootstrapped(
 
 
 def _correlations(
-    errors: Accuracy,
-    beyond: Accuracy,
-    group: Int[Array, "seed task encoding"],
-    learned: Learned,
+    errors: Accuracy, beyond: Accuracy, group: Int[Array, "seed task encoding"], learned: Learned
 ) -> dict[str, Measured]:
     """Intervals over encodings, which recur in every task and seed; for NoPE alone over tasks."""
     encoding = np.broadcast_to(np.arange(len(ENCODINGS)), learned.shape)
@@ -139,82 +134,84 @@ def _correlations(
     }
 
 
-def _readings(tasks: tuple[str, ...], runs: Runs) -> Figure:
-    panels = []
+@figure(
+    "position",
+    "reading",
+    "error over a constant answer's",
+    claims=("position-extrapolates", "position-remains"),
+    ticks=READINGS,
+)
+def _readings(tasks: tuple[str, ...], runs: Runs) -> Iterator[Panel]:
+    """Position within and beyond the training lengths.
+
+    Held-out error of ridge regression of position, over that of a constant answer: within,
+    positions that training examples have; extrapolated, the same fit read at later positions of
+    longer examples, where 1 is the error of always answering the last position within; refitted, a
+    fit to such later positions. At the layer whose probe errs least within. Bars are 95% intervals
+    over seeds; position 0 is left out. Models that did not learn are among them.
+    """
+    models = {name: (name, "") for name in ENCODINGS}
+    models["NoPE, random-init"] = "NoPE", "untrained/"
     for task in tasks:
-        rows = {name: (runs[task, name], "") for name in ENCODINGS}
-        rows["NoPE, untrained"] = (runs[task, "NoPE"], "untrained/")
         shares = {
-            name: np.stack([error_shares(cell, reading, model) for reading in READINGS], axis=1)
-            for name, (cell, model) in rows.items()
+            label: np.stack([error_shares(runs[task, name], r, model) for r in READINGS], axis=1)
+            for label, (name, model) in models.items()
         }
         at = np.arange(len(READINGS))
-        panels.append(panel(task, at, chance={"a constant answer": 1}, measured=shares))
-    return Figure(
-        "position",
-        "Position within and beyond the training lengths",
-        "Held-out error of ridge regression of position, over that of a constant answer: within, "
-        "positions that training examples have; extrapolated, the same fit read at later positions "
-        "of longer examples, where 1 is the error of always answering the last position within; "
-        "refitted, a fit to such later positions. At the layer whose probe errs least within. "
-        "Bars are 95% intervals over seeds; position 0 is left out. Models that did not learn are "
-        "among them.",
-        "reading",
-        "error over a constant answer's",
-        tuple(panels),
-        claims=("position-extrapolates", "position-remains"),
-        ticks=READINGS,
-    )
+        yield panel(task, at, chance={"a constant answer": 1}, measured=shares)
 
 
-def _models(tasks: tuple[str, ...], errors: Accuracy, beyond: Accuracy, learned: Learned) -> Figure:
-    panels = []
+@figure(
+    "position-models",
+    "rank by extrapolated error",
+    "accuracy beyond",
+    claims=("position-extrapolates",),
+    ticks=lambda tasks, errors, beyond, learned: tuple(
+        str(1 + i) for i in range(learned.sum(axis=(0, 2)).max())
+    ),
+)
+def _models(
+    tasks: tuple[str, ...], errors: Accuracy, beyond: Accuracy, learned: Learned
+) -> Iterator[Panel]:
+    """Position code and accuracy, model by model.
+
+    Each point is a model that learned its task: how well the probe fitted within reads positions
+    beyond (1 is the best of the task's models), and the share of longer examples that it answers
+    exactly.
+    """
     for t, task in enumerate(tasks):
-        rank = np.full(learned[:, t].shape, np.nan)
         chosen = learned[:, t]
+        rank = np.full(chosen.shape, np.nan)
         rank[chosen] = rankdata(errors[:, t][chosen], method="ordinal") - 1
-        series = tuple(
-            Series(name, "measured", rank[chosen[:, e], e], beyond[:, t, e][chosen[:, e]], n=1)
-            for e, name in enumerate(ENCODINGS)
-            if chosen[:, e].any()
-        )
-        panels.append(Panel(task, series))
-    most = learned.sum(axis=(0, 2)).max()
-    return Figure(
-        "position-models",
-        "Position code and accuracy, model by model",
-        "Each point is a model that learned its task: how well the probe fitted within reads "
-        "positions beyond (1 is the best of the task's models), and the share of longer examples "
-        "that it answers exactly.",
-        "rank by extrapolated error",
-        "accuracy beyond",
-        tuple(panel for panel in panels if panel.series),
-        claims=("position-extrapolates",),
-        ticks=tuple(str(1 + i) for i in range(most)),
-    )
-
-
-def _correlated(found: Mapping[str, Mapping[str, Measured]]) -> Figure:
-    at = np.arange(float(len(READINGS)))
-    series = []
-    for name in found[READINGS[0]]:
-        numbers = [found[reading][name] for reading in READINGS]
-        if not any(np.isnan(number.value) for number in numbers):
-            value, low, high = (
-                np.array([getattr(number, field) for number in numbers])
-                for field in ("value", "ci_low", "ci_high")
+        if chosen.any():
+            series = (
+                Series(name, "measured", rank[of, e], beyond[of, t, e], n=1)
+                for e, (name, of) in enumerate(zip(ENCODINGS, chosen.T, strict=True))
+                if of.any()
             )
-            series.append(Series(name, "measured", at, value, low, high, numbers[0].n))
-    return Figure(
-        "position-correlation",
-        "Position code and accuracy beyond the training lengths",
-        "Spearman's correlation between the error of each reading and accuracy beyond, over models "
-        "that learned; bars are 95% intervals over resampled encodings, over tasks for one "
-        "encoding alone. Below 0: the better the code, the better the model on longer examples. "
-        "Within tasks: mean ranks of each task taken off.",
-        "reading",
-        "rank correlation",
-        (Panel("correlation", (line("none", "chance", at, 0.0), *series)),),
-        claims=("position-extrapolates", "position-remains"),
-        ticks=READINGS,
-    )
+            yield Panel(task, tuple(series))
+
+
+@figure(
+    "position-correlation",
+    "reading",
+    "rank correlation",
+    claims=("position-extrapolates", "position-remains"),
+    ticks=READINGS,
+)
+def _correlated(found: Mapping[str, Mapping[str, Measured]]) -> Iterator[Panel]:
+    """Position code and accuracy beyond the training lengths.
+
+    Spearman's correlation between the error of each reading and accuracy beyond, over models that
+    learned; bars are 95% intervals over resampled encodings, over tasks for one encoding alone.
+    Below 0: the better the code, the better the model on longer examples. Within tasks: mean ranks
+    of each task taken off.
+    """
+    at = np.arange(float(len(READINGS)))
+    series = [line("none", "chance", at, 0.0)]
+    for name in found[READINGS[0]]:
+        numbers = [astuple(found[reading][name]) for reading in READINGS]
+        value, low, high, n = map(np.array, zip(*numbers, strict=True))
+        if not np.isnan(value).any():
+            series.append(Series(name, "measured", at, value, low, high, int(n[0])))
+    yield Panel("correlation", tuple(series))

@@ -182,11 +182,7 @@ _SCRATCHPAD_TASKS = (
 def _large(sizes: Sizes, tasks: tuple[str, ...], n_read: int, n_patterns: int) -> Preset:
     """With each task's own lengths, and every format of scratchpads."""
     scratchpads = Scratchpads(
-        tasks=_SCRATCHPAD_TASKS,
-        formats=tuple(FORMATS),
-        sizes=sizes,
-        lengths=None,
-        n_per_length=100,
+        tasks=_SCRATCHPAD_TASKS, formats=tuple(FORMATS), sizes=sizes, lengths=None, n_per_length=100
     )
     return Preset(
         tasks=tasks,

@@ -6,7 +6,7 @@ answers count, on held-out examples of these lengths and on longer ones, whateve
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from experiments.papers.answering import LEARNED, by_task, trained_to_answer
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.presets import (
     FULL,
     PLAIN,
@@ -24,7 +25,7 @@ from experiments.papers.kazemnejad2023.presets import (
     by_length,
     unlearned,
 )
-from experiments.results.findings import Array, Figure, Findings, over_seeds, panel
+from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask, Examples, TaskSplit, dataset
@@ -231,25 +232,24 @@ def _in_spite(runs: Runs) -> float:
     return float(1 - both / right) if right else 0.0
 
 
-def _curves(sizes: Scratchpads, runs: Runs) -> Figure:
-    panels = [
-        panel(
+@figure(
+    "scratchpads",
+    "length",
+    "accuracy",
+    claims=("scratchpads", "scratchpad-format"),
+    shaded=lambda sizes, runs: sizes.lengths,
+)
+def _curves(sizes: Scratchpads, runs: Runs) -> Iterator[Panel]:
+    """Accuracy by length with scratchpads.
+
+    Share of held-out examples with the right answer behind the steps, {sizes.n_per_length} of each
+    length; NoPE. Shaded: the lengths trained on; dotted: always the commonest answer among the
+    examples themselves. Models that did not learn are among them.
+    """
+    for task in sizes.tasks:
+        yield panel(
             task,
             sizes.all_lengths(task),
             chance={"commonest answer": by_length(runs[task, PLAIN], "guess/").mean(axis=0)},
             measured={name: by_length(runs[task, name]) for name in sizes.written(task)},
         )
-        for task in sizes.tasks
-    ]
-    return Figure(
-        "scratchpads",
-        "Accuracy by length with scratchpads",
-        f"Share of held-out examples with the right answer behind the steps, {sizes.n_per_length} "
-        "of each length; NoPE. Shaded: the lengths trained on; dotted: always the commonest answer "
-        "among the examples themselves. Models that did not learn are among them.",
-        "length",
-        "accuracy",
-        tuple(panels),
-        claims=("scratchpads", "scratchpad-format"),
-        shaded=sizes.lengths,
-    )

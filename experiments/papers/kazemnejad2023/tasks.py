@@ -13,10 +13,7 @@ _FEWEST = 2
 
 
 def by_task_figure(
-    tasks: tuple[str, ...],
-    beyond: Accuracy,
-    learned: Learned,
-    beside: bool,
+    tasks: tuple[str, ...], beyond: Accuracy, learned: Learned, beside: bool
 ) -> Figure:
     """Mean accuracy of the models that learned, for each task and encoding; `beside` adds the
     paper's numbers."""
@@ -56,11 +53,7 @@ def _of_learned(
     return curve(name, "measured", at, beyond[learned, None])
 
 
-def order_notes(
-    tasks: tuple[str, ...],
-    beyond: Accuracy,
-    learned: Learned,
-) -> tuple[str, ...]:
+def order_notes(tasks: tuple[str, ...], beyond: Accuracy, learned: Learned) -> tuple[str, ...]:
     """Who comes first in each task, in words: how that is told, then a note for each task."""
     sentences = [order_said(task, beyond[:, t], learned[:, t]) for t, task in enumerate(tasks)]
     return (

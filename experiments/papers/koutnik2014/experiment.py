@@ -1,5 +1,6 @@
 """Koutnik et al. 2014 (arXiv 1402.3511): a Clockwork RNN against an RNN and an LSTM, its clocks."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -7,6 +8,7 @@ from jaxtyping import Float, Real
 from scipy.stats import spearmanr
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.figures import figure
 from experiments.papers.koutnik2014.clocks import SCALES, WAVELENGTHS, clocks_beside_rotary
 from experiments.papers.koutnik2014.waveforms import (
     LEARNING_RATES,
@@ -23,7 +25,6 @@ from experiments.papers.koutnik2014.waveforms import (
 )
 from experiments.results.findings import (
     Array,
-    Figure,
     Findings,
     Panel,
     exactly,
@@ -77,7 +78,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     return Findings(
         claims,
         (
-            _cost_figure(weights, work),
+            _saved(weights, work),
             _waveforms(nmse),
             _learning(curves, epochs),
             _tuning(tried),
@@ -132,125 +133,106 @@ def _costs(d_hidden: int) -> tuple[Float[Array, " modules"], Float[Array, " modu
     return np.array(weights), np.array(work)
 
 
-def _cost_figure(weights: Float[Array, " modules"], work: Float[Array, " modules"]) -> Figure:
-    at = np.arange(len(_MODULES))
-    predicted_weights = np.array([1 / 2 + 1 / (2 * g) for g in _MODULES])
-    predicted_work = np.array([sum((g - i) / g**2 / 2**i for i in range(g)) for g in _MODULES])
-    peer = {"an RNN of as many units": 1}
-    return Figure(
-        "cost",
-        "What a Clockwork RNN saves",
-        "Share of a simple RNN with as many hidden units, by the number g of equal modules of "
-        f"periods 1, 2, 4, ...; multiplications in the recurrence, mean over {LENGTH} steps. "
-        "Counted, with no interval to have.",
-        "modules",
-        "share",
-        (
-            panel(
-                "recurrent weights",
-                at,
-                chance=peer,
-                predicted={"1/2 + 1/(2g)": predicted_weights},
-                measured={"counted": weights},
-            ),
-            panel(
-                "multiplications per step",
-                at,
-                chance=peer,
-                predicted={"sum over i of (g - i) / (g² 2ⁱ)": predicted_work},
-                measured={"counted": work},
-            ),
-        ),
-        claims=("parameters", "work"),
-        ticks=tuple(map(str, _MODULES)),
-    )
+# Closed forms for g equal modules of periods 1, 2, 4, ...: module i reads (g - i) / g of the units,
+# and is active at one step in 2^i.
+def weights_share(g: int) -> float:
+    """Recurrent weights of a Clockwork RNN over those of a simple RNN with as many units."""
+    return 1 / 2 + 1 / (2 * g)
 
 
-def _waveforms(nmse: dict[str, Float[Array, " seed"]]) -> Figure:
+def work_share(g: int) -> float:
+    """Multiplications in its recurrence over those of the simple RNN, of an endless sequence."""
+    return sum((g - i) / g**2 / 2**i for i in range(g))
+
+
+@figure("cost", "modules", "share", claims=("parameters", "work"), ticks=tuple(map(str, _MODULES)))
+def _saved(weights: Float[Array, " modules"], work: Float[Array, " modules"]) -> Iterator[Panel]:
+    """What a Clockwork RNN saves.
+
+    Share of a simple RNN with as many hidden units, by the number g of equal modules of periods 1,
+    2, 4, ...; multiplications in the recurrence, mean over {LENGTH} steps. Counted, with no
+    interval to have.
+    """
+    for title, law, predicted, counted in (
+        ("recurrent weights", "1/2 + 1/(2g)", weights_share, weights),
+        ("multiplications per step", "sum over i of (g - i) / (g² 2ⁱ)", work_share, work),
+    ):
+        yield panel(
+            title,
+            np.arange(len(_MODULES)),
+            chance={"an RNN of as many units": 1},
+            predicted={law: np.array([predicted(g) for g in _MODULES])},
+            measured={"counted": counted},
+        )
+
+
+@figure(
+    "waveforms",
+    "network",
+    "NMSE",
+    claims=("against-rnn", "against-lstm"),
+    ticks=lambda nmse: tuple(_NAMES[name] for name in nmse),
+)
+def _waveforms(nmse: dict[str, Float[Array, " seed"]]) -> Iterator[Panel]:
+    """What is left of a waveform.
+
+    After as many steps, with as many parameters; bars are 95% intervals over seeds. The second
+    panel is the difference that the claims are about.
+    """
     at = np.arange(len(nmse))
     left = np.stack(list(nmse.values()), axis=1)
-    return Figure(
-        "waveforms",
-        "What is left of a waveform",
-        "After as many steps, with as many parameters; bars are 95% intervals over seeds. The "
-        "second panel is the difference that the claims are about.",
-        "network",
-        "NMSE",
-        (
-            panel("NMSE", at, chance=_CONSTANT, measured={"mean over seeds": left}),
-            panel(
-                "Clockwork RNN less this network",
-                at,
-                chance={"no difference": 0},
-                measured={"mean over seeds": nmse["clockwork"][:, None] - left},
-            ),
-        ),
-        claims=("against-rnn", "against-lstm"),
-        ticks=tuple(_NAMES[name] for name in nmse),
-    )
+    own, less = ({"mean over seeds": of} for of in (left, nmse["clockwork"][:, None] - left))
+    yield panel("NMSE", at, chance=_CONSTANT, measured=own)
+    yield panel("Clockwork RNN less this network", at, chance={"no difference": 0}, measured=less)
 
 
-def _learning(curves: dict[str, Float[Array, "seed step"]], epochs: int) -> Figure:
+@figure("learning", "steps", "NMSE", log="x")
+def _learning(curves: dict[str, Float[Array, "seed step"]], epochs: int) -> Iterator[Panel]:
+    """How soon it is learnt.
+
+    NMSE by the number of steps, mean over seeds with its 95% interval. A curve that still falls at
+    the end belongs to a network that more steps would help.
+    """
     steps = log_spaced(epochs)
     measured = {_NAMES[network]: left[:, steps] for network, left in curves.items()}
-    return Figure(
-        "learning",
-        "How soon it is learnt",
-        "NMSE by the number of steps, mean over seeds with its 95% interval. A curve that still "
-        "falls at the end belongs to a network that more steps would help.",
-        "steps",
-        "NMSE",
-        (panel("all networks", steps, chance=_CONSTANT, measured=measured),),
-        log="x",
-    )
+    yield panel("all networks", steps, chance=_CONSTANT, measured=measured)
 
 
-def _tuning(tried: dict[str, dict[str, Array]]) -> Figure:
-    return Figure(
-        "tuning",
-        "Which learning rate each network is given",
-        "NMSE by learning rate on the waveforms and weights of the tuning seeds, which no claim is "
-        "tested on; each network has the rate of the lowest mean.",
-        "learning rate",
-        "NMSE",
-        tuple(
-            panel(
-                _NAMES[network],
-                np.array(LEARNING_RATES),
-                chance=_CONSTANT,
-                measured={f"tuning seed {i}": row for i, row in enumerate(left["nmse"], start=1)},
-            )
-            for network, left in tried.items()
-        ),
-        log="x",
-    )
+@figure("tuning", "learning rate", "NMSE", log="x")
+def _tuning(tried: dict[str, dict[str, Array]]) -> Iterator[Panel]:
+    """Which learning rate each network is given.
+
+    NMSE by learning rate on the waveforms and weights of the tuning seeds, which no claim is tested
+    on; each network has the rate of the lowest mean.
+    """
+    for network, left in tried.items():
+        measured = {f"tuning seed {i}": of for i, of in enumerate(left["nmse"], start=1)}
+        yield panel(_NAMES[network], np.array(LEARNING_RATES), chance=_CONSTANT, measured=measured)
 
 
-def _beside_rotary(clocks: dict[str, Array]) -> Figure:
-    at = np.arange(len(SCALES))
+@figure(
+    "clocks",
+    "scale, time steps",
+    "R²",
+    claims=("clocks", "rotary"),
+    ticks=tuple(f"{scale:.3g}" for scale in SCALES),
+    heat_about=0.0,
+)
+def _beside_rotary(clocks: dict[str, Array]) -> Iterator[Panel]:
+    """Which clock tells which scale.
 
-    def rows(title: str, r2: Float[Array, "row scale"], names: list[str]) -> Panel:
-        return panel(title, at, measured=dict(zip(names, r2, strict=True)))
-
+    R² of the phase of position at each scale, in time steps: from each module's state, before and
+    after training, mean over seeds, and from each rotary frequency. The scales are the clocks'
+    periods, the waveform's (8, 32, 80, 160) and the rotary wavelengths.
+    """
     periods = [f"period {period}" for period in POWERS_OF_TWO]
     wavelengths = [f"wavelength {wavelength:.3g}" for wavelength in WAVELENGTHS]
-    return Figure(
-        "clocks",
-        "Which clock tells which scale",
-        "R² of the phase of position at each scale, in time steps: from each module's state, "
-        "before and after training, mean over seeds, and from each rotary frequency. The scales "
-        "are the clocks' periods, the waveform's (8, 32, 80, 160) and the rotary wavelengths.",
-        "scale, time steps",
-        "R²",
-        (
-            rows("modules, trained", clocks["trained"].mean(axis=0), periods),
-            rows("modules, before training", clocks["random"].mean(axis=0), periods),
-            rows("rotary frequencies", clocks["rotary"][0], wavelengths),
-        ),
-        claims=("clocks", "rotary"),
-        ticks=tuple(f"{scale:.3g}" for scale in SCALES),
-        heat_about=0.0,
-    )
+    for title, names, r2 in (
+        ("modules, trained", periods, clocks["trained"].mean(axis=0)),
+        ("modules, before training", periods, clocks["random"].mean(axis=0)),
+        ("rotary frequencies", wavelengths, clocks["rotary"][0]),
+    ):
+        yield panel(title, np.arange(len(SCALES)), measured=dict(zip(names, r2, strict=True)))
 
 
 def _order_above_controls(

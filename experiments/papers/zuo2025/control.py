@@ -137,11 +137,7 @@ def share_left(means: Float[Array, "row 3"]) -> Float[Array, " row"]:
 
 
 @figure(
-    "control",
-    "task",
-    "accuracy",
-    claims=("bidirectional-fails",),
-    ticks=lambda tasks, found: tasks,
+    "control", "task", "accuracy", claims=("bidirectional-fails",), ticks=lambda tasks, found: tasks
 )
 def _control(tasks: tuple[str, ...], found: Found) -> Iterator[Panel]:
     """The tasks without the causal mask.

@@ -100,8 +100,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         "first-layer": over_seeds(found[BASE]["sites"][:, 1, 0]),
         "cosine-law": over_seeds(cosines, lambda means: np.abs(means - law.flatten()).max(axis=-1)),
         "bidirectional": over_seeds(
-            found[BIDIRECTIONAL]["sites"][:, :, 0],
-            lambda means: np.abs(means - 0.5).max(axis=-1),
+            found[BIDIRECTIONAL]["sites"][:, :, 0], lambda means: np.abs(means - 0.5).max(axis=-1)
         ),
         "hyperparameters": by_setting[worst],
         "carriers": over_seeds((carriers["cosines"] / carriers["variances"]).mean(axis=1)),

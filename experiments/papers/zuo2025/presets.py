@@ -84,5 +84,5 @@ PRESETS = {
         sweep_steps={"ordering": 600, "reversal": 2000},
         control_steps=2000,
         most_seeds=3,
-    ),
+    )
 }

@@ -78,12 +78,7 @@ def _last_trend(cell: Mapping[str, Array], what: str = "variance") -> Float[Arra
 
 
 @figure(
-    "trained-map",
-    "site",
-    "adjacency A",
-    claims=("trained-sweep",),
-    ticks=SITES,
-    heat_about=0.5,
+    "trained-map", "site", "adjacency A", claims=("trained-sweep",), ticks=SITES, heat_about=0.5
 )
 def _map(found: Found) -> Iterator[Panel]:
     """Where the pattern holds after training.

@@ -44,7 +44,7 @@ from experiments.runs.cells import Cells
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError
-from nope_interp.models.clockwork_config import POWERS_OF_TWO
+from nope_interp.models.clockwork_config import POWERS_OF_TWO, ClockworkConfig
 from tests.experiments.cli.command import nope_interp
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
 from tests.paths import ROOT
@@ -208,6 +208,21 @@ def test_the_order_of_rates_is_spearmans_by_ranks() -> None:
         expected = 1 - 6 * ((told - np.arange(6)) ** 2).sum() / (6**3 - 6)
         found = koutnik2014._order(np.geomspace(1, 90, 6), r2)
         assert found[0] == pytest.approx(expected)
+
+
+def test_the_clockwork_rnns_numbers_are_those_of_its_config() -> None:
+    """What its `paper.toml` has as text and numbers is counted elsewhere."""
+    found = paper("koutnik2014")
+    sizes = re.findall(r"`--width ([\d.]+)` gives (\d+)", found.paper_sizes)
+    sizes += re.findall(r"()\((\d+) parameters\)", found.default)
+    sizes += re.findall(r"()(\d+) parameters against", found.claim("against-rnn").differs)
+    assert len(sizes) == 6
+    for width, n_parameters in sizes:
+        config = ClockworkConfig(1, int(64 * float(width or 1)), 1)
+        assert config.n_parameters == int(n_parameters)
+    n_modules = len(POWERS_OF_TWO)
+    assert found.claim("parameters").expected == koutnik2014.weights_share(n_modules)
+    assert found.claim("work").expected == koutnik2014.work_share(n_modules)
 
 
 def test_a_clockwork_rnn_saves_what_its_closed_forms_say() -> None:
