@@ -1,6 +1,6 @@
 """Train a model and keep it in a run folder of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -125,9 +125,12 @@ def _save(config: ExperimentConfig, path: Path, model: HookedTransformer) -> Non
     save_model(model, path, task=config.task, lengths=config.lengths, scratchpad=config.scratchpad)
 
 
-def task_of(config: ExperimentConfig) -> Task:
-    """The task that a config names; raises UserError where there is none such."""
-    return make_task(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
+def task_of(config: ExperimentConfig, make: Callable[..., Task] = make_task) -> Task:
+    """The task that a config names; raises UserError where there is none such.
+
+    `make` makes a task, or remembers that it did.
+    """
+    return make(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
 
 
 def check_training(config: ExperimentConfig, task: Task) -> None:
