@@ -13,13 +13,39 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from packaging.version import InvalidVersion, Version
 
-from experiments.runs.config import RunConfig
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, model_files, read_json, write_json
+
+
+@runtime_checkable
+class RunConfig(Protocol):
+    """What a run folder needs to know of a config."""
+
+    @property
+    def experiment(self) -> str:
+        """The name of the experiment."""
+
+    @property
+    def model(self) -> str | None:
+        """A hub name or a path; None trains one."""
+
+    @property
+    def text(self) -> str | None:
+        """A file to read, if any."""
+
+    def run_name(self) -> str:
+        """The readable half of the run folder's name."""
+
+    def command(self) -> str:
+        """The command line that runs this again."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON-able values."""
+
 
 # Raised where what a run writes is called otherwise, so that old numbers are not misread. In 1, of
 # which no file tells, necessity, sufficiency, coverage and size-matched controls had other names,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.runs.config import RunConfig
+from experiments.runs.folder import RunConfig
 from nope_interp.devices import check_device_name
 from nope_interp.errors import FieldError, UserError
 from nope_interp.files import read_text
