@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.heads.cell import head_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
-from experiments.heads.rows import head_rows
 from experiments.heads.tokens import head_tokens
 from experiments.probing.measure import Site, Split, read_with, sites
 from experiments.results.measurements import INTACT, table
 from experiments.variants.ablation import Ablation
-from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments.cli.options import Parameters, given, option_of, parameter, parameters
-from experiments.cli.settings import RUNS, Config, Device, Json, Out, Quiet, Ray, Shards
+from experiments.cli.settings import RUNS, Config, Device, Json, List, Out, Quiet, Ray, Shards
 from experiments.cli.shown import SHOWN, Shown, claims_shown, sweep_shown
 from experiments.sweeps.registry import EXPERIMENTS, AnyConfig, Experiment
 from experiments.variants.checks import check_device_for, check_files, check_shards
@@ -18,25 +18,18 @@ from nope_interp.devices import check_device_name
 from nope_interp.errors import FieldError, UserError
 from nope_interp.files import check_writable
 
-_SETTINGS: Parameters = {
-    "device": parameter("device", Device, "cpu"),
-    "shards": parameter("shards", Shards, 1),
-    "ray": parameter("ray", Ray),
-}
-_OUTPUT: Parameters = {
-    "out": parameter("out", Out, RUNS),
-    "json": parameter("json", Json, False),
-    "quiet": parameter("quiet", Quiet, False),
-}
-_FILE: Parameters = {"config": parameter("config", Config)}
-_LIST: Parameters = {
-    "list": parameter(
-        "list",
-        Annotated[
-            bool,
-            typer.Option("--list", help="Every paper and claim, and what finished runs say."),
-        ],
-        False,
+# What is no part of a config, by name.
+_OPTIONS: Parameters = {
+    name: parameter(name, kind, default)
+    for name, kind, default in (
+        ("list", List, False),
+        ("config", Config, None),
+        ("device", Device, "cpu"),
+        ("shards", Shards, 1),
+        ("ray", Ray, None),
+        ("out", Out, RUNS),
+        ("json", Json, False),
+        ("quiet", Quiet, False),
     )
 }
 
@@ -52,9 +45,9 @@ def add_commands(app: typer.Typer) -> None:
 def _command(experiment: Experiment) -> Callable[..., None]:
     """What typer calls for an experiment, with a signature made of its config's fields."""
     words = parameters(experiment.config, experiment.meaningless)
-    lists = _LIST if experiment.name == "reproduce" else {}
-    files = _FILE if issubclass(experiment.config, ExperimentConfig) else {}
-    settings = {name: _SETTINGS[name] for name in experiment.settings}
+    lists = ["list"] if experiment.name == "reproduce" else []
+    files = ["config"] if issubclass(experiment.config, ExperimentConfig) else []
+    settings = experiment.settings
 
     def command(**values: Any) -> None:
         asked = given(words, values)
@@ -74,9 +67,9 @@ def _command(experiment: Experiment) -> Callable[..., None]:
             raise error.renamed(option_of(word)) from error
         SHOWN[experiment.name](config, found).show(values["json"])
 
-    deep = {word: one for word, one in words.items() if "." in word}
-    shallow = {word: one for word, one in words.items() if "." not in word}
-    every = [*{**shallow, **lists, **files, **settings, **_OUTPUT, **deep}.values()]
+    shallow, deep = ([w for w in words if ("." in w) == nested] for nested in (False, True))
+    order = [*shallow, *lists, *files, *settings, "out", "json", "quiet", *deep]
+    every = [{**_OPTIONS, **words}[name] for name in order]
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in every}
     return command
@@ -100,7 +93,7 @@ def _refuse_training(kind: type[Worded], asked: Mapping[str, Any], model: str) -
         sets = kind.shorthands[word].fields if word in kind.shorthands else (word,)
         if all(field.startswith(("transformer.", "training.")) for field in sets):
             raise UserError(
-                f"{option_of(word)} describes a model to train, but {model!r} is one that is: "
+                f"{option_of(word)} says how to train a model, but {model!r} is trained already: "
                 "leave one out."
             )
 
@@ -136,10 +129,7 @@ def sweep(
     jobs: Annotated[
         int | None, typer.Option(help="Cells at once; by default one for each core.")
     ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Ray cluster to run on, with a shared --out."),
-    ] = None,
+    ray: Ray = None,
     gpus_per_cell: Annotated[float, typer.Option(help="GPUs that Ray keeps for each cell.")] = 0.0,
     device: Device = "cpu",
     out: Out = RUNS,

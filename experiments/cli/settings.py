@@ -26,9 +26,10 @@ Shards = Annotated[
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="Ray cluster that the workers run on, with a shared --out."
-    ),
+    typer.Option(metavar="HOST:PORT", help="Ray cluster to run on, with a shared --out."),
+]
+List = Annotated[
+    bool, typer.Option("--list", help="Every paper and claim, and what finished runs say.")
 ]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder that run folders are made in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

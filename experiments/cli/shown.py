@@ -63,7 +63,7 @@ def _records(table: Any) -> Any:
 
 
 def _trained(config: Any, path: Any) -> Shown:
-    from experiments.variants.held_out import held_out_loss
+    from experiments.variants.train import held_out_loss
 
     loss = held_out_loss(config, path)
     told = "none, its text is too short" if loss is None else f"{loss:.4f} nats per token"

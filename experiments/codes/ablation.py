@@ -28,17 +28,8 @@ from experiments.codes.conditions import Condition, Fit, Maker, every_condition,
 from experiments.codes.first_token import first_token_conditions
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, code_probes, feed, read_with
-from experiments.results.code_ablation import (
-    EVERYWHERE,
-    INTACT_CONDITION,
-    NONE_KEPT,
-    RANDOM_RESCALING,
-    SIDE_EFFECT,
-    SIZE_MATCHED,
-    STREAM,
-    only,
-    without,
-)
+from experiments.results import code_ablation as names
+from experiments.results.code_ablation import INTACT_CONDITION, SIZE_MATCHED, STREAM, only, without
 from experiments.results.measurements import LOSS
 from nope_interp.interventions.intervene import intervene
 from nope_interp.sites import hook_name
@@ -106,7 +97,7 @@ def through_the_stream(
             rows += _still_readable(task, made, {**context, "positions": condition.name})
     for name, control, losses in first_token_conditions(task):
         found[name, control] = Outcome(losses.double().numpy())
-    return [*_rows(task, found, {**context, "layer": EVERYWHERE, "site": STREAM}), *rows]
+    return [*_rows(task, found, {**context, "layer": names.EVERYWHERE, "site": STREAM}), *rows]
 
 
 def site_by_site(
@@ -143,9 +134,9 @@ def stream_sites(task: InterventionTask) -> list[Site]:
     """The input and the stream after every attention and every block, but the last block's."""
     sites = [(layer, site) for layer in range(task.model.cfg.n_layers) for site in _SITES]
     every = [Site(0, "resid_pre"), *(Site(*where) for where in sites[:-1])]
-    names = [hook_name(site.layer, site.hook) for site in every]
-    firing = firing_hooks(task.model, names, task.split.fit[:1])
-    return [site for site, name in zip(every, names, strict=True) if name in firing]
+    hooks = [hook_name(site.layer, site.hook) for site in every]
+    firing = firing_hooks(task.model, hooks, task.split.fit[:1])
+    return [site for site, hook in zip(every, hooks, strict=True) if hook in firing]
 
 
 class FittedOnTheWay:
@@ -188,15 +179,9 @@ def fitted_in_depth(
     One forward pass over all fit sequences at once makes them: memory grows with these, but holds
     one layer at a time.
     """
-    names = [hook_name(site.layer, site.hook) for site in sites]
-    made = partial(
-        FittedOnTheWay,
-        condition.make,
-        task.numbers(),
-        sized=condition.takes_code,
-        linear=condition.linear,
-    )
-    return _made_in_depth(task, {name: made() for name in names})
+    how = {"sized": condition.takes_code, "linear": condition.linear}
+    made = partial(FittedOnTheWay, condition.make, task.numbers(), **how)
+    return _made_in_depth(task, {hook_name(site.layer, site.hook): made() for site in sites})
 
 
 def size_matched_in_depth(
@@ -223,14 +208,10 @@ def _made_in_depth(
     task: InterventionTask, made: dict[str, FittedOnTheWay]
 ) -> dict[str, FittedOnTheWay]:
     model = task.model
-    device = next(model.parameters()).device
-    with (
-        torch.no_grad(),
-        one_thread_pool(),
-        intervene(model, made, task.positions) as intervention,
-    ):
-        run_trunk(model, task.split.fit.to(device))
-        intervention.verify()
+    tokens = task.split.fit.to(next(model.parameters()).device)
+    with torch.no_grad(), one_thread_pool(), intervene(model, made, task.positions) as acted:
+        run_trunk(model, tokens)
+        acted.verify()
     return made
 
 
@@ -297,24 +278,25 @@ def _rows(
     def lost(condition: tuple[str, str], metric: str, of: ArrayFunction) -> dict[str, Any]:
         return row(condition, losses.score(metric, of, chance=0.0))
 
-    yield row(
-        INTACT_CONDITION, _exactly("coverage", task.coverage, len(found[INTACT_CONDITION].losses))
-    )
+    covered = task.coverage
+    n = len(found[INTACT_CONDITION].losses)
+    yield row(INTACT_CONDITION, Score("coverage", covered, covered, covered, math.nan, n))
+    above = {SIZE_MATCHED: "over_size_matched", names.RANDOM_RESCALING: "over_rescaled"}
     for condition in found:
         yield row(condition, losses.score("nats", losses.mean(condition), chance=task.chance))
         if condition == INTACT_CONDITION:
             continue
         yield lost(condition, "increase", losses.difference(condition, INTACT_CONDITION))
         name, control = condition
-        for other, metric in (
-            (SIZE_MATCHED, "over_size_matched"),
-            (RANDOM_RESCALING, "over_rescaled"),
-        ):
+        for other, metric in above.items():
             if not control and (name, other) in losses:
                 yield lost(condition, metric, losses.difference(condition, (name, other)))
-        for score in _moved(task, found[condition]):
-            yield row(condition, score, SIDE_EFFECT)
-    nothing_kept = (NONE_KEPT, "")
+        if (moved_by := found[condition].side_effects) is not None:
+            moved = NamedBootstrap(moved_by, seed=task.seed)
+            for metric in moved_by:
+                score = moved.score(metric, moved.mean(metric), chance=0.0)
+                yield row(condition, score, names.SIDE_EFFECT)
+    nothing_kept = (names.NONE_KEPT, "")
     total_effect = losses.difference(nothing_kept, INTACT_CONDITION)
     if losses.interval_of(total_effect)[0] <= 0:
         return  # a share of what may be nothing
@@ -325,16 +307,3 @@ def _rows(
         for kept in (alone, elsewhere) if elsewhere in losses else (alone,):
             regained = losses.difference(nothing_kept, kept)
             yield lost(kept, "sufficiency", ratio(regained, total_effect))
-
-
-def _exactly(metric: str, value: float, n: int) -> Score:
-    return Score(metric, value, value, value, math.nan, n)
-
-
-def _moved(task: InterventionTask, outcome: Outcome) -> Iterator[Score]:
-    """The side effects of a condition, mean over sequences."""
-    if outcome.side_effects is None:
-        return
-    moved = NamedBootstrap(outcome.side_effects, seed=task.seed)
-    for metric in outcome.side_effects:
-        yield moved.score(metric, moved.mean(metric), chance=0.0)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Split
-from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel

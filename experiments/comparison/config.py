@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, no_type_check
 
-from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError
 
 

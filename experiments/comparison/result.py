@@ -2,10 +2,12 @@
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from experiments.report.data import ReportData
-from experiments.results.example import example_of
+from experiments.results.measurements import FIRST_POSITION
 from experiments.results.mechanism import linear_probe_sentence
 from experiments.results.readability import Verdict, headline, verdicts
 from experiments.results.usage import UseVerdict, use_verdicts
@@ -62,3 +64,30 @@ class Comparison(FinishedRun):
                 example=example_of(self.info, self.arrays),
             )
         )
+
+
+PREFIX = "example"
+
+
+def example_of(info: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What the report shows of the example.
+
+    Args:
+        info: how the run was made.
+        arrays: those of the run.
+
+    Returns:
+        Tokens, and predictions and patterns by variant and layer.
+    """
+    example: dict[str, Any] = {
+        "tokens": info["example_tokens"],
+        "predictions": {},
+        "patterns": {},
+    }
+    for key, array in arrays.items():
+        if key.startswith(f"{PREFIX}/"):
+            _, variant, kind, label = key.split("/")
+            # Position 0 was not probed: it has no prediction.
+            values = [None] * FIRST_POSITION + array.tolist() if kind == "prediction" else array
+            example[f"{kind}s"].setdefault(variant, {})[label] = values
+    return example

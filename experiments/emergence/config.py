@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, no_type_check
 
-from experiments.variants.config import ExperimentConfig
-from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig

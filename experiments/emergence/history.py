@@ -14,14 +14,14 @@ from einops import rearrange
 from tqdm import tqdm
 
 from experiments.codes.task import InterventionTask, intervention_task_of
+from experiments.heads.cell import head_rows, label_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
-from experiments.heads.rows import head_rows, label_rows
 from experiments.heads.tokens import head_tokens
 from experiments.probing.measure import code_probes, read_with, sites
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import LOSS
-from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.config import ProbingConfig
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant
 from nope_interp.hooked_model import HookedModel

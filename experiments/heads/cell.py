@@ -1,11 +1,14 @@
-"""What one reading of a model's heads showed, and the same as named arrays."""
+"""What one reading of a model's heads showed; the same as named arrays, and as the tidy table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from probes.heads.detectors import METRICS, HeadScores
+from experiments.results.heads import _OF_LABELS
+from probes.heads.detectors import FEEDS, METRICS, HeadScores
+from probes.heads.labels import Dependence, HeadLabel
 from probes.scores import Score
 
 _SCORE_ARRAYS = [f.name for f in fields(HeadScores) if f.name != "metrics"]
@@ -63,3 +66,84 @@ def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarra
         for key, array in sorted(arrays.items())
         if key.startswith(prefix)
     }
+
+
+Row = dict[str, Any]
+
+# What the feeds of a head probe are called where they are tokens, and where they are read.
+_TOKENS = {"text": "text", "repeated": "repeated", "copies": "copies", "scores": "alphabet"}
+_SITES = {"text": "pattern", "repeated": "pattern", "copies": "pattern", "scores": "attn_scores"}
+
+
+def head_rows(cell: HeadCell, context: Row) -> Iterator[Row]:
+    """Every detector's number for every head, the share of high frequencies, and the loss."""
+    text = context | {"tokens": "text"}
+    for layer, scores in enumerate(cell.scores):
+        for head in range(scores.n_heads):
+            for feed, metrics in FEEDS.items():
+                here = context | {"tokens": _TOKENS[feed]}
+                for metric in metrics:
+                    score = _score(scores, head, metric)
+                    if score.n:
+                        yield _row(here, layer, head, _SITES[feed], "heads", score)
+    shares = cell.frequencies.get("high_share", np.zeros((0, 0, 4)))
+    for layer, head in np.ndindex(*shares.shape[:2]):
+        if np.isfinite(shares[layer, head, 0]):
+            value, low, high, chance = shares[layer, head].tolist()
+            score = Score("high_frequency_share", value, low, high, chance, cell.loss.n)
+            yield _row(text, layer, head, "rot_q rot_k", "frequency usage", score)
+    yield _row(text, len(cell.scores) - 1, None, "logits", "loss", cell.loss)
+
+
+def label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:
+    """Each head's label with its confidence and p-values, and its runner-up."""
+    for found in labels:
+        numbers = (found.confidence, found.p_shuffled, found.p_random_init, found.q_value)
+        for probe, value in zip(_OF_LABELS.values(), numbers, strict=True):
+            score = _number(found.label, value)
+            yield _row(context, found.layer, found.head, "pattern", probe, score)
+        if found.runner_up:
+            kind = "runner-up" if found.runner_up_holds else "nearest"
+            score = _number(found.runner_up)
+            yield _row(context, found.layer, found.head, "pattern", kind, score)
+
+
+def dependence_rows(
+    found: Mapping[tuple[int, int], Dependence], context: Row, probe: str
+) -> Iterator[Row]:
+    """How much of each labelled head's own score is left under an ablation.
+
+    Args:
+        found: by layer and head.
+        context: fills the columns that are the same in all rows.
+        probe: what the rows are called.
+    """
+    for (layer, head), left in found.items():
+        if left.kind:
+            score = Score(left.kind, left.retention, left.ci_low, left.ci_high, np.nan, 0)
+            yield _row(context, layer, head, "pattern", probe, score)
+
+
+def edge_rows(edges: Sequence[Row], context: Row) -> Iterator[Row]:
+    """K-composition scores, at the head that reads; the metric names the head that writes."""
+    for edge in edges:
+        metric = f"L{edge['from_layer']}H{edge['from_head']}"
+        score = Score(metric, edge["score"], np.nan, np.nan, edge["chance"], 0)
+        yield _row(context, edge["to_layer"], edge["to_head"], "W_K", "k-composition", score)
+
+
+def _score(scores: HeadScores, head: int, metric: str) -> Score:
+    column = scores.column(metric)
+    names = ("value", "ci_low", "ci_high", "chance")
+    value, low, high, chance = (float(getattr(scores, name)[head, column]) for name in names)
+    return Score(metric, value, low, high, chance, int(scores.n[head, column]))
+
+
+def _number(metric: str, value: float = np.nan) -> Score:
+    """A number without interval or chance level."""
+    return Score(metric, value, np.nan, np.nan, np.nan, 0)
+
+
+def _row(context: Row, layer: int, head: int | None, site: str, probe: str, score: Score) -> Row:
+    where = {"layer": layer, "head": head, "site": site, "probe": probe}
+    return {**context, **where, **vars(score)}

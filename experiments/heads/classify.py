@@ -18,8 +18,7 @@ from jaxtyping import Int
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.heads import rows
-from experiments.heads.cell import HeadCell
+from experiments.heads.cell import HeadCell, dependence_rows, edge_rows, head_rows, label_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell, read_layer
 from experiments.heads.result import HeadClassification
@@ -140,7 +139,7 @@ class _Reader(Reader[HeadsConfig]):
         context = variant.context(config.experiment, config.seed, begin, tokens="")
         rows_of_run = [
             *_rows(context, found, nulls, untrained.kind, alone, labels),
-            *rows.edge_rows(_edges(variant.model, labels[INTACT]), context),
+            *edge_rows(_edges(variant.model, labels[INTACT]), context),
         ]
         return Made(table(rows_of_run), _arrays(config, variant.model, found), facts)
 
@@ -287,10 +286,10 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     for title, cell in cells.items():
         here = context | {"positions": title}
-        yield from rows.head_rows(cell, here)
-        yield from rows.label_rows(labels[title], here)
+        yield from head_rows(cell, here)
+        yield from label_rows(labels[title], here)
     for title, cell in nulls.items():
-        yield from rows.head_rows(cell, context | {"variant": untrained, "positions": title})
+        yield from head_rows(cell, context | {"variant": untrained, "positions": title})
     # What is left with the head's own layer ablated, and with the whole model.
     intact, *ablated = cells
     for name in ablated:
@@ -303,7 +302,7 @@ def _rows(
                 )
                 for found in labels[intact]
             }
-            yield from rows.dependence_rows(left, here, probe)
+            yield from dependence_rows(left, here, probe)
 
 
 def _edges(model: HookedModel, labels: Sequence[HeadLabel]) -> list[dict[str, Any]]:

@@ -45,8 +45,7 @@ class HeadClassification(FinishedRun):
 
     def html(self) -> str:
         """The report: one page that needs no network."""
-        from experiments.report.heads_data import HeadsReportData
-        from experiments.report.heads_page import render_heads
+        from experiments.report.heads_page import HeadsReportData, render_heads
 
         conditions = [INTACT, *([self.info["ablation"]] if self.info["ablation"] else [])]
         prompts = self.info["prompts"]

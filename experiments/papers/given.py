@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from experiments.papers.config import ReproduceConfig
-from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.tasks.sources import Split
 

@@ -82,8 +82,7 @@ class Reproduction(FinishedRun):
 
     def html(self) -> str:
         """The report: one page that needs no network."""
-        from experiments.report.findings import PageData
-        from experiments.report.reproduce_page import render_reproduction
+        from experiments.report.findings import PageData, render_reproduction
 
         info = {k: v for k, v in self.info.items() if k not in ("figures", "experiment")}
         title = f"Reproducing {self.paper.name}"

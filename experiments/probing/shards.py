@@ -24,9 +24,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.runs.cells import Cells
-from experiments.runs.config import RunConfig
 from experiments.runs.finished import FinishedRun, Made
-from experiments.runs.folder import RunFolder, fingerprint
+from experiments.runs.folder import RunConfig, RunFolder, fingerprint
 from experiments.runs.workers import Run, pool_of, threads_beside
 from nope_interp.devices import check_device
 from nope_interp.hooked_model import HookedModel

@@ -1,2 +1,2 @@
-"""One HTML page for one run: `data` and `heads_data` say what goes in, `page` and `heads_page`
-make the page."""
+"""One HTML page for one run: `data` and `heads_page` say what goes in, `page`, `heads_page` and
+`findings` make the pages."""

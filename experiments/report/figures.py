@@ -5,8 +5,9 @@ has panels drawn side by side, a panel has series. What a series means is its ki
 "control" (what the chart names so), "chance", "fit" (a + b/m), "depth" (one layer of one sequence).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 from experiments.report.data import ReportData
 from experiments.report.encode import every, number, packed
 from experiments.report.lookup import (
+    Arrays,
+    ByName,
     Points,
     SiteArrays,
-    bounds_of,
     make_panel,
     make_series,
     menu,
@@ -112,10 +114,7 @@ def sections(data: ReportData) -> list[Section]:
             (_error_chart(arrays, points),),
         ),
     ]
-    kept = (
-        Section(s.id, s.title, s.text, tuple(chart for chart in s.charts if chart.views))
-        for s in found
-    )
+    kept = (replace(s, charts=tuple(chart for chart in s.charts if chart.views)) for s in found)
     return [section for section in kept if section.charts]
 
 
@@ -138,21 +137,20 @@ def sequence_chart(data: ReportData) -> Chart:
     positions = list(range(len(tokens)))
     # What a probe answers that learned nothing but which positions there are in the whole run.
     fitted = [array for key, array in data.arrays.items() if key.endswith("/linear/positions")]
+    middle = [float(np.mean(fitted[0]))] * len(tokens) if fitted else []
     panels = []
+    predictions = data.example.get("predictions", {})
     for variant in variants_of(data):
-        layers = data.example.get("predictions", {}).get(variant)
-        if not layers:
-            continue
-        series = []
-        if fitted:
-            middle = float(np.mean(fitted[0]))
-            series.append(make_series("chance", None, positions, [middle] * len(tokens), "middle"))
-        series.append(make_series("fit", None, positions, positions, "predicted = true"))
+        layers = predictions.get(variant) or {}
+        series = [make_series("fit", None, positions, positions, "predicted = true")]
+        if middle:
+            series.insert(0, make_series("chance", None, positions, middle, "middle"))
         for index, (label, predicted) in enumerate(layers.items()):
             line = make_series("depth", variant, positions, predicted, str(label))
-            shade = index / max(1, len(layers) - 1)
-            series.append(line | {"shade": round(shade, 3), "text": tokens})
-        panels.append(make_panel(variant, variant, "predicted position", series))
+            shade = round(index / max(1, len(layers) - 1), 3)
+            series.append(line | {"shade": shade, "text": tokens})
+        if layers:
+            panels.append(make_panel(variant, variant, "predicted position", series))
     return Chart(
         id="sequence-positions",
         title="Predicted against true position",
@@ -165,23 +163,26 @@ def sequence_chart(data: ReportData) -> Chart:
     )
 
 
+Panels = list[dict[str, Any]]
+
+
+def _shown(found: Mapping[str, Panels]) -> dict[str, Any]:
+    """The views that have something to draw."""
+    return {key: {"panels": panels} for key, panels in found.items() if panels}
+
+
 def _probe_chart(points: Points) -> Chart:
     views = {}
+    share = ("positional_vectors", "share", "Positional vectors", "share of the variance explained")
     for tokens, begin, stream in points.groups:
         for metric, words in _MEASURES.items():
             unit = f"{words}, positions" if metric == "mae" else words
-            panels = [
-                points.panel((tokens, begin, stream, probe, metric), title, unit)
-                for probe, title in PROBES.items()
+            drawn = [(probe, metric, title, unit) for probe, title in PROBES.items()]
+            shares = points.panels((tokens, begin, stream), share)
+            views[view_key(tokens, begin, metric, stream)] = [
+                *points.panels((tokens, begin, stream), *drawn),
+                *(panel | {"own_axis": True} for panel in shares),
             ]
-            share = points.panel(
-                (tokens, begin, stream, "positional_vectors", "share"),
-                "Positional vectors",
-                "share of the variance explained",
-            )
-            panels = [panel for panel in [*panels, share | {"own_axis": True}] if panel["series"]]
-            if panels:
-                views[view_key(tokens, begin, metric, stream)] = {"panels": panels}
     return Chart(
         id="probe-error",
         title="What each signal gives away, layer by layer",
@@ -189,28 +190,20 @@ def _probe_chart(points: Points) -> Chart:
         "same procedure on shuffled positions and should lie on chance.",
         x="after block",
         controls=[menu("metric", "Measure", _MEASURES), points.site_control()],
-        views=views,
+        views=_shown(views),
         share_y=True,
         ticks=points.ticks(),
     )
 
 
 def _adjacency_chart(points: Points) -> Chart:
-    metrics = {
-        "adjacency_a": ("A: all pairs, lower triangle", "probability"),
-        "adjacency_b": ("B: neighbouring cells only", "probability"),
-        "adjacency_c": ("C: both sides", "probability"),
-        "seriation_tau": ("Order recovered (seriation)", "|Kendall τ|"),
-    }
-    views = {}
-    for tokens, begin, stream in points.groups:
-        panels = [
-            points.panel((tokens, begin, stream, "similarity", metric), title, unit)
-            for metric, (title, unit) in metrics.items()
-        ]
-        panels = [panel for panel in panels if panel["series"]]
-        if panels:
-            views[view_key(tokens, begin, stream)] = {"panels": panels}
+    metrics = (
+        ("similarity", "adjacency_a", "A: all pairs, lower triangle", "probability"),
+        ("similarity", "adjacency_b", "B: neighbouring cells only", "probability"),
+        ("similarity", "adjacency_c", "C: both sides", "probability"),
+        ("similarity", "seriation_tau", "Order recovered (seriation)", "|Kendall τ|"),
+    )
+    views = {view_key(*setting): points.panels(setting, *metrics) for setting in points.groups}
     return Chart(
         id="adjacency",
         title="Adjacency scores and recovered order",
@@ -219,24 +212,34 @@ def _adjacency_chart(points: Points) -> Chart:
         "chance is the mean |τ| of random orders.",
         x="after block",
         controls=[points.site_control()],
-        views=views,
+        views=_shown(views),
         ticks=points.ticks(),
         from_zero=False,
     )
 
 
-Arrays = dict[str, np.ndarray]
-
-
 def _views(
-    found: dict[str, dict[str, Arrays]], needed: str, draw: Callable[[str, Arrays], dict[str, Any]]
+    found: Arrays, needed: str, draw: Callable[[str, ByName], dict[str, Any]]
 ) -> dict[str, Any]:
     """A panel for each variant that kept the array `needed`, view by view."""
-    drawn = {
-        key: [draw(variant, arrays) for variant, arrays in variants.items() if needed in arrays]
-        for key, variants in found.items()
-    }
-    return {key: {"panels": panels} for key, panels in drawn.items() if panels}
+    return _shown(
+        {
+            key: [draw(variant, arrays) for variant, arrays in variants.items() if needed in arrays]
+            for key, variants in found.items()
+        }
+    )
+
+
+def _positions(arrays: ByName, name: str) -> np.ndarray:
+    """The positions that an array by position is of."""
+    return arrays.get("positions", np.arange(len(arrays[name])))
+
+
+def _thinned(arrays: ByName, name: str) -> tuple[np.ndarray, list[np.ndarray | None]]:
+    """Some of the positions; there the array of that name, and its interval where it has one."""
+    positions, bounded = _positions(arrays, name), (name, f"{name}_low", f"{name}_high")
+    step = every(len(positions), MOST_POSITIONS)
+    return positions[::step], [arrays[n][::step] if n in arrays else None for n in bounded]
 
 
 def _variance_chart(found: SiteArrays) -> Chart:
@@ -255,12 +258,9 @@ def _variance_chart(found: SiteArrays) -> Chart:
     )
 
 
-def _variance_panel(variant: str, arrays: Arrays) -> dict[str, Any]:
-    visible = arrays.get("positions", np.arange(len(arrays["curve"]))) + 1
-    step = every(len(visible), MOST_POSITIONS)
-    m, curve = visible[::step], arrays["curve"][::step]
-    level = np.full(len(m), np.nanmean(arrays["curve"]))
-    bounds = [arrays[n][::step] if n in arrays else None for n in bounds_of("curve")]
+def _variance_panel(variant: str, arrays: ByName) -> dict[str, Any]:
+    positions, (curve, *bounds) = _thinned(arrays, "curve")
+    m, level = positions + 1, np.full(len(positions), np.nanmean(arrays["curve"]))
     series = [make_series("chance", variant, m, level, "no position: its own mean")]
     if "law" in arrays:
         a, b = arrays["law"]
@@ -287,12 +287,11 @@ def _cosine_chart(found: SiteArrays) -> Chart:
     )
 
 
-def _cosine_panel(variant: str, arrays: Arrays, step: int) -> dict[str, Any]:
+def _cosine_panel(variant: str, arrays: ByName, step: int) -> dict[str, Any]:
     cosine = np.asarray(arrays["cosine"], dtype=np.float64)[::step, ::step]
-    positions = arrays.get("positions", np.arange(len(arrays["cosine"])))[::step]
     below = cosine[np.tril_indices(len(cosine), k=-1)]
     matrix = {
-        "positions": [int(p) for p in positions],
+        "positions": [int(p) for p in _positions(arrays, "cosine")[::step]],
         "cells": packed(below, COSINE_SCALE),
         "low": number(np.min(below, initial=np.inf)),
         "high": number(np.max(below, initial=-np.inf)),
@@ -301,26 +300,22 @@ def _cosine_panel(variant: str, arrays: Arrays, step: int) -> dict[str, Any]:
 
 
 def _error_chart(found: SiteArrays, points: Points) -> Chart:
-    views: dict[str, Any] = {}
+    views: dict[str, Panels] = defaultdict(list)
     for probe in ("linear", "two_layer"):
         for key, variants in found.arrays(probe).items():
             series: list[dict[str, Any]] = []
             for variant, arrays in variants.items():
                 if "error" not in arrays:
                     continue
-                positions = arrays.get("positions", np.arange(len(arrays["error"])))
-                step = every(len(positions), MOST_POSITIONS)
-                at, bounds = positions[::step], bounds_of("error")
+                at, (error, *bounds) = _thinned(arrays, "error")
                 chance = points.chance.get((key, probe, variant))
                 if chance is not None and all(s["kind"] != "chance" for s in series):
-                    series.append(
-                        make_series("chance", None, at, [chance] * len(at), "chance (mean)")
-                    )
-                values = [arrays[n][::step] if n in arrays else None for n in ("error", *bounds)]
-                series.append(make_series("value", variant, at, values[0], variant, *values[1:]))
+                    level = [chance] * len(at)
+                    series.append(make_series("chance", None, at, level, "chance (mean)"))
+                series.append(make_series("value", variant, at, error, variant, *bounds))
             if series:
                 panel = make_panel(PROBES[probe], None, "mean absolute error, positions", series)
-                views.setdefault(key, {"panels": []})["panels"].append(panel)
+                views[key].append(panel)
     return Chart(
         id="error-by-position",
         title="Error at each position",
@@ -328,7 +323,7 @@ def _error_chart(found: SiteArrays, points: Points) -> Chart:
         "level of the error averaged over positions.",
         x="position",
         controls=found.controls(),
-        views=views,
+        views=_shown(views),
         interval="band",
         share_y=True,
     )

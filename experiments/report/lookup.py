@@ -17,6 +17,10 @@ from probes.scores import SHUFFLED
 # Known variants stand in this order, whatever else a run holds after them.
 VARIANTS = ("trained", "pretrained", "random-init", "bidirectional")
 
+ByName = dict[str, np.ndarray]
+# By view key and variant.
+Arrays = dict[str, dict[str, ByName]]
+
 # The input of the first block belongs to the residual stream, one step before block 0.
 _STREAMS = {"resid_pre": "resid", "resid_post": "resid", "attn_out": "attn_out"}
 _STREAM_NAMES = {
@@ -59,8 +63,13 @@ class Points:
                 self.chance[view, str(row.probe), str(row.variant)] = float(str(row.chance))
         self.groups = list(dict.fromkeys(key[:3] for key in self.rows))
 
-    def panel(self, group: tuple[Any, ...], title: str, unit: str) -> dict[str, Any]:
-        """One panel: chance, controls and values of every variant; without series if none."""
+    def panels(self, setting: tuple[Any, ...], *drawn: tuple[str, ...]) -> list[dict[str, Any]]:
+        """A panel for each probe, metric, title and unit that there are numbers for."""
+        found = [self._panel((*setting, *which), title, unit) for *which, title, unit in drawn]
+        return [panel for panel in found if panel["series"]]
+
+    def _panel(self, group: tuple[Any, ...], title: str, unit: str) -> dict[str, Any]:
+        """Chance, controls and values of every variant."""
         values: list[dict[str, Any]] = []
         controls: list[dict[str, Any]] = []
         chances: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -69,13 +78,14 @@ class Points:
                 found = sorted(self.rows.get((*group, control, variant), ()), key=lambda p: p[0])
                 if not found:
                     continue
-                depths, rows = [depth for depth, _ in found], [row for _, row in found]
+                depths, rows = zip(*found, strict=True)
+                value, low, high, chance = (
+                    numbers(getattr(row, name) for row in rows)
+                    for name in ("value", "ci_low", "ci_high", "chance")
+                )
                 kind = "control" if control else "value"
-                low, high = [r.ci_low for r in rows], [r.ci_high for r in rows]
                 name = f"{variant}, {control}" if control else variant
-                value = [row.value for row in rows]
                 into.append(make_series(kind, variant, depths, value, name, low, high))
-                chance = numbers(row.chance for row in rows)
                 if any(level is not None for level in chance):
                     level = make_series("chance", None, depths, chance, "chance")
                     chances.setdefault((*depths, *chance), level)
@@ -94,7 +104,7 @@ class SiteArrays:
     """The arrays, found by probe and then by setting, site and layer."""
 
     def __init__(self, data: ReportData) -> None:
-        self.found: dict[str, dict[tuple[Any, ...], dict[str, dict[str, np.ndarray]]]] = {}
+        self.found: dict[str, dict[tuple[Any, ...], dict[str, ByName]]] = {}
         order = variants_of(data)
         # A run folder keeps other arrays too, under other keys.
         keys = [key for key in data.arrays if key.count("/") == 6 and key.split("/")[0] in order]
@@ -104,7 +114,7 @@ class SiteArrays:
             probes = self.found.setdefault(probe, {})
             probes.setdefault(found, {}).setdefault(variant, {})[name] = data.arrays[key]
 
-    def arrays(self, probe: str) -> dict[str, dict[str, dict[str, np.ndarray]]]:
+    def arrays(self, probe: str) -> Arrays:
         """{view key: {variant: {name: array}}} of one probe."""
         found = self.found.get(probe, {})
         return {view_key(*where): found[where] for where in sorted(found, key=lambda at: at[3])}
@@ -158,11 +168,6 @@ def menu(
     first = next(iter(options), "")
     pairs = [list(option) for option in options.items()]
     return {"name": name, "label": label, "options": pairs, "value": default or first}
-
-
-def bounds_of(name: str) -> tuple[str, str]:
-    """The names of the arrays that hold the interval of `name`."""
-    return f"{name}_low", f"{name}_high"
 
 
 def make_panel(title: str, variant: str | None, y: str, series: list[Any]) -> dict[str, Any]:

@@ -21,16 +21,7 @@ from experiments.report.lookup import (
     view_key,
 )
 from experiments.report.shell import marks, top_of
-from experiments.results.code_ablation import (
-    EVERYWHERE,
-    MIXED,
-    NONE_KEPT,
-    OFFSET,
-    PROBE,
-    SIDE_EFFECT,
-    only,
-    without,
-)
+from experiments.results import code_ablation as names
 from experiments.results.measurements import INTACT, LOSS
 from experiments.results.readability import HYPOTHESES, gain, gain_bounds
 from experiments.results.usage import Interval, Use, UseVerdict
@@ -47,7 +38,7 @@ _MEASURES = {
     "increase": ("loss increase", "loss increase, nats per token"),
 }
 # The conditions that take codes away, without each, each alone, and without all.
-_OF_CODES = (*map(without, CODES), *map(only, CODES), NONE_KEPT)
+_OF_CODES = (*map(names.without, CODES), *map(names.only, CODES), names.NONE_KEPT)
 _STILL_HEADER = ["condition", "of", "value", "ci_low", "ci_high", "of_control"]
 # metric of `probes.codes.controls.side_effects` -> what its column is called
 _SIDE_EFFECTS = {"norm": "norms moved", "cosine": "cosines moved"}
@@ -101,7 +92,7 @@ def _group(
         ],
         "others": _others(table),
         "shifts": _shifts(table),
-        "offset": OFFSET,
+        "offset": names.OFFSET,
         "still": _still_readable(table),
     }
 
@@ -133,7 +124,7 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         (verdict, use, located(verdict.tokens, verdict.begin_token, use.site, use.layer))
         for verdict in uses
         for use in verdict.uses
-        if use.layer != EVERYWHERE
+        if use.layer != names.EVERYWHERE
     ]
     found.sort(key=lambda item: item[2])  # setting, stream, depth; codes keep their order
     views = {}
@@ -196,7 +187,9 @@ def _scaled(use: Use) -> dict[str, float]:
 def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Interventions that are not on the four codes, with their controls where they have one."""
     rows = table[
-        (table["probe"] == LOSS) & (table["layer"] == EVERYWHERE) & (table["metric"] == "increase")
+        (table["probe"] == LOSS)
+        & (table["layer"] == names.EVERYWHERE)
+        & (table["metric"] == "increase")
     ]
     found = {(row.positions, row.control): _bounds(row) for row in rows.itertuples()}
     controls = {condition: control for condition, control in found if control}
@@ -214,10 +207,14 @@ def _others(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _shifts(table: pd.DataFrame) -> list[dict[str, Any]]:
     """By site, how far the position read behind it follows one that is moved there."""
-    rows = table[table["probe"] == PROBE]
+    rows = table[table["probe"] == names.PROBE]
     found = {(row.layer, row.site, row.control): _bounds(row) for row in rows.itertuples()}
     return [
-        {"site": f"layer {at} {site}", "followed": share, "of_control": found[at, site, MIXED]}
+        {
+            "site": f"layer {at} {site}",
+            "followed": share,
+            "of_control": found[at, site, names.MIXED],
+        }
         for (at, site, control), share in found.items()
         if not control
     ]
@@ -234,7 +231,7 @@ def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
     last = taken[["layer", "site"]].drop_duplicates()
     here = readings.merge(last, on=["layer", "site"])
     asked = {name: of for name, of in HYPOTHESES.items() if (taken["probe"] == of[0]).any()}
-    effects = table[(table["probe"] == SIDE_EFFECT) & (table["layer"] == EVERYWHERE)]
+    effects = table[(table["probe"] == names.SIDE_EFFECT) & (table["layer"] == names.EVERYWHERE)]
     moved = {
         (row.positions, row.metric): _bounds(row)
         for row in effects[effects["control"] == ""].itertuples()

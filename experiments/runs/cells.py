@@ -34,6 +34,10 @@ class Cell:
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
+# Where a cell is kept, and what makes it.
+_Job = tuple[Path, Callable[[], Cell]]
+
+
 class Cells:
     """The cells of a run: each is computed once, kept, and read back by a run that goes on.
 
@@ -64,13 +68,7 @@ class Cells:
 
         Raises UserError where it cannot be kept, and whatever `compute` raises.
         """
-        self._advance(title)
-        kept = self._kept(title)
-        if kept is None:
-            _keep(self._path(title), compute)
-            kept = _read(self._path(title))
-        self._asked[title] = kept
-        return kept
+        return self._every({title: compute}, HERE)[title]
 
     def all(self, computes: Mapping[str, Callable[[], Cell]]) -> dict[str, Cell]:
         """Cells that do not depend on each other, by title, computed side by side in the pool.
@@ -83,6 +81,9 @@ class Cells:
         Raises UserError where one cannot be kept or a process dies, and whatever one raises; those
         that were finished are kept.
         """
+        return self._every(computes, self._pool)
+
+    def _every(self, computes: Mapping[str, Callable[[], Cell]], pool: Pool) -> dict[str, Cell]:
         found = {title: self._kept(title) for title in computes}
         missing = [title for title, kept in found.items() if kept is None]
         for title in found:
@@ -90,7 +91,7 @@ class Cells:
                 self._advance(title)
         if missing:
             jobs = (self._begun(title, computes[title]) for title in missing)
-            self._pool.run(_call, jobs, at_once=len(missing))
+            pool.run(_keep, jobs, at_once=len(missing))
         cells = {title: kept or _read(self._path(title)) for title, kept in found.items()}
         self._asked |= cells
         return cells
@@ -122,8 +123,7 @@ class Cells:
 
         Returns the arrays stacked along a new first axis; raises as `get` does.
         """
-        every = {_title(title, seed): partial(compute, seed) for seed in seeds}
-        return _stacked([self.arrays(title, get) for title, get in every.items()])
+        return self._over_seeds({title: compute}, seeds, str, HERE)[title]
 
     def side_by_side(
         self,
@@ -141,21 +141,27 @@ class Cells:
 
         Returns the stacked arrays by key; raises as `all` does.
         """
-        found = self.all(
-            {
-                _title(title(key), seed): partial(_of_arrays, partial(compute, seed))
-                for key, compute in computes.items()
-                for seed in seeds
-            }
-        )
-        return {
-            key: _stacked([found[_title(title(key), seed)].arrays for seed in seeds])
-            for key in computes
-        }
+        return self._over_seeds(computes, seeds, title, self._pool)
 
-    def _begun(self, title: str, compute: Callable[[], Cell]) -> Callable[[], None]:
+    def _over_seeds(
+        self,
+        computes: Mapping[K, Callable[[int], Mapping[str, Array]]],
+        seeds: Iterable[int],
+        title: Callable[[K], str],
+        pool: Pool,
+    ) -> dict[K, dict[str, Array]]:
+        titles = {key: [f"{title(key)}, seed {seed}" for seed in seeds] for key in computes}
+        every = {
+            name: partial(_of_arrays, partial(computes[key], seed))
+            for key, names in titles.items()
+            for name, seed in zip(names, seeds, strict=True)
+        }
+        found = self._every(every, pool)
+        return {key: _stacked([found[name].arrays for name in titles[key]]) for key in computes}
+
+    def _begun(self, title: str, compute: Callable[[], Cell]) -> _Job:
         self._advance(title)
-        return partial(_keep, self._path(title), compute)
+        return self._path(title), compute
 
     def _kept(self, title: str) -> Cell | None:
         try:
@@ -167,19 +173,12 @@ class Cells:
         return self._folder / f"{title.replace('/', '-')}.safetensors"
 
 
-def _title(title: str, seed: int) -> str:
-    return f"{title}, seed {seed}"
-
-
-def _call(job: Callable[[], None]) -> None:
-    job()
-
-
 def _of_arrays(compute: Callable[[], Mapping[str, Array]]) -> Cell:
     return Cell(arrays=compute())
 
 
-def _keep(path: Path, compute: Callable[[], Cell]) -> None:
+def _keep(job: _Job) -> None:
+    path, compute = job
     cell = compute()
     arrays = {name: np.asarray(value) for name, value in cell.arrays.items()}
     if len(cell.rows):

@@ -13,8 +13,7 @@ import pandas as pd
 
 from experiments.results.measurements import read_arrays, read_table, write_arrays, write_table
 from experiments.results.summary import summary
-from experiments.runs.config import RunConfig
-from experiments.runs.folder import RunFolder, check_format
+from experiments.runs.folder import RunConfig, RunFolder, check_format
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
 

@@ -13,13 +13,39 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from packaging.version import InvalidVersion, Version
 
-from experiments.runs.config import RunConfig
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, model_files, read_json, write_json
+
+
+@runtime_checkable
+class RunConfig(Protocol):
+    """What a run folder needs to know of a config."""
+
+    @property
+    def experiment(self) -> str:
+        """The name of the experiment."""
+
+    @property
+    def model(self) -> str | None:
+        """A hub name or a path; None trains one."""
+
+    @property
+    def text(self) -> str | None:
+        """A file to read, if any."""
+
+    def run_name(self) -> str:
+        """The readable half of the run folder's name."""
+
+    def command(self) -> str:
+        """The command line that runs this again."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON-able values."""
+
 
 # Raised where what a run writes is called otherwise, so that old numbers are not misread. In 1, of
 # which no file tells, necessity, sufficiency, coverage and size-matched controls had other names,
@@ -31,15 +57,43 @@ _LOG = logging.getLogger(__name__)
 _REPORTED_PACKAGES = ("nope-interp", "torch", "transformer-lens", "transformers", "scikit-learn")
 
 
+class _Within:
+    """The path of what has this name in a run folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunFolder", kind: type) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Where a run keeps its files.
 
     `config.json` is written first and `info.json` last, so a folder with `info.json` is finished.
-    Cells, the parts of an unfinished run, are kept until then.
+
+    Attributes:
+        path: the folder.
+        config: what was asked, written first.
+        info: how it was run and what the page tells beside numbers, written last.
+        model: the weights that a training ended in.
+        training_state: where a training that was cut short goes on.
+        measurements: the tidy table.
+        arrays: what figures draw.
+        report: the page.
+        cells: the folder of the parts of an unfinished run.
     """
 
     path: Path
+    config = _Within("config.json")
+    info = _Within("info.json")
+    model = _Within("model.safetensors")
+    training_state = _Within("training_state.safetensors")
+    measurements = _Within("measurements.parquet")
+    arrays = _Within("arrays.safetensors")
+    report = _Within("report.html")
+    cells = _Within("cells")
 
     @classmethod
     def of(cls, parent: Path, config: RunConfig) -> "RunFolder":
@@ -69,53 +123,13 @@ class RunFolder:
         if self.config.is_file():
             refuse_newer(self.config)
 
-    @property
-    def config(self) -> Path:
-        """What was asked, written first."""
-        return self.path / "config.json"
-
-    @property
-    def info(self) -> Path:
-        """How it was run and what the page tells beside numbers, written last."""
-        return self.path / "info.json"
-
-    @property
-    def model(self) -> Path:
-        """The weights that a training ended in."""
-        return self.path / "model.safetensors"
-
     def model_from(self, out: Path) -> str:
         """The model's path within the folder of run folders."""
         return str(self.model.relative_to(out))
 
-    @property
-    def training_state(self) -> Path:
-        """Where a training that was cut short goes on."""
-        return self.path / "training_state.safetensors"
-
     def history(self, step: int) -> Path:
         """Where the model is kept as it was after `step` optimiser steps."""
         return self.path / "history" / f"step-{step:06}.safetensors"
-
-    @property
-    def measurements(self) -> Path:
-        """The tidy table."""
-        return self.path / "measurements.parquet"
-
-    @property
-    def arrays(self) -> Path:
-        """What figures draw."""
-        return self.path / "arrays.safetensors"
-
-    @property
-    def report(self) -> Path:
-        """The page."""
-        return self.path / "report.html"
-
-    @property
-    def cells(self) -> Path:
-        """The folder of the parts of an unfinished run."""
-        return self.path / "cells"
 
     @property
     def finished(self) -> bool:

@@ -71,9 +71,9 @@ class Progress:
                 table.add_row(*self._row(cell, state), style=_COLOURS[state])
             if len(cells) > _MOST_SHOWN:
                 table.add_row("", f"and {len(cells) - _MOST_SHOWN} more", "", "")
-        return Group(Text(self.line()), table) if table.row_count else Group(Text(self.line()))
+        return Group(Text(self.line()), *([table] if table.row_count else []))
 
-    def _row(self, cell: Cell, state: State) -> tuple[Text, Text, Text, Text]:
+    def _row(self, cell: Cell, state: State) -> list[Text]:
         path = self._sweep.marker(cell) if state == "running" else self._sweep.log(cell)
         try:
             since = time.time() - path.stat().st_mtime
@@ -82,7 +82,7 @@ class Progress:
             since, said = 0.0, []
         running = _duration(since) if state == "running" else ""
         words = (cell.label, state, running, *(said or [""]))
-        return tuple(Text(word, no_wrap=True, overflow="ellipsis") for word in words)  # type: ignore[return-value]
+        return [Text(word, no_wrap=True, overflow="ellipsis") for word in words]
 
 
 @contextmanager

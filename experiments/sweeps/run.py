@@ -1,7 +1,6 @@
 """Run a sweep: everything, or what an earlier start did not finish."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 from experiments.runs.folder import FORMAT, RunFolder, environment, refuse_newer, short_hash
@@ -60,7 +59,7 @@ def run_sweep(
             sweep.log(cell).unlink(missing_ok=True)
             sweep.marker(cell).unlink(missing_ok=True)  # a killed sweep's are no one's now
         if left:
-            with shown(sweep) if show_progress else _nothing_shown():
+            with shown(sweep) if show_progress else nullcontext():
                 run_all(sweep, left, pool, device)
     return sweep
 
@@ -69,7 +68,7 @@ def _begin(config: SweepConfig, out: Path) -> Sweep:
     """The folder of a sweep, with what its cells are."""
     kind = config.experiment
     folders = [kind.folder(out, cell.config) for cell in config.cells]
-    _refuse_twins(config, folders)
+    _refuse_same(config, folders)
     cells = [
         {"values": cell.values, "config": cell.config.to_dict(), "folder": run.path.name}
         for cell, run in zip(config.cells, folders, strict=True)
@@ -83,14 +82,9 @@ def _begin(config: SweepConfig, out: Path) -> Sweep:
     return read_sweep(folder)
 
 
-def _refuse_twins(config: SweepConfig, folders: list[RunFolder]) -> None:
+def _refuse_same(config: SweepConfig, folders: list[RunFolder]) -> None:
     first: dict[Path, str] = {}
     for cell, run in zip(config.cells, folders, strict=True):
         if run.path in first:
             raise UserError(f"{first[run.path]} and {cell.label} are the same run: leave one out.")
         first[run.path] = cell.label
-
-
-@contextmanager
-def _nothing_shown() -> Iterator[None]:
-    yield

@@ -9,10 +9,10 @@ import fcntl
 import os
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from joblib import cpu_count
@@ -20,30 +20,17 @@ from joblib import cpu_count
 from experiments.papers.config import ReproduceConfig
 from experiments.runs.workers import Pool, WorkerDied, pool_of
 from experiments.sweeps.config import SweepConfig
-from experiments.sweeps.registry import Experiment
 from experiments.sweeps.sweep import Cell, Sweep
 from experiments.variants.checks import check_files
-from experiments.variants.config import ExperimentConfig
-from experiments.variants.train import check_training
+from experiments.variants.train import check_training, task_of
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.files import read_text, write_atomically
-from nope_interp.tasks.registry import Task, make_task
+from nope_interp.tasks.registry import make_task
 from probes.errors import ProbeError
 
 MOST_DEATHS = 3
 _REMEDY = "ask for fewer --jobs"
-
-
-@dataclass(frozen=True)
-class Job:
-    """A cell with everything that a process on another machine needs to run it."""
-
-    experiment: Experiment
-    cell: Cell
-    marker: Path
-    log: Path
-    device: str
 
 
 def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> None:
@@ -57,24 +44,24 @@ def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> Non
 
     Raises UserError where a log cannot be written, and where workers die before they run anything.
     """
-    left = [_job(sweep, cell, device) for cell in cells]
+    # What a worker is sent: the sweep without its cells, which may be thousands, and one of them.
+    run = partial(run_cell, replace(sweep, cells=()), device)
+    left, in_vain = list(cells), 0
     deaths: Counter[int] = Counter()
-    in_vain = 0
     while left:
-        together = [job for job in left if deaths[job.cell.number] < MOST_DEATHS - 1]
+        together = [cell for cell in left if deaths[cell.number] < MOST_DEATHS - 1]
         batch, at_once = (together, pool.at_once) if together else (left[:1], 1)
         try:
-            said = pool.run(run_cell, batch, at_once)
+            said = pool.run(run, batch, at_once)
         except WorkerDied as error:
-            running = [job for job in batch if _abandoned(job)]
-            for job in running:
-                deaths[job.cell.number] += 1
-                if deaths[job.cell.number] >= MOST_DEATHS:
-                    _write_log(
-                        job, f"its worker died {MOST_DEATHS} times while running it; {error.why}"
-                    )
+            running = [cell for cell in batch if _abandoned(sweep.marker(cell))]
+            for cell in running:
+                deaths[cell.number] += 1
+                if deaths[cell.number] >= MOST_DEATHS:
+                    why = f"its worker died {MOST_DEATHS} times while running it; {error.why}"
+                    _write_log(sweep, cell, why)
             before = len(left)
-            left = [job for job in left if sweep.state(job.cell) not in ("done", "failed")]
+            left = [cell for cell in left if sweep.state(cell) not in ("done", "failed")]
             in_vain = 0 if running or len(left) < before else in_vain + 1
             if in_vain == MOST_DEATHS:
                 raise UserError(
@@ -82,30 +69,34 @@ def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> Non
                     f"memory, or {_REMEDY}."
                 ) from error
         else:
-            ran = {job.cell.number for job in batch}
-            left = [job for job in left if job.cell.number not in ran]
-            for job, why in zip(batch, said, strict=True):
-                if why is not None and not job.log.is_file():
-                    _write_log(job, why)
+            ran = {cell.number for cell in batch}
+            left = [cell for cell in left if cell.number not in ran]
+            for cell, why in zip(batch, said, strict=True):
+                if why is not None and not sweep.log(cell).is_file():
+                    _write_log(sweep, cell, why)
 
 
-def run_cell(job: Job) -> str | None:
+def run_cell(sweep: Sweep, device: str, cell: Cell) -> str | None:
     """Run a cell in this process; why it failed, which its log says too, or None."""
     try:
-        with _marked(job.marker):
-            config = job.experiment.read(job.cell.config)
-            job.experiment.run(config, job.cell.folder.parent, job.device)
-        if not job.experiment.finished(job.cell.folder):
+        with _marked(sweep.marker(cell)):
+            config = sweep.experiment.read(cell.config)
+            sweep.experiment.run(config, cell.folder.parent, device)
+        if not sweep.experiment.finished(cell.folder):
             raise UserError(
-                f"{job.cell.folder.name} is not there: the model or the text has changed since the "
+                f"{cell.folder.name} is not there: the model or the text has changed since the "
                 "sweep began, so begin it again."
             )
+        return None
     except (UserError, ProbeError) as error:
-        return _kept(job, str(error))
+        why = str(error)
     # A library that leaves the process would take the other cells with it.
     except (Exception, SystemExit):
-        return _kept(job, traceback.format_exc())
-    return None
+        why = traceback.format_exc()
+    # On a full disk the log has no room either: whoever asked for the cell says so.
+    with suppress(UserError):
+        _write_log(sweep, cell, why)
+    return why
 
 
 def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
@@ -130,7 +121,7 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
             if isinstance(cell.config, ReproduceConfig):
                 cell.config.check_runs_on(device)
             elif cell.config.model is None:
-                _check_training(cell.config, made)
+                check_training(cell.config, task_of(cell.config, made))
         except UserError as error:
             raise UserError(f"{cell.label}: {error}") from error
 
@@ -162,18 +153,6 @@ def sweep_pool(
     return pool_of(min(jobs or cpu_count(), n_cells), remedy=_REMEDY)
 
 
-def _check_training(config: ExperimentConfig, made: Callable[..., Task]) -> None:
-    task = made(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
-    check_training(config, task)
-
-
-def _job(sweep: Sweep, cell: Cell, device: str) -> Job:
-    here = Path.cwd()
-    placed = Cell(cell.number, cell.values, cell.config, here / cell.folder)
-    marker, log = here / sweep.marker(cell), here / sweep.log(cell)
-    return Job(sweep.experiment, placed, marker, log, device)
-
-
 @contextmanager
 def _marked(path: Path) -> Iterator[None]:
     """While it is open, a locked file says that this process runs a cell.
@@ -192,22 +171,15 @@ def _marked(path: Path) -> Iterator[None]:
                     path.unlink()
 
 
-def _abandoned(job: Job) -> bool:
-    """Whether a worker died while it ran the job; forgets it."""
+def _abandoned(marker: Path) -> bool:
+    """Whether a worker died while it ran a cell; forgets it."""
     try:
-        job.marker.unlink()
+        marker.unlink()
     except FileNotFoundError:
         return False
     return True
 
 
-def _kept(job: Job, why: str) -> str:
-    # On a full disk the log has no room either: whoever asked for the cell says so.
-    with suppress(UserError):
-        _write_log(job, why)
-    return why
-
-
-def _write_log(job: Job, why: str) -> None:
-    text = f"{job.cell.label}:\n{why.rstrip()}\n"
-    write_atomically(job.log, lambda part: part.write_text(text, encoding="utf-8"))
+def _write_log(sweep: Sweep, cell: Cell, why: str) -> None:
+    text = f"{cell.label}:\n{why.rstrip()}\n"
+    write_atomically(sweep.log(cell), lambda part: part.write_text(text, encoding="utf-8"))

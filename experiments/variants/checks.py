@@ -2,28 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
+from experiments.runs.folder import RunConfig
 from nope_interp.devices import check_device_name
 from nope_interp.errors import FieldError, UserError
 from nope_interp.files import read_text
 from nope_interp.pretrained.source import check_source
 
 
-@runtime_checkable
-class Reads(Protocol):
-    """A config that names a model and a text."""
-
-    @property
-    def model(self) -> str | None:
-        """A hub name or a path; None trains one."""
-
-    @property
-    def text(self) -> str | None:
-        """A file to read, if any."""
-
-
-def check_files(config: Reads, read: Callable[[Path], str] = read_text) -> None:
+def check_files(config: RunConfig, read: Callable[[Path], str] = read_text) -> None:
     """Raise UserError where a config's model or text is a file that is not there.
 
     `read` reads a text, or remembers that it did.
@@ -34,14 +21,14 @@ def check_files(config: Reads, read: Callable[[Path], str] = read_text) -> None:
         read(Path(config.text))
 
 
-def check_device_for(config: Reads, device: str) -> None:
+def check_device_for(config: RunConfig, device: str) -> None:
     """Raise UserError where a config's model cannot be on a device of that name anywhere."""
     check_spread(config, device)
     if device != "auto":
         check_device_name(device)
 
 
-def check_spread(config: Reads, device: str) -> None:
+def check_spread(config: RunConfig, device: str) -> None:
     """Raise UserError where a model of ours is to be spread over several devices."""
     own = config.model is None or config.model.endswith(".safetensors")
     if device == "auto" and own:

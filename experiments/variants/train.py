@@ -1,20 +1,25 @@
-"""Train a model and keep it in a run folder of its own."""
+"""Train a model, keep it in a run folder of its own, and tell its loss on held-out data."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from experiments.runs.folder import RunFolder, identity, short_hash
-from experiments.variants.config import ExperimentConfig
-from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import load_model, save_model
+from nope_interp.models.losses import answer_losses, sequence_losses
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.answers import AnswerTask, dataset
 from nope_interp.tasks.registry import Task, make_task
+from nope_interp.tasks.text import TextTask
 from nope_interp.training.state import saved_step
 from nope_interp.training.train import check_trainable, watched_steps
 from nope_interp.training.train import train as train_model
@@ -125,9 +130,12 @@ def _save(config: ExperimentConfig, path: Path, model: HookedTransformer) -> Non
     save_model(model, path, task=config.task, lengths=config.lengths, scratchpad=config.scratchpad)
 
 
-def task_of(config: ExperimentConfig) -> Task:
-    """The task that a config names; raises UserError where there is none such."""
-    return make_task(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
+def task_of(config: ExperimentConfig, make: Callable[..., Task] = make_task) -> Task:
+    """The task that a config names; raises UserError where there is none such.
+
+    `make` makes a task, or remembers that it did.
+    """
+    return make(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
 
 
 def check_training(config: ExperimentConfig, task: Task) -> None:
@@ -143,3 +151,38 @@ def check_training(config: ExperimentConfig, task: Task) -> None:
             f"examples of {task.name} of length {longest} need {needed} tokens, but training "
             f"sequences have {room}: make the sequences longer, or the lengths shorter."
         )
+
+
+_SEQUENCES = 64
+
+
+def held_out_loss(config: ExperimentConfig, model: Path) -> float | None:
+    """Mean loss in nats per token of the model at that path, on its own task.
+
+    It is taken over text that is never trained on, or over answers to held-out prompts of the
+    training lengths. None where the text is too short to hold out a sequence. Raises UserError
+    where the model or the task cannot be had.
+    """
+    losses = _losses(config, task_of(config), load_model(model)[0])
+    return None if losses is None else float(losses.mean())
+
+
+def _losses(
+    config: ExperimentConfig, task: Task, model: HookedTransformer
+) -> Float[Tensor, " sequence"] | None:
+    training = config.training
+    if isinstance(task, AnswerTask):
+        lengths = task.fitting_lengths(training.seq_len)
+        drawn = dataset(task, _SEQUENCES, split="validation", seed=training.seed, lengths=lengths)
+        return torch.cat(
+            [answer_losses(model, some.tokens, some.answer) for some in drawn.values()]
+        )
+    assert isinstance(task, TextTask)
+    source = task.source()
+    n = min(_SEQUENCES, source.available(training.seq_len, "held_out"))
+    if n == 0:
+        return None
+    tokens = source.sequences(
+        n, training.seq_len, begin_token=False, split="held_out", seed=training.seed
+    )
+    return sequence_losses(model, tokens)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.report.heads_data import HeadsReportData
+from experiments.report.heads_page import HeadsReportData
 from experiments.results.measurements import COLUMNS
 
 HOSTILE = "</script><script>document.title='x'</script>"

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.report.encode import packed_patterns
-from experiments.report.heads_data import HeadsReportData
-from experiments.report.heads_page import MOST_TOKENS, render_heads
+from experiments.report.heads_page import MOST_TOKENS, HeadsReportData, render_heads
 from nope_interp.errors import UserError
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
 from tests.experiments.report.synthetic_heads import METRICS, synthetic_heads

@@ -13,8 +13,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from experiments.report.heads_data import HeadsReportData
-from experiments.report.heads_page import render_heads
+from experiments.report.heads_page import HeadsReportData, render_heads
 from tests.experiments.report.browser import Browser
 from tests.experiments.report.parsed_page import HOSTILE
 from tests.experiments.report.synthetic_heads import METRICS, synthetic_heads

@@ -10,8 +10,7 @@ from experiments.emergence.config import EmergenceConfig
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
 from experiments.sweeps.config import SweepConfig
-from experiments.variants.config import ExperimentConfig
-from experiments.variants.probing_config import ProbingConfig
+from experiments.variants.config import ExperimentConfig, ProbingConfig
 from nope_interp.errors import UserError
 
 HUGE = 10**5000
