@@ -64,8 +64,14 @@ def tiny(name: str) -> ReproduceConfig:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
-    return reproduce(tiny("kazemnejad2023"), out=tmp_path_factory.mktemp("runs"))
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each paper's tiny run is made once, by whoever asks for it first."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def finished(runs: Path) -> Reproduction:
+    return reproduce(tiny("kazemnejad2023"), out=runs)
 
 
 # ---------------------------------------------------------------- claims and their tests
@@ -401,8 +407,8 @@ def test_a_damaged_run_is_listed_as_none(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(PAPERS) - {"kazemnejad2023"}))
-def test_every_paper_runs_and_shows_its_claims(name: str, tmp_path: Path) -> None:
-    found = reproduce(tiny(name), out=tmp_path)
+def test_every_paper_runs_and_shows_its_claims(name: str, runs: Path) -> None:
+    found = reproduce(tiny(name), out=runs)
     assert set(found.claims["claim"]) == {claim.id for claim in paper(name).claims}
     shown = {id for figure in found.figures for id in figure.claims}
     measured = found.claims[~found.claims["status"].isin(UNDECIDED)]
@@ -416,7 +422,7 @@ def test_every_paper_runs_and_shows_its_claims(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_what_holds_at_any_size_is_reproduced_at_tiny_ones(tmp_path: Path) -> None:
+def test_what_holds_at_any_size_is_reproduced_at_tiny_ones(runs: Path) -> None:
     """Exact statements, and controls that symmetry decides."""
     expected = {
         "barbero2024": ("diagonal", "previous-token", "top-frequency", "impossible"),
@@ -425,13 +431,13 @@ def test_what_holds_at_any_size_is_reproduced_at_tiny_ones(tmp_path: Path) -> No
         "koutnik2014": ("parameters", "work", "rotary"),
     }
     for name, ids in expected.items():
-        status = reproduce(tiny(name), out=tmp_path).claims.set_index("claim")["status"]
+        status = reproduce(tiny(name), out=runs).claims.set_index("claim")["status"]
         assert set(status[list(ids)]) == {"reproduced"}, name
 
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*arguments: Any) -> None:
         raise KeyboardInterrupt
@@ -444,7 +450,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     with monkeypatch.context() as patch:
         patch.setattr(chi2023, "_variances", stopped)
         resumed = reproduce(tiny("chi2023"), out=tmp_path)
-    whole = reproduce(tiny("chi2023"), out=tmp_path / "other")
+    whole = reproduce(tiny("chi2023"), out=runs)
     pd.testing.assert_frame_equal(resumed.measurements, whole.measurements)
     assert not RunFolder(resumed.folder).cells.exists()
 
