@@ -72,9 +72,9 @@ def position_code(
     the right ones, whatever the model would say. Position 0 is left out.
 
     Returns for each reading the mean absolute error in positions, `error`, that of the same fit to
-    positions dealt out at random, `shuffled`, and the mean position read, `read`, each
-    [site position] with the embedding first and 0 where there are no rows; and the number of rows,
-    `count` [position]. `edge` is the first position beyond.
+    permuted positions, `shuffled`, and the mean position read, `read`, each
+    [site position] with the embedding first and 0 where nothing is read; and how many activations
+    are read, `count` [position]. `edge` is the first position beyond.
     """
     edge = max(task.n_tokens(length) for length in task.training_lengths)
     within, beyond = range(1, edge), range(edge, model.config.n_ctx)
@@ -110,11 +110,11 @@ def _some(examples: Examples, which: slice | Int[Tensor, " chosen"]) -> Examples
 
 
 class _PositionFit:
-    """Ridge regressions of position at the embedding and after every layer, from examples' rows at
-    some positions."""
+    """Ridge regressions of position at the embedding and after every layer, from activations
+    at some positions."""
 
     def __init__(
-        self, model: HookedTransformer, examples: Iterable[Examples], rows: range, seed: int
+        self, model: HookedTransformer, examples: Iterable[Examples], among: range, seed: int
     ) -> None:
         self._model = model
         self._sites = [
@@ -127,10 +127,10 @@ class _PositionFit:
         def learn(site: str, activations: Tensor, labels: Tensor) -> None:
             moments[site].update(activations, labels)
 
-        self._listen(examples, rows, learn)
+        self._listen(examples, among, learn)
         self._fits = {site: moments[site].ridge(_ALPHA) for site in self._sites}
 
-    def score(self, examples: Iterable[Examples], rows: range) -> dict[str, Array]:
+    def score(self, examples: Iterable[Examples], among: range) -> dict[str, Array]:
         """`error`, `shuffled`, `read` and `count`, as `position_code` describes them."""
         shape = len(self._sites), self._model.config.n_ctx
         sums = {name: np.zeros(shape) for name in ("error", "shuffled", "read")}
@@ -146,18 +146,21 @@ class _PositionFit:
                 np.add.at(sums[name][row], at, values)
             np.add.at(count[row], at, 1)
 
-        self._listen(examples, rows, add)
+        self._listen(examples, among, add)
         means = {name: total / np.maximum(count, 1) for name, total in sums.items()}
         return means | {"count": count[0]}
 
     def _listen(
-        self, examples: Iterable[Examples], rows: range, hear: Callable[[str, Tensor, Tensor], None]
+        self,
+        examples: Iterable[Examples],
+        among: range,
+        hear: Callable[[str, Tensor, Tensor], None],
     ) -> None:
-        """Hands over the rows [row d_model] of every site with their positions and the same
-        positions dealt out at random [row 2]."""
+        """Hands over the activations [activation d_model] of every site with their positions and
+        the same positions permuted [activation 2]."""
         for some in examples:
             at = torch.arange(some.tokens.shape[1])
-            wanted = (at >= rows.start) & (at < rows.stop) & (at < some.length[:, None])
+            wanted = (at >= among.start) & (at < among.stop) & (at < some.length[:, None])
             positions = at.expand(wanted.shape)[wanted].double()
             if not len(positions):
                 continue
@@ -175,7 +178,7 @@ def attention_patterns(model: HookedTransformer, task: AnswerTask, n: int) -> di
     """Attention on `n` held-out examples of four lengths, which do not depend on the model's seed.
 
     Returns for each length its patterns, `patterns/<length>` [layer example head query key], and
-    the examples' numbers of tokens, `tokens/<length>` [example]: rows from there on are padding.
+    the examples' numbers of tokens, `tokens/<length>` [example]: queries from there on are padding.
     """
     found = {}
     for length, examples in _pattern_examples(task, n).items():
@@ -220,9 +223,9 @@ def scalings(
     factors for each head from as many steps on as many examples, of the longest training lengths.
 
     Returns for "none" and each of the three the `factors` [layer head], accuracies `within` and
-    `beyond` [length], and the mean `entropy` of the rows of `n_tuned` examples in nats
+    `beyond` [length], and the mean `entropy` of the queries of `n_tuned` examples in nats
     [length layer head], training lengths first; and `most`, that of uniform attention [length].
-    Row 0 is left out.
+    Query 0 is left out.
     """
     longer = task.test_lengths[: (len(task.test_lengths) + 1) // 2]
     drawn = dataset(task, n_tuned + n_per_length, split="test", seed=seed)
@@ -281,22 +284,22 @@ def _batches(examples: Sequence[Examples], seed: int) -> Iterator[Batch]:
 
 
 def _entropy(model: HookedTransformer, examples: Examples) -> Float[Array, "layer head"]:
-    """Mean over rows, in nats."""
+    """Mean over queries, in nats."""
     entropies = torch.special.entr(_patterns(model, examples)).sum(dim=-1)
-    rows = rearrange(entropies, "layer example head query -> example query layer head")
-    return rows[_real_rows(examples)].mean(dim=0).double().numpy()
+    by_query = rearrange(entropies, "layer example head query -> example query layer head")
+    return by_query[_real_queries(examples)].mean(dim=0).double().numpy()
 
 
 def _uniform_entropy(read: Iterable[Examples]) -> Float[Array, " length"]:
-    """Mean over the same rows of log m, for the m tokens that a row sees."""
+    """Mean over the same queries of log m, for the m tokens that a query sees."""
     means = []
     for some in read:
         seen = torch.arange(1.0, some.tokens.shape[1] + 1).log().expand(some.tokens.shape)
-        means.append(float(seen[_real_rows(some)].mean()))
+        means.append(float(seen[_real_queries(some)].mean()))
     return np.array(means)
 
 
-def _real_rows(examples: Examples) -> Bool[Tensor, "example query"]:
+def _real_queries(examples: Examples) -> Bool[Tensor, "example query"]:
     """All but the begin token's and padding."""
     at = torch.arange(examples.tokens.shape[1])
     return (at > 0) & (at < examples.length[:, None])

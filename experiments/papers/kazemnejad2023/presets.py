@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -181,18 +182,9 @@ _SCRATCHPAD_TASKS = (
 
 def _large(sizes: Sizes, tasks: tuple[str, ...], n_read: int, n_patterns: int) -> Preset:
     """With each task's own lengths, and every format of scratchpads."""
-    scratchpads = Scratchpads(
-        tasks=_SCRATCHPAD_TASKS, formats=tuple(FORMATS), sizes=sizes, lengths=None, n_per_length=100
-    )
-    return Preset(
-        tasks=tasks,
-        sizes=sizes,
-        lengths=None,
-        n_per_length=100,
-        n_read=n_read,
-        n_patterns=n_patterns,
-        scratchpads=scratchpads,
-    )
+    own: dict[str, Any] = {"sizes": sizes, "lengths": None, "n_per_length": 100}
+    scratchpads = Scratchpads(tasks=_SCRATCHPAD_TASKS, formats=tuple(FORMATS), **own)
+    return Preset(tasks=tasks, n_read=n_read, n_patterns=n_patterns, scratchpads=scratchpads, **own)
 
 
 PRESETS = {
