@@ -7,17 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.report import circuits
+from experiments.report import circuits, shell
 from experiments.report.encode import nested, number, packed_patterns
-from experiments.report.shell import (
-    fill,
-    marks,
-    measurements_table,
-    page_script,
-    plotly,
-    sortable,
-    top_of,
-)
 from experiments.results.measurements import INTACT
 from nope_interp.errors import UserError
 
@@ -145,7 +136,7 @@ def render_heads(data: HeadsReportData) -> str:
         The page.
     """
     has_patterns = any(len(patterns) for patterns in data.patterns.values())
-    scripts = [plotly(), page_script("heads_panel.js", "heads.js")]
+    scripts = [shell.plotly(), shell.page_script("heads_panel.js", "heads.js")]
     if has_patterns:
         scripts.insert(1, circuits.bundle())
     profiles = {
@@ -171,9 +162,9 @@ def render_heads(data: HeadsReportData) -> str:
             if condition in data.patterns
         },
         "edges": [_edge(edge) for edge in data.edges],
-        "table": measurements_table(data.measurements),
+        "table": shell.measurements_table(data.measurements),
     }
-    return fill(
+    return shell.fill(
         "heads.html",
         scripts,
         page_data,
@@ -205,7 +196,7 @@ def heads_table(data: HeadsReportData) -> dict[str, Any]:
         shown.add("ablated_label")
     else:
         shown -= {"dependence", "retention"}
-    return sortable(
+    return shell.sortable(
         frame,
         shown=lambda name, distinct: name in shown,
         chosen=lambda name, distinct: name in ("layer", *_WORDS) and distinct > 1,
@@ -236,11 +227,11 @@ def _edge(edge: Mapping[str, Any]) -> dict[str, Any]:
 
 def _losses(losses: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The losses by kind of tokens, and where each number falls on one scale from zero."""
-    top = top_of(losses, _LOSS_MARKS)
+    top = shell.top_of(losses, _LOSS_MARKS)
     groups: dict[str, list[dict[str, Any]]] = {}
     for loss in losses:
         row = dict(loss) | {
-            "marks": marks(loss, _LOSS_MARKS, top),
+            "marks": shell.marks(loss, _LOSS_MARKS, top),
             "role": "intact" if loss["positions"] == INTACT else "ablated",
         }
         groups.setdefault(str(loss["tokens"]), []).append(row)
