@@ -15,21 +15,6 @@ from nope_interp.errors import UserError
 # Beside the conditions, `offset_profiles` may hold what a head without preference would show.
 CHANCE = "chance"
 
-HEAD_COLUMNS = (
-    "layer",
-    "head",
-    "label",
-    "runner_up",
-    "confidence",
-    "p_shuffled",
-    "p_random_init",
-    "q_value",
-    "dependence",
-    "retention",
-    "retention_low",
-    "retention_high",
-    "ablated_label",
-)
 _AXES = ("layer", "head")
 
 # The name of an array by head, itself, and the sizes of its axes after [layer head], None for any.
@@ -44,9 +29,9 @@ class HeadsReportData:
     """Everything that the heads page shows; the page computes nothing beyond it.
 
     `conditions` is ("intact",) or ("intact", the ablation's name). `heads` has one row for each
-    layer and head: `HEAD_COLUMNS` and, for each metric m of `metrics`, m (positions intact), m_low,
-    m_high, m_chance and m_ablated; m_ablated_low and m_ablated_high are shown where they are there.
-    Any number may be NaN and any word missing.
+    layer and head, as `experiments.results.heads.heads_table` gives it, with, for each metric m of
+    `metrics`, m (positions intact), m_low, m_high, m_chance and m_ablated; m_ablated_low and
+    m_ablated_high are shown where they are there. Any number may be NaN and any word missing.
 
     `losses` are in nats per token. `offset_profiles` holds the mean attention weight at each
     distance from query to key, {condition: [layer head offset]}, and may hold "chance": [offset].
@@ -187,8 +172,7 @@ def heads_table(data: HeadsReportData) -> dict[str, Any]:
     """The table of heads, each named as in L3H2, column by column."""
     heads = data.heads.sort_values(["layer", "head"], ignore_index=True)
     names = [f"L{layer}H{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
-    order = [*HEAD_COLUMNS, *(c for c in heads.columns if c not in HEAD_COLUMNS)]
-    frame = pd.concat([pd.Series(names, name="name", dtype="string"), heads[order]], axis=1)
+    frame = pd.concat([pd.Series(names, name="name", dtype="string"), heads], axis=1)
     # A column of nothing but missing words would otherwise pass for numbers.
     frame = frame.astype(dict.fromkeys(_WORDS, "string"))
     shown = {*_SHOWN, *data.metrics}
