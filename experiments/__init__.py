@@ -6,29 +6,31 @@ Example:
     >>> comparison.headline, comparison.measurements  # doctest: +SKIP
     >>> comparison.write_report("report.html")  # doctest: +SKIP
 
-What stands in `__all__` is the public face; each name is imported when it is first asked for.
+What `_HOMES` lists is the public face; each name is imported when it is first asked for.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from experiments.comparison.compare import compare
-    from experiments.comparison.config import CompareConfig
-    from experiments.comparison.result import Comparison
-    from experiments.emergence.config import EmergenceConfig
-    from experiments.emergence.watch import watch_emergence
-    from experiments.heads.classify import classify_heads
-    from experiments.heads.config import HeadsConfig
-    from experiments.heads.result import HeadClassification
-    from experiments.loaded import LoadedModel, load
-    from experiments.papers.config import ReproduceConfig
-    from experiments.papers.reproduce import reproduce
-    from experiments.papers.result import Reproduction
-    from experiments.sweeps.run import run_sweep
-    from experiments.sweeps.runs import load_run
-    from experiments.sweeps.sweep import Sweep, read_sweep
-    from experiments.variants.train import train
+    from experiments.comparison.compare import compare as compare
+    from experiments.comparison.config import CompareConfig as CompareConfig
+    from experiments.comparison.result import Comparison as Comparison
+    from experiments.emergence.config import EmergenceConfig as EmergenceConfig
+    from experiments.emergence.watch import watch_emergence as watch_emergence
+    from experiments.heads.classify import classify_heads as classify_heads
+    from experiments.heads.config import HeadsConfig as HeadsConfig
+    from experiments.heads.result import HeadClassification as HeadClassification
+    from experiments.loaded import LoadedModel as LoadedModel
+    from experiments.loaded import load as load
+    from experiments.papers.config import ReproduceConfig as ReproduceConfig
+    from experiments.papers.reproduce import reproduce as reproduce
+    from experiments.papers.result import Reproduction as Reproduction
+    from experiments.sweeps.run import run_sweep as run_sweep
+    from experiments.sweeps.runs import load_run as load_run
+    from experiments.sweeps.sweep import Sweep as Sweep
+    from experiments.sweeps.sweep import read_sweep as read_sweep
+    from experiments.variants.train import train as train
 
 # Where each public name is defined, in the order of the alphabet.
 _HOMES = {
@@ -52,26 +54,7 @@ _HOMES = {
     "watch_emergence": "experiments.emergence.watch",
 }
 
-__all__ = [
-    "CompareConfig",
-    "Comparison",
-    "EmergenceConfig",
-    "HeadClassification",
-    "HeadsConfig",
-    "LoadedModel",
-    "ReproduceConfig",
-    "Reproduction",
-    "Sweep",
-    "classify_heads",
-    "compare",
-    "load",
-    "load_run",
-    "read_sweep",
-    "reproduce",
-    "run_sweep",
-    "train",
-    "watch_emergence",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,8 +37,7 @@ def _version(asked: bool) -> bool:
 @app.callback()
 def root(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """How does a transformer without positional encodings know where it is?"""

@@ -257,7 +257,7 @@ def _scored(task: InterventionTask, made: Mapping[str, Intervention]) -> Outcome
 def _still_readable(
     task: InterventionTask, made: Mapping[str, Intervention], context: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    probes = {Site(task.model.cfg.n_layers - 1, STREAM): code_probes(task.seed)}
+    probes = {task.last: code_probes(task.seed)}
     read = partial(read_with, batch_size=task.batch_size, positions=task.positions)
     with intervene(task.model, made, task.positions):
         return read(task.model, task.split, probes, dict(context)).rows

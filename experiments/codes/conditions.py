@@ -14,15 +14,8 @@ from experiments.results.code_ablation import (
     without,
 )
 from probes.code_names import CODES
+from probes.codes import directions
 from probes.codes.controls import PermutedRescaling, random_subspace
-from probes.codes.directions import (
-    Leace,
-    ScaledDirections,
-    leace,
-    positional_rank,
-    project_out,
-    scale_channel,
-)
 from probes.codes.filter import CodeFilter
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.regression import LinearProbe
@@ -111,19 +104,19 @@ def _rescaled(fit: Fit, codes: tuple[str, ...], seed: int) -> PermutedRescaling:
     return PermutedRescaling(fit.codes.kept(codes), seed)
 
 
-def _leace(fit: Fit) -> Leace:
-    return leace(fit.linear)
+def _leace(fit: Fit) -> directions.Leace:
+    return directions.leace(fit.linear)
 
 
-def _subspace(fit: Fit) -> ScaledDirections:
-    return project_out(fit.codes, positional_rank(fit.codes, _SUBSPACE_SHARE))
+def _subspace(fit: Fit) -> directions.ScaledDirections:
+    return directions.project_out(fit.codes, directions.positional_rank(fit.codes, _SUBSPACE_SHARE))
 
 
-def _channel(fit: Fit) -> ScaledDirections:
-    return scale_channel(fit.codes, index=0, factor=0.5)
+def _channel(fit: Fit) -> directions.ScaledDirections:
+    return directions.scale_channel(fit.codes, index=0, factor=0.5)
 
 
 def _random_subspace(
-    fit: Fit, project: Callable[[Fit], Leace | ScaledDirections], seed: int
-) -> ScaledDirections:
+    fit: Fit, project: Callable[[Fit], directions.Leace | directions.ScaledDirections], seed: int
+) -> directions.ScaledDirections:
     return random_subspace(project(fit), seed)

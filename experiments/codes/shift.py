@@ -51,12 +51,10 @@ def shift_rows(
     than three times the offset, where codes are not taken away at all positions, for a model whose
     stream is no sum of what its layers write, nor where the reading itself hardly moves.
     """
-    if task.split.fit.shape[1] < 3 * OFFSET or not task.whole:
+    if task.split.fit.shape[1] < 3 * OFFSET or not task.whole or not _sums(task.model):
         return []
-    if not _sums(task.model):
-        return []
-    last = _last(task)
-    readers = {site: LinearProbe() for site in statistics if site.hook in _SITES and site != last}
+    read = [site for site in statistics if site.hook in _SITES and site != task.last]
+    readers = {site: LinearProbe() for site in read}
 
     def fit(site: Site, activations: Tensor) -> None:
         readers[site].update(activations, task.numbers())
@@ -115,11 +113,10 @@ def _written_behind(
         for site, before in at_site.items():
             listener(site, activations[:, ALL_BUT_FIRST] - before)
 
-    last = _last(task)
     listeners: dict[str, Callable[[Tensor], None]] = {
-        hook_name(p.layer, p.hook): partial(keep, site=p) for p in sites
+        hook_name(site.layer, site.hook): partial(keep, site=site) for site in sites
     }
-    listeners[hook_name(last.layer, last.hook)] = subtract
+    listeners[hook_name(task.last.layer, task.last.hook)] = subtract
     stream(task.model, tokens, listeners, batch_size=task.batch_size)
 
 
@@ -128,7 +125,3 @@ def _sums(model: HookedModel) -> bool:
     if isinstance(model, HookedTransformer):
         return model.config.norm_placement == "pre" and model.config.residual
     return True
-
-
-def _last(task: InterventionTask) -> Site:
-    return Site(task.model.cfg.n_layers - 1, STREAM)

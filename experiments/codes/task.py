@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Split
+from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Site, Split
+from experiments.results.code_ablation import STREAM
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
@@ -58,6 +59,11 @@ class InterventionTask:
     def whole(self) -> bool:
         """Whether codes are taken away at all positions but the first."""
         return isinstance(self.positions, slice)
+
+    @property
+    def last(self) -> Site:
+        """The last block's output."""
+        return Site(self.model.cfg.n_layers - 1, STREAM)
 
     def numbers(self) -> Int[Tensor, " pos"]:
         """The positions where codes are taken away, counted from 0."""

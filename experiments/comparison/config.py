@@ -29,8 +29,7 @@ class CompareConfig(ProbingConfig):
         if self.history and self.model is not None:
             raise UserError(
                 f"history follows a training, but {self.model!r} is trained already: leave one of "
-                "the "
-                "two out."
+                "the two out."
             )
 
     @property

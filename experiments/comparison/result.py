@@ -79,11 +79,7 @@ def example_of(info: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str,
     Returns:
         Tokens, and predictions and patterns by variant and layer.
     """
-    example: dict[str, Any] = {
-        "tokens": info["example_tokens"],
-        "predictions": {},
-        "patterns": {},
-    }
+    example: dict[str, Any] = {"tokens": info["example_tokens"], "predictions": {}, "patterns": {}}
     for key, array in arrays.items():
         if key.startswith(f"{PREFIX}/"):
             _, variant, kind, label = key.split("/")

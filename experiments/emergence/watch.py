@@ -65,13 +65,11 @@ def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:
         f"{training.seq_len} tokens",
         "notes": [
             "A code is readable at a step where the gain at its best site is surely a tenth or "
-            "more. "
-            "Intervals are widened for the number of sites and steps. Gains of different measures "
-            "cannot be compared, so this is the order in which probes read the codes.",
+            "more. Intervals are widened for the number of sites and steps. Gains of different "
+            "measures cannot be compared, so this is the order in which probes read the codes.",
             f"Of differences over fewer than {_SEEDS_TO_BE_SURE} seeds none is called sure.",
             "A code that appears between two watched steps is given the later one. Step 0 counts "
-            "as "
-            "one doubling before step 1, and a code that never appears as one after the end.",
+            "as one doubling before step 1, and a code that never appears as one after the end.",
             "Surely means by the 95% interval over seeds, widened for the number of codes; the "
             "numbers told are not widened. The first code is the one that is first in these seeds, "
             "and the differences to it, taken over the same seeds, are in its favour; the delay of "

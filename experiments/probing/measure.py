@@ -19,7 +19,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.sites import hook_name
-from nope_interp.streams import Listener, one_thread_pool, stream
+from nope_interp.streams import one_thread_pool, stream
 from nope_interp.tasks.sources import TokenSource
 from probes.nonlinear import TwoLayerProbe
 from probes.positional_vectors import PositionalVectorProbe
@@ -244,10 +244,14 @@ def feed(
 
     Raises UserError as `stream` does.
     """
+    given = {site: [getattr(probe, stage) for probe in of] for site, of in probes.items()}
     stream(
         model,
         tokens,
-        {hook_name(p.layer, p.hook): _listener(probes[p], stage, positions) for p in probes},
+        {
+            hook_name(site.layer, site.hook): partial(_feed, methods, positions)
+            for site, methods in given.items()
+        },
         batch_size=batch_size,
         description=description,
     )
@@ -265,10 +269,6 @@ def reading_of(probes: dict[Site, list[StreamingProbe]], context: dict[str, Any]
             for key, array in result.arrays.items():
                 reading.arrays[f"{site.layer}/{site.hook}/{name}/{key}"] = array
     return reading
-
-
-def _listener(probes: Sequence[Learner], stage: Stage, positions: Where) -> Listener:
-    return partial(_feed, [getattr(probe, stage) for probe in probes], positions)
 
 
 def _feed(methods: list[Any], positions: Where, activations: Tensor) -> None:

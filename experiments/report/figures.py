@@ -13,19 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.report import lookup
 from experiments.report.data import ReportData
 from experiments.report.encode import every, number, packed
-from experiments.report.lookup import (
-    Arrays,
-    ByName,
-    Points,
-    SiteArrays,
-    make_panel,
-    make_series,
-    menu,
-    variants_of,
-    view_key,
-)
 from probes.scores import SHUFFLED
 
 PROBES = {
@@ -81,8 +71,8 @@ class Section:
 
 def sections(data: ReportData) -> list[Section]:
     """Every section that the run has numbers for, in reading order."""
-    points = Points(data)
-    arrays = SiteArrays(data)
+    points = lookup.Points(data)
+    arrays = lookup.SiteArrays(data)
     found = [
         Section(
             "by-layer",
@@ -140,17 +130,17 @@ def sequence_chart(data: ReportData) -> Chart:
     middle = [float(np.mean(fitted[0]))] * len(tokens) if fitted else []
     panels = []
     predictions = data.example.get("predictions", {})
-    for variant in variants_of(data):
+    for variant in lookup.variants_of(data):
         layers = predictions.get(variant) or {}
-        series = [make_series("fit", None, positions, positions, "predicted = true")]
+        series = [lookup.make_series("fit", None, positions, positions, "predicted = true")]
         if middle:
-            series.insert(0, make_series("chance", None, positions, middle, "middle"))
+            series.insert(0, lookup.make_series("chance", None, positions, middle, "middle"))
         for index, (label, predicted) in enumerate(layers.items()):
-            line = make_series("depth", variant, positions, predicted, str(label))
+            line = lookup.make_series("depth", variant, positions, predicted, str(label))
             shade = round(index / max(1, len(layers) - 1), 3)
             series.append(line | {"shade": shade, "text": tokens})
         if layers:
-            panels.append(make_panel(variant, variant, "predicted position", series))
+            panels.append(lookup.make_panel(variant, variant, "predicted position", series))
     return Chart(
         id="sequence-positions",
         title="Predicted against true position",
@@ -171,7 +161,7 @@ def _shown(found: Mapping[str, Panels]) -> dict[str, Any]:
     return {key: {"panels": panels} for key, panels in found.items() if panels}
 
 
-def _probe_chart(points: Points) -> Chart:
+def _probe_chart(points: lookup.Points) -> Chart:
     views = {}
     share = ("positional_vectors", "share", "Positional vectors", "share of the variance explained")
     for tokens, begin, stream in points.groups:
@@ -179,7 +169,7 @@ def _probe_chart(points: Points) -> Chart:
             unit = f"{words}, positions" if metric == "mae" else words
             drawn = [(probe, metric, title, unit) for probe, title in PROBES.items()]
             shares = points.panels((tokens, begin, stream), share)
-            views[view_key(tokens, begin, metric, stream)] = [
+            views[lookup.view_key(tokens, begin, metric, stream)] = [
                 *points.panels((tokens, begin, stream), *drawn),
                 *(panel | {"own_axis": True} for panel in shares),
             ]
@@ -189,21 +179,22 @@ def _probe_chart(points: Points) -> Chart:
         caption="Held-out sequences; bars are 95% intervals over sequences. Dotted lines are the "
         "same procedure on shuffled positions and should lie on chance.",
         x="after block",
-        controls=[menu("metric", "Measure", _MEASURES), points.site_control()],
+        controls=[lookup.menu("metric", "Measure", _MEASURES), points.site_control()],
         views=_shown(views),
         share_y=True,
         ticks=points.ticks(),
     )
 
 
-def _adjacency_chart(points: Points) -> Chart:
+def _adjacency_chart(points: lookup.Points) -> Chart:
     metrics = (
         ("similarity", "adjacency_a", "A: all pairs, lower triangle", "probability"),
         ("similarity", "adjacency_b", "B: neighbouring cells only", "probability"),
         ("similarity", "adjacency_c", "C: both sides", "probability"),
         ("similarity", "seriation_tau", "Order recovered (seriation)", "|Kendall τ|"),
     )
-    views = {view_key(*setting): points.panels(setting, *metrics) for setting in points.groups}
+    where = points.groups
+    views = {lookup.view_key(*at): points.panels(at, *metrics) for at in where}
     return Chart(
         id="adjacency",
         title="Adjacency scores and recovered order",
@@ -219,7 +210,7 @@ def _adjacency_chart(points: Points) -> Chart:
 
 
 def _views(
-    found: Arrays, needed: str, draw: Callable[[str, ByName], dict[str, Any]]
+    found: lookup.Arrays, needed: str, draw: Callable[[str, lookup.ByName], dict[str, Any]]
 ) -> dict[str, Any]:
     """A panel for each variant that kept the array `needed`, view by view."""
     return _shown(
@@ -230,19 +221,19 @@ def _views(
     )
 
 
-def _positions(arrays: ByName, name: str) -> np.ndarray:
+def _positions(arrays: lookup.ByName, name: str) -> np.ndarray:
     """The positions that an array by position is of."""
     return arrays.get("positions", np.arange(len(arrays[name])))
 
 
-def _thinned(arrays: ByName, name: str) -> tuple[np.ndarray, list[np.ndarray | None]]:
+def _thinned(arrays: lookup.ByName, name: str) -> tuple[np.ndarray, list[np.ndarray | None]]:
     """Some of the positions; there the array of that name, and its interval where it has one."""
     positions, bounded = _positions(arrays, name), (name, f"{name}_low", f"{name}_high")
     step = every(len(positions), MOST_POSITIONS)
     return positions[::step], [arrays[n][::step] if n in arrays else None for n in bounded]
 
 
-def _variance_chart(found: SiteArrays) -> Chart:
+def _variance_chart(found: lookup.SiteArrays) -> Chart:
     return Chart(
         id="variance-by-position",
         title="Variance of the components at each position",
@@ -258,18 +249,18 @@ def _variance_chart(found: SiteArrays) -> Chart:
     )
 
 
-def _variance_panel(variant: str, arrays: ByName) -> dict[str, Any]:
+def _variance_panel(variant: str, arrays: lookup.ByName) -> dict[str, Any]:
     positions, (curve, *bounds) = _thinned(arrays, "curve")
     m, level = positions + 1, np.full(len(positions), np.nanmean(arrays["curve"]))
-    series = [make_series("chance", variant, m, level, "no position: its own mean")]
+    series = [lookup.make_series("chance", variant, m, level, "no position: its own mean")]
     if "law" in arrays:
         a, b = arrays["law"]
-        series.append(make_series("fit", variant, m, a + b / m, f"{a:.3g} + {b:.3g}/m"))
-    series.append(make_series("value", variant, m, curve, variant, *bounds))
-    return make_panel(variant, variant, "variance of the components", series)
+        series.append(lookup.make_series("fit", variant, m, a + b / m, f"{a:.3g} + {b:.3g}/m"))
+    series.append(lookup.make_series("value", variant, m, curve, variant, *bounds))
+    return lookup.make_panel(variant, variant, "variance of the components", series)
 
 
-def _cosine_chart(found: SiteArrays) -> Chart:
+def _cosine_chart(found: lookup.SiteArrays) -> Chart:
     kept = found.arrays("similarity")
     sizes = [a["cosine"].size for v in kept.values() for a in v.values() if "cosine" in a]
     cells = sum(size // 2 for size in sizes)
@@ -287,7 +278,7 @@ def _cosine_chart(found: SiteArrays) -> Chart:
     )
 
 
-def _cosine_panel(variant: str, arrays: ByName, step: int) -> dict[str, Any]:
+def _cosine_panel(variant: str, arrays: lookup.ByName, step: int) -> dict[str, Any]:
     cosine = np.asarray(arrays["cosine"], dtype=np.float64)[::step, ::step]
     below = cosine[np.tril_indices(len(cosine), k=-1)]
     matrix = {
@@ -296,10 +287,10 @@ def _cosine_panel(variant: str, arrays: ByName, step: int) -> dict[str, Any]:
         "low": number(np.min(below, initial=np.inf)),
         "high": number(np.max(below, initial=-np.inf)),
     }
-    return make_panel(variant, variant, "", []) | {"matrix": matrix}
+    return lookup.make_panel(variant, variant, "", []) | {"matrix": matrix}
 
 
-def _error_chart(found: SiteArrays, points: Points) -> Chart:
+def _error_chart(found: lookup.SiteArrays, points: lookup.Points) -> Chart:
     views: dict[str, Panels] = defaultdict(list)
     for probe in ("linear", "two_layer"):
         for key, variants in found.arrays(probe).items():
@@ -311,10 +302,12 @@ def _error_chart(found: SiteArrays, points: Points) -> Chart:
                 chance = points.chance.get((key, probe, variant))
                 if chance is not None and all(s["kind"] != "chance" for s in series):
                     level = [chance] * len(at)
-                    series.append(make_series("chance", None, at, level, "chance (mean)"))
-                series.append(make_series("value", variant, at, error, variant, *bounds))
+                    series.append(lookup.make_series("chance", None, at, level, "chance (mean)"))
+                series.append(lookup.make_series("value", variant, at, error, variant, *bounds))
             if series:
-                panel = make_panel(PROBES[probe], None, "mean absolute error, positions", series)
+                panel = lookup.make_panel(
+                    PROBES[probe], None, "mean absolute error, positions", series
+                )
                 views[key].append(panel)
     return Chart(
         id="error-by-position",

@@ -53,11 +53,7 @@ def render_figures(template: str, data: PageData, figures: Sequence[Figure], **w
 def _figure(figure: Figure) -> dict[str, Any]:
     """A figure as findings.js draws it."""
     return {
-        "id": figure.id,
-        "x": figure.x,
-        "y": figure.y,
-        "log": figure.log,
-        "ticks": list(figure.ticks),
+        **{name: getattr(figure, name) for name in ("id", "x", "y", "log", "ticks")},
         "heat_about": number(figure.heat_about),
         "shaded": figure.shaded,
         "panels": [
@@ -68,16 +64,13 @@ def _figure(figure: Figure) -> dict[str, Any]:
 
 
 def _series(series: Series) -> dict[str, Any]:
-    return {
-        "name": series.name,
-        "kind": series.kind,
-        "x": numbers(series.x),
-        "y": numbers(series.y),
-        "low": None if series.low is None else numbers(series.low),
-        "high": None if series.high is None else numbers(series.high),
+    curves = {name: getattr(series, name) for name in ("x", "y", "low", "high")}
+    return {"name": series.name, "kind": series.kind} | {
+        name: None if values is None else numbers(values) for name, values in curves.items()
     }
 
 
+_MEASURED = ("value", "ci_low", "ci_high")
 _MARGIN = 6.0  # percent of a scale that is left free at either end
 
 
@@ -107,9 +100,7 @@ def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:
     return {
         "claim": claim,
         "verdict": outcome.verdict,
-        "value": number(outcome.found.value),
-        "ci_low": number(outcome.found.ci_low),
-        "ci_high": number(outcome.found.ci_high),
+        **{name: number(getattr(outcome.found, name)) for name in _MEASURED},
         "expected": number(claim.expected),
         "difference": number(outcome.difference),
         "marks": _marks(outcome),
@@ -120,14 +111,8 @@ def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:
 def _marks(outcome: Outcome) -> dict[str, float]:
     """Percent of a row's own scale: the number, its interval, what is expected, and the bounds."""
     claim = outcome.claim
-    at = {
-        "value": outcome.found.value,
-        "ci_low": outcome.found.ci_low,
-        "ci_high": outcome.found.ci_high,
-        "expected": claim.expected,
-        "low": claim.low,
-        "high": claim.high,
-    }
+    at = {name: getattr(outcome.found, name) for name in _MEASURED}
+    at |= {"expected": claim.expected, "low": claim.low, "high": claim.high}
     found = {name: value for name, value in at.items() if np.isfinite(value)}
     least, most = min(found.values()), max(found.values())
     scale = (100 - 2 * _MARGIN) / (most - least) if most > least else 0.0

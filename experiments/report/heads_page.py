@@ -7,38 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.report import circuits
+from experiments.report import circuits, shell
 from experiments.report.encode import nested, number, packed_patterns
-from experiments.report.shell import (
-    fill,
-    marks,
-    measurements_table,
-    page_script,
-    plotly,
-    sortable,
-    top_of,
-)
 from experiments.results.measurements import INTACT
 from nope_interp.errors import UserError
 
 # Beside the conditions, `offset_profiles` may hold what a head without preference would show.
 CHANCE = "chance"
 
-HEAD_COLUMNS = (
-    "layer",
-    "head",
-    "label",
-    "runner_up",
-    "confidence",
-    "p_shuffled",
-    "p_random_init",
-    "q_value",
-    "dependence",
-    "retention",
-    "retention_low",
-    "retention_high",
-    "ablated_label",
-)
 _AXES = ("layer", "head")
 
 # The name of an array by head, itself, and the sizes of its axes after [layer head], None for any.
@@ -53,9 +29,9 @@ class HeadsReportData:
     """Everything that the heads page shows; the page computes nothing beyond it.
 
     `conditions` is ("intact",) or ("intact", the ablation's name). `heads` has one row for each
-    layer and head: `HEAD_COLUMNS` and, for each metric m of `metrics`, m (positions intact), m_low,
-    m_high, m_chance and m_ablated; m_ablated_low and m_ablated_high are shown where they are there.
-    Any number may be NaN and any word missing.
+    layer and head, as `experiments.results.heads.heads_table` gives it, with, for each metric m of
+    `metrics`, m (positions intact), m_low, m_high, m_chance and m_ablated; m_ablated_low and
+    m_ablated_high are shown where they are there. Any number may be NaN and any word missing.
 
     `losses` are in nats per token. `offset_profiles` holds the mean attention weight at each
     distance from query to key, {condition: [layer head offset]}, and may hold "chance": [offset].
@@ -145,7 +121,7 @@ def render_heads(data: HeadsReportData) -> str:
         The page.
     """
     has_patterns = any(len(patterns) for patterns in data.patterns.values())
-    scripts = [plotly(), page_script("heads_panel.js", "heads.js")]
+    scripts = [shell.plotly(), shell.page_script("heads_panel.js", "heads.js")]
     if has_patterns:
         scripts.insert(1, circuits.bundle())
     profiles = {
@@ -171,9 +147,9 @@ def render_heads(data: HeadsReportData) -> str:
             if condition in data.patterns
         },
         "edges": [_edge(edge) for edge in data.edges],
-        "table": measurements_table(data.measurements),
+        "table": shell.measurements_table(data.measurements),
     }
-    return fill(
+    return shell.fill(
         "heads.html",
         scripts,
         page_data,
@@ -196,8 +172,7 @@ def heads_table(data: HeadsReportData) -> dict[str, Any]:
     """The table of heads, each named as in L3H2, column by column."""
     heads = data.heads.sort_values(["layer", "head"], ignore_index=True)
     names = [f"L{layer}H{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
-    order = [*HEAD_COLUMNS, *(c for c in heads.columns if c not in HEAD_COLUMNS)]
-    frame = pd.concat([pd.Series(names, name="name", dtype="string"), heads[order]], axis=1)
+    frame = pd.concat([pd.Series(names, name="name", dtype="string"), heads], axis=1)
     # A column of nothing but missing words would otherwise pass for numbers.
     frame = frame.astype(dict.fromkeys(_WORDS, "string"))
     shown = {*_SHOWN, *data.metrics}
@@ -205,7 +180,7 @@ def heads_table(data: HeadsReportData) -> dict[str, Any]:
         shown.add("ablated_label")
     else:
         shown -= {"dependence", "retention"}
-    return sortable(
+    return shell.sortable(
         frame,
         shown=lambda name, distinct: name in shown,
         chosen=lambda name, distinct: name in ("layer", *_WORDS) and distinct > 1,
@@ -236,11 +211,11 @@ def _edge(edge: Mapping[str, Any]) -> dict[str, Any]:
 
 def _losses(losses: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The losses by kind of tokens, and where each number falls on one scale from zero."""
-    top = top_of(losses, _LOSS_MARKS)
+    top = shell.top_of(losses, _LOSS_MARKS)
     groups: dict[str, list[dict[str, Any]]] = {}
     for loss in losses:
         row = dict(loss) | {
-            "marks": marks(loss, _LOSS_MARKS, top),
+            "marks": shell.marks(loss, _LOSS_MARKS, top),
             "role": "intact" if loss["positions"] == INTACT else "ablated",
         }
         groups.setdefault(str(loss["tokens"]), []).append(row)

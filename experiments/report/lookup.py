@@ -23,10 +23,7 @@ Arrays = dict[str, dict[str, ByName]]
 
 # The input of the first block belongs to the residual stream, one step before block 0.
 _STREAMS = {"resid_pre": "resid", "resid_post": "resid", "attn_out": "attn_out"}
-_STREAM_NAMES = {
-    "resid": "residual stream",
-    "attn_out": "attention output",
-}
+_STREAM_NAMES = {"resid": "residual stream", "attn_out": "attention output"}
 
 
 def variants_of(data: ReportData) -> list[str]:

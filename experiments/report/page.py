@@ -3,18 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.report import circuits, figures, history, uses
+from experiments.report import circuits, figures, history, shell, uses
 from experiments.report.data import ReportData
 from experiments.report.encode import number
 from experiments.report.lookup import variants_of
-from experiments.report.shell import (
-    fill,
-    marks,
-    measurements_table,
-    page_script,
-    plotly,
-    top_of,
-)
 
 # What a verdict row draws on its scale.
 _MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
@@ -36,7 +28,7 @@ def render(data: ReportData) -> str:
     sections = figures.sections(data)
     sequence = figures.sequence_chart(data)
     patterns = circuits.attention_views(data.example.get("patterns", {}))
-    scripts = [plotly(), page_script("report.js")]
+    scripts = [shell.plotly(), shell.page_script("report.js")]
     if patterns:
         scripts.insert(1, circuits.bundle())
     charts = [chart for section in sections for chart in section.charts]
@@ -52,10 +44,10 @@ def render(data: ReportData) -> str:
         "example": _example(data, variants, patterns),
         "history": told and told["lookup"],
         "still": [uses.still_readable_csv(group) for group in use_groups],
-        "table": measurements_table(data.measurements),
+        "table": shell.measurements_table(data.measurements),
         "scales": {"cosine": figures.COSINE_SCALE, "pattern": circuits.PATTERN_SCALE},
     }
-    return fill(
+    return shell.fill(
         "report.html",
         scripts,
         page_data,
@@ -95,7 +87,7 @@ def _verdicts(data: ReportData, settings: list[tuple[str, bool]]) -> list[dict[s
     order = variants_of(data)
     all_rows = [row for verdict in data.verdicts for row in verdict.rows]
     tops = {
-        metric: top_of([row for row in all_rows if row["metric"] == metric], _MARKED)
+        metric: shell.top_of([row for row in all_rows if row["metric"] == metric], _MARKED)
         for metric in {row["metric"] for row in all_rows}
     }
     groups = []
@@ -105,7 +97,8 @@ def _verdicts(data: ReportData, settings: list[tuple[str, bool]]) -> list[dict[s
             rows = [r for r in verdict.rows if (r["tokens"], bool(r["begin_token"])) == setting]
             rows.sort(key=lambda r: order.index(r["variant"]) if r["variant"] in order else 99)
             marked = [
-                dict(row) | {"marks": marks(row, _MARKED, tops[row["metric"]])} for row in rows
+                dict(row) | {"marks": shell.marks(row, _MARKED, tops[row["metric"]])}
+                for row in rows
             ]
             if marked:
                 hypotheses.append({"hypothesis": verdict.hypothesis, "rows": marked})

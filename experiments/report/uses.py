@@ -7,19 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.report import lookup
 from experiments.report.data import ReportData
 from experiments.report.encode import number
 from experiments.report.figures import Chart
-from experiments.report.lookup import (
-    depth_ticks,
-    located,
-    make_panel,
-    make_series,
-    menu,
-    site_menu,
-    variants_of,
-    view_key,
-)
 from experiments.report.shell import marks, top_of
 from experiments.results import code_ablation as names
 from experiments.results.measurements import INTACT, LOSS
@@ -58,7 +49,7 @@ def use_groups(data: ReportData) -> list[dict[str, Any]]:
         for row in verdict.rows
     }
     read = {variant for _, variant, *_ in words}
-    readers = [variant for variant in variants_of(data) if variant in wanted & read]
+    readers = [variant for variant in lookup.variants_of(data) if variant in wanted & read]
     return [_group(data, verdict, words, readers, top) for verdict in data.uses]
 
 
@@ -121,7 +112,7 @@ def still_readable_csv(group: dict[str, Any]) -> dict[str, Any]:
 def where_chart(uses: Sequence[UseVerdict]) -> Chart:
     """What taking a code away costs site by site, a panel for each code."""
     found = [
-        (verdict, use, located(verdict.tokens, verdict.begin_token, use.site, use.layer))
+        (verdict, use, lookup.located(verdict.tokens, verdict.begin_token, use.site, use.layer))
         for verdict in uses
         for use in verdict.uses
         if use.layer != names.EVERYWHERE
@@ -132,12 +123,12 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         here = list(group)
         for measure, (_, unit) in _MEASURES.items():
             panels = [
-                make_panel(
+                lookup.make_panel(
                     code, None, unit, _series(measure, [h for h in here if h[1].code == code])
                 )
                 for code in CODES
             ]
-            views[view_key(tokens, begin, measure, stream)] = {"panels": panels}
+            views[lookup.view_key(tokens, begin, measure, stream)] = {"panels": panels}
     depths = [where[3] for _, _, where in found]
     return Chart(
         id="where",
@@ -150,12 +141,14 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         "verdict.",
         x="after block",
         controls=[
-            menu("measure", "Measure", {name: words for name, (words, _) in _MEASURES.items()}),
-            site_menu(where[2] for _, _, where in found),
+            lookup.menu(
+                "measure", "Measure", {name: words for name, (words, _) in _MEASURES.items()}
+            ),
+            lookup.site_menu(where[2] for _, _, where in found),
         ],
         views=views,
         share_y=True,
-        ticks=depth_ticks(depths),
+        ticks=lookup.depth_ticks(depths),
         control=_CONTROL,
         text="word",
     )
@@ -164,16 +157,18 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
 def _series(measure: str, found: list[tuple[UseVerdict, Use, Any]]) -> list[dict[str, Any]]:
     """No increase, the control and the numbers of one code, by depth and variant."""
     depths = sorted({where[3] for _, _, where in found})
-    series = [make_series("chance", None, depths, [0.0] * len(depths), "no increase")]
+    series = [lookup.make_series("chance", None, depths, [0.0] * len(depths), "no increase")]
     for variant in dict.fromkeys(verdict.variant for verdict, _, _ in found):
         own = [(use, where[3]) for verdict, use, where in found if verdict.variant == variant]
         x = [depth for _, depth in own]
         if measure == "increase":
             moved = [use.size_matched[0] for use, _ in own]
-            series.append(make_series("control", variant, x, moved, f"{variant}, {_CONTROL}"))
+            series.append(
+                lookup.make_series("control", variant, x, moved, f"{variant}, {_CONTROL}")
+            )
         intervals = [getattr(use, measure) or (None, None, None) for use, _ in own]
         value, low, high = zip(*intervals, strict=True)
-        line = make_series("value", variant, x, value, variant, low, high)
+        line = lookup.make_series("value", variant, x, value, variant, low, high)
         series.append(line | {"text": [use.word for use, _ in own]})
     return series
 

@@ -239,35 +239,34 @@ def unpack(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list[Fi
         UserError: numbers are missing, or words are no figures.
     """
     try:
-        return _unpacked(words, arrays)
+        return [_figure(figure, arrays) for figure in words]
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(
             "the run's info.json is damaged: delete the run folder and run the command again."
         ) from error
 
 
-def _unpacked(words: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> list[Figure]:
-    figures = []
-    for figure in words:
-        panels = []
-        for p, panel in enumerate(figure["panels"]):
-            series = []
-            for s, drawn in enumerate(panel["series"]):
-                stem = f"{figure['id']}/{p:03}/{s:03}/"
-                x, y, low, high = (arrays.get(f"{stem}{name}") for name in _CURVE_ARRAYS)
-                if x is None or y is None:
-                    raise UserError(
-                        f"the arrays of the figure {figure['id']!r} are damaged: delete the run "
-                        "folder and run the command again."
-                    )
-                n = drawn.get("n", 0)
-                series.append(Series(drawn["name"], drawn["kind"], x, y, low, high, n))
-            panels.append(Panel(panel["title"], tuple(series)))
-        lists = {key: tuple(figure[key]) for key in ("claims", "ticks")}
-        shaded = figure.get("shaded")
-        figures.append(
-            Figure(
-                **{**figure, **lists, "panels": tuple(panels), "shaded": shaded and tuple(shaded)}
-            )
+def _figure(words: dict[str, Any], arrays: dict[str, Array]) -> Figure:
+    panels = tuple(
+        Panel(
+            panel["title"],
+            tuple(
+                _series(words["id"], f"{p:03}/{s:03}", drawn, arrays)
+                for s, drawn in enumerate(panel["series"])
+            ),
         )
-    return figures
+        for p, panel in enumerate(words["panels"])
+    )
+    tuples = {key: tuple(words[key]) for key in ("claims", "ticks")}
+    shaded = words.get("shaded")
+    return Figure(**{**words, **tuples, "panels": panels, "shaded": shaded and tuple(shaded)})
+
+
+def _series(figure: str, at: str, drawn: dict[str, Any], arrays: dict[str, Array]) -> Series:
+    x, y, low, high = (arrays.get(f"{figure}/{at}/{name}") for name in _CURVE_ARRAYS)
+    if x is None or y is None:
+        raise UserError(
+            f"the arrays of the figure {figure!r} are damaged: delete the run folder and run the "
+            "command again."
+        )
+    return Series(drawn["name"], drawn["kind"], x, y, low, high, drawn.get("n", 0))

@@ -43,14 +43,13 @@ def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFram
         "retention": _column(ablated, "dependence", "value"),
         "retention_low": _column(ablated, "dependence", "ci_low"),
         "retention_high": _column(ablated, "dependence", "ci_high"),
-        "retention_whole_model": _column(ablated, "retention, whole model", "value"),
         "ablated_label": _column(ablated, "label", "metric"),
+        "retention_whole_model": _column(ablated, "retention, whole model", "value"),
     }
     for metric in head_metrics(measurements):
         for name, rows in (("", intact), ("_ablated", ablated)):
             scores = rows[rows["metric"] == metric]
-            for suffix in ("", "_low", "_high", "_chance"):
-                column = _SUFFIXES[suffix]
+            for suffix, column in _SUFFIXES.items():
                 columns[f"{metric}{name}{suffix}"] = _column(scores, _SCORED, column)
     return pd.DataFrame(columns).sort_index().rename_axis(["layer", "head"]).reset_index()
 
@@ -136,8 +135,7 @@ def headline(heads: pd.DataFrame, losses: Sequence[Mapping[str, Any]], info: Any
         )
         sentences.append(
             f"With positions ablated ({info['ablation']}), {kept} of the {len(labelled)} labelled "
-            "heads "
-            "keep their label"
+            "heads keep their label"
             + (f"; with their own layer alone ablated, {judged}." if judged else ".")
         )
     sentences.append(_losses(losses, info["ablation"]))

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from experiments.runs.folder import RunFolder, identity, short_hash
 from experiments.variants.config import ExperimentConfig, ProbingConfig
@@ -163,26 +161,17 @@ def held_out_loss(config: ExperimentConfig, model: Path) -> float | None:
     training lengths. None where the text is too short to hold out a sequence. Raises UserError
     where the model or the task cannot be had.
     """
-    losses = _losses(config, task_of(config), load_model(model)[0])
-    return None if losses is None else float(losses.mean())
-
-
-def _losses(
-    config: ExperimentConfig, task: Task, model: HookedTransformer
-) -> Float[Tensor, " sequence"] | None:
-    training = config.training
+    trained, task, training = load_model(model)[0], task_of(config), config.training
     if isinstance(task, AnswerTask):
         lengths = task.fitting_lengths(training.seq_len)
         drawn = dataset(task, _SEQUENCES, split="validation", seed=training.seed, lengths=lengths)
-        return torch.cat(
-            [answer_losses(model, some.tokens, some.answer) for some in drawn.values()]
-        )
+        losses = [answer_losses(trained, some.tokens, some.answer) for some in drawn.values()]
+        return float(torch.cat(losses).mean())
     assert isinstance(task, TextTask)
     source = task.source()
     n = min(_SEQUENCES, source.available(training.seq_len, "held_out"))
     if n == 0:
         return None
-    tokens = source.sequences(
-        n, training.seq_len, begin_token=False, split="held_out", seed=training.seed
-    )
-    return sequence_losses(model, tokens)
+    draw = partial(source.sequences, n, training.seq_len, seed=training.seed)
+    tokens = draw(begin_token=False, split="held_out")
+    return float(sequence_losses(trained, tokens).mean())

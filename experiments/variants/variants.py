@@ -28,9 +28,8 @@ from nope_interp.tasks.text import python_documentation
 
 _BIDIRECTIONAL_NOTE = (
     "The bidirectional variant has the trained weights without the causal mask. Without an "
-    "encoding "
-    "it is permutation-equivariant, so on random tokens no probe can find position in it. On text, "
-    "neighbouring tokens are alike, so adjacency and seriation lie slightly above chance."
+    "encoding it is permutation-equivariant, so on random tokens no probe can find position in it. "
+    "On text, neighbouring tokens are alike, so adjacency and seriation lie slightly above chance."
 )
 
 
