@@ -11,9 +11,8 @@ os.environ["SCIPY_ARRAY_API"] = "1"
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
 
-import tests.typecheck  # the hook finds it by its name
+from tests.typecheck import check_annotations
 
 # How long an example may take is the machine's business, and no property of what is tested.
 settings.register_profile(
@@ -22,7 +21,7 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 # Annotations are checked as the tests run: shapes too. Before anything of ours is imported.
-install_import_hook(["nope_interp", "probes", "experiments"], f"{tests.typecheck.__name__}.checked")
+check_annotations()
 
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer

@@ -2,7 +2,6 @@
 
 import pickle
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -15,6 +14,7 @@ from probes.scores import SHUFFLED
 from probes.similarity import SimilarityProbe
 from probes.streaming import StreamingProbe
 from probes.variance import VarianceProbe
+from tests import typecheck
 
 PROBES = [LinearProbe, TwoLayerProbe, VarianceProbe, SimilarityProbe, PositionalVectorProbe]
 MERGEABLE = [probe for probe in PROBES if probe is not TwoLayerProbe]
@@ -214,7 +214,7 @@ def test_bad_activations_are_named(make, batch, spoil, positions, message):
 @every_probe
 def test_arrays_are_refused_with_the_way_to_a_tensor(make, batch, monkeypatch):
     # As for a user, whose types nothing checks.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.setattr(typecheck, "ON", False)
     with pytest.raises(ProbeError, match=r"activations are a ndarray.*torch\.from_numpy"):
         make().update(batch.numpy(), POSITIONS)
     with pytest.raises(ProbeError, match="positions are a list"):

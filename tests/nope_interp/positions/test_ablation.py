@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given
@@ -25,6 +24,7 @@ from nope_interp.positions.hooks import shuffled_positions
 from nope_interp.positions.layers import describe_positions, layer_positions, rotary_frequencies
 from nope_interp.streams import stream
 from nope_interp.tasks.text import python_documentation
+from tests import typecheck
 from tests.gemma import gemma
 from tests.huggingface import (
     FAMILIES,
@@ -559,7 +559,7 @@ def test_wrong_types_are_one_sentence(
     how: Any, places: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As for a user, whose types nothing checks.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.setattr(typecheck, "ON", False)
     with pytest.raises(UserError, match=message):
         ablate_positions(bridged_model("llama"), how, **places)
     with pytest.raises(UserError, match="a Linear has no hook points"):

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -28,6 +27,7 @@ from nope_interp.theory import laws as theory
 from nope_interp.theory.covariances import cosines, stream_covariances
 from nope_interp.theory.laws import LayerLaw
 from nope_interp.theory.validity import OutsideValidity
+from tests import typecheck
 
 STANDARD_ERRORS = 5
 
@@ -418,7 +418,7 @@ def test_sizes_outside_validity_warn_and_are_computed(sizes: tuple[Any, ...], wo
 @pytest.mark.parametrize("m", [0, 1.5, np.nan, np.inf])
 def test_what_is_no_number_of_tokens_is_refused(m: float, monkeypatch: pytest.MonkeyPatch) -> None:
     # As for a user, for whom shapes and types are not checked.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.setattr(typecheck, "ON", False)
     with pytest.raises(UserError, match="positions count the tokens seen"):
         LayerLaw(768, 12).share(np.array([m]))
 

@@ -1,6 +1,5 @@
 """The head detectors against plain double loops, explicit regressions and TransformerLens's own."""
 
-import jaxtyping
 import numpy as np
 import pytest
 import scipy.stats
@@ -15,6 +14,7 @@ from nope_interp.models.transformer import HookedTransformer
 from probes.errors import ProbeError
 from probes.heads._attention import FIRST_QUERY
 from probes.heads.detectors import METRICS, HeadProbe
+from tests import typecheck
 from tests.small_models import LetterTokenizer
 
 
@@ -523,7 +523,7 @@ def test_misuse_is_said_in_a_sentence(misuse, message):
 
 def test_arrays_in_place_of_tensors_are_answered_with_the_remedy(monkeypatch):
     # As for a user, whose types nothing checks.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.setattr(typecheck, "ON", False)
     pattern = random_pattern(0, 2, 2, 12)
     with pytest.raises(ProbeError, match=r"patterns are a ndarray.*torch\.from_numpy"):
         HeadProbe().read_text(pattern.numpy())
