@@ -32,7 +32,6 @@ from experiments.results import code_ablation as names
 from experiments.results.code_ablation import INTACT_CONDITION, SIZE_MATCHED, STREAM, only, without
 from experiments.results.measurements import LOSS
 from nope_interp.interventions.intervene import intervene
-from nope_interp.sites import hook_name
 from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
 from probes.bootstrap import ArrayFunction, NamedBootstrap, ratio
 from probes.code_names import CODES
@@ -118,7 +117,7 @@ def site_by_site(
     rows: list[dict[str, Any]] = []
     bar = tqdm(statistics.items(), description, unit="site", disable=description is None)
     for site, codes in bar:
-        name, found = hook_name(site.layer, site.hook), {INTACT_CONDITION: intact}
+        name, found = site.name, {INTACT_CONDITION: intact}
         for condition in of_codes(task.seed):
             change = condition.make(Fit(codes))
             found[condition.name, condition.control] = _scored(task, {name: change})
@@ -134,7 +133,7 @@ def stream_sites(task: InterventionTask) -> list[Site]:
     """The input and the stream after every attention and every block, but the last block's."""
     sites = [(layer, site) for layer in range(task.model.cfg.n_layers) for site in _SITES]
     every = [Site(0, "resid_pre"), *(Site(*where) for where in sites[:-1])]
-    hooks = [hook_name(site.layer, site.hook) for site in every]
+    hooks = [site.name for site in every]
     firing = firing_hooks(task.model, hooks, task.split.fit[:1])
     return [site for site, hook in zip(every, hooks, strict=True) if hook in firing]
 
@@ -181,7 +180,7 @@ def fitted_in_depth(
     """
     how = {"sized": condition.takes_code, "linear": condition.linear}
     made = partial(FittedOnTheWay, condition.make, task.numbers(), **how)
-    return _made_in_depth(task, {hook_name(site.layer, site.hook): made() for site in sites})
+    return _made_in_depth(task, {site.name: made() for site in sites})
 
 
 def size_matched_in_depth(

@@ -20,7 +20,6 @@ from experiments.results.code_ablation import MIXED, OFFSET, PROBE, SHIFTED, STR
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from probes.bootstrap import SequenceBootstrap
 from probes.codes.controls import OtherContent, sizes_of
@@ -71,7 +70,7 @@ def shift_rows(
         mixing = OtherContent(sizes_of(swap, codes), codes)
         interventions: dict[str, Intervention] = {"": swap, MIXED: mixing}
         for control, change in interventions.items():
-            changes = {hook_name(site.layer, site.hook): change}
+            changes = {site.name: change}
             moved = _read(task, {site: reader}, changes)[site] - intact[site]
             pair = np.stack([moved[:, :-OFFSET].mean(axis=1), own.mean(axis=1)], axis=1)
             bootstrap = SequenceBootstrap(seed=task.seed).update(pair)
@@ -114,9 +113,9 @@ def _written_behind(
             listener(site, activations[:, ALL_BUT_FIRST] - before)
 
     listeners: dict[str, Callable[[Tensor], None]] = {
-        hook_name(site.layer, site.hook): partial(keep, site=site) for site in sites
+        site.name: partial(keep, site=site) for site in sites
     }
-    listeners[hook_name(task.last.layer, task.last.hook)] = subtract
+    listeners[task.last.name] = subtract
     stream(task.model, tokens, listeners, batch_size=task.batch_size)
 
 

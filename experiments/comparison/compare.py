@@ -34,7 +34,6 @@ from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
 from experiments.variants.words import asked
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
 from nope_interp.tasks.sources import TokenSource
 from probes.codes.statistics import CodeStatistics
@@ -161,7 +160,7 @@ class _Reader(Reader[CompareConfig]):
             keep_history=config.history,
         )
         yield variant
-        if not config.twins:
+        if not config.variants:
             return
         yield random_init(variant, config.seed)
         if isinstance(variant.model, HookedTransformer) and variant.model.config.causal:
@@ -278,7 +277,7 @@ def example_arrays(
         if site.hook.startswith("resid"):
             key = f"{PREFIX}/{variant.kind}/prediction/{_label(site)}"
             linear = next(probe for probe in probes if isinstance(probe, LinearProbe))
-            listeners[hook_name(site.layer, site.hook)] = _predictor(linear, found, key)
+            listeners[site.name] = _predictor(linear, found, key)
     for layer in range(variant.n_layers):
         key = f"{PREFIX}/{variant.kind}/pattern/{layer}"
         listeners[f"blocks.{layer}.attn.hook_pattern"] = _keeper(found, key)

@@ -13,15 +13,15 @@ class CompareConfig(ProbingConfig):
     """Which model is compared with its other variants, beside what `ProbingConfig` asks.
 
     Attributes:
-        twins: whether the random-init and bidirectional variants are read beside the model; without
-            them nothing is compared.
+        variants: whether the random-init and bidirectional variants are read beside the model;
+            without them nothing is compared.
         history: whether the model is kept as it was after 0, 1, 2, 4, 8, ... steps of its training,
             and read at each of these, too.
     """
 
     experiment: ClassVar[str] = "compare"
 
-    twins: bool = True
+    variants: bool = True
     history: bool = False
 
     def __post_init__(self) -> None:
@@ -35,9 +35,9 @@ class CompareConfig(ProbingConfig):
     @property
     def code_ablation(self) -> str:
         """How position codes are taken away; without other variants a model is read only."""
-        return super().code_ablation if self.twins else "no"
+        return super().code_ablation if self.variants else "no"
 
     @property
     def command_name(self) -> str:
         """The command of `nope-interp` that runs this."""
-        return "compare" if self.twins else "probe"
+        return "compare" if self.variants else "probe"

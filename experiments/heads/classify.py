@@ -6,7 +6,7 @@ written to disk when it is done.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -159,6 +159,9 @@ class _Reader(Reader[HeadsConfig]):
             "spec": variant.spec,
         }
 
+    def _kept(self, title: str, read: Callable[[], HeadCell]) -> HeadCell:
+        return HeadCell.of_arrays(self.cells.arrays(title, lambda: read().arrays()))
+
     def _cell(
         self,
         tokens: HeadTokens,
@@ -169,16 +172,10 @@ class _Reader(Reader[HeadsConfig]):
     ) -> HeadCell:
         """What one variant shows under one condition."""
         title = f"{variant.kind}/{condition}"
-
-        def read() -> dict[str, np.ndarray]:
-            positions = layer_positions(variant.model)
-            seen = _seen(positions, self.config) if ablation.lift_window else positions
-            how = self._how(variant, ablation) | {"tokens": tokens, "prompts": prompts}
-            return read_cell(
-                variant.model, positions=seen, description=self.label(title), **how
-            ).arrays()
-
-        return HeadCell.of_arrays(self.cells.arrays(title, read))
+        how = self._how(variant, ablation) | {"description": self.label(title)}
+        read = partial(read_cell, variant.model, tokens=tokens, prompts=prompts, **how)
+        positions = _seen(layer_positions(variant.model), ablation)
+        return self._kept(title, lambda: read(positions=positions))
 
     def _one_layer_at_a_time(
         self, variant: ModelVariant, tokens: HeadTokens, intact: HeadCell, ablated: HeadCell
@@ -190,40 +187,28 @@ class _Reader(Reader[HeadsConfig]):
         Encodings that are added to the embedding cannot be taken from one layer: there it is the
         whole model.
         """
-        positions = layer_positions(variant.model)
+        positions, ablation = layer_positions(variant.model), _ablation(self.config)
         if any(layer.encoding in ("learned", "sinusoidal") for layer in positions):
             return ablated.scores
+        layers = [at for at in positions if ablation.acts_in(at.layer) and at.encoding != "none"]
 
-        def read() -> dict[str, np.ndarray]:
-            scores = self._alone(variant, tokens, positions, intact.scores)
-            return replace(intact, scores=scores, frequencies={}, patterns=[]).arrays()
+        def read() -> HeadCell:
+            scores, hidden = list(intact.scores), not self.show_progress
+            for layer in tqdm(layers, "one layer ablated", disable=hidden, leave=False):
+                lifted = ablation.lift_window and layer.window is not None
+                only = replace(ablation, layers=(layer.layer,), lift_window=lifted)
+                (seen,), how = _seen([layer], only), self._how(variant, only)
+                scores[layer.layer] = read_layer(variant.model, seen, tokens, **how)
+            return replace(intact, scores=scores, frequencies={}, patterns=[])
 
-        return HeadCell.of_arrays(self.cells.arrays("one layer ablated", read)).scores
-
-    def _alone(
-        self,
-        variant: ModelVariant,
-        tokens: HeadTokens,
-        positions: Sequence[LayerPositions],
-        intact: Sequence[HeadScores],
-    ) -> list[HeadScores]:
-        config, scores = self.config, list(intact)
-        acts = range(len(positions)) if config.ablate_layers is None else config.ablate_layers
-        layers = [layer for layer in positions if layer.layer in acts and layer.encoding != "none"]
-        for layer in tqdm(layers, "one layer ablated", disable=not self.show_progress, leave=False):
-            lifted = config.lift_window and layer.window is not None
-            only = replace(_ablation(config), layers=(layer.layer,), lift_window=lifted)
-            seen, how = replace(layer, window=None) if lifted else layer, self._how(variant, only)
-            scores[layer.layer] = read_layer(variant.model, seen, tokens, **how)
-        return scores
+        return self._kept("one layer ablated", read).scores
 
 
-def _seen(positions: Sequence[LayerPositions], config: HeadsConfig) -> list[LayerPositions]:
+def _seen(positions: Sequence[LayerPositions], ablation: Ablation) -> list[LayerPositions]:
     """What the layers see once windows are lifted where the ablation acts."""
-    acts = config.ablate_layers
     return [
-        replace(layer, window=None) if acts is None or layer.layer in acts else layer
-        for layer in positions
+        replace(at, window=None) if ablation.lift_window and ablation.acts_in(at.layer) else at
+        for at in positions
     ]
 
 

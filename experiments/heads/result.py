@@ -47,8 +47,8 @@ class HeadClassification(FinishedRun):
         """The report: one page that needs no network."""
         from experiments.report.heads_page import HeadsReportData, render_heads
 
-        conditions = [INTACT, *([self.info["ablation"]] if self.info["ablation"] else [])]
-        prompts = self.info["prompts"]
+        ablation, prompts = self.info["ablation"], self.info["prompts"]
+        conditions = [INTACT, *([ablation] if ablation else [])]
         measurements = self.measurements
         return render_heads(
             HeadsReportData(

@@ -19,7 +19,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.sites import hook_name
-from nope_interp.streams import one_thread_pool, stream
+from nope_interp.streams import Listener, one_thread_pool, stream
 from nope_interp.tasks.sources import TokenSource
 from probes.nonlinear import TwoLayerProbe
 from probes.positional_vectors import PositionalVectorProbe
@@ -53,6 +53,11 @@ class Site:
 
     layer: int
     hook: str
+
+    @property
+    def name(self) -> str:
+        """The name of the hook point."""
+        return hook_name(self.layer, self.hook)
 
 
 @dataclass(frozen=True)
@@ -244,17 +249,11 @@ def feed(
 
     Raises UserError as `stream` does.
     """
-    given = {site: [getattr(probe, stage) for probe in of] for site, of in probes.items()}
-    stream(
-        model,
-        tokens,
-        {
-            hook_name(site.layer, site.hook): partial(_feed, methods, positions)
-            for site, methods in given.items()
-        },
-        batch_size=batch_size,
-        description=description,
-    )
+    listeners: dict[str, Listener] = {}
+    for site, of_site in probes.items():
+        methods = [getattr(probe, stage) for probe in of_site]
+        listeners[site.name] = partial(_feed, methods, positions)
+    stream(model, tokens, listeners, batch_size=batch_size, description=description)
 
 
 def reading_of(probes: dict[Site, list[StreamingProbe]], context: dict[str, Any]) -> Reading:

@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.report import circuits, figures, history, shell, uses
 from experiments.report.data import ReportData
-from experiments.report.encode import number
+from experiments.report.encode import numbers
 from experiments.report.lookup import variants_of
 
 # What a verdict row draws on its scale.
@@ -71,15 +71,13 @@ def _example(
     if not tokens:
         return None
     predictions = data.example.get("predictions", {})
-    return {
-        "tokens": tokens,
-        "predictions": {
-            v: {str(k): [number(p, 4) for p in values] for k, values in predictions[v].items()}
-            for v in variants
-            if v in predictions
-        },
-        "patterns": {v: patterns[v] for v in variants if v in patterns},
+    rounded = {
+        v: {str(k): numbers(values, 4) for k, values in predictions[v].items()}
+        for v in variants
+        if v in predictions
     }
+    shown = {v: patterns[v] for v in variants if v in patterns}
+    return {"tokens": tokens, "predictions": rounded, "patterns": shown}
 
 
 def _verdicts(data: ReportData, settings: list[tuple[str, bool]]) -> list[dict[str, Any]]:

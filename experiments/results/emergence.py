@@ -1,6 +1,7 @@
 """When codes become readable in a training, out of the tidy table."""
 
 import math
+from typing import Any
 
 import pandas as pd
 
@@ -27,25 +28,18 @@ def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
     kept = measurements[measurements["step"].notna()]
     no_step = pd.Series(pd.NA, kept.index, dtype="Int64")
     judged = verdicts(kept.assign(variant=kept["step"].astype("string"), step=no_step))
-    rows = []
-    for verdict in judged:
-        _, _, smaller = HYPOTHESES[verdict.hypothesis]
-        for row in verdict.rows:
-            low, high = gain_bounds(row, smaller)
-            rows.append(
-                {
-                    "code": verdict.hypothesis,
-                    "step": int(row["variant"]),
-                    "layer": row["layer"],
-                    "site": row["site"],
-                    "gain": row["gain"],
-                    "low": low,
-                    "high": high,
-                    "control": gain(row["control_value"], row["chance"], smaller),
-                    "word": row["verdict"],
-                }
-            )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        [_gain(verdict.hypothesis, row) for verdict in judged for row in verdict.rows]
+    )
+
+
+def _gain(code: str, row: dict[str, Any]) -> dict[str, Any]:
+    _, _, smaller = HYPOTHESES[code]
+    low, high = gain_bounds(row, smaller)
+    control = gain(row["control_value"], row["chance"], smaller)
+    at = {"code": code, "step": int(row["variant"]), "layer": row["layer"], "site": row["site"]}
+    found = {"gain": row["gain"], "low": low, "high": high, "control": control}
+    return {**at, **found, "word": row["verdict"]}
 
 
 def onsets(measurements: pd.DataFrame) -> dict[str, float]:

@@ -88,17 +88,14 @@ def losses(measurements: pd.DataFrame) -> list[Row]:
 def edges(measurements: pd.DataFrame) -> list[Row]:
     """The K-composition edges again, from the tidy table."""
     found = measurements[measurements["probe"] == "k-composition"]
-    return [
-        {
-            "from_layer": int(row["metric"][1:].split("H")[0]),
-            "from_head": int(row["metric"].split("H")[1]),
-            "to_layer": int(row["layer"]),
-            "to_head": int(row["head"]),
-            "score": float(row["value"]),
-            "chance": float(row["chance"]),
-        }
-        for row in found.to_dict("records")
-    ]
+    edges = []
+    for row in found.to_dict("records"):
+        layer, head = map(int, row["metric"].removeprefix("L").split("H"))
+        writer = {"from_layer": layer, "from_head": head}
+        reader = {"to_layer": int(row["layer"]), "to_head": int(row["head"])}
+        numbers = {"score": float(row["value"]), "chance": float(row["chance"])}
+        edges.append({**writer, **reader, **numbers})
+    return edges
 
 
 # A sentence names at most this many heads of a kind.
@@ -130,9 +127,8 @@ def headline(heads: pd.DataFrame, losses: Sequence[Mapping[str, Any]], info: Any
     ]
     if info["ablation"] and kinds:
         kept = (labelled["label"] == labelled["ablated_label"]).sum()
-        judged = ", ".join(
-            f"{count} {kind}" for kind, count in labelled["dependence"].value_counts().items()
-        )
+        counts = labelled["dependence"].value_counts()
+        judged = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         sentences.append(
             f"With positions ablated ({info['ablation']}), {kept} of the {len(labelled)} labelled "
             "heads keep their label"

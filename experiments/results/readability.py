@@ -136,11 +136,8 @@ def _best_site(group: pd.DataFrame, smaller: bool, n_compared: int) -> dict[str,
     pick = min if smaller else max
     best = pick(real, key=lambda row: row["value"])
     site = (best["layer"], best["site"])
-    control = [
-        row["value"]
-        for row in rows
-        if row["control"] == SHUFFLED and (row["layer"], row["site"]) == site
-    ]
+    shuffled = [row for row in rows if row["control"] == SHUFFLED]
+    control = [row["value"] for row in shuffled if (row["layer"], row["site"]) == site]
     if not control:
         raise UserError(
             f"the measurements of {best['probe']} lack their shuffled-position control: run the "

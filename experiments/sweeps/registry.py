@@ -69,9 +69,8 @@ def _training_folder(parent: Path, config: Any) -> RunFolder:
 _COMPARE = ("experiments.comparison.compare", "compare")
 _SHARED = ("device", "shards", "ray")
 _OF_LOADED = frozenset({"model", "revision", "dtype"})
-_OF_READING = frozenset(
-    {"batch_size", "layers", "sites", "n_fit", "n_held_out", "ablate", "uses", "twins", "history"}
-)
+_OF_PROBES = frozenset({"layers", "sites", "n_fit", "n_held_out", "ablate", "batch_size"})
+_OF_COMPARISON = frozenset({"uses", "variants", "history"})
 
 EXPERIMENTS = {
     experiment.name: experiment
@@ -89,8 +88,8 @@ EXPERIMENTS = {
             CompareConfig,
             _COMPARE,
             _SHARED,
-            meaningless=frozenset({"twins", "uses"}),
-            fixed={"twins": False},
+            meaningless=frozenset({"variants", "uses"}),
+            fixed={"variants": False},
         ),
         Experiment(
             "heads",
@@ -118,7 +117,7 @@ EXPERIMENTS = {
             "Train a small model; a killed training, started again, goes on to the same bits.",
             CompareConfig,
             ("experiments.variants.train", "train"),
-            meaningless=_OF_LOADED | _OF_READING,
+            meaningless=_OF_LOADED | _OF_PROBES | _OF_COMPARISON,
             folder=_training_folder,
             last_written=("model.safetensors",),
         ),

@@ -28,6 +28,10 @@ class Ablation:
     lift_window: bool = False
     seed: int = 0
 
+    def acts_in(self, layer: int) -> bool:
+        """Whether it acts in this block."""
+        return self.layers is None or layer in self.layers
+
     @contextmanager
     def of(self, model: HookedModel) -> Iterator[PositionAblation | None]:
         """While it is open, `model` is under this condition; None where that is as it is.

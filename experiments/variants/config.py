@@ -135,9 +135,7 @@ class ExperimentConfig(Worded):
     @classmethod
     def from_dict(cls: type[Config], values: Any) -> Config:
         """Raises UserError for unknown keys, wrong types and values that make no sense."""
-        if not isinstance(values, dict):
-            raise UserError(f"the config is {type(values).__name__}: expected named values.")
-        values = nested(flat("the config", values)) if _dotted(values) else dict(values)
+        values = nested(flat("the config", values))
         check_words(cls, values)
         for own in dataclasses.fields(cls):
             if own.name in values and own.name in _NESTED:
@@ -196,10 +194,6 @@ class ExperimentConfig(Worded):
 def resolved(name: str) -> str:
     """The full path of a model or text that is a local one; a hub name as it is."""
     return str(Path(name).resolve()) if Path(name).exists() else name
-
-
-def _dotted(values: dict[Any, Any]) -> bool:
-    return any(isinstance(name, str) and "." in name for name in values)
 
 
 def _over(default: TransformerConfig | TrainingConfig, what: str, values: Any) -> Any:

@@ -419,7 +419,7 @@ def test_short_names_set_all_that_they_stand_for_and_a_fields_own_name_wins() ->
     assert (plain.transformer.positions, plain.transformer.init) == ("t5", "uniform")
     assert plain.training.steps == 7
     assert asked("probe", "--ablate", "learned", "--positions", "learned").ablate == "learned"
-    assert not asked("probe").twins
+    assert not asked("probe").variants
 
 
 def test_options_lie_over_a_config_file(tmp_path: Path) -> None:

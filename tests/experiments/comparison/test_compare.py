@@ -110,7 +110,7 @@ def test_codes_are_taken_away_from_the_model_in_question(comparison: Comparison)
 
 @pytest.mark.parametrize("uses", ["no", "stream"])
 def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -> None:
-    found = run(tmp_path, uses=uses, twins=True, n_fit=16, n_held_out=8, layers=(0,))
+    found = run(tmp_path, uses=uses, variants=True, n_fit=16, n_held_out=8, layers=(0,))
     losses = found.measurements.query("probe == 'loss'")
     assert set(losses["layer"]) == ({-1} if uses == "stream" else set())
     assert len(found.uses) == (uses == "stream")
@@ -121,7 +121,7 @@ def test_interventions_are_fitted_in_the_stream_of_the_probes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     """On the code ablation's own fit sequences: with a begin token where the model has one."""
-    changes: dict[str, Any] = {"uses": "sites", "twins": True, "layers": (1,)}
+    changes: dict[str, Any] = {"uses": "sites", "variants": True, "layers": (1,)}
     changes |= {"n_fit": 40, "n_held_out": 16}
     if whose == "pretrained":
         (tmp_path / "text.txt").write_text(words(3000))
@@ -148,15 +148,15 @@ def test_interventions_are_fitted_in_the_stream_of_the_probes(
         )
 
 
-def test_without_twins_nothing_is_taken_away() -> None:
-    assert dataclasses.replace(CONFIG, twins=False).code_ablation == "no"
+def test_without_variants_nothing_is_taken_away() -> None:
+    assert dataclasses.replace(CONFIG, variants=False).code_ablation == "no"
     assert dataclasses.replace(CONFIG, model="gpt2").code_ablation == "stream"
     with pytest.raises(UserError, match=r"unknown choice of uses 'site'.*'sites'"):
         dataclasses.replace(CONFIG, uses="site")
 
 
 def test_positions_are_taken_away_before_anything_is_read(tmp_path: Path) -> None:
-    """What is left of a rotary model is one without positions: its twin without a mask reads
+    """What is left of a rotary model is one without positions: its variant without a mask reads
     nothing on random tokens."""
     rotary = dataclasses.replace(CONFIG.transformer, positions="rotary", rotary_base=100.0)
     small = {"transformer": rotary, "uses": "no", "n_held_out": 32, "layers": (1,)}
@@ -289,11 +289,11 @@ def test_a_flipped_table_in_a_cell_is_measured_again(
     begun = stopped_at(monkeypatch, 3)
     model = str(weights(comparison))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, model=model, twins=False)
+        run(tmp_path, model=model, variants=False)
     (path, *_) = sorted(tmp_path.rglob("cells/**/*.safetensors"))
     arrays = read_arrays(path)
     write_arrays(arrays | {"rows.parquet": arrays["rows.parquet"][:-8]}, path)
-    run(tmp_path, model=model, twins=False)
+    run(tmp_path, model=model, variants=False)
     assert len(begun) == 3 + 3  # of four conditions one was whole
 
 
@@ -380,7 +380,7 @@ def test_other_configs_have_other_folders(tmp_path: Path) -> None:
 
 def test_one_model_alone_at_chosen_layers(comparison: Comparison, tmp_path: Path) -> None:
     model = str(weights(comparison))
-    alone = run(tmp_path, model=model, twins=False, layers=(1,)).measurements
+    alone = run(tmp_path, model=model, variants=False, layers=(1,)).measurements
     assert set(alone["variant"]) == {"trained"}
     assert set(alone["layer"]) == {0, 1}
     assert set(alone.query("layer == 0")["site"]) == {"resid_pre"}
@@ -389,7 +389,7 @@ def test_one_model_alone_at_chosen_layers(comparison: Comparison, tmp_path: Path
 
 
 def test_reversal_is_read_too(tmp_path: Path) -> None:
-    comparison = run(tmp_path, task="reversal", twins=False)
+    comparison = run(tmp_path, task="reversal", variants=False)
     assert set(comparison.measurements["tokens"]) == {"reversal", "random"}
 
 

@@ -264,7 +264,7 @@ def test_history_is_of_a_training() -> None:
 def test_history_on_the_command_line(tmp_path: Path) -> None:
     values = dataclasses.replace(CONFIG, history=False).to_dict()
     values["transformer"] |= {"n_layers": 1, "d_model": 16}
-    (tmp_path / "tiny.json").write_text(json.dumps({**values, "twins": False}))
+    (tmp_path / "tiny.json").write_text(json.dumps({**values, "variants": False}))
     arguments = ["compare", "--config", "tiny.json", "--history", "--json"]
     done = nope_interp(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

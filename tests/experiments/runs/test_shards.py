@@ -183,7 +183,7 @@ def test_one_share_is_what_the_probes_themselves_read() -> None:
 
 def test_positions_are_taken_away_in_shards_too(here: None, tmp_path: Path) -> None:
     transformer = dataclasses.replace(COMPARE.transformer, positions="rotary", rotary_base=100.0)
-    config = dataclasses.replace(COMPARE, transformer=transformer, uses="no", twins=False)
+    config = dataclasses.replace(COMPARE, transformer=transformer, uses="no", variants=False)
     ablated = dataclasses.replace(config, ablate="rotary")
     whole = compare(ablated, out=tmp_path / "whole", show_progress=False)
     out = with_weights_of(whole, tmp_path / "shared")
@@ -268,7 +268,7 @@ def test_a_pretrained_model_with_windows_in_shards(here: None, tmp_path: Path) -
 def test_cells_of_other_shards_are_not_mixed(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = dataclasses.replace(COMPARE, twins=False)
+    alone = dataclasses.replace(COMPARE, variants=False)
     for module, reader, run, config in (
         (heads, "read_cell", classify_heads, HEADS),
         (hypotheses, "measure", compare, alone),
@@ -383,8 +383,8 @@ def test_workers_keep_their_model_and_their_death_is_one_sentence(
 
 
 def read_alone(whole: Comparison, out: Path) -> tuple[CompareConfig, RunFolder]:
-    """A config that reads the model of `whole` without its twins, and a folder with the model."""
-    config = dataclasses.replace(COMPARE, twins=False)
+    """A config that reads the model of `whole` without variants, and a folder with the model."""
+    config = dataclasses.replace(COMPARE, variants=False)
     return config, RunFolder.of(with_weights_of(whole, out), config)
 
 

@@ -132,7 +132,7 @@ def test_a_cell_lies_over_the_base_and_its_own_words_win() -> None:
     for config in (plain, deep, seeded):
         assert isinstance(config, CompareConfig)
         assert config.transformer.d_model == 32
-        assert not config.twins
+        assert not config.variants
     assert sweep.cells[0].label == "cell 1 (the base)"
     assert sweep.cells[1].values == {"transformer.n_layers": 3}
     assert (deep.transformer.n_layers, plain.transformer.n_layers) == (3, 2)  # type: ignore[union-attr]
