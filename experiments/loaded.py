@@ -181,12 +181,14 @@ def load(
         lm.top_heads("first_token", 2)
     """
     name = os.path.expanduser(name_or_path)
-    # Sequences are as long as is asked of the loaded model; here any model takes them.
+    # Sequences are as long as is asked of the loaded model. Here they are of a length that any
+    # pretrained model takes, and of ours one that examples of its task fit.
     asked: dict[str, Any] = {"model": name, "revision": revision, "dtype": dtype, "text": text}
     asked["seq_len"] = ProbingConfig.least["seq_len"]
     if name.endswith(".safetensors"):
-        _, trained_on = load_model(Path(name))
+        model, trained_on = load_model(Path(name))
         asked |= {
+            "seq_len": model.config.n_ctx,
             "task": trained_on.task,
             "lengths": trained_on.lengths,
             "scratchpad": trained_on.scratchpad,

@@ -18,9 +18,9 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import T5_BUCKETS
 from nope_interp.models.transformer import HookedTransformer
 
-# Names in a file's metadata.
+# In a file's metadata stand, under this name, the digest and the header, as JSON. Under one name,
+# since files with two hold them in an order that chance decides.
 _HEADER = "nope_interp"
-_DIGEST = "sha256"
 
 
 @no_type_check  # it checks itself, in sentences
@@ -69,7 +69,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any])
         for name, tensor in tensors.items()
     }
     text = json.dumps(header, sort_keys=True)
-    metadata = {_HEADER: text, _DIGEST: _digest(copies, text)}
+    metadata = {_HEADER: f"{_digest(copies, text)} {text}"}
     return write_atomically(path, lambda part: save_file(copies, part, metadata))
 
 
@@ -96,7 +96,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                     f"{str(path)!r} was not written by nope-interp: give a Hugging Face folder, a "
                     "GGUF file, or a model.safetensors from one of its run folders."
                 )
-            header = json.loads(metadata[_HEADER])
+            digest, _, text = metadata[_HEADER].partition(" ")
+            if digest.startswith("{"):
+                raise UserError(
+                    f"the checkpoint {str(path)!r} has no digest, so nothing tells whether it is "
+                    "whole: it is of an older version, train it again."
+                )
+            header = json.loads(text)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except UserError:
         raise
@@ -105,12 +111,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"the checkpoint {str(path)!r} is damaged or cut short ({error}): "
             "train it again, or give another one."
         ) from error
-    if _DIGEST not in metadata:
-        raise UserError(
-            f"the checkpoint {str(path)!r} has no digest, so nothing tells whether it is whole: "
-            "it is of an older version, train it again."
-        )
-    if metadata[_DIGEST] != _digest(tensors, metadata[_HEADER]):
+    if digest != _digest(tensors, text):
         raise UserError(
             f"the checkpoint {str(path)!r} is damaged (its weights or its header are not what was "
             "written): train it again, or give another one."

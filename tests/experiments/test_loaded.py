@@ -1,10 +1,19 @@
 """A loaded model answers the two commonest questions with DataFrames."""
 
+from pathlib import Path
+
 import pytest
+import torch
 
 import nope_interp as ni
 from experiments.loaded import LoadedModel
 from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import save_model
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.names import TASK_NAMES
+from nope_interp.tasks.registry import make_task
 from tests.huggingface import save_folder, tiny_gpt2, words
 from tests.paths import ROOT
 
@@ -55,3 +64,12 @@ def test_a_context_shorter_than_the_default_length_is_taken_whole(gpt2: LoadedMo
     assert gpt2.model.cfg.n_ctx == 64
     found = gpt2.probe_positions(n_fit=16, n_held_out=8)
     assert found["chance"].iloc[0] == pytest.approx(63 / 4, rel=0.1)
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_a_checkpoint_of_every_task_is_loaded(tmp_path: Path, name: str) -> None:
+    task = make_task(name)
+    n_ctx = task.n_tokens(min(task.training_lengths)) if isinstance(task, AnswerTask) else 16
+    model = HookedTransformer(TransformerConfig(1, 8, 1, d_vocab=task.d_vocab, n_ctx=max(8, n_ctx)))
+    lm = ni.load(save_model(model, tmp_path / "model.safetensors", task=name))
+    torch.testing.assert_close(lm.model.W_E, model.W_E)
