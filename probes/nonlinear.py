@@ -184,13 +184,13 @@ class TwoLayerProbe(PositionProbe):
             rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
             require_finite(rows.sum())
             if not self.n_fitted:
-                self._networks = _Networks(rows.clone(), 2, len(self._positions), self._settings)
+                self._networks = _Networks(rows.clone(), 2, len(self.positions), self._settings)
             labels = self._classes(len(activations)).to(rows.device)
             self._networks.learn(rows, labels, self._settings, self._settings.passes)
 
     def _classes(self, batch: int) -> Labels:
         """Class indices: of the true positions, and of the shuffled ones."""
-        classes = torch.searchsorted(self._positions, self._labels(batch))
+        classes = torch.searchsorted(self.positions, self._labels(batch))
         return rearrange(classes, "network batch pos -> network (batch pos)")
 
     def _score(self, activations: Tensor) -> None:
@@ -199,7 +199,7 @@ class TwoLayerProbe(PositionProbe):
             logits = self._networks.logits(rows)
         require_finite(logits)
         below = (logits.softmax(dim=-1).cumsum(dim=-1) < 0.5).sum(dim=-1).cpu()
-        median = self._positions[below.clamp(max=len(self._positions) - 1)]
+        median = self.positions[below.clamp(max=len(self.positions) - 1)]
         labels = self._labels(len(activations))
         error = rearrange(median, "c (batch pos) -> c batch pos", pos=labels.shape[-1]) - labels
         self._errors.update(error.double(), error.double())

@@ -39,7 +39,7 @@ class PositionalVectorProbe(StreamingProbe):
 
     def _shuffled_rows(self, batch: int) -> Int[Tensor, "batch pos"]:
         """For the control: which vector each position gets, by its permuted label."""
-        return torch.searchsorted(self._positions, self._labels(batch)[1])
+        return torch.searchsorted(self.positions, self._labels(batch)[1])
 
     def _fit(self, activations: Tensor) -> None:
         activations = upcast(activations)
@@ -93,4 +93,4 @@ class PositionalVectorProbe(StreamingProbe):
             self._bootstrap.score("share", share(i), chance=0.0, control=control)
             for i, control in enumerate(("", SHUFFLED))
         )
-        return {"positional_vectors": ProbeResult(scores, {"positions": self._positions.numpy()})}
+        return {"positional_vectors": ProbeResult(scores, {"positions": self.positions.numpy()})}

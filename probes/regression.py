@@ -173,7 +173,7 @@ class LinearProbe(StreamingProbe):
     def _solve(self) -> None:
         self._warn_of_few()
         self._coefficients, self._intercepts = self.moments.ridge(self.alpha)
-        targets = targets_of(self._positions)
+        targets = targets_of(self.positions)
         self._in_double = self.moments.exact or self._rounds_away(targets)
         self._linear = self._position_errors(targets.t)
         # Who knows nothing predicts the mean of 1/m, which decodes to m's harmonic mean.
@@ -181,12 +181,12 @@ class LinearProbe(StreamingProbe):
         self._counting = self._position_errors(targets.inverse_m, uninformed)
 
     def _warn_of_few(self) -> None:
-        n, least = self.moments.n, _PER_COMPONENT * self._d_model
+        n, least = self.moments.n, _PER_COMPONENT * self.d_model
         if n < least:
             warnings.warn(
-                f"{self.n_fitted} sequences are {n} activations, few to fit {self._d_model} "
+                f"{self.n_fitted} sequences are {n} activations, few to fit {self.d_model} "
                 f"components on: noise is fitted too, and held-out errors can exceed chance; give "
-                f"at least {least}, which is {-(-least // len(self._positions))} sequences",
+                f"at least {least}, which is {-(-least // len(self.positions))} sequences",
                 ProbeWarning,
                 stacklevel=4,
             )
@@ -234,7 +234,7 @@ class LinearProbe(StreamingProbe):
 
     def _decoded(self, inverse_m: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """The position that a prediction of 1/m means, clipped to the positions seen."""
-        first, last = (1 / (float(t) + 1) for t in self._positions[[0, -1]])
+        first, last = (1 / (float(t) + 1) for t in self.positions[[0, -1]])
         return 1 / inverse_m.clamp(last, first) - 1
 
     def _fitted(self) -> Sequence[np.ndarray]:

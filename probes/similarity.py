@@ -208,7 +208,7 @@ class SimilarityProbe(StreamingProbe):
 
     def _solve(self) -> None:
         [(cosines, labels)] = self._first(self._to_fit)
-        t = self._positions.double().repeat(len(cosines), 1)[..., None]
+        t = self.positions.double().repeat(len(cosines), 1)[..., None]
         # The largest cosine of a profile is that with itself: 1, but for rounding.
         fits = [
             LinearMoments().update(profile, t).ridge(self.alpha, coarse_is_constant=True)
@@ -237,7 +237,7 @@ class SimilarityProbe(StreamingProbe):
             *self._adjacency_scores(cosines, labels),
             *self._seriation_scores(cosines, labels),
         )
-        arrays = {"cosine": cosines.mean(dim=0).numpy(), "positions": self._positions.numpy()}
+        arrays = {"cosine": cosines.mean(dim=0).numpy(), "positions": self.positions.numpy()}
         return {"similarity": ProbeResult(scores, arrays)}
 
     def _profiles(self, cosines: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -249,8 +249,8 @@ class SimilarityProbe(StreamingProbe):
         coefficients = torch.from_numpy(self._coefficients)
         predicted = einsum(profiles, coefficients, "c batch pos q, q c -> c batch pos")
         predicted += torch.from_numpy(self._intercepts)[:, None, None]
-        error = predicted - self._positions
-        errors = self._position_errors(self._positions.double())
+        error = predicted - self.positions
+        errors = self._position_errors(self.positions.double())
         errors.update(error, error)
         return errors.scores()
 

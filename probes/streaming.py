@@ -76,8 +76,8 @@ class StreamingFit(ABC):
 
     def __init__(self) -> None:
         self.n_fitted = 0
-        self._d_model = 0
-        self._positions = torch.empty(0, dtype=torch.int64)
+        self.d_model = 0
+        self.positions = torch.empty(0, dtype=torch.int64)
 
     # Shapes are checked here, in words, rather than by the annotation.
     def update(self, activations: Tensor, positions: Tensor) -> None:
@@ -102,7 +102,7 @@ class StreamingFit(ABC):
             ProbeError: where the two saw different sizes or positions.
         """
         if other.n_fitted:
-            self._adopt(other._d_model, other._positions)
+            self._adopt(other.d_model, other.positions)
             self._merge_fit(other)
             self.n_fitted += other.n_fitted
 
@@ -120,21 +120,21 @@ class StreamingFit(ABC):
         self._adopt(shape[2], positions.cpu())
 
     def _adopt(self, d_model: int, positions: Tensor) -> None:
-        if not self._d_model:
+        if not self.d_model:
             if len(positions) < 2 or (positions.diff() <= 0).any() or positions[0] < 0:
                 raise ProbeError(
                     "positions must be at least 2 whole numbers from 0 upwards, strictly "
                     f"increasing; got {positions.tolist()[:8]}"
                 )
-            self._d_model, self._positions = d_model, positions
-        if d_model != self._d_model:
+            self.d_model, self.positions = d_model, positions
+        if d_model != self.d_model:
             raise ProbeError(
-                f"d_model changed from {self._d_model} to {d_model} between batches: "
+                f"d_model changed from {self.d_model} to {d_model} between batches: "
                 "use one probe per layer and site"
             )
-        if not torch.equal(positions, self._positions):
+        if not torch.equal(positions, self.positions):
             raise ProbeError(
-                f"positions changed between batches, from {_span(self._positions)} to "
+                f"positions changed between batches, from {_span(self.positions)} to "
                 f"{_span(positions)}: cut all sequences to one length"
             )
 
@@ -221,7 +221,7 @@ class StreamingProbe(StreamingFit):
             self._permute_after(self._n_permuted(self.n_fitted))
 
     def _merge_held_out(self: Probe, other: Probe) -> None:
-        self._adopt(other._d_model, other._positions)
+        self._adopt(other.d_model, other.positions)
         if not _same(self._fitted(), other._fitted()):
             raise ProbeError(
                 "cannot merge held-out sequences judged by two different fits: merge the fits "
@@ -264,10 +264,10 @@ class StreamingProbe(StreamingFit):
 
     def _labels(self, batch: int) -> Int[Tensor, "control batch pos"]:
         """The true positions, and for the control the same ones shuffled."""
-        true = repeat(self._positions, "pos -> batch pos", batch=batch)
-        skip_shuffled(self._permuted_elsewhere, self._positions, self._generator)
+        true = repeat(self.positions, "pos -> batch pos", batch=batch)
+        skip_shuffled(self._permuted_elsewhere, self.positions, self._generator)
         self._permuted_elsewhere = 0
-        return torch.stack([true, shuffled_positions(batch, self._positions, self._generator)])
+        return torch.stack([true, shuffled_positions(batch, self.positions, self._generator)])
 
     def _permute_after(self, n_sequences: int) -> None:
         """The next shuffled labels are those that come after as many sequences'."""
@@ -281,7 +281,7 @@ class StreamingProbe(StreamingFit):
     def _position_errors(
         self, target: PerPosition, uninformed: float | None = None
     ) -> PositionErrors:
-        return PositionErrors(self._positions, target, self.n_resamples, self.seed, uninformed)
+        return PositionErrors(self.positions, target, self.n_resamples, self.seed, uninformed)
 
     @abstractmethod
     def _solve(self) -> None: ...
@@ -309,7 +309,7 @@ class PositionProbe(StreamingProbe):
     name: ClassVar[str]
 
     def _solve(self) -> None:
-        self._errors = self._position_errors(self._positions.double())
+        self._errors = self._position_errors(self.positions.double())
 
     def _merge_scores(self, other: "PositionProbe") -> None:
         self._errors.merge(other._errors)

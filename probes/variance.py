@@ -174,8 +174,8 @@ class VarianceProbe(StreamingProbe):
 
     def _solve(self) -> None:
         self._log_variance, self._mean_position = self._bins.curve()
-        self._law = variance_law(self._curves / self.n_fitted, self._positions.numpy())
-        self._errors = self._position_errors(self._positions.double())
+        self._law = variance_law(self._curves / self.n_fitted, self.positions.numpy())
+        self._errors = self._position_errors(self.positions.double())
         self._bootstrap = SequenceBootstrap(self.n_resamples, self.seed)
 
     def _score(self, activations: Tensor) -> None:
@@ -201,7 +201,7 @@ class VarianceProbe(StreamingProbe):
         self._bootstrap.merge(other._bootstrap)
 
     def _result(self) -> dict[str, ProbeResult]:
-        positions = self._positions.numpy()
+        positions = self.positions.numpy()
         shapes = self._law[:, 1:] / (positions + 1)  # b/m
 
         def law_r2(control: int) -> ArrayFunction:

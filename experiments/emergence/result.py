@@ -26,7 +26,7 @@ from probes.head_rules import RULES
 from probes.scores import SHUFFLED
 
 # Onsets are whole doublings: two or three seeds agree by chance, and show no spread at all.
-_SEEDS_TO_BE_SURE = 5
+SEEDS_TO_BE_SURE = 5
 
 _ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
 
@@ -162,7 +162,7 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
 def _sure(found: Measured, n_compared: int) -> bool:
     """Whether one of so many differences is beyond its interval, over enough seeds."""
     low, high = widened(found.value, found.ci_low, found.ci_high, n_compared, found.n)
-    return found.n >= _SEEDS_TO_BE_SURE and not low <= 0 <= high
+    return found.n >= SEEDS_TO_BE_SURE and not low <= 0 <= high
 
 
 def _told(found: Measured, unit: str = "") -> str:

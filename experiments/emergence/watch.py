@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from experiments.emergence.config import EmergenceConfig
 from experiments.emergence.history import N_FIT, N_HELD_OUT, history_rows
-from experiments.emergence.result import _SEEDS_TO_BE_SURE, Emergence
+from experiments.emergence.result import SEEDS_TO_BE_SURE, Emergence
 from experiments.results.measurements import table
 from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
@@ -67,7 +67,7 @@ def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:
             "A code is readable at a step where the gain at its best site is surely a tenth or "
             "more. Intervals are widened for the number of sites and steps. Gains of different "
             "measures cannot be compared, so this is the order in which probes read the codes.",
-            f"Of differences over fewer than {_SEEDS_TO_BE_SURE} seeds none is called sure.",
+            f"Of differences over fewer than {SEEDS_TO_BE_SURE} seeds none is called sure.",
             "A code that appears between two watched steps is given the later one. Step 0 counts "
             "as one doubling before step 1, and a code that never appears as one after the end.",
             "Surely means by the 95% interval over seeds, widened for the number of codes; the "

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import PAPERS
-from experiments.papers.result import CLAIM, Reproduction, _row_of
+from experiments.papers.result import CLAIM, Reproduction, row_of
 from experiments.results.claims import UNDECIDED, Claim, Outcome
 from experiments.results.findings import Findings, pack
 from experiments.results.measurements import INTACT, table
@@ -72,7 +72,7 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
             run, outcome = shown or (None, None)
             size = "" if run is None else " ".join(run.config.size_options)
             where = "" if run is None else str(run.folder)
-            told = {**_row_of(claim, outcome), "size": size, "run": where}
+            told = {**row_of(claim, outcome), "size": size, "run": where}
             rows.append({"paper": found.name, **told})
     return pd.DataFrame(rows)
 

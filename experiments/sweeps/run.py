@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments.runs.folder import FORMAT, RunFolder, environment, refuse_newer, short_hash
 from experiments.sweeps.config import SweepConfig
-from experiments.sweeps.sweep import _CONFIG, Sweep, read_sweep
+from experiments.sweeps.sweep import SWEEP_FILE, Sweep, read_sweep
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, write_json
 
@@ -75,10 +75,10 @@ def _begin(config: SweepConfig, out: Path) -> Sweep:
     ]
     asked = {"experiment": kind.name, "cells": cells}
     folder = make_folder(out / f"sweep-{config.name}-{short_hash(asked)}")
-    if (folder / _CONFIG).is_file():
-        refuse_newer(folder / _CONFIG)
+    if (folder / SWEEP_FILE).is_file():
+        refuse_newer(folder / SWEEP_FILE)
     else:
-        write_json(folder / _CONFIG, {**asked, "environment": environment(), "format": FORMAT})
+        write_json(folder / SWEEP_FILE, {**asked, "environment": environment(), "format": FORMAT})
     return read_sweep(folder)
 
 

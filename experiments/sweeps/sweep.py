@@ -29,7 +29,7 @@ from nope_interp.files import read_json
 
 State = Literal["queued", "running", "done", "failed"]
 
-_CONFIG = "sweep.json"
+SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def read_sweep(folder: Path | str) -> Sweep:
     Raises UserError where there is none, or it is damaged or of another format.
     """
     folder = Path(folder)
-    found = read_json(folder / _CONFIG)
+    found = read_json(folder / SWEEP_FILE)
     try:
         check_format(found, folder)
         cells = tuple(
@@ -201,7 +201,7 @@ def read_sweep(folder: Path | str) -> Sweep:
         return Sweep(folder, experiment(found["experiment"]), cells)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{str(folder / _CONFIG)!r} is damaged: delete it and run the sweep again."
+            f"{str(folder / SWEEP_FILE)!r} is damaged: delete it and run the sweep again."
         ) from error
 
 

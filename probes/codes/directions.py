@@ -59,7 +59,7 @@ def leace(probe: LinearProbe) -> Leace:
         raise ProbeError(
             f"LEACE needs a LinearProbe fitted on 2 sequences at least; got {probe.n_fitted}"
         )
-    moments, d_model = probe.moments, probe._d_model
+    moments, d_model = probe.moments, probe.d_model
     least = d_model + 2
     if moments.n < least:
         raise ProbeError(
@@ -67,7 +67,7 @@ def leace(probe: LinearProbe) -> Leace:
             f"{d_model} dimensions, which needs {least} at least, better ten times "
             "that: give more sequences to update()"
         )
-    deviations = torch.stack(targets_of(probe._positions)).std(dim=-1, correction=0)
+    deviations = torch.stack(targets_of(probe.positions)).std(dim=-1, correction=0)
     cross = torch.stack(probe.cross(), dim=-1)
     cross = cross / deviations.to(cross)
     # The package's bound on the trace never binds for LEACE but by rounding, and would then leave

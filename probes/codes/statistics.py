@@ -129,7 +129,7 @@ class CodeStatistics(StreamingFit):
         """c(t) and m(t) by name: p(t) - p_bar split by the regression on (t, 1/m) (float64)."""
         vectors = self.positional_vectors()
         vectors = vectors - vectors.mean(dim=0)
-        t = self._positions.to(vectors)
+        t = self.positions.to(vectors)
         terms = torch.stack([t, 1 / (t + 1)], dim=-1)
         terms = terms - terms.mean(dim=0)
         counting = terms @ (torch.linalg.pinv(terms) @ vectors)
@@ -177,10 +177,10 @@ class CodeStatistics(StreamingFit):
         eigenvalues of at least the identity's weight: R' is R, or R averaged over all orders.
         """
         pos = len(self._products)
-        rank = (self.n_fitted - 1) * self._d_model
+        rank = (self.n_fitted - 1) * self.d_model
         if rank < pos:
             raise ProbeError(
-                f"{self.n_fitted} sequences of width {self._d_model} do not determine the "
+                f"{self.n_fitted} sequences of width {self.d_model} do not determine the "
                 f"correlation between {pos} positions: (sequences - 1) * d_model must be {pos} at "
                 "least, better ten times that; give more sequences to update()"
             )
