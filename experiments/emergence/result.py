@@ -51,7 +51,11 @@ class Emergence(FinishedRun):
         return pd.DataFrame(found).T.rename_axis("seed")
 
     def markdown(self) -> str:
-        """The onsets as a Markdown table."""
+        """The onsets, in optimiser steps.
+
+        Returns:
+            A Markdown table, one row for each seed.
+        """
         told = self.onsets.map(lambda step: "never" if np.isnan(step) else f"{step:.0f}")
         return markdown_table(told.reset_index())
 
@@ -89,7 +93,11 @@ class Emergence(FinishedRun):
         return _headline(self.onsets, _in_order(self.doublings), self.claims)
 
     def html(self) -> str:
-        """The report: one page that needs no network."""
+        """The report: one page that needs no network.
+
+        Returns:
+            HTML.
+        """
         from experiments.report.findings import PageData, render_emergence
 
         title = "When do the position codes appear?"

@@ -42,10 +42,14 @@ def watch_emergence(
         out: the folder that run folders are made in.
         device: only "cpu", on which models this small train fastest.
         show_progress: draw a bar on standard error.
-        words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
-            `seq_len=64`, `**{"transformer.n_layers": 2}`.
+        words: values laid over `config`, by the words of the command line: `n_seeds=2`,
+            `steps=100`, `positions="rotary"`.
 
-    Raises UserError for a config that cannot be trained, another device, and an unwritable `out`.
+    Returns:
+        The finished run: when each code became readable, under every seed, and the report.
+
+    Raises:
+        UserError: for a config that cannot be trained, another device, and an unwritable `out`.
     """
     if device != "cpu":
         raise UserError(f"emergence runs on the CPU: leave the device {device!r} out.")

@@ -45,11 +45,15 @@ def reproduce(
         out: the folder that run folders are made in.
         device: a torch device; only papers marked `on_device` run elsewhere than on the CPU.
         show_progress: draw a bar on standard error.
-        words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
-            `seq_len=64`, `**{"transformer.n_layers": 2}`.
+        words: values laid over `config`, by the words of the command line: `preset="tiny"`,
+            `n_seeds=2`, `width=0.5`.
 
-    Raises UserError for a device that the experiment does not run on, sizes that do not fit, and
-    an unwritable `out`.
+    Returns:
+        The finished run: the outcome of every claim, the curves behind them, and the report.
+
+    Raises:
+        UserError: for an unknown paper, a device that its experiment does not run on, sizes that
+            do not fit, and an unwritable `out`.
     """
     config = asked(ReproduceConfig, config, words)
     config.check_runs_on(device)

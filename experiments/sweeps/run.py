@@ -34,11 +34,14 @@ def run_sweep(
         device: a torch device for each cell.
         show_progress: show a table of cells, or lines where there is no terminal.
 
-    Returns the sweep; cells that failed left a log and did not keep others from running.
+    Returns:
+        The sweep; cells that failed left a log and did not keep others from running.
 
-    Raises UserError, before anything runs, for cells that cannot be run or are the same run, an
-    unwritable `out`, a device or a cluster that cannot be used, and a sweep that another process is
-    running; afterwards where workers die without a cell to blame, and where a log cannot be kept.
+    Raises:
+        UserError: before anything runs, for cells that cannot be run or are the same run, an
+            unwritable `out`, a device or a cluster that cannot be used, and a sweep that another
+            process is running; afterwards where workers die without a cell to blame, and where a
+            log cannot be kept.
     """
     from experiments.runs.ray_cluster import check_answers
     from experiments.sweeps.progress import shown
