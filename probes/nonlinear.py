@@ -85,6 +85,13 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
     After Chi et al. 2023 and Haviv et al. 2022, as recalled and not checked: position as a class,
     d -> hidden -> ReLU -> classes. The same seed gives the same bits. `fit` makes `passes` passes
     over the rows, `partial_fit` one pass over the rows it is given.
+
+    Args:
+        hidden: width of the hidden layer.
+        learning_rate: Adam's.
+        passes: over the rows, in `fit`.
+        batch_size: rows in a step.
+        seed: of the weights and of the order of rows.
     """
 
     hidden: int
@@ -161,6 +168,14 @@ class TwoLayerProbe(PositionProbe):
     median of the network's distribution over positions, which is what a mean absolute error asks
     for (so r2, taken on the same prediction, is a little below its best). A second network beside
     the first learns the shuffled labels.
+
+    Args:
+        hidden: width of the hidden layer.
+        learning_rate: Adam's.
+        passes: how often each batch is learned.
+        batch_size: activations in a step.
+        seed: of the weights, the order, the permutations and the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
     """
 
     name = "two_layer"

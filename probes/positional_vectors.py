@@ -31,6 +31,10 @@ class PositionalVectorProbe(StreamingProbe):
     the numerator's mean is the true sum of |E h(t) - E h|^2, and no correction for bias is needed
     (cross-validation as in the crossnobis distance, Walther et al. 2016). share is 0 by chance, at
     most 1, and can fall a little below 0.
+
+    Args:
+        seed: of the permutations and of the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
     """
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:

@@ -73,13 +73,36 @@ class RidgeRegressor(RegressorMixin, BaseEstimator):
         return self._absorb(LinearMoments(exact=True), X, y, reset=True)
 
     def partial_fit(self, X: Any, y: Any) -> "RidgeRegressor":
-        """Adds activations to what was seen before and solves again; as `fit` otherwise."""
+        """Adds activations to what was seen before and solves again.
+
+        Args:
+            X: features [n d].
+            y: targets [n] or [n k].
+
+        Returns:
+            This regressor.
+
+        Raises:
+            ProbeError: where alpha is not positive.
+            ValueError: scikit-learn's, for other shapes, NaN or infinity.
+        """
         first = not hasattr(self, "moments_")
         moments = LinearMoments(exact=True) if first else self.moments_
         return self._absorb(moments, X, y, reset=first)
 
     def predict(self, X: Any) -> Float[np.ndarray, "*shape"]:
-        """Predictions for features [n d], shaped as y was: [n] or [n k]."""
+        """What the fitted map makes of features.
+
+        Args:
+            X: features [n d].
+
+        Returns:
+            Predictions, shaped as y was: [n] or [n k].
+
+        Raises:
+            NotFittedError: scikit-learn's, before a fit.
+            ValueError: scikit-learn's, for other shapes, NaN or infinity.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
         return np.asarray(X @ self.coef_.T + self.intercept_)
@@ -161,7 +184,11 @@ class LinearProbe(StreamingProbe):
         self._in_double = False
 
     def cross(self) -> ByTarget:
-        """[d_model] for each target: sums of centred component times centred target (float64)."""
+        """Sums of centred component times centred target, with the true positions.
+
+        Returns:
+            [d_model] for each target (float64).
+        """
         cross = rearrange(self.moments.cross, "d (target control) -> control target d", control=2)
         return ByTarget(*cross[0])
 

@@ -173,6 +173,15 @@ class SimilarityProbe(StreamingProbe):
     Cosine matrices are as large as attention maps: only those of the first `n_sequences` sequences
     to fit on and as many held-out ones are kept, and further batches cost nothing. For the control
     the rows and columns of every matrix are permuted.
+
+    Args:
+        n_sequences: how many sequences to fit on, and how many held-out ones, are kept; at least 2.
+        alpha: the ridge penalty on standardised quantiles, above 0.
+        seed: of the permutations and of the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
+
+    Raises:
+        ProbeError: for an `n_sequences` below 2.
     """
 
     def __init__(

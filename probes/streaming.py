@@ -71,6 +71,8 @@ class StreamingFit(ABC):
     (`_merge_fit`).
 
     Attributes:
+        d_model: width of the activations; 0 before the first.
+        positions: [pos], those of every sequence; empty before the first.
         n_fitted: sequences given to `update`, here or to what was merged.
     """
 
@@ -97,6 +99,9 @@ class StreamingFit(ABC):
 
     def merge(self: Fit, other: Fit) -> None:
         """Adds what `other` was fitted on.
+
+        Args:
+            other: one of the same kind, given other sequences.
 
         Raises:
             ProbeError: where the two saw different sizes or positions.
@@ -158,6 +163,10 @@ class StreamingProbe(StreamingFit):
     Over several machines: send each a `for_shard` of a new probe, `update` it there and `merge` all
     into one; send each a `for_shard` of that, `evaluate` there, and `merge` again. Every value is
     then that of one probe alone, to rounding; intervals are of other resamples.
+
+    Args:
+        seed: of the permutations and of the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
     """
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
@@ -170,10 +179,14 @@ class StreamingProbe(StreamingFit):
         self._permuted_elsewhere = 0
 
     def update(self, activations: Tensor, positions: Tensor) -> None:
-        """Adds sequences to fit on, as `StreamingFit.update` does.
+        """Adds sequences to fit on.
+
+        Args:
+            activations: [batch pos d_model], any float type.
+            positions: [pos], whole numbers from 0 upwards, strictly increasing.
 
         Raises:
-            ProbeError: also after `evaluate`.
+            ProbeError: as `StreamingFit.update`, and after `evaluate`.
         """
         if self._solved:
             raise ProbeError(
@@ -183,10 +196,14 @@ class StreamingProbe(StreamingFit):
         super().update(activations, positions)
 
     def evaluate(self, activations: Tensor, positions: Tensor) -> None:
-        """Adds held-out sequences, given as to `update`. The first call solves the fit.
+        """Adds held-out sequences. The first call solves the fit.
+
+        Args:
+            activations: [batch pos d_model], any float type.
+            positions: [pos], whole numbers from 0 upwards, strictly increasing.
 
         Raises:
-            ProbeError: as `update`, and where fewer than 2 sequences were fitted.
+            ProbeError: as `StreamingFit.update`, and where fewer than 2 sequences were fitted.
         """
         if not self._solved and self.n_fitted < 2:
             raise ProbeError(
@@ -202,6 +219,9 @@ class StreamingProbe(StreamingFit):
 
     def merge(self: Probe, other: Probe) -> None:
         """Adds what `other` saw: fits before any `evaluate`, held-out sequences after it.
+
+        Args:
+            other: a probe of the same kind, given other sequences.
 
         Raises:
             ProbeError: where the two are at different stages, saw different sizes or positions,
@@ -239,6 +259,9 @@ class StreamingProbe(StreamingFit):
                 shard's own, so that their labels are permuted as one probe alone would permute
                 them.
 
+        Returns:
+            The copy.
+
         Raises:
             ProbeError: after `evaluate`.
         """
@@ -250,7 +273,10 @@ class StreamingProbe(StreamingFit):
         return shard
 
     def result(self) -> dict[str, ProbeResult]:
-        """Scores and arrays by probe name.
+        """What came out.
+
+        Returns:
+            Scores, in the probe's own units, and arrays for figures; by probe name.
 
         Raises:
             ProbeError: before 2 held-out sequences.

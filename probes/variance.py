@@ -148,6 +148,10 @@ class VarianceProbe(StreamingProbe):
       `VarianceRegressor`.
 
     For the control, each sequence's variances are permuted over positions.
+
+    Args:
+        seed: of the permutations and of the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
     """
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:

@@ -109,7 +109,7 @@ def undocumented(thing: Any) -> list[str]:
         docs, makers, taken, returns = [parsed(thing)], [], set(), False
     else:
         docs, makers, taken = [parsed(thing)], [thing], arguments(thing)
-        returns = inspect.signature(thing).return_annotation not in (None, "None")
+        returns = inspect.signature(thing).return_annotation not in (None, Iterator[None])
     described = {p.arg_name.lstrip("*") for doc in docs for p in doc.params if p.description}
     lacks = [f"argument {name}" for name in sorted(taken - described)]
     lacks += [] if docs[0].short_description else ["what it is"]

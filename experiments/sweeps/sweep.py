@@ -219,9 +219,6 @@ class Sweep:
 
         The lock dies with its process, so a killed sweep leaves none behind.
 
-        Yields:
-            None.
-
         Raises:
             UserError: where another process runs it.
         """

@@ -60,14 +60,20 @@ def label_heads(
 ) -> list[HeadLabel]:
     """A label for every head of a model, by the first of `RULES` that holds.
 
-    scores: one for each layer, from the same feeds. null: the layers of one or more random-init
-    models, scored alike; without them a label has only its shuffled null to beat.
-
     The p-value of a rule is the largest of those against its threshold and its nulls, as it must
     beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured.
 
-    Raises ProbeError where there are no layers, or where these lack a metric that the model
-    has, or have less than two heads.
+    Args:
+        scores: one for each layer, from the same feeds.
+        null: the layers of one or more random-init models, scored alike; without them a label has
+            only its shuffled null to beat.
+
+    Returns:
+        One label for each head, layer by layer.
+
+    Raises:
+        ProbeError: where there are no layers, or where those of `null` lack a metric that the
+            model has, or have less than two heads.
     """
     if not scores:
         raise ProbeError("there are no layers to classify: give the HeadScores of at least one")
@@ -203,11 +209,19 @@ class Dependence:
 def dependence(label: str, intact: HeadScores, ablated: HeadScores, head: int) -> Dependence:
     """Whether a head's habit depends on the positional encoding that `ablated` is without.
 
-    intact and ablated: of the head's layer, by probes with the same seed that were given the same
-    sequences in the same batches, so that their resamples are paired.
+    Args:
+        label: the head's, with positions intact.
+        intact: scores of the head's layer.
+        ablated: those without positions, by a probe with the same seed that was given the same
+            sequences in the same batches, so that their resamples are paired.
+        head: its number in the layer.
 
-    Raises ProbeError for an unknown label, for scores of different sequences, and where the intact
-    head scores no more than chance.
+    Returns:
+        The kind of dependence and the retention (1 is all of the habit).
+
+    Raises:
+        ProbeError: for an unknown label, for scores of different sequences, and where the intact
+            head scores no more than chance.
     """
     if label not in LABELS:
         raise ProbeError(f"no label {label!r}: there are {', '.join(LABELS)}")
