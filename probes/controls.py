@@ -1,4 +1,4 @@
-"""Chance levels, shuffled positions, bootstrap intervals over sequences, many tests at once."""
+"""Shuffled positions, the control of every probe."""
 
 import torch
 from jaxtyping import Int

@@ -1,10 +1,7 @@
 """When do the position codes appear? One training under several seeds, read as it goes on.
 
-Each training is read after 0, 1, 2, 4, 8, ... optimiser steps (`emergence.history`). Times are
-compared in doublings of the number of steps, which is how finely they are known: step 0 counts as
-one doubling before step 1, and what never comes as one after the end, the earliest that it could.
-Each code is timed by its own measure against its own chance, and one that is measured more finely
-is seen earlier: the order is that of readings, not of what the model does with the codes.
+Each training is read after 0, 1, 2, 4, 8, ... optimiser steps (`emergence.history`). How times are
+compared, and what they do not say, stands at the head of `emergence.result`.
 """
 
 from functools import partial

@@ -18,7 +18,6 @@ from probes.errors import ProbeError
 from probes.head_rules import (
     FALSE_DISCOVERY_RATE,
     LABELS,
-    NONE,
     RANDOM_INIT,
     RULES,
     SHUFFLED_OFFSETS,
@@ -248,28 +247,3 @@ def dependence(label: str, intact: HeadScores, ablated: HeadScores, head: int) -
     low, high = np.nanquantile(resampled, [0.025, 0.975])
     kind = next(rule.kind for rule in DEPENDENCE_RULES if rule.low <= low and high <= rule.high)
     return Dependence(kind, float(left / habit), float(low), float(high))
-
-
-def rules_markdown() -> str:
-    """All rules as Markdown, in the order in which they are tried."""
-    lines = [
-        "| label | given where | and it beats | meaning |",
-        "| --- | --- | --- | --- |",
-        *(
-            f"| {rule.label} | {rule.condition} | {' and '.join(rule.nulls) or 'the bound'} "
-            f"| {rule.says} |"
-            for rule in RULES
-        ),
-        f"| {NONE} | no rule holds | | |",
-        "",
-        "| dependence | 95% interval of retention | meaning |",
-        "| --- | --- | --- |",
-        *(f"| {rule.kind} | {_range(rule)} | {rule.says} |" for rule in DEPENDENCE_RULES),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _range(rule: DependenceRule) -> str:
-    if np.isfinite(rule.high):
-        return f"below {rule.high:.2f}"
-    return f"above {rule.low:.2f}" if np.isfinite(rule.low) else "anything else"
