@@ -117,11 +117,22 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         self.seed = seed
 
     def fit(self, X: Any, y: Any) -> "TwoLayerClassifier":
-        """Fits to X [n d] and class labels y [n], forgetting what was seen before."""
+        """Fits to X [n d] and class labels y [n], forgetting what was seen before.
+
+        Args:
+            X: features [n d].
+            y: class labels [n].
+        """
         return self._absorb(X, y, None, passes=self.passes, reset=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "TwoLayerClassifier":
-        """One pass over more rows; the first call needs `classes`, all labels there will be."""
+        """One pass over more rows; the first call needs `classes`, all labels there will be.
+
+        Args:
+            X: features [n d].
+            y: class labels [n].
+            classes: [k], needed at the first call.
+        """
         first = not hasattr(self, "networks_")
         if first and classes is None:
             raise ProbeError("the first partial_fit needs classes: all labels there will be")

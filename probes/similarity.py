@@ -104,6 +104,10 @@ def cosine_profile(
     Sorted and without the diagonal, because a column's index or where the 1 stands would give the
     position away. A few quantiles stand for all the cosines, since a regression on every one of
     them fits the sequences it has seen instead of the positions.
+
+    Args:
+        cosines: -1 to 1, of each activation with those of its sequence.
+        n_quantiles: how many, from the smallest to the largest.
     """
     diagonal = torch.eye(cosines.shape[-1], dtype=torch.bool, device=cosines.device)
     others = cosines.masked_fill(diagonal, torch.inf).cpu().numpy()
@@ -120,6 +124,10 @@ def seriate(similarity: Cosines, generator: torch.Generator) -> Int[Tensor, "bat
     eigenvector of the Laplacian of the similarity shifted to be nonnegative. For a matrix that
     falls away from its diagonal (Robinsonian) it is the true order or its reverse, which cannot be
     told apart. Rows are permuted at random first, so that ties cannot keep the order they came in.
+
+    Args:
+        similarity: the larger, the nearer; such as cosines.
+        generator: of the random order that rows are given first.
     """
     batch, pos = similarity.shape[:2]
     permuted = torch.rand(batch, pos, generator=generator).argsort(dim=-1)
@@ -145,6 +153,10 @@ def kendall_tau(order: Int[Tensor, "batch pos"], labels: Int[Tensor, "batch pos"
     """|Kendall's tau| between a recovered order and the true one, which labels give, 0 to 1.
 
     Absolute, because a similarity matrix cannot tell a sequence from its reverse.
+
+    Args:
+        order: rows in the order that was found.
+        labels: the true position of each row.
     """
     found = labels.gather(-1, order)
     pairs = torch.sign(found[:, None, :] - found[:, :, None]).triu()

@@ -46,6 +46,10 @@ def variance_law(
 
     After Chi et al. 2023, derived here: a is the residual's own variance, b what attention adds at
     the first position.
+
+    Args:
+        curve: variance at each position.
+        positions: from 0.
     """
     terms = np.stack([np.ones(len(positions)), 1 / (positions + 1)], axis=1)
     return curve @ np.linalg.pinv(terms).T
@@ -109,11 +113,21 @@ class VarianceRegressor(RegressorMixin, BaseEstimator):
     """
 
     def fit(self, X: Any, y: Any) -> "VarianceRegressor":
-        """Fits to activations X [n d] and targets y [n], forgetting what was seen before."""
+        """Fits to activations X [n d] and targets y [n], forgetting what was seen before.
+
+        Args:
+            X: activations [n d].
+            y: targets [n].
+        """
         return self._absorb(_LogVarianceBins(), X, y, reset=True)
 
     def partial_fit(self, X: Any, y: Any) -> "VarianceRegressor":
-        """Adds activations to what was seen before."""
+        """Adds activations to what was seen before.
+
+        Args:
+            X: activations [n d].
+            y: targets [n].
+        """
         first = not hasattr(self, "bins_")
         return self._absorb(_LogVarianceBins() if first else self.bins_, X, y, reset=first)
 

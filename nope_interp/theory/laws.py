@@ -183,10 +183,10 @@ class LayerLaw:
     def share(self, m: Seen) -> Values:
         """Variance of the attention's average of m values, over that of one value; from 1 down.
 
-        With weights w_n / sum w and E[w^2] = r E[w]^2 (`inverse_softmax_noise`), the ratio of the means of
-        sum w_n w_k [n, k the same token] and (sum w)^2 is K / (K + (1 - K) / r): exp(v) / m for
-        large m, 1 for m = 1. The keys that a query favours also resemble one another, since they
-        all lean towards W_k^T q: by Stein's lemma this adds (1 - K)^2 v / d, a floor that no m
+        With weights w_n / sum w and E[w^2] = r E[w]^2 (`inverse_softmax_noise`), the ratio of the
+        means of sum w_n w_k [n, k the same token] and (sum w)^2 is K / (K + (1 - K) / r): exp(v) /
+        m for large m, 1 for m = 1. The keys that a query favours also resemble one another, since
+        they all lean towards W_k^T q: by Stein's lemma this adds (1 - K)^2 v / d, a floor that no m
         goes below. Derived here; Chi et al. 2023 have 1/m.
 
         Args:

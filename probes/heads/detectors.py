@@ -371,7 +371,12 @@ class HeadProbe:
 
 
 def offset_chance(length: int, window: int | None = None) -> Float[np.ndarray, " offset"]:
-    """What `offset_profile` is where every query spreads evenly over the keys it sees."""
+    """What `offset_profile` is where every query spreads evenly over the keys it sees.
+
+    Args:
+        length: tokens in a sequence.
+        window: how many keys back a query sees, itself included; None for all.
+    """
     m = n_visible(length, window)
     seen = [
         np.where(offset < m, 1 / m, 0)[max(offset, FIRST_QUERY) :].mean()
