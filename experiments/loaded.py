@@ -173,6 +173,9 @@ def load(
         dtype: of a pretrained model's weights: float32, bfloat16 or float16.
         text: a UTF-8 file to read instead of Python's own documentation.
 
+    Returns:
+        The model with its tokenizer and the text that it is read on.
+
     Raises:
         UserError: where it cannot be loaded.
 

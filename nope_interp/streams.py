@@ -51,6 +51,11 @@ def run_trunk(model: HookedModel, tokens: Tokens) -> None:
 def check_tokens(model: HookedModel, tokens: Sequences, batch_size: int) -> None:
     """Refuse what cannot be run.
 
+    Args:
+        model: a HookedTransformer or a TransformerBridge.
+        tokens: [sequence pos].
+        batch_size: sequences in a forward pass.
+
     Raises:
         UserError: for tokens out of the model's vocabulary and for a batch size below 1.
     """

@@ -26,6 +26,13 @@ class SequenceBootstrap:
     (Poisson bootstrap: Hanley and MacGibbon 2006; Chamandy et al. 2012).
 
     Shards of one data set need different seeds, or their resamples would not be independent.
+
+    Args:
+        n_resamples: how many resamples; at least 2.
+        seed: of the weights.
+
+    Raises:
+        ProbeError: for an `n_resamples` below 2.
     """
 
     def __init__(self, n_resamples: int = 1000, seed: int = 0) -> None:
@@ -41,7 +48,17 @@ class SequenceBootstrap:
         self._weights = np.zeros(n_resamples)
 
     def update(self, values: Any) -> "SequenceBootstrap":
-        """Adds one row of k numbers per sequence: a tensor or an array, [batch k]."""
+        """Adds sequences.
+
+        Args:
+            values: k numbers for each sequence, a tensor or an array [batch k].
+
+        Returns:
+            This bootstrap.
+
+        Raises:
+            ProbeError: for NaN or infinity, and where k changes.
+        """
         if hasattr(values, "detach"):
             values = values.detach().cpu().numpy()
         rows = np.asarray(values, dtype=np.float64)
@@ -54,7 +71,17 @@ class SequenceBootstrap:
         return self
 
     def merge(self, other: "SequenceBootstrap") -> "SequenceBootstrap":
-        """Adds the sequences that `other` saw; raises ProbeError where the two share a seed."""
+        """Adds the sequences that another saw.
+
+        Args:
+            other: with another seed and as many resamples.
+
+        Returns:
+            This bootstrap.
+
+        Raises:
+            ProbeError: where the two share a seed, or have other numbers of resamples or k.
+        """
         if not other.n:
             return self
         if other.n_resamples != self.n_resamples:
@@ -92,13 +119,27 @@ class SequenceBootstrap:
         self._weights += weights
 
     def mean(self) -> Float[Array, " k"]:
-        """The means over all sequences seen; weights play no part in them."""
+        """The means over all sequences seen; weights play no part in them.
+
+        Returns:
+            [k].
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
         if self.n < 2:
             raise ProbeError(f"an interval needs at least 2 held-out sequences; got {self.n}")
         return self._total / self.n
 
     def stderr(self) -> Float[Array, " k"]:
-        """The standard errors of the k means, from the variance between sequences."""
+        """The standard errors of the k means, from the variance between sequences.
+
+        Returns:
+            [k], in the units of the values.
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
         if self.n < 2:
             raise ProbeError(f"a standard error needs at least 2 held-out sequences; got {self.n}")
         return np.sqrt(self._squares / (self.n - 1) / self.n)
@@ -108,6 +149,9 @@ class SequenceBootstrap:
 
         Two bootstraps with one seed, fed sequence after sequence in batches of the same sizes, draw
         the same sequences: their replicates are paired.
+
+        Returns:
+            [resample k].
         """
         drawn = self._weights[:, None] > 0
         return np.divide(
@@ -118,26 +162,55 @@ class SequenceBootstrap:
         )
 
     def value_of(self, function: ArrayFunction) -> Array:
-        """The function of the k means over all sequences; it maps [row k] to [row] or [row j]."""
+        """The function of the k means over all sequences.
+
+        Args:
+            function: maps rows of means [row k] to [row] or [row j].
+
+        Returns:
+            A number, or [j].
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
         return np.asarray(function(self.mean()[None])[0])
 
     def interval(self, level: float = 0.95) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
-        """The lower and upper bounds of the k means."""
+        """The interval of each of the k means.
+
+        Args:
+            level: the probability that it holds the true mean, 0 to 1.
+
+        Returns:
+            The lower and the upper bounds, [k] each.
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
         return self.interval_of(lambda means: means, level)
 
     def interval_of(self, function: ArrayFunction, level: float = 0.95) -> tuple[Array, Array]:
         """The bounds of a smooth function of the k means, such as R2 = 1 - sse/sst.
 
-        `function` maps rows of means [row k] to [row] or [row j]. The bounds are the quantiles over
-        the resamples of its linear part at the means (the delta method, with the resamples in place
-        of a normal law). For a mean that is the percentile interval. For the R2 of a noisy mean
-        curve it keeps what the percentile interval loses: a resampled curve has the sampling noise
-        twice, which lowers its R2 in every resample alike.
+        The bounds are the quantiles over the resamples of its linear part at the means (the delta
+        method, with the resamples in place of a normal law). For a mean that is the percentile
+        interval. For the R2 of a noisy mean curve it keeps what the percentile interval loses: a
+        resampled curve has the sampling noise twice, which lowers its R2 in every resample alike.
 
         Resamples of few sequences spread too little, and the quantiles take their spread as known.
         The bounds are therefore drawn out by sqrt(n / (n - 1)), as a variance is, and by Student's
         t over the normal law's quantile: 2.7-fold for 3 sequences, 3% for 60. Values that are all
         the same have an interval of no width, however few.
+
+        Args:
+            function: maps rows of means [row k] to [row] or [row j].
+            level: the probability that the interval holds the true value, 0 to 1.
+
+        Returns:
+            The lower and the upper bound, numbers or [j] each.
+
+        Raises:
+            ProbeError: before 2 sequences.
         """
         mean = self.mean()
         # With few sequences a resample may draw none at all: it says nothing and is left out.
@@ -152,7 +225,20 @@ class SequenceBootstrap:
     def score(
         self, metric: str, function: ArrayFunction, *, chance: float, control: str = ""
     ) -> Score:
-        """The Score of a function of the k means, with its 95% interval."""
+        """The Score of a function of the k means, with its 95% interval.
+
+        Args:
+            metric: what the number is called.
+            function: maps rows of means [row k] to [row]; smooth.
+            chance: what knowing nothing gives; NaN where there is none.
+            control: "" for the measurement itself, or the control's name.
+
+        Returns:
+            The Score over all sequences seen.
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
         low, high = self.interval_of(function)
         value = float(self.value_of(function))
         return Score(metric, value, float(low), float(high), chance, self.n, control)

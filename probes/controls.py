@@ -1,4 +1,4 @@
-"""Chance levels, shuffled positions, bootstrap intervals over sequences, many tests at once."""
+"""Shuffled positions, the control of every probe."""
 
 import torch
 from jaxtyping import Int
@@ -15,6 +15,10 @@ def chance_error(positions: Positions, answer: float | None = None) -> float:
 
     By default that of the best answer, the median: L/4 for L contiguous positions ("always the
     middle").
+
+    Args:
+        positions: [pos], those that are asked for.
+        answer: the one answer, a position.
     """
     exact = positions.double()
     constant = exact.quantile(0.5) if answer is None else answer
@@ -27,6 +31,11 @@ def shuffled_positions(
     """Position labels permuted independently in each sequence, for a control to learn.
 
     Every sequence keeps the same set of labels, so only their link to the activations is gone.
+
+    Args:
+        batch: how many sequences.
+        positions: [pos], those of every sequence.
+        generator: what the orders are drawn from.
     """
     orders = torch.rand(batch, len(positions), generator=generator).argsort(dim=-1)
     return positions[orders]

@@ -67,7 +67,7 @@ class EstimatorProbe(PositionProbe):
         self._errors.update(error, error)
 
     def _fitted(self) -> Sequence[np.ndarray]:
-        return [np.asarray(learner.predict(np.eye(self._d_model))) for learner in self._learners]
+        return [np.asarray(learner.predict(np.eye(self.d_model))) for learner in self._learners]
 
     def _merge_fit(self, other: "EstimatorProbe") -> None:
         raise ProbeError(

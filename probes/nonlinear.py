@@ -85,6 +85,13 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
     After Chi et al. 2023 and Haviv et al. 2022, as recalled and not checked: position as a class,
     d -> hidden -> ReLU -> classes. The same seed gives the same bits. `fit` makes `passes` passes
     over the rows, `partial_fit` one pass over the rows it is given.
+
+    Args:
+        hidden: width of the hidden layer.
+        learning_rate: Adam's.
+        passes: over the rows, in `fit`.
+        batch_size: rows in a step.
+        seed: of the weights and of the order of rows.
     """
 
     hidden: int
@@ -110,11 +117,22 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
         self.seed = seed
 
     def fit(self, X: Any, y: Any) -> "TwoLayerClassifier":
-        """Fits to X [n d] and class labels y [n], forgetting what was seen before."""
+        """Fits to X [n d] and class labels y [n], forgetting what was seen before.
+
+        Args:
+            X: features [n d].
+            y: class labels [n].
+        """
         return self._absorb(X, y, None, passes=self.passes, reset=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "TwoLayerClassifier":
-        """One pass over more rows; the first call needs `classes`, all labels there will be."""
+        """One pass over more rows; the first call needs `classes`, all labels there will be.
+
+        Args:
+            X: features [n d].
+            y: class labels [n].
+            classes: [k], needed at the first call.
+        """
         first = not hasattr(self, "networks_")
         if first and classes is None:
             raise ProbeError("the first partial_fit needs classes: all labels there will be")
@@ -161,6 +179,14 @@ class TwoLayerProbe(PositionProbe):
     median of the network's distribution over positions, which is what a mean absolute error asks
     for (so r2, taken on the same prediction, is a little below its best). A second network beside
     the first learns the shuffled labels.
+
+    Args:
+        hidden: width of the hidden layer.
+        learning_rate: Adam's.
+        passes: how often each batch is learned.
+        batch_size: activations in a step.
+        seed: of the weights, the order, the permutations and the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
     """
 
     name = "two_layer"
@@ -184,13 +210,13 @@ class TwoLayerProbe(PositionProbe):
             rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
             require_finite(rows.sum())
             if not self.n_fitted:
-                self._networks = _Networks(rows.clone(), 2, len(self._positions), self._settings)
+                self._networks = _Networks(rows.clone(), 2, len(self.positions), self._settings)
             labels = self._classes(len(activations)).to(rows.device)
             self._networks.learn(rows, labels, self._settings, self._settings.passes)
 
     def _classes(self, batch: int) -> Labels:
         """Class indices: of the true positions, and of the shuffled ones."""
-        classes = torch.searchsorted(self._positions, self._labels(batch))
+        classes = torch.searchsorted(self.positions, self._labels(batch))
         return rearrange(classes, "network batch pos -> network (batch pos)")
 
     def _score(self, activations: Tensor) -> None:
@@ -199,7 +225,7 @@ class TwoLayerProbe(PositionProbe):
             logits = self._networks.logits(rows)
         require_finite(logits)
         below = (logits.softmax(dim=-1).cumsum(dim=-1) < 0.5).sum(dim=-1).cpu()
-        median = self._positions[below.clamp(max=len(self._positions) - 1)]
+        median = self.positions[below.clamp(max=len(self.positions) - 1)]
         labels = self._labels(len(activations))
         error = rearrange(median, "c (batch pos) -> c batch pos", pos=labels.shape[-1]) - labels
         self._errors.update(error.double(), error.double())

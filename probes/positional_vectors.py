@@ -31,6 +31,10 @@ class PositionalVectorProbe(StreamingProbe):
     the numerator's mean is the true sum of |E h(t) - E h|^2, and no correction for bias is needed
     (cross-validation as in the crossnobis distance, Walther et al. 2016). share is 0 by chance, at
     most 1, and can fall a little below 0.
+
+    Args:
+        seed: of the permutations and of the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
     """
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
@@ -39,7 +43,7 @@ class PositionalVectorProbe(StreamingProbe):
 
     def _shuffled_rows(self, batch: int) -> Int[Tensor, "batch pos"]:
         """For the control: which vector each position gets, by its permuted label."""
-        return torch.searchsorted(self._positions, self._labels(batch)[1])
+        return torch.searchsorted(self.positions, self._labels(batch)[1])
 
     def _fit(self, activations: Tensor) -> None:
         activations = upcast(activations)
@@ -93,4 +97,4 @@ class PositionalVectorProbe(StreamingProbe):
             self._bootstrap.score("share", share(i), chance=0.0, control=control)
             for i, control in enumerate(("", SHUFFLED))
         )
-        return {"positional_vectors": ProbeResult(scores, {"positions": self._positions.numpy()})}
+        return {"positional_vectors": ProbeResult(scores, {"positions": self.positions.numpy()})}

@@ -73,13 +73,36 @@ class RidgeRegressor(RegressorMixin, BaseEstimator):
         return self._absorb(LinearMoments(exact=True), X, y, reset=True)
 
     def partial_fit(self, X: Any, y: Any) -> "RidgeRegressor":
-        """Adds activations to what was seen before and solves again; as `fit` otherwise."""
+        """Adds activations to what was seen before and solves again.
+
+        Args:
+            X: features [n d].
+            y: targets [n] or [n k].
+
+        Returns:
+            This regressor.
+
+        Raises:
+            ProbeError: where alpha is not positive.
+            ValueError: scikit-learn's, for other shapes, NaN or infinity.
+        """
         first = not hasattr(self, "moments_")
         moments = LinearMoments(exact=True) if first else self.moments_
         return self._absorb(moments, X, y, reset=first)
 
     def predict(self, X: Any) -> Float[np.ndarray, "*shape"]:
-        """Predictions for features [n d], shaped as y was: [n] or [n k]."""
+        """What the fitted map makes of features.
+
+        Args:
+            X: features [n d].
+
+        Returns:
+            Predictions, shaped as y was: [n] or [n k].
+
+        Raises:
+            NotFittedError: scikit-learn's, before a fit.
+            ValueError: scikit-learn's, for other shapes, NaN or infinity.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
         return np.asarray(X @ self.coef_.T + self.intercept_)
@@ -161,7 +184,11 @@ class LinearProbe(StreamingProbe):
         self._in_double = False
 
     def cross(self) -> ByTarget:
-        """[d_model] for each target: sums of centred component times centred target (float64)."""
+        """Sums of centred component times centred target, with the true positions.
+
+        Returns:
+            [d_model] for each target (float64).
+        """
         cross = rearrange(self.moments.cross, "d (target control) -> control target d", control=2)
         return ByTarget(*cross[0])
 
@@ -173,7 +200,7 @@ class LinearProbe(StreamingProbe):
     def _solve(self) -> None:
         self._warn_of_few()
         self._coefficients, self._intercepts = self.moments.ridge(self.alpha)
-        targets = targets_of(self._positions)
+        targets = targets_of(self.positions)
         self._in_double = self.moments.exact or self._rounds_away(targets)
         self._linear = self._position_errors(targets.t)
         # Who knows nothing predicts the mean of 1/m, which decodes to m's harmonic mean.
@@ -181,12 +208,12 @@ class LinearProbe(StreamingProbe):
         self._counting = self._position_errors(targets.inverse_m, uninformed)
 
     def _warn_of_few(self) -> None:
-        n, least = self.moments.n, _PER_COMPONENT * self._d_model
+        n, least = self.moments.n, _PER_COMPONENT * self.d_model
         if n < least:
             warnings.warn(
-                f"{self.n_fitted} sequences are {n} activations, few to fit {self._d_model} "
+                f"{self.n_fitted} sequences are {n} activations, few to fit {self.d_model} "
                 f"components on: noise is fitted too, and held-out errors can exceed chance; give "
-                f"at least {least}, which is {-(-least // len(self._positions))} sequences",
+                f"at least {least}, which is {-(-least // len(self.positions))} sequences",
                 ProbeWarning,
                 stacklevel=4,
             )
@@ -234,7 +261,7 @@ class LinearProbe(StreamingProbe):
 
     def _decoded(self, inverse_m: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """The position that a prediction of 1/m means, clipped to the positions seen."""
-        first, last = (1 / (float(t) + 1) for t in self._positions[[0, -1]])
+        first, last = (1 / (float(t) + 1) for t in self.positions[[0, -1]])
         return 1 / inverse_m.clamp(last, first) - 1
 
     def _fitted(self) -> Sequence[np.ndarray]:

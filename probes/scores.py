@@ -13,9 +13,15 @@ SHUFFLED = "shuffled positions"
 class Score:
     """One number with its interval, the level that knowing nothing gives, and what it was taken on.
 
-    ci_low and ci_high bound the 95% bootstrap interval over held-out sequences; chance is NaN where
-    no chance level exists; n counts sequences; control is "" for the measurement itself and
-    "shuffled positions" for the same procedure run on permuted position labels.
+    Attributes:
+        metric: what was measured, such as "mae" (in positions) or "r2".
+        value: the number, in the metric's units.
+        ci_low: lower bound of the 95% bootstrap interval over held-out sequences.
+        ci_high: its upper bound.
+        chance: what knowing nothing gives; NaN where no chance level exists.
+        n: held-out sequences.
+        control: "" for the measurement itself, "shuffled positions" for the same procedure run on
+            permuted position labels.
     """
 
     metric: str

@@ -104,6 +104,10 @@ def cosine_profile(
     Sorted and without the diagonal, because a column's index or where the 1 stands would give the
     position away. A few quantiles stand for all the cosines, since a regression on every one of
     them fits the sequences it has seen instead of the positions.
+
+    Args:
+        cosines: -1 to 1, of each activation with those of its sequence.
+        n_quantiles: how many, from the smallest to the largest.
     """
     diagonal = torch.eye(cosines.shape[-1], dtype=torch.bool, device=cosines.device)
     others = cosines.masked_fill(diagonal, torch.inf).cpu().numpy()
@@ -120,6 +124,10 @@ def seriate(similarity: Cosines, generator: torch.Generator) -> Int[Tensor, "bat
     eigenvector of the Laplacian of the similarity shifted to be nonnegative. For a matrix that
     falls away from its diagonal (Robinsonian) it is the true order or its reverse, which cannot be
     told apart. Rows are permuted at random first, so that ties cannot keep the order they came in.
+
+    Args:
+        similarity: the larger, the nearer; such as cosines.
+        generator: of the random order that rows are given first.
     """
     batch, pos = similarity.shape[:2]
     permuted = torch.rand(batch, pos, generator=generator).argsort(dim=-1)
@@ -145,6 +153,10 @@ def kendall_tau(order: Int[Tensor, "batch pos"], labels: Int[Tensor, "batch pos"
     """|Kendall's tau| between a recovered order and the true one, which labels give, 0 to 1.
 
     Absolute, because a similarity matrix cannot tell a sequence from its reverse.
+
+    Args:
+        order: rows in the order that was found.
+        labels: the true position of each row.
     """
     found = labels.gather(-1, order)
     pairs = torch.sign(found[:, None, :] - found[:, :, None]).triu()
@@ -173,6 +185,15 @@ class SimilarityProbe(StreamingProbe):
     Cosine matrices are as large as attention maps: only those of the first `n_sequences` sequences
     to fit on and as many held-out ones are kept, and further batches cost nothing. For the control
     the rows and columns of every matrix are permuted.
+
+    Args:
+        n_sequences: how many sequences to fit on, and how many held-out ones, are kept; at least 2.
+        alpha: the ridge penalty on standardised quantiles, above 0.
+        seed: of the permutations and of the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
+
+    Raises:
+        ProbeError: for an `n_sequences` below 2.
     """
 
     def __init__(
@@ -208,7 +229,7 @@ class SimilarityProbe(StreamingProbe):
 
     def _solve(self) -> None:
         [(cosines, labels)] = self._first(self._to_fit)
-        t = self._positions.double().repeat(len(cosines), 1)[..., None]
+        t = self.positions.double().repeat(len(cosines), 1)[..., None]
         # The largest cosine of a profile is that with itself: 1, but for rounding.
         fits = [
             LinearMoments().update(profile, t).ridge(self.alpha, coarse_is_constant=True)
@@ -237,7 +258,7 @@ class SimilarityProbe(StreamingProbe):
             *self._adjacency_scores(cosines, labels),
             *self._seriation_scores(cosines, labels),
         )
-        arrays = {"cosine": cosines.mean(dim=0).numpy(), "positions": self._positions.numpy()}
+        arrays = {"cosine": cosines.mean(dim=0).numpy(), "positions": self.positions.numpy()}
         return {"similarity": ProbeResult(scores, arrays)}
 
     def _profiles(self, cosines: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -249,8 +270,8 @@ class SimilarityProbe(StreamingProbe):
         coefficients = torch.from_numpy(self._coefficients)
         predicted = einsum(profiles, coefficients, "c batch pos q, q c -> c batch pos")
         predicted += torch.from_numpy(self._intercepts)[:, None, None]
-        error = predicted - self._positions
-        errors = self._position_errors(self._positions.double())
+        error = predicted - self.positions
+        errors = self._position_errors(self.positions.double())
         errors.update(error, error)
         return errors.scores()
 

@@ -71,13 +71,15 @@ class StreamingFit(ABC):
     (`_merge_fit`).
 
     Attributes:
+        d_model: width of the activations; 0 before the first.
+        positions: [pos], those of every sequence; empty before the first.
         n_fitted: sequences given to `update`, here or to what was merged.
     """
 
     def __init__(self) -> None:
         self.n_fitted = 0
-        self._d_model = 0
-        self._positions = torch.empty(0, dtype=torch.int64)
+        self.d_model = 0
+        self.positions = torch.empty(0, dtype=torch.int64)
 
     # Shapes are checked here, in words, rather than by the annotation.
     def update(self, activations: Tensor, positions: Tensor) -> None:
@@ -98,11 +100,14 @@ class StreamingFit(ABC):
     def merge(self: Fit, other: Fit) -> None:
         """Adds what `other` was fitted on.
 
+        Args:
+            other: one of the same kind, given other sequences.
+
         Raises:
             ProbeError: where the two saw different sizes or positions.
         """
         if other.n_fitted:
-            self._adopt(other._d_model, other._positions)
+            self._adopt(other.d_model, other.positions)
             self._merge_fit(other)
             self.n_fitted += other.n_fitted
 
@@ -120,21 +125,21 @@ class StreamingFit(ABC):
         self._adopt(shape[2], positions.cpu())
 
     def _adopt(self, d_model: int, positions: Tensor) -> None:
-        if not self._d_model:
+        if not self.d_model:
             if len(positions) < 2 or (positions.diff() <= 0).any() or positions[0] < 0:
                 raise ProbeError(
                     "positions must be at least 2 whole numbers from 0 upwards, strictly "
                     f"increasing; got {positions.tolist()[:8]}"
                 )
-            self._d_model, self._positions = d_model, positions
-        if d_model != self._d_model:
+            self.d_model, self.positions = d_model, positions
+        if d_model != self.d_model:
             raise ProbeError(
-                f"d_model changed from {self._d_model} to {d_model} between batches: "
+                f"d_model changed from {self.d_model} to {d_model} between batches: "
                 "use one probe per layer and site"
             )
-        if not torch.equal(positions, self._positions):
+        if not torch.equal(positions, self.positions):
             raise ProbeError(
-                f"positions changed between batches, from {_span(self._positions)} to "
+                f"positions changed between batches, from {_span(self.positions)} to "
                 f"{_span(positions)}: cut all sequences to one length"
             )
 
@@ -158,6 +163,10 @@ class StreamingProbe(StreamingFit):
     Over several machines: send each a `for_shard` of a new probe, `update` it there and `merge` all
     into one; send each a `for_shard` of that, `evaluate` there, and `merge` again. Every value is
     then that of one probe alone, to rounding; intervals are of other resamples.
+
+    Args:
+        seed: of the permutations and of the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
     """
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
@@ -170,10 +179,14 @@ class StreamingProbe(StreamingFit):
         self._permuted_elsewhere = 0
 
     def update(self, activations: Tensor, positions: Tensor) -> None:
-        """Adds sequences to fit on, as `StreamingFit.update` does.
+        """Adds sequences to fit on.
+
+        Args:
+            activations: [batch pos d_model], any float type.
+            positions: [pos], whole numbers from 0 upwards, strictly increasing.
 
         Raises:
-            ProbeError: also after `evaluate`.
+            ProbeError: as `StreamingFit.update`, and after `evaluate`.
         """
         if self._solved:
             raise ProbeError(
@@ -183,10 +196,14 @@ class StreamingProbe(StreamingFit):
         super().update(activations, positions)
 
     def evaluate(self, activations: Tensor, positions: Tensor) -> None:
-        """Adds held-out sequences, given as to `update`. The first call solves the fit.
+        """Adds held-out sequences. The first call solves the fit.
+
+        Args:
+            activations: [batch pos d_model], any float type.
+            positions: [pos], whole numbers from 0 upwards, strictly increasing.
 
         Raises:
-            ProbeError: as `update`, and where fewer than 2 sequences were fitted.
+            ProbeError: as `StreamingFit.update`, and where fewer than 2 sequences were fitted.
         """
         if not self._solved and self.n_fitted < 2:
             raise ProbeError(
@@ -202,6 +219,9 @@ class StreamingProbe(StreamingFit):
 
     def merge(self: Probe, other: Probe) -> None:
         """Adds what `other` saw: fits before any `evaluate`, held-out sequences after it.
+
+        Args:
+            other: a probe of the same kind, given other sequences.
 
         Raises:
             ProbeError: where the two are at different stages, saw different sizes or positions,
@@ -221,7 +241,7 @@ class StreamingProbe(StreamingFit):
             self._permute_after(self._n_permuted(self.n_fitted))
 
     def _merge_held_out(self: Probe, other: Probe) -> None:
-        self._adopt(other._d_model, other._positions)
+        self._adopt(other.d_model, other.positions)
         if not _same(self._fitted(), other._fitted()):
             raise ProbeError(
                 "cannot merge held-out sequences judged by two different fits: merge the fits "
@@ -239,6 +259,9 @@ class StreamingProbe(StreamingFit):
                 shard's own, so that their labels are permuted as one probe alone would permute
                 them.
 
+        Returns:
+            The copy.
+
         Raises:
             ProbeError: after `evaluate`.
         """
@@ -250,7 +273,10 @@ class StreamingProbe(StreamingFit):
         return shard
 
     def result(self) -> dict[str, ProbeResult]:
-        """Scores and arrays by probe name.
+        """What came out.
+
+        Returns:
+            Scores, in the probe's own units, and arrays for figures; by probe name.
 
         Raises:
             ProbeError: before 2 held-out sequences.
@@ -264,10 +290,10 @@ class StreamingProbe(StreamingFit):
 
     def _labels(self, batch: int) -> Int[Tensor, "control batch pos"]:
         """The true positions, and for the control the same ones shuffled."""
-        true = repeat(self._positions, "pos -> batch pos", batch=batch)
-        skip_shuffled(self._permuted_elsewhere, self._positions, self._generator)
+        true = repeat(self.positions, "pos -> batch pos", batch=batch)
+        skip_shuffled(self._permuted_elsewhere, self.positions, self._generator)
         self._permuted_elsewhere = 0
-        return torch.stack([true, shuffled_positions(batch, self._positions, self._generator)])
+        return torch.stack([true, shuffled_positions(batch, self.positions, self._generator)])
 
     def _permute_after(self, n_sequences: int) -> None:
         """The next shuffled labels are those that come after as many sequences'."""
@@ -281,7 +307,7 @@ class StreamingProbe(StreamingFit):
     def _position_errors(
         self, target: PerPosition, uninformed: float | None = None
     ) -> PositionErrors:
-        return PositionErrors(self._positions, target, self.n_resamples, self.seed, uninformed)
+        return PositionErrors(self.positions, target, self.n_resamples, self.seed, uninformed)
 
     @abstractmethod
     def _solve(self) -> None: ...
@@ -309,7 +335,7 @@ class PositionProbe(StreamingProbe):
     name: ClassVar[str]
 
     def _solve(self) -> None:
-        self._errors = self._position_errors(self._positions.double())
+        self._errors = self._position_errors(self.positions.double())
 
     def _merge_scores(self, other: "PositionProbe") -> None:
         self._errors.merge(other._errors)

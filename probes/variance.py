@@ -46,6 +46,10 @@ def variance_law(
 
     After Chi et al. 2023, derived here: a is the residual's own variance, b what attention adds at
     the first position.
+
+    Args:
+        curve: variance at each position.
+        positions: from 0.
     """
     terms = np.stack([np.ones(len(positions)), 1 / (positions + 1)], axis=1)
     return curve @ np.linalg.pinv(terms).T
@@ -109,11 +113,21 @@ class VarianceRegressor(RegressorMixin, BaseEstimator):
     """
 
     def fit(self, X: Any, y: Any) -> "VarianceRegressor":
-        """Fits to activations X [n d] and targets y [n], forgetting what was seen before."""
+        """Fits to activations X [n d] and targets y [n], forgetting what was seen before.
+
+        Args:
+            X: activations [n d].
+            y: targets [n].
+        """
         return self._absorb(_LogVarianceBins(), X, y, reset=True)
 
     def partial_fit(self, X: Any, y: Any) -> "VarianceRegressor":
-        """Adds activations to what was seen before."""
+        """Adds activations to what was seen before.
+
+        Args:
+            X: activations [n d].
+            y: targets [n].
+        """
         first = not hasattr(self, "bins_")
         return self._absorb(_LogVarianceBins() if first else self.bins_, X, y, reset=first)
 
@@ -148,6 +162,10 @@ class VarianceProbe(StreamingProbe):
       `VarianceRegressor`.
 
     For the control, each sequence's variances are permuted over positions.
+
+    Args:
+        seed: of the permutations and of the bootstrap.
+        n_resamples: of the bootstrap over held-out sequences.
     """
 
     def __init__(self, *, seed: int = 0, n_resamples: int = 1000) -> None:
@@ -174,8 +192,8 @@ class VarianceProbe(StreamingProbe):
 
     def _solve(self) -> None:
         self._log_variance, self._mean_position = self._bins.curve()
-        self._law = variance_law(self._curves / self.n_fitted, self._positions.numpy())
-        self._errors = self._position_errors(self._positions.double())
+        self._law = variance_law(self._curves / self.n_fitted, self.positions.numpy())
+        self._errors = self._position_errors(self.positions.double())
         self._bootstrap = SequenceBootstrap(self.n_resamples, self.seed)
 
     def _score(self, activations: Tensor) -> None:
@@ -201,7 +219,7 @@ class VarianceProbe(StreamingProbe):
         self._bootstrap.merge(other._bootstrap)
 
     def _result(self) -> dict[str, ProbeResult]:
-        positions = self._positions.numpy()
+        positions = self.positions.numpy()
         shapes = self._law[:, 1:] / (positions + 1)  # b/m
 
         def law_r2(control: int) -> ArrayFunction:

@@ -159,6 +159,11 @@ def test_modules_of_a_room_do_not_import_each_other_in_a_circle() -> None:
             visit(module, ())
 
 
+def test_the_top_level_is_as_the_owner_fixed_it() -> None:
+    for name in (*PACKAGES, "tests", "pyproject.toml", "README.md"):
+        assert (ROOT / name).exists()
+
+
 def test_few_files_stand_loose_in_experiments() -> None:
     assert len(list((ROOT / "experiments").glob("*.py"))) <= 3
 

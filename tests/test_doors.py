@@ -1,17 +1,25 @@
 """What users import: the names at the package roots, and a folder of theirs that hides ours."""
 
 import ast
+import inspect
 import os
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import docstring_parser
 import pytest
 
 from tests.paths import ROOT
 
 DOORS = ("nope_interp", "experiments")
+PACKAGES = (*DOORS, "probes")
 
 
 @pytest.mark.parametrize("package", DOORS)
@@ -44,8 +52,82 @@ def test_type_checkers_see_the_same_names(package: str) -> None:
 
 
 def test_at_most_forty_names_are_public() -> None:
-    doors = [import_module(package) for package in (*DOORS, "probes")]
+    doors = [import_module(package) for package in PACKAGES]
     assert len({name for door in doors for name in getattr(door, "__all__", ())}) <= 40
+
+
+def of_ours(kind: type) -> list[type]:
+    """A class and those of its bases that this repository defines."""
+    return [base for base in kind.__mro__ if base.__module__.partition(".")[0] in PACKAGES]
+
+
+def public_members(kind: type) -> Iterator[tuple[str, Any]]:
+    """The public methods, as functions, and properties of a class; inherited ones of ours too."""
+    names = {name for base in of_ours(kind) for name in vars(base) if not name.startswith("_")}
+    for name in sorted(names):
+        member = inspect.getattr_static(kind, name)
+        if isinstance(member, property | cached_property):
+            yield name, member
+        elif isinstance(member, classmethod | staticmethod) or inspect.isfunction(member):
+            yield name, inspect.unwrap(getattr(member, "__func__", member))
+
+
+def public_things() -> Iterator[tuple[str, Any]]:
+    """Everything behind the doors by its dotted name: functions, classes and their members."""
+    for package in PACKAGES:
+        door = import_module(package)
+        for name in door.__all__:
+            thing = getattr(door, name)
+            if not inspect.isclass(thing):
+                yield f"{package}.{name}", inspect.unwrap(thing)
+                continue
+            yield f"{package}.{name}", thing
+            for member, function in public_members(thing):
+                yield f"{package}.{name}.{member}", function
+
+
+def raises_itself(function: Any) -> bool:
+    """Whether a `raise` stands in the function, so that its docstring has to name the error."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    return any(isinstance(node, ast.Raise) for node in ast.walk(tree))
+
+
+def arguments(function: Any) -> set[str]:
+    return set(inspect.signature(function).parameters) - {"self", "cls"}
+
+
+def undocumented(thing: Any) -> list[str]:
+    """What the docstring of a public function, method, property or class does not say."""
+    if inspect.isclass(thing):
+        docs = [parsed(base) for base in of_ours(thing)]
+        made_by = "__post_init__" if is_dataclass(thing) else "__init__"
+        makers = [vars(thing)[made_by]] if made_by in vars(thing) else []
+        taken = set() if issubclass(thing, Exception) else arguments(thing)
+        returns = False
+    elif isinstance(thing, property | cached_property):
+        # Its first line says what it gives.
+        docs, makers, taken, returns = [parsed(thing)], [], set(), False
+    else:
+        docs, makers, taken = [parsed(thing)], [thing], arguments(thing)
+        returns = inspect.signature(thing).return_annotation not in (None, Iterator[None])
+    described = {p.arg_name.lstrip("*") for doc in docs for p in doc.params if p.description}
+    lacks = [f"argument {name}" for name in sorted(taken - described)]
+    lacks += [] if docs[0].short_description else ["what it is"]
+    lacks += ["Returns"] if returns and not docs[0].returns else []
+    told = any(doc.raises for doc in docs)
+    lacks += ["Raises"] if not told and any(map(raises_itself, makers)) else []
+    return lacks
+
+
+def parsed(thing: Any) -> docstring_parser.Docstring:
+    return docstring_parser.parse(
+        inspect.getdoc(thing) or "", docstring_parser.DocstringStyle.GOOGLE
+    )
+
+
+def test_docstrings_behind_the_doors_are_whole() -> None:
+    found = {name: undocumented(thing) for name, thing in public_things()}
+    assert not {name: lacks for name, lacks in found.items() if lacks}
 
 
 @pytest.mark.parametrize("package", ["experiments", "probes"])

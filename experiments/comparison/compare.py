@@ -71,9 +71,13 @@ def compare(
         words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
             `seq_len=64`, `**{"transformer.n_layers": 2}`.
 
-    Raises UserError for anything in `config` that cannot be done, an unwritable `out`, shards that
-    the sequences or the device do not allow, a cluster that cannot be used, and activations that
-    are not finite.
+    Returns:
+        The finished run: its measurements, verdicts and report.
+
+    Raises:
+        UserError: for anything in `config` that cannot be done, an unwritable `out`, shards that
+            the sequences or the device do not allow, a cluster that cannot be used, and activations
+            that are not finite.
     """
     config = asked(CompareConfig, config, words)
     check_shards(shards, ray, n_sequences=config.n_shareable, device=device)

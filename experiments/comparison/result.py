@@ -48,7 +48,11 @@ class Comparison(FinishedRun):
         return linear_probe_sentence(self.measurements)
 
     def html(self) -> str:
-        """The report: one page that needs no network."""
+        """The report: one page that needs no network.
+
+        Returns:
+            HTML.
+        """
         from experiments.report.page import render
 
         return render(

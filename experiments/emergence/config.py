@@ -55,11 +55,22 @@ class EmergenceConfig(ExperimentConfig):
         return range(self.seed, self.seed + self.n_seeds)
 
     def of_seed(self, seed: int) -> ProbingConfig:
-        """One training and how it is read."""
+        """One of the trainings, and how it is read.
+
+        Args:
+            seed: of its weights, batches and tokens.
+
+        Returns:
+            The config of that training alone.
+        """
         transformer = replace(self.transformer, seed=seed)
         training = replace(self.training, seed=seed)
         return ProbingConfig.like(self, transformer=transformer, training=training, seed=seed)
 
     def run_name(self) -> str:
-        """The readable half of the run folder's name."""
+        """The readable half of the run folder's name.
+
+        Returns:
+            What a file name can hold.
+        """
         return f"emergence-{self.model_name()}-{self.task}"

@@ -26,7 +26,7 @@ from probes.head_rules import RULES
 from probes.scores import SHUFFLED
 
 # Onsets are whole doublings: two or three seeds agree by chance, and show no spread at all.
-_SEEDS_TO_BE_SURE = 5
+SEEDS_TO_BE_SURE = 5
 
 _ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
 
@@ -51,7 +51,11 @@ class Emergence(FinishedRun):
         return pd.DataFrame(found).T.rename_axis("seed")
 
     def markdown(self) -> str:
-        """The onsets as a Markdown table."""
+        """The onsets, in optimiser steps.
+
+        Returns:
+            A Markdown table, one row for each seed.
+        """
         told = self.onsets.map(lambda step: "never" if np.isnan(step) else f"{step:.0f}")
         return markdown_table(told.reset_index())
 
@@ -89,7 +93,11 @@ class Emergence(FinishedRun):
         return _headline(self.onsets, _in_order(self.doublings), self.claims)
 
     def html(self) -> str:
-        """The report: one page that needs no network."""
+        """The report: one page that needs no network.
+
+        Returns:
+            HTML.
+        """
         from experiments.report.findings import PageData, render_emergence
 
         title = "When do the position codes appear?"
@@ -162,7 +170,7 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
 def _sure(found: Measured, n_compared: int) -> bool:
     """Whether one of so many differences is beyond its interval, over enough seeds."""
     low, high = widened(found.value, found.ci_low, found.ci_high, n_compared, found.n)
-    return found.n >= _SEEDS_TO_BE_SURE and not low <= 0 <= high
+    return found.n >= SEEDS_TO_BE_SURE and not low <= 0 <= high
 
 
 def _told(found: Measured, unit: str = "") -> str:

@@ -1,10 +1,7 @@
 """When do the position codes appear? One training under several seeds, read as it goes on.
 
-Each training is read after 0, 1, 2, 4, 8, ... optimiser steps (`emergence.history`). Times are
-compared in doublings of the number of steps, which is how finely they are known: step 0 counts as
-one doubling before step 1, and what never comes as one after the end, the earliest that it could.
-Each code is timed by its own measure against its own chance, and one that is measured more finely
-is seen earlier: the order is that of readings, not of what the model does with the codes.
+Each training is read after 0, 1, 2, 4, 8, ... optimiser steps (`emergence.history`). How times are
+compared, and what they do not say, stands at the head of `emergence.result`.
 """
 
 from functools import partial
@@ -15,7 +12,7 @@ from tqdm import tqdm
 
 from experiments.emergence.config import EmergenceConfig
 from experiments.emergence.history import N_FIT, N_HELD_OUT, history_rows
-from experiments.emergence.result import _SEEDS_TO_BE_SURE, Emergence
+from experiments.emergence.result import SEEDS_TO_BE_SURE, Emergence
 from experiments.results.measurements import table
 from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
@@ -42,10 +39,14 @@ def watch_emergence(
         out: the folder that run folders are made in.
         device: only "cpu", on which models this small train fastest.
         show_progress: draw a bar on standard error.
-        words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
-            `seq_len=64`, `**{"transformer.n_layers": 2}`.
+        words: values laid over `config`, by the words of the command line: `n_seeds=2`,
+            `steps=100`, `positions="rotary"`.
 
-    Raises UserError for a config that cannot be trained, another device, and an unwritable `out`.
+    Returns:
+        The finished run: when each code became readable, under every seed, and the report.
+
+    Raises:
+        UserError: for a config that cannot be trained, another device, and an unwritable `out`.
     """
     if device != "cpu":
         raise UserError(f"emergence runs on the CPU: leave the device {device!r} out.")
@@ -67,7 +68,7 @@ def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:
             "A code is readable at a step where the gain at its best site is surely a tenth or "
             "more. Intervals are widened for the number of sites and steps. Gains of different "
             "measures cannot be compared, so this is the order in which probes read the codes.",
-            f"Of differences over fewer than {_SEEDS_TO_BE_SURE} seeds none is called sure.",
+            f"Of differences over fewer than {SEEDS_TO_BE_SURE} seeds none is called sure.",
             "A code that appears between two watched steps is given the later one. Step 0 counts "
             "as one doubling before step 1, and a code that never appears as one after the end.",
             "Surely means by the 95% interval over seeds, widened for the number of codes; the "

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results.heads import _OF_LABELS
+from experiments.results.heads import OF_LABELS
 from probes.heads.detectors import FEEDS, METRICS, HeadScores
 from probes.heads.labels import Dependence, HeadLabel
 from probes.scores import Score
@@ -99,7 +99,7 @@ def label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:
     """Each head's label with its confidence and p-values, and its runner-up."""
     for found in labels:
         numbers = (found.confidence, found.p_shuffled, found.p_random_init, found.q_value)
-        for probe, value in zip(_OF_LABELS.values(), numbers, strict=True):
+        for probe, value in zip(OF_LABELS.values(), numbers, strict=True):
             score = _number(found.label, value)
             yield _row(context, found.layer, found.head, "pattern", probe, score)
         if found.runner_up:

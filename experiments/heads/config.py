@@ -70,5 +70,9 @@ class HeadsConfig(ExperimentConfig):
         return self.n_sequences
 
     def run_name(self) -> str:
-        """The readable half of the run folder's name."""
+        """The readable half of the run folder's name.
+
+        Returns:
+            What a file name can hold.
+        """
         return f"heads-{self.model_name()}"

@@ -37,14 +37,22 @@ class HeadClassification(FinishedRun):
         return headline(self.heads, tables.losses(self.measurements), self.info)
 
     def markdown(self) -> str:
-        """The table of heads as a Markdown table: labels, confidence, and what is left of them."""
+        """The table of heads: labels, confidence, and what is left of them.
+
+        Returns:
+            A Markdown table, one row for each head.
+        """
         shown = ["layer", "head", "label", "confidence", "q_value", "runner_up"]
         if self.info["ablation"]:
             shown += ["dependence", "retention", "ablated_label"]
         return markdown_table(self.heads[shown])
 
     def html(self) -> str:
-        """The report: one page that needs no network."""
+        """The report: one page that needs no network.
+
+        Returns:
+            HTML.
+        """
         from experiments.report.heads_page import HeadsReportData, render_heads
 
         ablation, prompts = self.info["ablation"], self.info["prompts"]

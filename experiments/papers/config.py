@@ -36,8 +36,9 @@ class ReproduceConfig(Worded):
             Face folder, a GGUF file, or a model.safetensors of ours.
         text: a UTF-8 file for it to read instead of Python's own documentation.
 
-    Raises UserError for an unknown paper, values out of range, multipliers of what the paper's
-    experiment does not have, and a model where it reads none.
+    Raises:
+        UserError: for an unknown paper, values out of range, multipliers of what the paper's
+            experiment does not have, and a model where it reads none.
     """
 
     experiment: ClassVar[str] = "reproduce"
@@ -90,27 +91,62 @@ class ReproduceConfig(Worded):
         return range(self.seed, self.seed + (self.n_seeds or self.paper.n_seeds))
 
     def check_runs_on(self, device: str) -> None:
-        """Raise UserError for a device that the paper's experiment does not run on."""
+        """Refuse a device that the paper's experiment does not run on.
+
+        Args:
+            device: a torch device.
+
+        Raises:
+            UserError: where it does not run there.
+        """
         if device != "cpu" and not self.paper.on_device:
             raise UserError(f"{self.name} runs on the CPU: leave the device {device!r} out.")
 
     def scaled(self, size: str, default: int, *, multiple_of: int = 1, least: int = 1) -> int:
-        """A default size times its multiplier, as a multiple of something and not too small."""
+        """A default size times its factor.
+
+        Args:
+            size: width, length, depth or training.
+            default: the size at factor 1.
+            multiple_of: what the size is rounded to a multiple of.
+            least: the smallest that is given.
+
+        Returns:
+            The size.
+        """
         wanted = round(getattr(self, size) * default / multiple_of) * multiple_of
         return max(wanted, least, multiple_of)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; `from_dict` reads it back."""
+        """The fields as plain JSON values, which `from_dict` reads back.
+
+        Returns:
+            Values by name.
+        """
         return asdict(self) | {"n_seeds": len(self.seeds)}
 
     @classmethod
     def from_dict(cls, values: Any) -> "ReproduceConfig":
-        """Raises UserError for unknown keys, wrong types and values that make no sense."""
+        """The config of these values.
+
+        Args:
+            values: by name; what is left out has its default.
+
+        Returns:
+            The config.
+
+        Raises:
+            UserError: for unknown names, wrong types and values that make no sense.
+        """
         check_words(cls, values if isinstance(values, dict) else {})
         return from_mapping(cls, values, "the config")
 
     def run_name(self) -> str:
-        """The readable half of the run folder's name."""
+        """The readable half of the run folder's name.
+
+        Returns:
+            What a file name can hold.
+        """
         return f"reproduce-{self.name}"
 
     @property
@@ -126,7 +162,11 @@ class ReproduceConfig(Worded):
         return [*preset, "--seeds", str(len(self.seeds)), *chain.from_iterable(scaled)]
 
     def command(self) -> str:
-        """The command line that runs this again."""
+        """The command line that runs this again.
+
+        Returns:
+            One line for a shell.
+        """
         words = ["nope-interp", "reproduce", self.name, *self.size_options]
         words += ["--seed", str(self.seed)]
         for option, value in (("--model", self.model), ("--text", self.text)):

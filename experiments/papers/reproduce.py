@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import PAPERS
-from experiments.papers.result import CLAIM, Reproduction, _row_of
+from experiments.papers.result import CLAIM, Reproduction, row_of
 from experiments.results.claims import UNDECIDED, Claim, Outcome
 from experiments.results.findings import Findings, pack
 from experiments.results.measurements import INTACT, table
@@ -45,11 +45,15 @@ def reproduce(
         out: the folder that run folders are made in.
         device: a torch device; only papers marked `on_device` run elsewhere than on the CPU.
         show_progress: draw a bar on standard error.
-        words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
-            `seq_len=64`, `**{"transformer.n_layers": 2}`.
+        words: values laid over `config`, by the words of the command line: `preset="tiny"`,
+            `n_seeds=2`, `width=0.5`.
 
-    Raises UserError for a device that the experiment does not run on, sizes that do not fit, and
-    an unwritable `out`.
+    Returns:
+        The finished run: the outcome of every claim, the curves behind them, and the report.
+
+    Raises:
+        UserError: for an unknown paper, a device that its experiment does not run on, sizes that
+            do not fit, and an unwritable `out`.
     """
     config = asked(ReproduceConfig, config, words)
     config.check_runs_on(device)
@@ -72,7 +76,7 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
             run, outcome = shown or (None, None)
             size = "" if run is None else " ".join(run.config.size_options)
             where = "" if run is None else str(run.folder)
-            told = {**_row_of(claim, outcome), "size": size, "run": where}
+            told = {**row_of(claim, outcome), "size": size, "run": where}
             rows.append({"paper": found.name, **told})
     return pd.DataFrame(rows)
 

@@ -57,7 +57,7 @@ class Reproduction(FinishedRun):
     @property
     def claims(self) -> pd.DataFrame:
         """The outcomes as a table: claim, status, value, interval, expected, difference, test."""
-        return pd.DataFrame([_row_of(o.claim, o) for o in self.outcomes])
+        return pd.DataFrame([row_of(o.claim, o) for o in self.outcomes])
 
     @property
     def figures(self) -> list[Figure]:
@@ -81,7 +81,11 @@ class Reproduction(FinishedRun):
         return "; ".join(parts) + "."
 
     def html(self) -> str:
-        """The report: one page that needs no network."""
+        """The report: one page that needs no network.
+
+        Returns:
+            HTML.
+        """
         from experiments.report.findings import PageData, render_reproduction
 
         info = {k: v for k, v in self.info.items() if k not in ("figures", "experiment")}
@@ -90,7 +94,7 @@ class Reproduction(FinishedRun):
         return render_reproduction(data, self.paper, self.outcomes, self.figures)
 
 
-def _row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
+def row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
     shown = Outcome(claim, NOT_MEASURED) if outcome is None else outcome
     return {
         "claim": claim.id,

@@ -10,7 +10,7 @@ from experiments.results.measurements import INTACT, LOSS
 Row = dict[str, Any]
 
 # Columns of the table of heads, and the probes that their rows are kept under.
-_OF_LABELS = {
+OF_LABELS = {
     "confidence": "label",
     "p_shuffled": "p of label, shuffled",
     "p_random_init": "p of label, random-init",
@@ -38,7 +38,7 @@ def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFram
     columns = {
         "label": _column(intact, "label", "metric"),
         "runner_up": _column(intact, ("runner-up", "nearest"), "metric"),
-        **{name: _column(intact, probe, "value") for name, probe in _OF_LABELS.items()},
+        **{name: _column(intact, probe, "value") for name, probe in OF_LABELS.items()},
         "dependence": _column(ablated, "dependence", "metric"),
         "retention": _column(ablated, "dependence", "value"),
         "retention_low": _column(ablated, "dependence", "ci_low"),

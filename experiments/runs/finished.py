@@ -98,8 +98,12 @@ class FinishedRun(ABC):
             out: the folder that run folders are made in.
             make: makes the run in its folder, keeping cells there.
 
-        Raises UserError where the folder cannot be written to or is a newer version's, and what
-        `make` raises; one that is refused before it has computed anything leaves no folder.
+        Returns:
+            The run, read back from its folder.
+
+        Raises:
+            UserError: where the folder cannot be written to or is a newer version's, and what
+                `make` raises; one that is refused before it has computed anything leaves no folder.
         """
         run = RunFolder.of(Path(out), config).begin(config)
         with run.locked():
@@ -124,7 +128,11 @@ class FinishedRun(ABC):
 
     @abstractmethod
     def html(self) -> str:
-        """The report: one page that needs no network."""
+        """The report: one page that needs no network.
+
+        Returns:
+            HTML.
+        """
 
     def write_report(self, path: Path | str | None = None) -> Path:
         """Write the report.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments.runs.folder import FORMAT, RunFolder, environment, refuse_newer, short_hash
 from experiments.sweeps.config import SweepConfig
-from experiments.sweeps.sweep import _CONFIG, Sweep, read_sweep
+from experiments.sweeps.sweep import SWEEP_FILE, Sweep, read_sweep
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, write_json
 
@@ -34,11 +34,14 @@ def run_sweep(
         device: a torch device for each cell.
         show_progress: show a table of cells, or lines where there is no terminal.
 
-    Returns the sweep; cells that failed left a log and did not keep others from running.
+    Returns:
+        The sweep; cells that failed left a log and did not keep others from running.
 
-    Raises UserError, before anything runs, for cells that cannot be run or are the same run, an
-    unwritable `out`, a device or a cluster that cannot be used, and a sweep that another process is
-    running; afterwards where workers die without a cell to blame, and where a log cannot be kept.
+    Raises:
+        UserError: before anything runs, for cells that cannot be run or are the same run, an
+            unwritable `out`, a device or a cluster that cannot be used, and a sweep that another
+            process is running; afterwards where workers die without a cell to blame, and where a
+            log cannot be kept.
     """
     from experiments.runs.ray_cluster import check_answers
     from experiments.sweeps.progress import shown
@@ -75,10 +78,10 @@ def _begin(config: SweepConfig, out: Path) -> Sweep:
     ]
     asked = {"experiment": kind.name, "cells": cells}
     folder = make_folder(out / f"sweep-{config.name}-{short_hash(asked)}")
-    if (folder / _CONFIG).is_file():
-        refuse_newer(folder / _CONFIG)
+    if (folder / SWEEP_FILE).is_file():
+        refuse_newer(folder / SWEEP_FILE)
     else:
-        write_json(folder / _CONFIG, {**asked, "environment": environment(), "format": FORMAT})
+        write_json(folder / SWEEP_FILE, {**asked, "environment": environment(), "format": FORMAT})
     return read_sweep(folder)
 
 

@@ -29,7 +29,7 @@ from nope_interp.files import read_json
 
 State = Literal["queued", "running", "done", "failed"]
 
-_CONFIG = "sweep.json"
+SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,36 @@ class Sweep:
         )
 
     def log(self, cell: Cell) -> Path:
-        """The file that says why a cell failed."""
+        """The file that says why a cell failed.
+
+        Args:
+            cell: one of this sweep's.
+
+        Returns:
+            Its path, whether or not the file is there.
+        """
         return self.folder / f"cell-{cell.number:05d}.log"
 
     def marker(self, cell: Cell) -> Path:
-        """The file that whoever runs a cell holds a lock on."""
+        """The file that whoever runs a cell holds a lock on.
+
+        Args:
+            cell: one of this sweep's.
+
+        Returns:
+            Its path, whether or not the file is there.
+        """
         return self.folder / f"cell-{cell.number:05d}.running"
 
     def state(self, cell: Cell) -> State:
-        """What has become of a cell, read off its files alone."""
+        """What has become of a cell, read off its files alone.
+
+        Args:
+            cell: one of this sweep's.
+
+        Returns:
+            "queued", "running", "done" or "failed".
+        """
         if self.experiment.finished(cell.folder):
             return "done"
         if _locked(self.marker(cell)):
@@ -94,15 +115,27 @@ class Sweep:
         return "failed" if self.log(cell).is_file() else "queued"
 
     def states(self) -> dict[int, State]:
-        """The state of every cell, by its number."""
+        """What has become of every cell.
+
+        Returns:
+            Its state by its number.
+        """
         return {cell.number: self.state(cell) for cell in self.cells}
 
     def failed(self) -> list[Cell]:
-        """The cells that have a log to read."""
+        """The cells that have a log to read.
+
+        Returns:
+            Those that failed, in the order of the file.
+        """
         return [cell for cell in self.cells if self.state(cell) == "failed"]
 
     def summary(self) -> list[dict[str, Any]]:
-        """One entry for each cell, JSON-able: its values, state, run folder, and log or None."""
+        """What has become of every cell, JSON-able.
+
+        Returns:
+            One entry for each cell: its number, values, state, run folder, and log or None.
+        """
         states = self.states()
         return [
             {
@@ -116,13 +149,17 @@ class Sweep:
         ]
 
     def dataset(self) -> ds.Dataset:
-        """The measurements of all finished cells as one table that is read only when it is asked.
+        """The measurements of all finished cells, which are read only when they are asked.
 
         To the columns of every run's table it adds `cell`, the number, and `cell.KEY` for each
         dotted key of the cells' values; a filter on these leaves the files of other cells unread.
         Values of mixed kinds are text.
 
-        Raises UserError where the experiment measures nothing, or no cell is finished.
+        Returns:
+            One table over all finished cells.
+
+        Raises:
+            UserError: where the experiment measures nothing, or no cell is finished.
         """
         if "info.json" not in self.experiment.last_written:
             raise UserError(f"{self.experiment.name} measures nothing: sweep compare or probe.")
@@ -147,11 +184,19 @@ class Sweep:
     def measurements(self, *columns: str, where: pc.Expression | None = None) -> pd.DataFrame:
         """Some columns, or all, of the rows that `where` picks, over all finished cells.
 
+        Args:
+            columns: their names; none takes all.
+            where: which rows; None takes all.
+
+        Returns:
+            The rows, in the columns' kinds.
+
+        Raises:
+            UserError: as `dataset` does, for an unknown column, and for damaged measurements.
+
         Example:
             >>> of_mae = pc.field("metric") == "mae"
             >>> sweep.measurements("cell.seed", "value", where=of_mae)  # doctest: +SKIP
-
-        Raises UserError as `dataset` does, for an unknown column, and for damaged measurements.
         """
         dataset = self.dataset()
         for column in columns:
@@ -170,9 +215,12 @@ class Sweep:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While it is open, no other process runs this sweep; raises UserError where one does.
+        """While it is open, no other process runs this sweep.
 
         The lock dies with its process, so a killed sweep leaves none behind.
+
+        Raises:
+            UserError: where another process runs it.
         """
         with (self.folder / ".lock").open("w") as lock:
             try:
@@ -188,10 +236,17 @@ class Sweep:
 def read_sweep(folder: Path | str) -> Sweep:
     """The sweep of a folder that `run_sweep` made.
 
-    Raises UserError where there is none, or it is damaged or of another format.
+    Args:
+        folder: a sweep's own, `runs/sweep-...`.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        UserError: where there is none, or it is damaged or of another format.
     """
     folder = Path(folder)
-    found = read_json(folder / _CONFIG)
+    found = read_json(folder / SWEEP_FILE)
     try:
         check_format(found, folder)
         cells = tuple(
@@ -201,7 +256,7 @@ def read_sweep(folder: Path | str) -> Sweep:
         return Sweep(folder, experiment(found["experiment"]), cells)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{str(folder / _CONFIG)!r} is damaged: delete it and run the sweep again."
+            f"{str(folder / SWEEP_FILE)!r} is damaged: delete it and run the sweep again."
         ) from error
 
 

@@ -66,6 +66,9 @@ class ExperimentConfig(Worded):
         seq_len: tokens in a sequence, begin token included.
         batch_size: sequences in one forward pass.
         seed: the seed of tokens, controls, bootstrap, and a pretrained model's random-init variant.
+
+    Raises:
+        UserError: for values that make no sense, by themselves or together.
     """
 
     experiment: ClassVar[str]
@@ -118,12 +121,24 @@ class ExperimentConfig(Worded):
 
     @classmethod
     def like(cls: type[Config], other: "ExperimentConfig", **changes: Any) -> Config:
-        """What `other` asks of which model, tokens and seed, with changes."""
+        """A config that asks what another asks of which model, tokens and seed.
+
+        Args:
+            other: of any experiment.
+            changes: fields with other values.
+
+        Returns:
+            A config of this class.
+        """
         shared = {f.name: getattr(other, f.name) for f in dataclasses.fields(ExperimentConfig)}
         return cls(**shared | changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; `from_dict` reads it back."""
+        """The fields as plain JSON values, which `from_dict` reads back.
+
+        Returns:
+            Values by name; those of nested configs by name again.
+        """
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         # Run folders are named for these values: those from before they existed keep their names.
         for name in _OF_EXAMPLES:
@@ -134,7 +149,17 @@ class ExperimentConfig(Worded):
 
     @classmethod
     def from_dict(cls: type[Config], values: Any) -> Config:
-        """Raises UserError for unknown keys, wrong types and values that make no sense."""
+        """The config of these values.
+
+        Args:
+            values: by name, nested or by dotted word; what is left out has its default.
+
+        Returns:
+            The config.
+
+        Raises:
+            UserError: for unknown names, wrong types and values that make no sense.
+        """
         values = nested(flat("the config", values))
         check_words(cls, values)
         for own in dataclasses.fields(cls):
@@ -146,7 +171,17 @@ class ExperimentConfig(Worded):
 
     @classmethod
     def read(cls: type[Config], path: Path) -> Config:
-        """Read a TOML or JSON file, or the config.json of a run folder."""
+        """Read a TOML or JSON file, or the config.json of a run folder.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The config.
+
+        Raises:
+            UserError: where it cannot be read, is neither TOML nor JSON, or as `from_dict`.
+        """
         try:
             text = path.read_text(encoding="utf-8")
             values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
@@ -163,7 +198,11 @@ class ExperimentConfig(Worded):
         return cls.from_dict(values)
 
     def model_name(self) -> str:
-        """The model in a form that a file name can hold."""
+        """The model in a form that a file name can hold.
+
+        Returns:
+            The last part of its name, or the position encoding of the model to train.
+        """
         if self.model is None:
             return self.transformer.positions
         path = Path(self.model)
@@ -173,7 +212,11 @@ class ExperimentConfig(Worded):
         return stem[:60] or "model"
 
     def run_name(self) -> str:
-        """The readable half of the run folder's name."""
+        """The readable half of the run folder's name.
+
+        Returns:
+            What a file name can hold.
+        """
         return f"{self.model_name()}-{self.task}"
 
     @property
@@ -182,7 +225,11 @@ class ExperimentConfig(Worded):
         return self.experiment
 
     def command(self) -> str:
-        """The command line that runs this again, given in the run folder."""
+        """The command line that runs this again, given in the run folder.
+
+        Returns:
+            One line for a shell.
+        """
         options: list[str] = []
         for name in ("model", "text"):
             if getattr(self, name) is not None:

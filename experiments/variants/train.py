@@ -31,17 +31,22 @@ def train(
     show_progress: bool = True,
     **words: Any,
 ) -> Path:
-    """The path of the trained `model.safetensors`; a finished training is not run again.
+    """Train a small model; a finished training is not run again, a killed one goes on.
 
     Args:
-        config: only what it says of its task, `transformer` and `training` matters here.
+        config: only what it says of its task, `transformer` and `training` matters here; by default
+            the embedded small model on text.
         out: the folder that the folders of trainings are made in.
         device: a torch device.
         show_progress: draw a bar with the loss on standard error.
-        words: values laid over `config`, by the words of the command line: `ablate="rotary"`,
-            `seq_len=64`, `**{"transformer.n_layers": 2}`.
+        words: values laid over `config`, by the words of the command line: `steps=100`,
+            `positions="rotary"`, `**{"transformer.n_layers": 2}`.
 
-    Raises UserError for a config that cannot be trained and an unwritable `out`.
+    Returns:
+        The file with the trained weights.
+
+    Raises:
+        UserError: for a config that cannot be trained, an unknown device, and an unwritable `out`.
     """
     kind = type(config) if isinstance(config, ExperimentConfig) else ProbingConfig
     config = asked(kind, config, words)

@@ -52,12 +52,26 @@ class Worded:
     named: ClassVar[str] = "model"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; `from_dict` reads it back."""
+        """The fields as plain JSON values, which `from_dict` reads back.
+
+        Returns:
+            Values by name; those of nested configs by name again.
+        """
         raise NotImplementedError
 
     @classmethod
     def from_dict(cls: type["Asked"], values: Any) -> "Asked":
-        """Raises UserError for unknown words, wrong types and values that make no sense."""
+        """The config of these values.
+
+        Args:
+            values: by name, nested or by dotted word; what is left out has its default.
+
+        Returns:
+            The config.
+
+        Raises:
+            UserError: for unknown names, wrong types and values that make no sense.
+        """
         raise NotImplementedError
 
 

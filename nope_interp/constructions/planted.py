@@ -103,7 +103,12 @@ class Planted:
 
     @torch.no_grad()
     def losses(self, model: HookedTransformer, tokens: Sequences) -> PerSequence:
-        """Mean cross-entropy of the task's answer over positions from 1 on, in nats."""
+        """Mean cross-entropy of the task's answer over positions from 1 on, in nats.
+
+        Args:
+            model: the one built here, or a changed one.
+            tokens: [batch pos].
+        """
         return torch.cat([self._losses(model, batch) for batch in tokens.split(_BATCH)])
 
     def _losses(self, model: HookedTransformer, tokens: Tokens) -> Float[Tensor, " batch"]:

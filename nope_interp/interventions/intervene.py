@@ -70,6 +70,9 @@ def intervene(
         positions: activations elsewhere stay as they are, bit for bit. For hook points whose
             second axis is no position, such as `attn.hook_pattern`, leave it at all.
 
+    Yields:
+        What says, by `verify()`, whether every hook point was reached.
+
     Raises:
         UserError: for an unknown hook name; and, when the model runs, with the name of the hook
             point: for a function that gives another shape, NaN or infinite values, for any

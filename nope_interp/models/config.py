@@ -68,7 +68,9 @@ class TransformerConfig:
         norm_eps: added to the variance that a norm divides by.
         seed: the seed of the weights at initialization.
 
-    Wrong values raise `UserError` with one sentence that names the field and the remedy.
+    Raises:
+        UserError: for values of a wrong type, out of range or that contradict each other, with the
+            field and the remedy.
 
     Example:
         >>> TransformerConfig(n_layers=2, d_model=64, n_heads=4, d_vocab=256, n_ctx=128).d_head
@@ -130,7 +132,11 @@ class TransformerConfig:
         return self.activation in GATED_ACTIVATIONS
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values; `from_dict` gives the same config back."""
+        """The fields as plain JSON values, which `from_dict` reads back.
+
+        Returns:
+            Values by name.
+        """
         return dataclasses.asdict(self)
 
     @classmethod

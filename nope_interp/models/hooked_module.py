@@ -50,10 +50,17 @@ class HookedModule(HookedRootModule):
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> AbstractContextManager[Any]:
-        """A context in which these hooks are attached.
+        """A context in which these hooks are attached; `run_with_hooks` goes through here.
 
-        Each is a pair of a hook point's name, or a function that says yes to names, and a function
-        `(tensor, hook)` that returns a replacement or None. `run_with_hooks` goes through here.
+        Args:
+            fwd_hooks: pairs of a hook point's name, or a function that says yes to names, and a
+                function `(tensor, hook)` that returns a replacement or None.
+            bwd_hooks: such pairs for gradients.
+            reset_hooks_end: whether the hooks are taken off at the end.
+            clear_contexts: whether `hook.ctx` is emptied then, too.
+
+        Returns:
+            The context.
 
         Raises:
             UserError: for a name that is no hook point, or that cannot fire at present.
@@ -63,7 +70,17 @@ class HookedModule(HookedRootModule):
         return super().hooks(list(fwd_hooks), list(bwd_hooks), reset_hooks_end, clear_contexts)
 
     def add_hook(self, name: HookName, hook: HookFunction, *args: Any, **kwargs: Any) -> None:
-        """Attaches a hook until `reset_hooks()`; raises `UserError` as `hooks` does."""
+        """Attaches a hook until `reset_hooks()`.
+
+        Args:
+            name: a hook point's, or a function that says yes to names.
+            hook: as in `hooks`.
+            *args: TransformerLens's, such as the direction.
+            **kwargs: the same by name.
+
+        Raises:
+            UserError: as `hooks`.
+        """
         self._names_matching(name)
         super().add_hook(name, hook, *args, **kwargs)
 
@@ -78,12 +95,17 @@ class HookedModule(HookedRootModule):
         """The model's output and its activations by name.
 
         Args:
+            *model_args: what `forward` takes: tokens `[batch pos]` first.
             names_filter: which activations to keep, as one name, several, or a function that says
                 yes to names; all that can fire where None.
             return_cache_object: False gives a plain dict.
             remove_batch_dim: drops the batch axis of a single sequence.
             **kwargs: `device`, `incl_bwd`, `pos_slice` and the like are TransformerLens's;
                 everything else goes to `forward`.
+
+        Returns:
+            What `forward` gives, and the activations: a residual stream's are `[batch pos
+            d_model]`.
 
         Raises:
             UserError: for an unknown name, or for more than one sequence where the batch axis is

@@ -55,6 +55,10 @@ class HookedTransformer(HookedModule):
     `config.seed` and leave torch's global generator alone. A new model is in evaluation mode, so
     that reading it is never disturbed by dropout: call `train()` to train it.
 
+    Args:
+        config: everything about the model.
+        tokenizer: turns text into tokens and back, where the model reads text.
+
     Example:
         >>> model = HookedTransformer(TransformerConfig(2, 32, 4, d_vocab=50, n_ctx=16))
         >>> logits, cache = model.run_with_cache(torch.arange(8)[None])
@@ -220,14 +224,17 @@ class HookedTransformer(HookedModule):
 
     @property
     def W_E(self) -> Float[Tensor, "d_vocab d_model"]:
+        """The embedding, `[d_vocab d_model]`."""
         return self.embed.weight
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_vocab"]:
+        """The unembedding, `[d_model d_vocab]`."""
         return self.unembed.weight.T
 
     @property
     def b_U(self) -> Float[Tensor, " d_vocab"]:
+        """The bias of the logits, `[d_vocab]`."""
         return self.unembed.bias
 
     def _initialize(self) -> None:

@@ -49,6 +49,10 @@ Kwargs = dict[str, Any]
 def turning_frequencies(condition: Condition, n: int) -> Bool[Tensor, " frequency"]:
     """Which of `n` rotary frequencies, highest first, still turn.
 
+    Args:
+        condition: which frequencies are kept.
+        n: how many there are.
+
     Raises:
         UserError: for a band beyond them.
     """
@@ -70,7 +74,12 @@ def turning_frequencies(condition: Condition, n: int) -> Bool[Tensor, " frequenc
 
 
 def shuffled_positions(n: int, seed: int) -> Int[Tensor, " pos"]:
-    """The permutation of positions 0..n-1 that `shuffled` uses in every layer and pass."""
+    """The permutation of positions 0..n-1 that `shuffled` uses in every layer and pass.
+
+    Args:
+        n: how many positions.
+        seed: of the permutation.
+    """
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
 

@@ -98,6 +98,9 @@ def load_pretrained(
         device_map: spreads the model over several devices, "auto" or as transformers takes it;
             needs the package accelerate, and `device` left alone.
 
+    Returns:
+        The hooked model, with its tokenizer where it has one, in evaluation mode.
+
     Raises:
         UserError: for an unknown dtype or device, where there is no such model, its files are
             damaged or pickled, it does not run or does not fit the device, TransformerLens does not

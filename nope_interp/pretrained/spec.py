@@ -51,7 +51,12 @@ class ModelSpec:
 
 
 def untrained(model: HookedTransformer, draw: int) -> HookedTransformer:
-    """The same architecture with untrained weights: those its training began with, for draw 0."""
+    """The same architecture with untrained weights: those its training began with, for draw 0.
+
+    Args:
+        model: one of ours.
+        draw: which draw of the weights, from 0.
+    """
     seed = (model.config.seed + draw) % (LARGEST_SEED + 1)
     config = replace(model.config, seed=seed)
     return HookedTransformer(config).to(model.cfg.device)

@@ -199,6 +199,11 @@ def random_digits(counts: Int[Tensor, " example"], n_digits: int, generator: Gen
     """Random numbers of `counts` digits each, behind zeros: `n_digits` digits in all.
 
     All numbers of a count are equally likely; they begin with no 0, unless it is their only digit.
+
+    Args:
+        counts: digits in each number, from 1.
+        n_digits: digits of the result, zeros in front included.
+        generator: what they are drawn from.
     """
     shape = (len(counts), n_digits)
     digits = torch.randint(10, shape, generator=generator)
@@ -213,6 +218,10 @@ def column_addition(a: Digits, b: Digits) -> tuple[MoreDigits, MoreDigits]:
     """The digits of a + b, and the carry out of each column; that into the last one is 0.
 
     Both have one digit more than the numbers. Column by column, so numbers of any length are exact.
+
+    Args:
+        a: one number a row, most significant digit first.
+        b: the same, as long.
     """
     carries = [torch.zeros_like(a[:, 0])]
     for column in reversed(range(a.shape[1])):

@@ -51,7 +51,15 @@ class TokenSource(ABC):
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: Generator
     ) -> Sequences:
-        """`n` sequences of `seq_len - begin` tokens: `begin`, 1 or 0, will come before them."""
+        """`n` sequences of `seq_len - begin` tokens: `begin`, 1 or 0, will come before them.
+
+        Args:
+            n: how many sequences.
+            seq_len: tokens in each, the begin token included.
+            begin: how many begin tokens come before, 1 or 0.
+            split: what they are drawn from.
+            generator: what they are drawn with.
+        """
 
 
 def split_generator(split: Split, seed: int) -> Generator:

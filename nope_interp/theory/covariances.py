@@ -128,7 +128,8 @@ def _attention_output(
     largest = v * np.diag(read).max() ** 2
     warn_of_logits(largest)
     # exp(v C_ij C_nk) as a power series in v C_ij, so that one product of matrices does each term;
-    # fluctuations of q.q over d_head components add a v^2 / d_head, as in `LayerLaw.softmax_noise`.
+    # fluctuations of q.q over d_head components add a v^2 / d_head, as in
+    # `LayerLaw.inverse_softmax_noise`.
     exponent = v * read * (1 + v * read * np.diag(read).mean() / config.d_head)
     # Each entry's series is divided by exp of its largest argument, which the ratio does not see.
     size = np.abs(read).max()

@@ -155,18 +155,13 @@ class LayerLaw:
         return scale**2 * d_head * self.projection_variance**2
 
     @property
-    def softmax_noise(self) -> float:
-        """E[w^2] / E[w]^2 of an unnormalised attention weight w = exp(logit): about exp(v).
+    def inverse_softmax_noise(self) -> float:
+        """1/r = E[w]^2 / E[w^2] of an unnormalised attention weight w = exp(logit): about exp(-v).
 
         For one query the logits are Gaussian with variance v |q|^2 / E|q|^2, whose relative
         variance is 2 / d_head; the mean of exp of it is exp(v + v^2 / d_head) to second order.
-        Derived here. Infinite where it passes the largest float.
+        Derived here. 0 where r passes the largest float.
         """
-        inverse = self._inverse_softmax_noise
-        return 1 / inverse if inverse else math.inf
-
-    @property
-    def _inverse_softmax_noise(self) -> float:
         v = self.logit_variance
         return math.exp(-v - v**2 / (self.d_model // self.n_heads))
 
@@ -188,10 +183,10 @@ class LayerLaw:
     def share(self, m: Seen) -> Values:
         """Variance of the attention's average of m values, over that of one value; from 1 down.
 
-        With weights w_n / sum w and E[w^2] = r E[w]^2 (`softmax_noise`), the ratio of the means of
-        sum w_n w_k [n, k the same token] and (sum w)^2 is K / (K + (1 - K) / r): exp(v) / m for
-        large m, 1 for m = 1. The keys that a query favours also resemble one another, since they
-        all lean towards W_k^T q: by Stein's lemma this adds (1 - K)^2 v / d, a floor that no m
+        With weights w_n / sum w and E[w^2] = r E[w]^2 (`inverse_softmax_noise`), the ratio of the
+        means of sum w_n w_k [n, k the same token] and (sum w)^2 is K / (K + (1 - K) / r): exp(v) /
+        m for large m, 1 for m = 1. The keys that a query favours also resemble one another, since
+        they all lean towards W_k^T q: by Stein's lemma this adds (1 - K)^2 v / d, a floor that no m
         goes below. Derived here; Chi et al. 2023 have 1/m.
 
         Args:
@@ -201,7 +196,7 @@ class LayerLaw:
             As `m`.
         """
         collision = self.collision(m)
-        even = collision / (collision + (1 - collision) * self._inverse_softmax_noise)
+        even = collision / (collision + (1 - collision) * self.inverse_softmax_noise)
         leaning = (1 - collision) ** 2 * self.logit_variance / self.d_model
         return np.minimum(even + leaning, 1.0)
 
@@ -218,7 +213,7 @@ class LayerLaw:
         Returns:
             As `m`.
         """
-        excess = (1 - self._inverse_softmax_noise) * (1 - self.collision(m))
+        excess = (1 - self.inverse_softmax_noise) * (1 - self.collision(m))
         return excess / (1 - excess) / _seen(m) ** 2
 
     def head_variance(self, m: Seen) -> Values:

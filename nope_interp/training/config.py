@@ -27,6 +27,9 @@ class TrainingConfig:
             other numbers, and a killed training ends in the same numbers to rounding only.
         checkpoint_every: steps between two savings of the training state.
         seed: the seed of batches and dropout.
+
+    Raises:
+        UserError: for values of a wrong type or out of range, with the field and the remedy.
     """
 
     steps: Count = 1200
@@ -46,7 +49,11 @@ class TrainingConfig:
         check_fields(self, "training")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; reads back as keyword arguments."""
+        """The fields as plain JSON values, which read back as keyword arguments.
+
+        Returns:
+            Values by name.
+        """
         values = asdict(self)
         # Run folders are named for these values: those from before it existed keep their names.
         if not self.compile:

@@ -21,7 +21,12 @@ def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> PerPosit
     """How far an intervention moves activations, as a share of their deviations' lengths: the mean
     at each position over the examples that the statistics keep.
 
-    Raises what the intervention raises, and ProbeError before 2 sequences.
+    Args:
+        intervention: takes activations of the site and gives them back changed.
+        statistics: those of the site.
+
+    Raises:
+        ProbeError: before 2 sequences, and what the intervention raises.
     """
     deviations = statistics.example_deviations()
     rows = statistics.examples()
@@ -84,6 +89,10 @@ def moved_elsewhere(vectors: PositionalVectors, seed: int = 0) -> MovedVectors:
     They are those that an intervention subtracts, all turned by one random rotation (Haar): at
     every position as long, and to one another as they were, but along directions that aim at
     nothing. Deviations stay as they are, and activations vary by the variance of the vectors more.
+
+    Args:
+        vectors: [pos d_model], what the intervention subtracts.
+        seed: of the rotation.
     """
     generator = torch.Generator().manual_seed(seed)
     d_model = vectors.shape[1]
@@ -100,6 +109,12 @@ def size_matched(
 
     Codes in the mean are taken away by subtracting vectors: the control is `moved_elsewhere`. The
     others are taken away by changing deviations: the control is `OtherContent` of these sizes.
+
+    Args:
+        removal: the intervention that is matched.
+        sizes: [pos], how far it moves activations, as `sizes_of` says.
+        statistics: those of the site.
+        seed: of the control's randomness.
     """
     if removal.removed.any():
         return moved_elsewhere(removal.removed, seed)
@@ -111,6 +126,10 @@ def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> Scal
 
     The subspace is uniform (Haar): the same rank, and unless activations vary alike in all
     directions not the same size. `OtherContent` matches the size.
+
+    Args:
+        projection: the intervention that is matched.
+        seed: of the directions.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = (projection.rank, len(projection.centre))
@@ -153,6 +172,10 @@ def side_effects(x: Activations, changed: Activations) -> dict[str, PerSequence]
 
     * norm: mean over activations of |x'| / |x| - 1, in size.
     * cosine: mean over pairs of different activations of |cos(x'_i, x'_j) - cos(x_i, x_j)|, 0 to 2.
+
+    Args:
+        x: [batch pos d_model], before.
+        changed: the same after.
     """
     x, changed = upcast(x), upcast(changed)
     before, after = (torch.linalg.vector_norm(rows, dim=-1) for rows in (x, changed))

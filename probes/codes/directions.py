@@ -59,7 +59,7 @@ def leace(probe: LinearProbe) -> Leace:
         raise ProbeError(
             f"LEACE needs a LinearProbe fitted on 2 sequences at least; got {probe.n_fitted}"
         )
-    moments, d_model = probe.moments, probe._d_model
+    moments, d_model = probe.moments, probe.d_model
     least = d_model + 2
     if moments.n < least:
         raise ProbeError(
@@ -67,7 +67,7 @@ def leace(probe: LinearProbe) -> Leace:
             f"{d_model} dimensions, which needs {least} at least, better ten times "
             "that: give more sequences to update()"
         )
-    deviations = torch.stack(targets_of(probe._positions)).std(dim=-1, correction=0)
+    deviations = torch.stack(targets_of(probe.positions)).std(dim=-1, correction=0)
     cross = torch.stack(probe.cross(), dim=-1)
     cross = cross / deviations.to(cross)
     # The package's bound on the trace never binds for LEACE but by rounding, and would then leave
@@ -122,8 +122,14 @@ def positional_rank(statistics: CodeStatistics, share: float) -> int:
     """How many principal directions hold this share of what the positional vectors vary by.
 
     That variation is what p(t) vary by less what means of so many deviations vary by without any
-    code (`CodeStatistics.noise`); at least one direction, though there be nothing. Raises
-    ProbeError before 2 sequences.
+    code (`CodeStatistics.noise`); at least one direction, though there be nothing.
+
+    Args:
+        statistics: those of the site.
+        share: of the variance, 0 to 1.
+
+    Raises:
+        ProbeError: before 2 sequences.
     """
     vectors = statistics.positional_vectors()
     held = torch.linalg.svdvals(vectors - vectors.mean(dim=0)).square().cumsum(dim=0)
@@ -135,7 +141,14 @@ def project_out(statistics: CodeStatistics, rank: int) -> ScaledDirections:
     """The leading principal directions of the positional vectors, `rank` of them, projected out.
 
     Activations keep p_bar along them; with the positional vectors goes whatever else lies along the
-    directions. Raises ProbeError for a rank that there are no directions for.
+    directions.
+
+    Args:
+        statistics: those of the site.
+        rank: how many directions, from 1.
+
+    Raises:
+        ProbeError: for a rank that there are no directions for.
     """
     directions = principal_directions(statistics)
     if not 1 <= rank <= len(directions):
@@ -151,7 +164,14 @@ def scale_channel(statistics: CodeStatistics, index: int, factor: float) -> Scal
 
     After the positional channel of Yu et al. 2024 (arXiv 2406.02536), one component of the
     residual; here it is a principal direction, since components mean nothing after a rotation.
-    Raises ProbeError where there is no direction of that index (0 has the largest variance).
+
+    Args:
+        statistics: those of the site.
+        index: which direction; 0 has the largest variance.
+        factor: on the component; 0.5 halves it.
+
+    Raises:
+        ProbeError: where there is no direction of that index (0 has the largest variance).
     """
     directions = principal_directions(statistics)
     if not 0 <= index < len(directions):
@@ -179,7 +199,14 @@ def swap_vectors(statistics: CodeStatistics, offset: int) -> MovedVectors:
 
     Beyond the ends stands the vector of the first or last position, so that every vector is one
     that the model makes: the |offset| outermost activations share one, and effects are best read on
-    the others. Raises ProbeError for an offset that would leave a single vector.
+    the others.
+
+    Args:
+        statistics: those of the site.
+        offset: in steps of the positions fitted on, negative ones towards the start.
+
+    Raises:
+        ProbeError: for an offset that would leave a single vector.
     """
     vectors = statistics.positional_vectors()
     last = len(vectors) - 1

@@ -101,7 +101,14 @@ class CodeStatistics(StreamingFit):
         self._log_variance = self._log_variance + log_variance.to(step)
 
     def positional_vectors(self) -> PositionalVectors:
-        """p(t), the mean at each position (float64); raises ProbeError before 2 sequences."""
+        """p(t), the mean at each position.
+
+        Returns:
+            [pos d_model] (float64).
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
         if self.n_fitted < 2:
             raise ProbeError(
                 f"position codes were fitted on {self.n_fitted} sequences, and one sequence cannot "
@@ -113,23 +120,44 @@ class CodeStatistics(StreamingFit):
         """What p(t) - p_bar would vary by, summed over positions, if nothing knew its position.
 
         The squared error of the means of n deviations at each position, less that of p_bar.
+
+        Returns:
+            In the activations' units squared, summed over components, too.
         """
         of_rests = self._products.trace() - self._products.sum() / len(self._products)
         return float(of_rests) / (self.n_fitted - 1) / self.n_fitted
 
     def examples(self) -> Float[Tensor, "example pos d_model"]:
-        """The first few sequences fitted on (float32)."""
+        """The first few sequences fitted on.
+
+        Returns:
+            [example pos d_model] (float32).
+        """
         return self._examples
 
     def example_deviations(self) -> Float[Tensor, "example pos d_model"]:
-        """r of the first few sequences fitted on (float32); raises ProbeError before 2 of them."""
+        """r, what the positional vectors leave, of the first few sequences fitted on.
+
+        Returns:
+            [example pos d_model] (float32).
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
         return self._examples - self.positional_vectors().to(self._examples)
 
     def mean_codes(self) -> dict[str, PositionalVectors]:
-        """c(t) and m(t) by name: p(t) - p_bar split by the regression on (t, 1/m) (float64)."""
+        """c(t) and m(t): p(t) - p_bar split by the regression on (t, 1/m).
+
+        Returns:
+            "counting" and "positional vectors", [pos d_model] each (float64).
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
         vectors = self.positional_vectors()
         vectors = vectors - vectors.mean(dim=0)
-        t = self._positions.to(vectors)
+        t = self.positions.to(vectors)
         terms = torch.stack([t, 1 / (t + 1)], dim=-1)
         terms = terms - terms.mean(dim=0)
         counting = terms @ (torch.linalg.pinv(terms) @ vectors)
@@ -138,9 +166,16 @@ class CodeStatistics(StreamingFit):
     def kept(self, codes: Collection[str], permuted: Positions | None = None) -> CodeFilter:
         """The intervention that keeps these of `CODES` and takes the others away.
 
-        With `permuted`, an order of the positions, the kept codes are permuted: position t gets the
-        mean code of position permuted[t], its law of variance, and its correlations with the
-        others. They are as large as they were, and tell the wrong position.
+        With `permuted` the kept codes are permuted: position t gets the mean code of position
+        permuted[t], its law of variance, and its correlations with the others. They are as large as
+        they were, and tell the wrong position.
+
+        Args:
+            codes: names of codes, none to all of them.
+            permuted: [pos], an order of the positions; None leaves the kept codes where they are.
+
+        Returns:
+            What takes activations [batch pos d_model] of this site and gives them back changed.
 
         Raises:
             ProbeError: for unknown codes, for `permuted` that is no order of the positions, before
@@ -177,10 +212,10 @@ class CodeStatistics(StreamingFit):
         eigenvalues of at least the identity's weight: R' is R, or R averaged over all orders.
         """
         pos = len(self._products)
-        rank = (self.n_fitted - 1) * self._d_model
+        rank = (self.n_fitted - 1) * self.d_model
         if rank < pos:
             raise ProbeError(
-                f"{self.n_fitted} sequences of width {self._d_model} do not determine the "
+                f"{self.n_fitted} sequences of width {self.d_model} do not determine the "
                 f"correlation between {pos} positions: (sequences - 1) * d_model must be {pos} at "
                 "least, better ten times that; give more sequences to update()"
             )

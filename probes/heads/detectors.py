@@ -99,6 +99,9 @@ class HeadProbe:
         local_window: how many offsets count as local.
         window: how many keys back a query of this layer sees, itself included, if it has a sliding
             window.
+
+    Raises:
+        ProbeError: for no local offset, and for a window in which a query sees itself alone.
     """
 
     def __init__(
@@ -128,10 +131,14 @@ class HeadProbe:
 
     # Shapes are checked in words, rather than by the annotations.
     def read_text(self, pattern: Tensor) -> None:
-        """Adds attention after the softmax, [batch head query key], on natural text.
+        """Adds attention on natural text.
 
-        Raises ProbeError for other shapes, rows that are no probabilities over earlier keys, fewer
-        than `FIRST_QUERY` + 1 tokens, and where heads or lengths change between batches.
+        Args:
+            pattern: attention after the softmax, [batch head query key].
+
+        Raises:
+            ProbeError: for other shapes, rows that are no probabilities over earlier keys, fewer
+                than `FIRST_QUERY` + 1 tokens, and where heads or lengths change between batches.
         """
         length = self._length(pattern, "patterns", at_least=FIRST_QUERY + 1)
         m = n_visible(length, self.window)[FIRST_QUERY:]
@@ -152,9 +159,15 @@ class HeadProbe:
         self._add_offset_sums(torch.cat(by_offset).double().sum(dim=0).cpu().numpy())
 
     def read_repeated(self, pattern: Tensor, period: int, start: int) -> None:
-        """Adds attention on `start` tokens, `period` random ones, and these again.
+        """Adds attention on some tokens, then random ones, and these again.
 
-        Raises ProbeError as `read_text`, and where the length is not start + 2 period.
+        Args:
+            pattern: attention after the softmax, [batch head query key].
+            period: how many random tokens.
+            start: how many tokens before them.
+
+        Raises:
+            ProbeError: as `read_text`, and where the length is not start + 2 period.
         """
         length = self._length(pattern, "patterns", at_least=1)
         if period < 2 or start < 0 or length != start + 2 * period:
@@ -177,9 +190,14 @@ class HeadProbe:
         self._feeds["repeated"].add(parts, chance, (length, period, start))
 
     def read_copies(self, pattern: Tensor, start: int) -> None:
-        """Adds attention on `start` tokens and then one token repeated to the end.
+        """Adds attention on some tokens and then one token repeated to the end.
 
-        Raises ProbeError as `read_text`, and where fewer than `FIRST_QUERY` + 1 copies are there.
+        Args:
+            pattern: attention after the softmax, [batch head query key].
+            start: how many tokens before the copies.
+
+        Raises:
+            ProbeError: as `read_text`, and where there are fewer than `FIRST_QUERY` + 1 copies.
         """
         if start < 0:
             raise ProbeError(f"start is {start}; give the number of tokens before the copies")
@@ -202,13 +220,21 @@ class HeadProbe:
     ) -> None:
         """Adds attention scores before the softmax, on random tokens from a small alphabet.
 
-        First sequences to fit the shares on, then, with `held_out`, others to judge them by; tokens
-        are [batch key]. Later keys and those beyond the window do not count, whatever stands there,
-        nor do the first `start` tokens: a begin token always stands at one position, and what heads
-        make of it would be called both position and token.
+        First sequences to fit the shares on, then, with `held_out`, others to judge them by. Later
+        keys and those beyond the window do not count, whatever stands there, nor do the first
+        `start` tokens: a begin token always stands at one position, and what heads make of it
+        would be called both position and token.
 
-        Raises ProbeError for other shapes, masks that are not the window's, NaN or infinity, more
-        than 512 different tokens, and for held-out sequences before or others after the fit.
+        Args:
+            scores: [batch head query key].
+            tokens: [batch key], the model's input.
+            held_out: whether the shares are judged, not fitted.
+            start: how many tokens before the random ones.
+
+        Raises:
+            ProbeError: for other shapes, masks that are not the window's, NaN or infinity, more
+                than 512 different tokens, and for held-out sequences before or others after the
+                fit.
         """
         if start < 0:
             raise ProbeError(f"start is {start}; give the number of tokens before the random ones")
@@ -231,10 +257,14 @@ class HeadProbe:
             self._shares.fit(scores, tokens)
 
     def merge(self, other: "HeadProbe") -> None:
-        """Adds what `other` was given: the same layer, other sequences.
+        """Adds what another probe was given.
 
-        Raises ProbeError where the two have other settings, heads or lengths, drew the same
-        bootstrap weights, or judged held-out scores by different fits.
+        Args:
+            other: a probe of the same layer, given other sequences.
+
+        Raises:
+            ProbeError: where the two have other settings, heads or lengths, drew the same bootstrap
+                weights, or judged held-out scores by different fits.
         """
         ours, theirs = (
             (probe.local_window, probe.window, probe.n_resamples) for probe in (self, other)
@@ -256,8 +286,16 @@ class HeadProbe:
     def for_shard(self, seed: int) -> "HeadProbe":
         """An empty probe with the same fit of the shares, for held-out scores on another machine.
 
-        Give every shard another seed. The fit is thereby finished; raises ProbeError before 2
-        sequences were fitted.
+        The fit is thereby finished.
+
+        Args:
+            seed: of its bootstrap; give every shard another.
+
+        Returns:
+            The empty probe.
+
+        Raises:
+            ProbeError: before 2 sequences were fitted.
         """
         shard = HeadProbe(seed, self.n_resamples, self.local_window, self.window)
         self._shares.finish()
@@ -267,7 +305,14 @@ class HeadProbe:
         return shard
 
     def result(self) -> HeadScores:
-        """What came out; raises ProbeError before any sequence, or after only one of a kind."""
+        """What came out.
+
+        Returns:
+            The numbers of every head, in shares of attention or as the metric says.
+
+        Raises:
+            ProbeError: before any sequence, or after only one of a kind.
+        """
         if self._shares.n_fitted and not self._feeds["scores"].n:
             raise ProbeError(
                 "the shares were fitted and never judged: give other sequences to read_scores with "
@@ -326,7 +371,12 @@ class HeadProbe:
 
 
 def offset_chance(length: int, window: int | None = None) -> Float[np.ndarray, " offset"]:
-    """What `offset_profile` is where every query spreads evenly over the keys it sees."""
+    """What `offset_profile` is where every query spreads evenly over the keys it sees.
+
+    Args:
+        length: tokens in a sequence.
+        window: how many keys back a query sees, itself included; None for all.
+    """
     m = n_visible(length, window)
     seen = [
         np.where(offset < m, 1 / m, 0)[max(offset, FIRST_QUERY) :].mean()

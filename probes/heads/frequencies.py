@@ -101,8 +101,15 @@ def n_high(n_frequencies: int) -> int:
 def frequency_shares(queries: Queries, keys: Keys, rotated: int) -> Norms:
     """Each frequency's share of |q| |k| in each sequence, highest frequency first.
 
-    |q| and |k| are mean norms over the sequence's tokens; shares sum to 1. Raises ProbeError for
-    shapes that do not fit together, and numbers that are not finite.
+    |q| and |k| are mean norms over the sequence's tokens; shares sum to 1.
+
+    Args:
+        queries: before rotation or after it, which leaves norms alone.
+        keys: the same.
+        rotated: how many of a head's dimensions rotate, its first ones.
+
+    Raises:
+        ProbeError: for shapes that do not fit together, and numbers that are not finite.
     """
     return _shares(*_norms(queries, keys, rotated))
 

@@ -18,7 +18,6 @@ from probes.errors import ProbeError
 from probes.head_rules import (
     FALSE_DISCOVERY_RATE,
     LABELS,
-    NONE,
     RANDOM_INIT,
     RULES,
     SHUFFLED_OFFSETS,
@@ -60,14 +59,20 @@ def label_heads(
 ) -> list[HeadLabel]:
     """A label for every head of a model, by the first of `RULES` that holds.
 
-    scores: one for each layer, from the same feeds. null: the layers of one or more random-init
-    models, scored alike; without them a label has only its shuffled null to beat.
-
     The p-value of a rule is the largest of those against its threshold and its nulls, as it must
     beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured.
 
-    Raises ProbeError where there are no layers, or where these lack a metric that the model
-    has, or have less than two heads.
+    Args:
+        scores: one for each layer, from the same feeds.
+        null: the layers of one or more random-init models, scored alike; without them a label has
+            only its shuffled null to beat.
+
+    Returns:
+        One label for each head, layer by layer.
+
+    Raises:
+        ProbeError: where there are no layers, or where those of `null` lack a metric that the
+            model has, or have less than two heads.
     """
     if not scores:
         raise ProbeError("there are no layers to classify: give the HeadScores of at least one")
@@ -203,11 +208,19 @@ class Dependence:
 def dependence(label: str, intact: HeadScores, ablated: HeadScores, head: int) -> Dependence:
     """Whether a head's habit depends on the positional encoding that `ablated` is without.
 
-    intact and ablated: of the head's layer, by probes with the same seed that were given the same
-    sequences in the same batches, so that their resamples are paired.
+    Args:
+        label: the head's, with positions intact.
+        intact: scores of the head's layer.
+        ablated: those without positions, by a probe with the same seed that was given the same
+            sequences in the same batches, so that their resamples are paired.
+        head: its number in the layer.
 
-    Raises ProbeError for an unknown label, for scores of different sequences, and where the intact
-    head scores no more than chance.
+    Returns:
+        The kind of dependence and the retention (1 is all of the habit).
+
+    Raises:
+        ProbeError: for an unknown label, for scores of different sequences, and where the intact
+            head scores no more than chance.
     """
     if label not in LABELS:
         raise ProbeError(f"no label {label!r}: there are {', '.join(LABELS)}")
@@ -234,28 +247,3 @@ def dependence(label: str, intact: HeadScores, ablated: HeadScores, head: int) -
     low, high = np.nanquantile(resampled, [0.025, 0.975])
     kind = next(rule.kind for rule in DEPENDENCE_RULES if rule.low <= low and high <= rule.high)
     return Dependence(kind, float(left / habit), float(low), float(high))
-
-
-def rules_markdown() -> str:
-    """All rules as Markdown, in the order in which they are tried."""
-    lines = [
-        "| label | given where | and it beats | meaning |",
-        "| --- | --- | --- | --- |",
-        *(
-            f"| {rule.label} | {rule.condition} | {' and '.join(rule.nulls) or 'the bound'} "
-            f"| {rule.says} |"
-            for rule in RULES
-        ),
-        f"| {NONE} | no rule holds | | |",
-        "",
-        "| dependence | 95% interval of retention | meaning |",
-        "| --- | --- | --- |",
-        *(f"| {rule.kind} | {_range(rule)} | {rule.says} |" for rule in DEPENDENCE_RULES),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _range(rule: DependenceRule) -> str:
-    if np.isfinite(rule.high):
-        return f"below {rule.high:.2f}"
-    return f"above {rule.low:.2f}" if np.isfinite(rule.low) else "anything else"

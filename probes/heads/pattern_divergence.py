@@ -20,7 +20,12 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 
 
 def jensen_shannon(p: Weights, q: Weights) -> PerRow:
-    """(KL(p | m) + KL(q | m)) / 2 with m the mean of p and q, in nats: 0 to log 2 (Lin 1991)."""
+    """(KL(p | m) + KL(q | m)) / 2 with m the mean of p and q, in nats: 0 to log 2 (Lin 1991).
+
+    Args:
+        p: weights of queries over keys; rows sum to 1.
+        q: the same, over the same keys.
+    """
     mean = (p + q) / 2
     return _entropy(mean) - (_entropy(p) + _entropy(q)) / 2
 
@@ -30,6 +35,10 @@ def from_mean(p: Weights, q: Weights) -> PerRow:
 
     Unbounded: it grows with how little weight one side gives to what the other attends to. A weight
     of 0 counts as the smallest normal number of its precision.
+
+    Args:
+        p: weights of queries over keys; rows sum to 1.
+        q: the same, over the same keys.
     """
     mean = (p + q) / 2
     least = torch.finfo(p.dtype).tiny
@@ -43,7 +52,14 @@ def head_distances(
     rows: Bool[Tensor, "example query"],
     divergence: Divergence = jensen_shannon,
 ) -> Distances:
-    """Mean divergence over the chosen rows, for each head of p and each head of q."""
+    """Mean divergence over the chosen rows, for each head of p and each head of q.
+
+    Args:
+        p: those of one model, on all layers.
+        q: those of another, on the same tokens.
+        rows: which queries of each example count.
+        divergence: of two weights, in nats.
+    """
     sources = rearrange(p, "layer example head query key -> layer example head 1 query key")
     targets = rearrange(q, "layer example head query key -> layer example 1 head query key")
     by_row = divergence(*torch.broadcast_tensors(sources, targets))

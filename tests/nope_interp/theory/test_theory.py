@@ -184,7 +184,8 @@ def test_keys_that_a_query_favours_resemble_one_another() -> None:
         np.diag(x)[-1] for x in over_seeds(config, draw, products)["blocks.0.hook_attn_out"]
     )
     expected = law.output_variance(np.array([256])).item()
-    assert expected > 1.6 * law.output_variance(np.array([1])).item() * law.softmax_noise / 256
+    averaged = law.output_variance(np.array([1])).item() / law.inverse_softmax_noise / 256
+    assert expected > 1.6 * averaged
     slack = model_error(law.logit_variance, 64) * expected
     assert abs(value - expected) <= STANDARD_ERRORS * error + slack
     recursion = stream_covariances(config, np.arange(256))["blocks.0.hook_attn_out"]

@@ -14,7 +14,7 @@ from probes.bootstrap import benjamini_hochberg
 from probes.errors import ProbeError
 from probes.head_rules import FALSE_DISCOVERY_RATE, LABELS, NONE, RULES
 from probes.heads.detectors import METRICS, HeadProbe, HeadScores
-from probes.heads.labels import DEPENDENCE_RULES, dependence, label_heads, rules_markdown
+from probes.heads.labels import DEPENDENCE_RULES, DependenceRule, dependence, label_heads
 from tests.paths import ROOT
 
 LENGTH, PERIOD, ALPHABET = 40, 20, 8
@@ -323,6 +323,31 @@ def test_labels_without_a_habit_depend_on_nothing():
         found = dependence(label, layer, layer, 0)
         assert found.kind == ""
         assert np.isnan([found.retention, found.ci_low, found.ci_high]).all()
+
+
+def rules_markdown() -> str:
+    """All rules as Markdown, in the order in which they are tried: what docs/heads.md holds."""
+    lines = [
+        "| label | given where | and it beats | meaning |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {rule.label} | {rule.condition} | {' and '.join(rule.nulls) or 'the bound'} "
+            f"| {rule.says} |"
+            for rule in RULES
+        ),
+        f"| {NONE} | no rule holds | | |",
+        "",
+        "| dependence | 95% interval of retention | meaning |",
+        "| --- | --- | --- |",
+        *(f"| {rule.kind} | {_range(rule)} | {rule.says} |" for rule in DEPENDENCE_RULES),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _range(rule: DependenceRule) -> str:
+    if np.isfinite(rule.high):
+        return f"below {rule.high:.2f}"
+    return f"above {rule.low:.2f}" if np.isfinite(rule.low) else "anything else"
 
 
 def test_every_label_has_one_rule_and_every_dependence_one_kind():
