@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -271,7 +271,7 @@ def _digest(file: Path, size: int, modified_ns: int) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def check_format(values: Mapping[str, Any], folder: Path) -> None:
+def check_format(values: Any, folder: Path) -> None:
     """Raise UserError where what is kept in `folder`, of which `values` tell, has another format
     than what is written today; where they tell none it is 1."""
     found = values.get("format", 1)

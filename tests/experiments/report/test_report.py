@@ -345,7 +345,7 @@ def test_all_rows_of_code_ablation_stand_in_the_table(
 
 def test_the_table_of_uses_holds_the_verdicts_and_their_words(causal_report: ReportData) -> None:
     first, second = use_groups(causal_report)
-    assert first["readers"] == ["trained", "random-init"]  # a use needs no bidirectional twin
+    assert first["readers"] == ["trained", "random-init"]  # a use needs no bidirectional variant
     by_code = {row["use"].code: row for row in first["rows"]}
     assert list(by_code) == ["variance", "similarity", "counting", "positional vectors"]
     assert by_code["variance"]["use"].word == "used"  # as planted
