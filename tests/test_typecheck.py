@@ -1,5 +1,7 @@
 """The checks of annotations themselves: without them nothing would say that they are gone."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,10 @@ def test_our_packages_are_checked_as_they_are_imported(monkeypatch: pytest.Monke
         Score("mae", "one", 0.0, 1.0, np.nan, 2)  # type: ignore[arg-type]
     monkeypatch.setattr(typecheck, "ON", False)
     assert Score("mae", "one", 0.0, 1.0, np.nan, 2).value == "one"  # type: ignore[arg-type, comparison-overlap]
+
+
+def test_functions_stand_where_their_source_does() -> None:
+    assert inspect.getsource(unigram_losses).startswith("def unigram_losses(")
 
 
 def test_what_checks_itself_says_so_in_a_sentence() -> None:

@@ -86,6 +86,8 @@ class _Decorated(ast.NodeTransformer):
         self.generic_visit(node)
         source = f"__import__({__name__!r}, fromlist=['']).{checked.__name__}"
         call = ast.parse(source, mode="eval").body
+        for part in ast.walk(call):
+            ast.copy_location(part, node)
         node.decorator_list.insert(place, call)
         return node
 
