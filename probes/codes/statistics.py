@@ -199,7 +199,7 @@ class CodeStatistics(StreamingFit):
             means=self._means.float(),
             removed=removed.float(),
             whitening=changed("similarity", self._whitening),
-            variance_map=changed("variance", self._variance_map),
+            variance_map=changed("variance", self.variance_map),
         )
 
     def _whitening(self, order: Positions | None) -> Float[Tensor, "pos pos"]:
@@ -238,7 +238,7 @@ class CodeStatistics(StreamingFit):
         )
         return change / scale
 
-    def _variance_map(self, order: Positions | None) -> Float[Tensor, "slope_intercept pos"]:
+    def variance_map(self, order: Positions | None) -> Float[Tensor, "slope_intercept pos"]:
         """The line in log variance that takes each position's normal law to a common one, or to
         that of another position.
 
