@@ -43,6 +43,7 @@ class InterventionTask:
             which examples differ. Elsewhere stands the task's frame, such as the sign before an
             answer, and the mean there tells that token as well.
         coverage: the share of scored tokens that are predicted from such a position.
+        answer: `[sequence pos]`, the held-out tokens that are scored; None where all are.
     """
 
     model: HookedModel = field(repr=False)
@@ -54,6 +55,7 @@ class InterventionTask:
     begin_token: bool = False
     positions: Where = field(default_factory=lambda: ALL_BUT_FIRST)
     coverage: float = 1.0
+    answer: Bool[Tensor, "sequence pos"] | None = field(default=None, repr=False)
 
     @property
     def whole(self) -> bool:
@@ -150,6 +152,7 @@ def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) 
         begin_token=True,
         positions=positions,
         coverage=float((asked[:, 1:] & differs[:-1]).sum() / asked.sum()),
+        answer=asked,
     )
 
 
