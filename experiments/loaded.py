@@ -1,4 +1,4 @@
-"""A loaded model, and the two questions that are asked of it most."""
+"""A loaded model, and the questions that are asked of it most."""
 
 import os
 from collections.abc import Sequence
@@ -9,11 +9,15 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.codes.ablation import statistics_at
+from experiments.codes.interchange import interchange_rows, order_rows
+from experiments.codes.task import intervention_task_of
 from experiments.heads.cell import head_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
 from experiments.probing.measure import Site, Split, read_with, sites
+from experiments.results.interchange import followed, without_order
 from experiments.results.measurements import INTACT, table
 from experiments.variants.ablation import Ablation
 from experiments.variants.config import ProbingConfig
@@ -148,6 +152,43 @@ class LoadedModel:
         chosen = rows[(rows["probe"] == "heads") & (rows["metric"] == detector)]
         best = chosen.sort_values("value", ascending=False, kind="stable").head(n)
         return best[["layer", "head", *_SCORE]].reset_index(drop=True)
+
+    def move_positions(
+        self,
+        *,
+        layers: Sequence[int] | None = None,
+        hooks: Sequence[str] = ("resid_post",),
+        n_fit: int = 300,
+        n_held_out: int = 150,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Do its answers follow a position that is moved inside the model?
+
+        On the task that a model of ours was trained on, each position that asks for a symbol gets
+        the code of the next one, code by code and site by site, and keeps its content.
+
+        Args:
+            layers: which blocks; None for all.
+            hooks: where in each block.
+            n_fit: examples that codes are fitted on.
+            n_held_out: other examples, which are answered.
+            seed: of the draw of examples, of the controls and of the bootstrap.
+
+        Returns:
+            The table of `experiments.results.interchange.followed`: one row for a code at a site,
+            the most followed first.
+
+        Raises:
+            UserError: for a model that was trained on text or has not learned order, a task whose
+                answers are not read off symbol by symbol, and too few examples.
+        """
+        config = ProbingConfig.like(self.config, n_fit=n_fit, n_held_out=n_held_out, seed=seed)
+        task = intervention_task_of(config, self.variant)
+        context = self.variant.context("probe", seed, task.begin_token)
+        if (why := without_order(table(order_rows(task, context=context)))) is not None:
+            raise UserError(why)
+        statistics = statistics_at(task, sites(self.variant.n_layers, hooks, layers))
+        return followed(table(interchange_rows(task, statistics, context=context)))
 
     def _length(self, asked: int | None) -> int:
         limit = self.model.cfg.n_ctx

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site
-from experiments.results.code_ablation import SIZE_MATCHED
+from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
 from experiments.results.interchange import (
     GUESSER,
     NEITHER,
@@ -76,7 +76,8 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
         ("above_guesser", ""): (1, -1, 0),
         ("lost_by_shuffle", ""): (1, 0, -1),
     }
-    return _rows(bootstrap, shares, {**context, "probe": PROBE})
+    where = {"layer": EVERYWHERE, "site": STREAM, "probe": PROBE}
+    return _rows(bootstrap, shares, {**context, **where})
 
 
 def interchange_rows(
@@ -105,6 +106,11 @@ def interchange_rows(
     """
     tokens, asked = task.split.held_out, asking_positions(task)
     differ = tokens[:, asked + 2] != tokens[:, asked + 1]
+    if not differ.any():
+        raise UserError(
+            "the next symbol of every answer is the same as the one before: give a task whose "
+            "answers tell one position from the next."
+        )
     found = []
     for site, codes in statistics.items():
         for code in MOVABLE:

@@ -246,6 +246,13 @@ class CodeStatistics(StreamingFit):
         the mean of mu_t and sigma the root mean square of sigma_t; sigma/sigma_t is 10 at most. It
         is the optimal transport between normal laws. To another's law it goes by the common one,
         and back along the other's line.
+
+        Args:
+            order: `[pos]`, for each position the index of the one whose law it gets; None gives all
+                the common one.
+
+        Returns:
+            The slope and the intercept, in nats, of each position's line.
         """
         mean, square = self._log_variance / self.n_fitted
         deviation = (square - mean.square()).clamp(min=_ROUNDING**2).sqrt()

@@ -1,6 +1,7 @@
 """Answers that follow a moved position, in a model that reads positions from a table, and in one
 that was never trained."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+import nope_interp as ni
 from experiments.codes.ablation import statistics_at
 from experiments.codes.interchange import (
     _guessed,
@@ -19,9 +21,11 @@ from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig
 from experiments.probing.measure import Site
 from experiments.results.code_ablation import SIZE_MATCHED
-from experiments.results.interchange import GUESSER, SHUFFLED_QUESTION, of_next
+from experiments.results.interchange import GUESSER, SHUFFLED_QUESTION, of_next, without_order
+from experiments.results.measurements import table
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
@@ -57,6 +61,17 @@ def reversal(steps: int) -> InterventionTask:
 @pytest.fixture(scope="module")
 def trained() -> InterventionTask:
     return reversal(600)
+
+
+CONTEXT = {
+    "experiment": "probe",
+    "model": "small",
+    "variant": "trained",
+    "seed": 0,
+    "positions": "intact",
+    "tokens": "reversal",
+    "begin_token": True,
+}
 
 
 def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -113,6 +128,41 @@ def test_an_untrained_model_knows_no_order_and_follows_nothing() -> None:
     assert found.loc[("accuracy", ""), "value"] == pytest.approx(shuffled, abs=0.05)
     shares = moved(task)
     assert (shares.xs("net", level="metric")["ci_low"] < 0.05).all()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_asked_in_two_lines(trained: InterventionTask, tmp_path: Path) -> None:
+    assert isinstance(trained.model, HookedTransformer)
+    saved = tmp_path / "model.safetensors"
+    save_model(trained.model, saved, task="reversal", lengths=(LENGTH, LENGTH))
+    found = ni.load(saved).move_positions()
+    assert set(found["code"]) == set(MOVABLE)
+    best = found.iloc[0]
+    assert best["code"] in ("mean residual", "positional vectors")
+    assert (best["layer"], best["site"]) == (0, "resid_pre")
+    assert best["net_low"] > 0.8
+    assert found["net"].is_monotonic_decreasing
+    assert best["net"] == pytest.approx(best["towards"] - best["size_matched"])
+    np.testing.assert_allclose(found[["towards", "stays", "neither"]].sum(axis=1), 1)
+
+
+def test_what_has_not_learned_order_is_told_so(tmp_path: Path) -> None:
+    rows = table(order_rows(reversal(0), context=CONTEXT))
+    sentence = without_order(rows)
+    assert sentence is not None
+    assert "has not learned order: " in sentence
+    own = rows[(rows["metric"] == "accuracy") & (rows["control"] == "")]["value"].item()
+    assert f"{own:.0%} of its answers are right" in sentence
+    task = make_answer_task("reversal")
+    model = HookedTransformer(TransformerConfig(1, 8, 1, d_vocab=task.d_vocab, n_ctx=20))
+    saved = save_model(model, tmp_path / "model.safetensors", task="reversal")
+    with pytest.raises(UserError, match="has not learned order"):
+        ni.load(saved).move_positions()
+
+
+@pytest.mark.slow
+def test_who_has_learned_order_is_judged(trained: InterventionTask) -> None:
+    assert without_order(table(order_rows(trained, context=CONTEXT))) is None
 
 
 def test_the_guesser_crosses_off_what_was_answered() -> None:
