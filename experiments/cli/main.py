@@ -80,7 +80,8 @@ def _said(error: Any) -> str:
     known = [name for one in ctx.command.params for name in one.opts if name.startswith("--")]
     asked = str(option).lstrip("-").replace("_", "-")
     nearest = nearest_name(asked, [name.removeprefix("--") for name in known], closeness=0.7)
-    meant = f"did you mean --{nearest}" if nearest else f"see nope-interp {ctx.info_name} --help"
+    command = "nope-interp" if ctx.parent is None else f"nope-interp {ctx.info_name}"
+    meant = f"did you mean --{nearest}" if nearest else f"see {command} --help"
     return f"there is no option {option}: {meant}{'?' if nearest else '.'}"
 
 

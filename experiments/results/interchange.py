@@ -69,5 +69,5 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
     )
     found = found.sort_values(NET, ascending=False, kind="stable").reset_index()
     found.insert(0, "code", found.pop("positions").str.removesuffix(of_next("")))
-    found.columns.name = None
-    return found
+    shown = ["code", "layer", "site", TOWARDS, "size_matched", NET, "net_low", "net_high"]
+    return found[[*shown, STAYS, NEITHER]].rename_axis(columns=None)

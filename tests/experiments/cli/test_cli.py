@@ -163,6 +163,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["report", "absent"], ["absent", "no finished run"]),
     (["report"], ["Missing argument"]),
     (["comparre"], ["comparre"]),
+    (["--quiet", "compare"], ["no option --quiet: see nope-interp --help"]),
     (["compare", "--ablate", "rotery"], ["rotery", "did you mean 'rotary'"]),
     (["heads", "--ablate", "rotary:shuffeld"], ["shuffeld", "did you mean 'shuffled'"]),
     (["probe", "--ablate", "rotary:band=8-2"], ["the band 8-2 is empty"]),
