@@ -272,7 +272,7 @@ def test_the_mask_is_what_a_task_is_learned_with(tmp_path: Path) -> None:
         most_seeds=2,
         n_filled=100,
     )
-    config = ReproduceConfig("zuo2025", preset="tiny", training=800 / preset.control_steps)
+    config = ReproduceConfig("zuo2025", preset="tiny", training=600 / preset.control_steps)
     found = control_findings(config, preset, Cells(tmp_path, lambda title: None), "cpu")
     [panel] = found.figures[0].panels
     accuracy = {series.name: series.y[0] for series in panel.series}
