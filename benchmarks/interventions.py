@@ -63,7 +63,7 @@ def claims() -> list[Claim]:
     dearest = max(paired_ratio(partial(changed, removal), trunk, ROUNDS) for removal in removals)
     together = paired_ratio(lambda: probed(True), lambda: probed(False), ROUNDS)
     return [
-        Claim("a code taken away at one place: time by the plain forward pass", dearest, 1.15),
+        Claim("a code taken away at one site: time by the plain forward pass", dearest, 1.15),
         Claim("probes and statistics of codes in one stream: time by the probes'", together, 1.15),
     ]
 

@@ -19,6 +19,7 @@ from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
 from experiments.results.interchange import (
+    ACCURACY,
     GUESSER,
     NEITHER,
     NET,
@@ -70,9 +71,9 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     bootstrap = SequenceBootstrap(seed=task.seed)
     bootstrap.update(np.stack([own, guessed, shuffled, asked], axis=1))
     shares = {
-        ("accuracy", ""): (1, 0, 0),
-        ("accuracy", GUESSER): (0, 1, 0),
-        ("accuracy", SHUFFLED_QUESTION): (0, 0, 1),
+        (ACCURACY, ""): (1, 0, 0),
+        (ACCURACY, GUESSER): (0, 1, 0),
+        (ACCURACY, SHUFFLED_QUESTION): (0, 0, 1),
         ("above_guesser", ""): (1, -1, 0),
         ("lost_by_shuffle", ""): (1, 0, -1),
     }
@@ -118,9 +119,8 @@ def interchange_rows(
             control = OtherContent(sizes_of(change, codes), codes)
             shares = [_shares(task, site, how, asked, differ) for how in (change, control)]
             bootstrap = SequenceBootstrap(seed=task.seed)
-            bootstrap.update(
-                np.concatenate([*shares, differ.double().sum(1, keepdim=True)], axis=1)
-            )
+            counted = differ.double().sum(dim=1, keepdim=True).numpy()
+            bootstrap.update(np.concatenate([*shares, counted], axis=1))
             where = {"layer": site.layer, "site": site.hook, "positions": of_next(code)}
             unit = np.eye(6, dtype=int)
             metrics = {
@@ -263,7 +263,9 @@ def _rows(
     found = []
     for (metric, control), weights in shares.items():
         share = partial(_share, weights=np.array(weights))
-        score = bootstrap.score(metric, share, chance=0.0, control=control)
+        # What an accuracy is held against is the guesser's.
+        chance = np.nan if metric == ACCURACY else 0.0
+        score = bootstrap.score(metric, share, chance=chance, control=control)
         found.append({**context, **vars(score)})
     return found
 

@@ -13,7 +13,9 @@ PROBE = "interchange"
 TOWARDS, STAYS, NEITHER = "towards", "stays", "neither"
 # The share that goes towards, less that of the size-matched control.
 NET = "net"
-# What a model's accuracy is held against before anything is said of its codes.
+# The share of answers that are right, and what a model's is held against before anything is said of
+# its codes.
+ACCURACY = "accuracy"
 GUESSER = "order-free guesser"
 SHUFFLED_QUESTION = "question shuffled"
 
@@ -36,7 +38,7 @@ def without_order(measurements: pd.DataFrame) -> str | None:
     rows = measurements[measurements["probe"] == PROBE].set_index(["metric", "control"])
     if (rows["ci_low"].loc[[("above_guesser", ""), ("lost_by_shuffle", "")]] > 0).all():
         return None
-    accuracy = rows.loc["accuracy"]["value"]
+    accuracy = rows.loc[ACCURACY]["value"]
     own, guesser, shuffled = accuracy.loc[["", GUESSER, SHUFFLED_QUESTION]].tolist()
     return (
         f"the model has not learned order: {own:.0%} of its answers are right, {guesser:.0%} of a "
