@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from experiments.codes.ablation import statistics_at
-from experiments.codes.interchange import interchange_rows, order_rows
+from experiments.codes.interchange import interchange_rows
+from experiments.codes.order import order_rows
 from experiments.codes.task import intervention_task_of
 from experiments.heads.cell import head_rows
 from experiments.heads.config import HeadsConfig

@@ -41,9 +41,9 @@ def without_order(measurements: pd.DataFrame) -> str | None:
     accuracy = rows.loc[ACCURACY]["value"]
     own, guesser, shuffled = accuracy.loc[["", GUESSER, SHUFFLED_QUESTION]].tolist()
     return (
-        f"the model has not learned order: {own:.0%} of its answers are right, {guesser:.0%} of a "
-        f"guesser's who does not know the order, and {shuffled:.0%} of its own on shuffled "
-        "questions. Train it longer, or give another one."
+        f"the model has not learned order: {own:.0%} of its answers are right, {shuffled:.0%} on "
+        f"shuffled questions, and {guesser:.0%} of an order-blind guesser's. Train it longer, or "
+        "give another one."
     )
 
 

@@ -11,12 +11,8 @@ import torch
 
 import nope_interp as ni
 from experiments.codes.ablation import statistics_at
-from experiments.codes.interchange import (
-    _guessed,
-    asking_positions,
-    interchange_rows,
-    order_rows,
-)
+from experiments.codes.interchange import asking_positions, interchange_rows
+from experiments.codes.order import _guessed, order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig
 from experiments.probing.measure import Site
@@ -83,9 +79,9 @@ def moved(task: InterventionTask) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index(["positions", "metric", "control"])
 
 
-def test_positions_that_ask_lie_between_the_frame_and_the_end(trained: InterventionTask) -> None:
+def test_positions_that_ask_lie_between_the_frame_and_the_end() -> None:
     # <begin> a b c d = d c b a: the sign asks for the first letter, and is the frame's.
-    assert asking_positions(trained).tolist() == [6, 7]
+    assert asking_positions(reversal(0)).tolist() == [6, 7]
 
 
 @pytest.mark.slow

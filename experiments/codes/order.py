@@ -1,0 +1,178 @@
+"""Does a model know the order of what it is asked of? Nothing is said of its codes before.
+
+Whoever sees which symbols a question has, and crosses off those that were answered, is right
+without any order. A model has to do better, and has to do worse where the question is shuffled.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from experiments.codes.task import InterventionTask
+from experiments.results.code_ablation import EVERYWHERE, STREAM
+from experiments.results.interchange import ACCURACY, GUESSER, PROBE, SHUFFLED_QUESTION
+from nope_interp.errors import UserError
+from nope_interp.models.losses import logits_at
+from nope_interp.models.transformer import HookedTransformer
+from probes.bootstrap import SequenceBootstrap
+
+
+def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the tidy table: whether the model knows the order of what it is asked of.
+
+    Metric `accuracy`, the share of answers that are right: the model's own; with the control
+    `GUESSER`, that of one who sees which tokens the question has and crosses off those that were
+    answered, but not their order; with `SHUFFLED_QUESTION`, the model's own where the question's
+    tokens are permuted and the answer is the old one. Metrics `above_guesser` and `lost_by_shuffle`
+    are the differences. Shares from 0 to 1, with intervals over sequences.
+
+    Args:
+        task: one with answers, of a model of ours.
+        context: the columns that tell this model variant from others.
+
+    Returns:
+        The rows.
+
+    Raises:
+        UserError: for a task without answers.
+    """
+    answer, tokens = answers_of(task), task.split.held_out
+    question = _question(tokens, answer)
+    own = _right(task, tokens, answer)
+    guessed = _guessed(tokens, answer, question)
+    shuffled = _right(task, _permuted(tokens, question, task.seed), answer)
+    asked = answer.double().sum(dim=1).numpy()
+    bootstrap = SequenceBootstrap(seed=task.seed)
+    bootstrap.update(np.stack([own, guessed, shuffled, asked], axis=1))
+    shares = {
+        (ACCURACY, ""): (1, 0, 0),
+        (ACCURACY, GUESSER): (0, 1, 0),
+        (ACCURACY, SHUFFLED_QUESTION): (0, 0, 1),
+        ("above_guesser", ""): (1, -1, 0),
+        ("lost_by_shuffle", ""): (1, 0, -1),
+    }
+    where = {"layer": EVERYWHERE, "site": STREAM, "probe": PROBE}
+    return share_rows(bootstrap, shares, {**context, **where})
+
+
+def answers_of(task: InterventionTask) -> Bool[Tensor, "sequence pos"]:
+    """Which held-out tokens are answers.
+
+    Args:
+        task: one with answers, of a model of ours.
+
+    Returns:
+        `[sequence pos]`.
+
+    Raises:
+        UserError: for another task or model.
+    """
+    if task.answer is None or not isinstance(task.model, HookedTransformer):
+        raise UserError(
+            "what a model would answer elsewhere is known of tasks with answers, and of models of "
+            "ours only: give a checkpoint that was trained on one."
+        )
+    return task.answer
+
+
+def _right(
+    task: InterventionTask, tokens: Tensor, answer: Bool[Tensor, "sequence pos"]
+) -> Float[np.ndarray, " sequence"]:
+    """How many answers of each sequence are right."""
+    asking = answer.roll(-1, dims=1)
+    asking[:, -1] = False
+    found = torch.zeros(asking.shape, dtype=torch.float64)
+    found[asking] = (said_at(task, tokens, asking) == tokens[answer]).double()
+    return found.sum(dim=1).numpy()
+
+
+@torch.no_grad()
+def said_at(
+    task: InterventionTask, tokens: Tensor, wanted: Bool[Tensor, "sequence pos"]
+) -> Int[Tensor, " wanted"]:
+    """The likeliest next token at each of the wanted positions.
+
+    Args:
+        task: whose model is asked, one of ours.
+        tokens: `[sequence pos]`.
+        wanted: `[sequence pos]`, which positions.
+
+    Returns:
+        `[wanted]`, in reading order.
+    """
+    assert isinstance(task.model, HookedTransformer)  # as `answers_of` saw to
+    model = task.model
+    parts = zip(tokens.split(task.batch_size), wanted.split(task.batch_size), strict=True)
+    return torch.cat([logits_at(model, t, w).argmax(dim=-1).cpu() for t, w in parts])
+
+
+def _question(tokens: Tensor, answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, " pos"]:
+    """Where the question stands: before the answer, at positions at which examples differ."""
+    first = int(answer.any(dim=0).int().argmax())
+    differs = (tokens != tokens[0]).any(dim=0)
+    differs[first:] = False
+    return differs
+
+
+def _permuted(tokens: Tensor, question: Bool[Tensor, " pos"], seed: int) -> Tensor:
+    """Every question's tokens in an order of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    found = tokens.clone()
+    order = torch.rand((len(tokens), int(question.sum())), generator=generator).argsort(dim=1)
+    found[:, question] = tokens[:, question].gather(1, order)
+    return found
+
+
+def _guessed(
+    tokens: Tensor, answer: Bool[Tensor, "sequence pos"], question: Bool[Tensor, " pos"]
+) -> Float[np.ndarray, " sequence"]:
+    """How many answers of each sequence one gets right, on average, who knows which tokens the
+    question has, crosses off those that were answered, and guesses the commonest of the rest."""
+    d_vocab = int(tokens.max()) + 1
+    left = torch.zeros((len(tokens), d_vocab), dtype=torch.float64)
+    left.scatter_add_(1, tokens[:, question], torch.ones_like(tokens[:, question]).double())
+    found = torch.zeros(len(tokens), dtype=torch.float64)
+    for position in answer.any(dim=0).nonzero()[:, 0]:
+        right, asked = tokens[:, position, None], answer[:, position]
+        most = left.max(dim=1, keepdim=True).values
+        best = (left == most) & (most > 0)
+        hit = best.gather(1, right)[:, 0] / best.sum(dim=1).clamp(min=1)
+        found += hit * asked
+        left.scatter_add_(1, right, -asked.double()[:, None])
+        left.clamp_(min=0)
+    return found.numpy()
+
+
+def share_rows(
+    bootstrap: SequenceBootstrap,
+    shares: Mapping[tuple[str, str], tuple[int, ...]],
+    context: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """A row of the tidy table for each weighted sum of a bootstrap's columns over its last one.
+
+    Args:
+        bootstrap: fed with the columns.
+        shares: the weights of all columns but the last, by metric and control.
+        context: the row's other columns.
+
+    Returns:
+        The rows. Differences have chance 0; what other shares are held against are their controls.
+    """
+    found = []
+    for (metric, control), weights in shares.items():
+        share = partial(_share, weights=np.array(weights))
+        chance = 0.0 if min(weights) < 0 else np.nan
+        score = bootstrap.score(metric, share, chance=chance, control=control)
+        found.append({**context, **vars(score)})
+    return found
+
+
+def _share(
+    means: Float[np.ndarray, "row k"], weights: Int[np.ndarray, " weighed"]
+) -> Float[np.ndarray, " row"]:
+    return means[:, :-1] @ weights / means[:, -1]
