@@ -11,9 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor
 
@@ -21,9 +19,10 @@ from experiments.codes.ablation import site_by_site, statistics_at, through_the_
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask, check_enough_to_fit, intervention_task_of
 from experiments.comparison.config import CompareConfig
-from experiments.comparison.result import PREFIX, Comparison
+from experiments.comparison.example import LONGEST, example_arrays
+from experiments.comparison.result import Comparison
 from experiments.emergence.history import history_rows
-from experiments.probing.measure import Reading, Site, Split, measure, sites
+from experiments.probing.measure import Site, Split, measure, sites
 from experiments.probing.shards import Reader, read_once
 from experiments.results.measurements import FIRST_POSITION, table
 from experiments.runs.cells import Cell
@@ -34,10 +33,8 @@ from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
 from experiments.variants.words import asked
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.streams import Listener, stream
 from nope_interp.tasks.sources import TokenSource
 from probes.codes.statistics import CodeStatistics
-from probes.regression import LinearProbe
 
 _FRAME = (
     "Where codes are taken away, all examples of a task have one length. The frame, tokens that "
@@ -262,46 +259,3 @@ class _Reader(Reader[CompareConfig]):
         config, label = self.config, self.label(f"{variant.kind}, history")
         read = partial(history_rows, experiment=config.experiment, description=label)
         return Cell(table(read(config, self.out, variant)))
-
-
-# Attention views of longer sequences are unreadable, and their pages heavy.
-LONGEST = 64
-
-
-def example_arrays(
-    variant: ModelVariant, reading: Reading, tokens: Int[Tensor, " pos"]
-) -> dict[str, np.ndarray]:
-    """Predicted positions `[pos]` at each site of the residual stream, patterns of each layer.
-
-    Keys are `example/variant/prediction/site` and `example/variant/pattern/layer`.
-    """
-    found: dict[str, np.ndarray] = {}
-    listeners: dict[str, Listener] = {}
-    for site, probes in reading.probes.items():
-        if site.hook.startswith("resid"):
-            key = f"{PREFIX}/{variant.kind}/prediction/{_label(site)}"
-            linear = next(probe for probe in probes if isinstance(probe, LinearProbe))
-            listeners[site.name] = _predictor(linear, found, key)
-    for layer in range(variant.n_layers):
-        key = f"{PREFIX}/{variant.kind}/pattern/{layer}"
-        listeners[f"blocks.{layer}.attn.hook_pattern"] = _keeper(found, key)
-    stream(variant.model, rearrange(tokens, "pos -> 1 pos"), listeners)
-    return found
-
-
-def _label(site: Site) -> str:
-    return "embedding" if site == Site(0, "resid_pre") else f"layer {site.layer} {site.hook}"
-
-
-def _predictor(probe: LinearProbe, found: dict[str, np.ndarray], key: str) -> Listener:
-    def listen(activations: Tensor) -> None:
-        found[key] = probe.predict(activations[:, FIRST_POSITION:])[0].astype(np.float32)
-
-    return listen
-
-
-def _keeper(found: dict[str, np.ndarray], key: str) -> Listener:
-    def listen(pattern: Tensor) -> None:
-        found[key] = pattern[0].float().cpu().numpy()
-
-    return listen
