@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands, in order."""
+"""The Python of the README and of the docs runs as it stands."""
 
 import re
 import runpy
@@ -15,19 +15,48 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 from tests.paths import ROOT
 
-EXAMPLES = re.findall(
-    r"<!-- executed by .*? -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S
-)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# What each example prints, page by page.
+EXPECTED = {
+    "README.md": ["without a begin token"],
+    "python.md": ["Of 2 heads:", "Score(metric='mae'", "tensor([5.", "9.0000, 10.0000]"],
+    "verdict.md": ["tensor(5."],
+}
+
+
+def examples_of(page: Path) -> list[str]:
+    marked = r"<!-- executed by .*? -->\n```python\n(.*?)```"
+    return re.findall(marked, page.read_text(encoding="utf-8"), re.S)
+
+
+EXAMPLES = {(page.name, i): code for page in PAGES for i, code in enumerate(examples_of(page))}
+
+
+def test_every_example_is_known() -> None:
+    assert set(EXAMPLES) == {(page, i) for page in EXPECTED for i in range(len(EXPECTED[page]))}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) <= 130
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_name_files_that_exist(page: Path) -> None:
+    linked = re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    lost = [
+        to for to in linked if "://" not in to and not (page.parent / to.split("#")[0]).exists()
+    ]
+    assert lost == []
 
 
 def test_the_main_job_takes_at_most_ten_lines() -> None:
-    lines = [line for line in EXAMPLES[0].splitlines() if line.strip()]
+    lines = [line for line in EXAMPLES["README.md", 0].splitlines() if line.strip()]
     assert 3 <= len(lines) <= 10
 
 
-@pytest.mark.parametrize("index", range(len(EXAMPLES)))
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_examples_run(
-    index: int,
+    example: tuple[str, int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -47,17 +76,9 @@ def test_examples_run(
         monkeypatch.setattr(module, name, short)
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "example.py"
-    script.write_text(EXAMPLES[index])
+    script.write_text(EXAMPLES[example])
     runpy.run_path(str(script))
-    printed = capsys.readouterr().out
-    expected = (
-        "without a begin token",
-        "Of 2 heads:",
-        "9.0000, 10.0000]",
-        "Score(metric='mae'",
-        "tensor([5.",
-        "tensor(5.",
-    )
-    assert expected[index] in printed
-    if index == 0:
+    page, index = example
+    assert EXPECTED[page][index] in capsys.readouterr().out
+    if page == "README.md":
         assert (tmp_path / "report.html").stat().st_size > 1e6
