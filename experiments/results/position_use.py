@@ -1,0 +1,141 @@
+"""From what interchange did to a word for each position code, by rules stated here. Needs no torch.
+
+Positions are given the code of others, their content kept, in two directions.
+
+- Noising: in a clean run positions get the code of others. The effect is the share of answers that
+  are then those of the other positions.
+- Denoising: in a run that does not know order one code is put back as it was. The effect is the
+  share of answers that are then right.
+
+Both effects are net of controls: moves of the same size in directions drawn as the activations
+vary. Intervals are 95%, over sequences and control draws. The p-value is the rank of the code's own
+slope among the controls' slopes; q-values hold the false-discovery rate over all verdicts of a run
+(Benjamini and Hochberg 1995).
+
+- A direction says yes where the net effect is surely a tenth or more and q is at most 5%; no where
+  it is surely less than a tenth; and is unsure otherwise.
+- A site that carries nothing of a code says no in both directions: there is nothing to move.
+
+| noising | denoising | word |
+| --- | --- | --- |
+| yes | yes | used |
+| no | yes | redundant: another code stands in for it |
+| no | no | not used |
+| any other | | undecided |
+
+A model that does not surely know order gets no word but `has not learned order`
+(`experiments.results.interchange.without_order`). These rules were written down before any run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from probes.bootstrap import benjamini_hochberg
+
+WORTH_NAMING = 0.1
+FALSE_DISCOVERIES = 0.05
+
+# A number and the bounds of its interval.
+Interval = tuple[float, float, float]
+
+
+class Word(StrEnum):
+    """What is said of a code at a site."""
+
+    USED = "used"
+    NOT_USED = "not used"
+    REDUNDANT = "redundant"
+    UNDECIDED = "undecided"
+    NO_ORDER = "has not learned order"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What came of moving a code, or of putting it back.
+
+    Attributes:
+        net: the share of answers, 0 to 1, that follow, less that of the controls: value, low, high.
+        p: the share of controls whose slope is at least the code's own.
+        q: the same under the false-discovery rate of a run, as `controlled` gives it.
+    """
+
+    net: Interval
+    p: float
+    q: float = float("nan")
+
+    @property
+    def says(self) -> bool | None:
+        """Yes, no, or None for unsure."""
+        _, low, high = self.net
+        if high < WORTH_NAMING:
+            return False
+        return True if low >= WORTH_NAMING and self.q <= FALSE_DISCOVERIES else None
+
+
+@dataclass(frozen=True)
+class Use:
+    """What noising and denoising of one code at one site, or through the whole stream, came to.
+
+    Attributes:
+        code: what was moved.
+        layer, site: where; layer -1 stands for the whole stream.
+        moved: the positions that were moved.
+        noising, denoising: the effects; None where the site carries nothing of the code.
+    """
+
+    code: str
+    layer: int
+    site: str
+    moved: str
+    noising: Effect | None
+    denoising: Effect | None
+
+    @property
+    def word(self) -> Word:
+        """By the table above."""
+        if self.noising is None or self.denoising is None:
+            return Word.NOT_USED
+        return _WORDS.get((self.noising.says, self.denoising.says), Word.UNDECIDED)
+
+
+_WORDS: dict[tuple[bool | None, bool | None], Word] = {
+    (True, True): Word.USED,
+    (False, True): Word.REDUNDANT,
+    (False, False): Word.NOT_USED,
+}
+
+
+def controlled(uses: Sequence[Use]) -> list[Use]:
+    """The same uses, with the q-values of all their effects taken together.
+
+    Args:
+        uses: all of a run.
+
+    Returns:
+        As many, in their order.
+    """
+    effects = [effect for use in uses for effect in (use.noising, use.denoising) if effect]
+    q_values = iter(benjamini_hochberg(np.array([effect.p for effect in effects])).tolist())
+
+    def found(effect: Effect | None) -> Effect | None:
+        return effect and replace(effect, q=next(q_values))
+
+    return [
+        replace(use, noising=found(use.noising), denoising=found(use.denoising)) for use in uses
+    ]
+
+
+def strongest(words: Sequence[Word]) -> Word:
+    """What is said of a code of which several positions were moved, each by itself.
+
+    Args:
+        words: one for each of them.
+
+    Returns:
+        `used` where any is, else `redundant`, else `undecided`, else `not used`.
+    """
+    order = (Word.USED, Word.REDUNDANT, Word.UNDECIDED, Word.NOT_USED, Word.NO_ORDER)
+    return min(words, key=order.index)

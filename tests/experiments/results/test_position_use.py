@@ -1,0 +1,76 @@
+"""Words for position codes, by the table of the rule; q-values against scipy."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.results.position_use import (
+    FALSE_DISCOVERIES,
+    WORTH_NAMING,
+    Effect,
+    Use,
+    Word,
+    controlled,
+    strongest,
+)
+
+YES = Effect((0.5, 0.4, 0.6), 0.001, 0.01)
+NO = Effect((0.02, -0.02, 0.06), 0.4, 0.6)
+WIDE = Effect((0.3, 0.05, 0.5), 0.001, 0.01)
+NO_RANK = Effect((0.5, 0.4, 0.6), 0.2, 0.3)
+
+
+def use(noising: Effect | None, denoising: Effect | None) -> Use:
+    return Use("mean residual", 0, "resid_post", "question", noising, denoising)
+
+
+@pytest.mark.parametrize(
+    ("noising", "denoising", "word"),
+    [
+        (YES, YES, Word.USED),
+        (NO, YES, Word.REDUNDANT),
+        (NO, NO, Word.NOT_USED),
+        (YES, NO, Word.UNDECIDED),
+        (WIDE, YES, Word.UNDECIDED),
+        (YES, WIDE, Word.UNDECIDED),
+        (NO_RANK, YES, Word.UNDECIDED),
+        (NO, NO_RANK, Word.UNDECIDED),
+        (None, None, Word.NOT_USED),
+    ],
+)
+def test_both_directions_have_to_agree(
+    noising: Effect | None, denoising: Effect | None, word: Word
+) -> None:
+    assert use(noising, denoising).word is word
+
+
+def test_yes_begins_at_a_tenth_and_no_ends_there() -> None:
+    sure = (1.0, WORTH_NAMING, 1.0)
+    assert Effect(sure, 0.01, FALSE_DISCOVERIES).says is True
+    assert Effect(sure, 0.01, FALSE_DISCOVERIES + 1e-9).says is None
+    assert Effect((0.05, 0.0, WORTH_NAMING), 0.01, 0.01).says is None
+    assert Effect((0.05, 0.0, WORTH_NAMING - 1e-9), 0.01, 0.01).says is False
+
+
+def test_a_rank_that_was_not_corrected_yet_says_no_yes() -> None:
+    assert math.isnan(Effect((0.5, 0.4, 0.6), 0.001).q)
+    assert Effect((0.5, 0.4, 0.6), 0.001).says is None
+
+
+def test_false_discoveries_are_held_over_all_effects_of_a_run() -> None:
+    p_values = np.array([0.001, 0.2, 0.03, 0.004, 0.5, 0.02])
+    effects = [Effect((0.5, 0.4, 0.6), p) for p in p_values]
+    uses = [use(*effects[:2]), use(None, None), use(*effects[2:4]), use(*effects[4:])]
+    found = controlled(uses)
+    q_values = [e.q for u in found for e in (u.noising, u.denoising) if e is not None]
+    np.testing.assert_allclose(q_values, stats.false_discovery_control(p_values))
+    assert found[1] == uses[1]
+    assert controlled([]) == []
+
+
+def test_a_code_is_used_where_any_of_its_moves_is() -> None:
+    assert strongest([Word.NOT_USED, Word.USED, Word.UNDECIDED]) is Word.USED
+    assert strongest([Word.UNDECIDED, Word.REDUNDANT]) is Word.REDUNDANT
+    assert strongest([Word.NOT_USED, Word.UNDECIDED]) is Word.UNDECIDED
