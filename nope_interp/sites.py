@@ -1,4 +1,4 @@
-"""Sites of the residual stream and their hook names. Imports nothing heavy."""
+"""Sites in a block and their hook names. Imports nothing heavy."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 from nope_interp.errors import UserError, unknown_name
 
 RESIDUAL_SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+# What queries, keys and values are made of: in a pre-norm model the normalized stream.
+ATTENTION_INPUT = "attn_in"
 
 
 def check_site(site: str) -> str:
@@ -20,11 +22,11 @@ def check_site(site: str) -> str:
 
 
 def hook_name(layer: int, site: str) -> str:
-    """The classic name of a residual-stream site.
+    """The classic name of a residual-stream site, or of what a block's attention reads.
 
     Args:
         layer: which block, from 0.
-        site: one of `RESIDUAL_SITES`.
+        site: one of `RESIDUAL_SITES`, or `ATTENTION_INPUT`.
 
     Raises:
         UserError: for an unknown site.
@@ -33,6 +35,8 @@ def hook_name(layer: int, site: str) -> str:
         >>> hook_name(3, "resid_post")
         'blocks.3.hook_resid_post'
     """
+    if site == ATTENTION_INPUT:
+        return f"blocks.{layer}.attn.hook_in"
     return f"blocks.{layer}.hook_{check_site(site)}"
 
 

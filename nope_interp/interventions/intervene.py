@@ -86,7 +86,7 @@ def intervene(
 
     def on_output(module: nn.Module, args: object, x: Tensor, name: str) -> Tensor:
         intervention._fired[name] += 1
-        return _changed(x, functions[name], name, positions)
+        return changed_at(x, functions[name], name, positions)
 
     with ExitStack() as stack:
         for name in functions:
@@ -95,7 +95,21 @@ def intervene(
         yield intervention
 
 
-def _changed(x: Tensor, function: Function, name: str, positions: Where) -> Tensor:
+def changed_at(x: Tensor, function: Function, name: str, positions: Where) -> Tensor:
+    """Activations with a function applied at some positions, checked as `intervene` says.
+
+    Args:
+        x: `[batch pos ...]`.
+        function: of the activations at these positions.
+        name: of the hook point, for errors.
+        positions: elsewhere activations stay.
+
+    Returns:
+        As `x`.
+
+    Raises:
+        UserError: as `intervene` says of a running model.
+    """
     try:
         given = x[:, positions]
     except IndexError:

@@ -118,11 +118,12 @@ class KVCache:
 class Attention(nn.Module):
     """Softmax attention; `W_Q`, `W_K`, `W_V`, `W_O` are views of the fused weights.
 
-    `hook_q|k|v|z` are `[batch pos head d_head]`, `hook_attn_scores|pattern` `[batch head query
-    key]` with minus infinity on the scores of hidden keys, `hook_result` `[batch pos head
-    d_model]`, computed only while `cfg.use_attn_result` is set. `hook_cos|sin`, `[1 pos half]`, and
-    `hook_rot_q|k` exist for rotary positions alone, `hook_score_bias`, `[1 head query key]` with
-    minus infinity where a key is hidden, for ALiBi and T5 alone.
+    `hook_in` is what all three are made of, `[batch pos d_model]`; `hook_q|k|v|z` are `[batch pos
+    head d_head]`, `hook_attn_scores|pattern` `[batch head query key]` with minus infinity on the
+    scores of hidden keys, `hook_result` `[batch pos head d_model]`, computed only while
+    `cfg.use_attn_result` is set. `hook_cos|sin`, `[1 pos half]`, and `hook_rot_q|k` exist for
+    rotary positions alone, `hook_score_bias`, `[1 head query key]` with minus infinity where a key
+    is hidden, for ALiBi and T5 alone.
     """
 
     def __init__(self, config: TransformerConfig, cfg: TransformerLensConfig) -> None:
@@ -133,6 +134,7 @@ class Attention(nn.Module):
         self.qkv = linear(config.d_model, 3 * config.d_model)
         self.out = linear(config.d_model, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
+        self.hook_in = HookPoint()
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         if config.positions == "rotary":
             self.hook_cos, self.hook_sin = HookPoint(), HookPoint()
@@ -153,8 +155,9 @@ class Attention(nn.Module):
     def forward(
         self, x: Activations, context: AttentionContext, kv_cache: KVCache | None = None
     ) -> Float[Tensor, "batch query d_model"]:
+        qkv = self.qkv(self.hook_in(x))
         qkv = rearrange(
-            self.qkv(x), "batch pos (qkv head d) -> batch pos qkv head d", qkv=3, head=self.n_heads
+            qkv, "batch pos (qkv head d) -> batch pos qkv head d", qkv=3, head=self.n_heads
         )
         # Taken by index, each would have a gradient as large as all three, to be added up.
         q, k, v = qkv.unbind(dim=2)

@@ -33,6 +33,7 @@ class HookedTransformer(HookedModule):
         hook_pos_embed                     [batch pos d_model]; learned and sinusoidal only
         blocks.{l}.hook_resid_pre          [batch pos d_model]
           ln1.hook_scale, hook_normalized  [batch pos 1], [batch pos d_model]
+          attn.hook_in                     [batch pos d_model]
           attn.hook_q, hook_k, hook_v      [batch pos head d_head]
           attn.hook_cos, hook_sin          [1 pos half]; rotary only
           attn.hook_rot_q, hook_rot_k      [batch pos head d_head]; rotary only

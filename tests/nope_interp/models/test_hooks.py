@@ -41,6 +41,7 @@ def test_activations_have_the_documented_shapes() -> None:
     stream, heads, scores = (3, 20, 24), (3, 20, 3, 8), (3, 3, 20, 20)
     for name, value in cache.cache_dict.items():
         expected = {
+            "hook_in": stream,
             "hook_scale": (3, 20, 1),
             "hook_cos": (1, 20, 4),
             "hook_sin": (1, 20, 4),

@@ -1,0 +1,119 @@
+"""Attention that reads changed activations by some of its routes, the others as they were.
+
+Queries, keys and values are three linear maps of what attention reads, `attn.hook_in`: the
+normalized stream. Changed there, an activation goes all three ways. Here it goes the chosen ways
+only, in the chosen heads: with queries and keys a code acts in the scores alone, and what is
+pooled, and the stream itself, stay as they were. The normalization lies before, so that it keeps
+its value.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.intervene import Function, Intervention, Where, changed_at, intervene
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.sites import missing_hook
+
+ROUTES = ("queries", "keys", "values")
+SCORES = ("queries", "keys")
+
+
+@contextmanager
+def read_changed(
+    model: HookedModel,
+    functions: Mapping[int, Function],
+    routes: Collection[str] = SCORES,
+    positions: Where = slice(None),
+    heads: Collection[int] | None = None,
+) -> Iterator[Intervention]:
+    """A context in which attention reads changed activations by some of its routes only.
+
+    What the other routes read, what other heads read and the residual stream stay as they were, bit
+    for bit. Where a model's heads share keys and values, these are numbered by what is shared.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge.
+        functions: one for each layer, of what its attention reads, `[batch pos d_model]`, as for
+            `intervene`.
+        routes: of "queries", "keys" and "values", those that read what it gives.
+        positions: activations elsewhere stay.
+        heads: those that read it; None for all.
+
+    Yields:
+        What says, by `verify()`, whether all of these routes were reached.
+
+    Raises:
+        UserError: for an unknown route, a head or layer that the model lacks, no head at all, and
+            as `intervene`.
+    """
+    for route in routes:
+        if route not in ROUTES:
+            raise unknown_name("route", route, ROUTES)
+    if not routes or (heads is not None and not heads):
+        raise UserError("nothing would read the changed activations: give a route and a head.")
+    added: dict[int, Tensor] = {}
+    every: dict[str, Function] = {}
+    for layer, function in functions.items():
+        read = f"blocks.{layer}.attn.hook_in"
+        if read not in model.hook_dict:
+            raise missing_hook(read, model.hook_dict)
+        every[read] = partial(_noted, function, read, positions, added, layer)
+        for route in routes:
+            name = f"blocks.{layer}.attn.hook_{route[0]}"
+            projection = _projection(model, layer, route)
+            every[name] = partial(_with_added, added, layer, projection, heads, model.cfg.d_head)
+    with intervene(model, every) as intervention:
+        yield intervention
+
+
+def _noted(
+    function: Function,
+    name: str,
+    positions: Where,
+    added: dict[int, Tensor],
+    layer: int,
+    x: Tensor,
+) -> Tensor:
+    """The activations as they are; how they would change is kept."""
+    added[layer] = changed_at(x, function, name, positions) - x
+    return x
+
+
+def _with_added(
+    added: Mapping[int, Tensor],
+    layer: int,
+    projection: Function,
+    heads: Collection[int] | None,
+    d_head: int,
+    x: Tensor,
+) -> Tensor:
+    """Queries, keys or values with what the change adds to them: nothing where it changes nothing,
+    since the map is linear and what is added goes by it alone."""
+    more = projection(added[layer]).reshape(x.shape)
+    if heads is None:
+        return x + more
+    by_head = rearrange(more.flatten(2), "batch pos (head d) -> batch pos head d", d=d_head)
+    n_heads = by_head.shape[2]
+    for head in heads:
+        if not 0 <= head < n_heads:
+            raise ValueError(f"there is no head {head}: choose from heads 0 to {n_heads - 1}.")
+    chosen = by_head.new_zeros(n_heads)
+    chosen[list(heads)] = 1
+    return x + (by_head * rearrange(chosen, "head -> head 1")).reshape(x.shape)
+
+
+def _projection(model: HookedModel, layer: int, route: str) -> Callable[[Tensor], Tensor]:
+    """The linear map of a route, without its bias."""
+    attention = model.blocks[layer].attn
+    if isinstance(model, HookedTransformer):
+        weight = attention.qkv.weight.chunk(3)[ROUTES.index(route)]
+        return partial(F.linear, weight=weight)
+    module = getattr(attention, route[0]).original_component
+    return lambda x: module(x) - module(x.new_zeros(1, 1, x.shape[-1]))
