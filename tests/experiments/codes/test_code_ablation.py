@@ -38,7 +38,7 @@ from experiments.results.code_ablation import (
 )
 from experiments.results.measurements import table
 from experiments.results.usage import Use, use_verdicts, uses_at
-from nope_interp.constructions.planted import Planted, decoy, plant
+from nope_interp.constructions.planted import Planted, plant
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
@@ -69,7 +69,7 @@ def at_site(task: InterventionTask) -> list[dict[str, Any]]:
 
 
 def words_at_site(planted: Planted, seed: int) -> dict[str, str]:
-    assert planted.sites == (NAME,)
+    assert tuple(planted.sites) == (NAME,)
     rows = at_site(task_on(planted, seed))
     uses = uses_at(table(rows), SITE.layer, SITE.hook)
     return {use.code: use.word for use in uses}
@@ -89,7 +89,7 @@ def test_the_planted_code_is_named_and_the_others_are_cleared(code: str, seed: i
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_variance_that_is_readable_and_unused_is_cleared(seed: int) -> None:
-    words = words_at_site(decoy(seed), seed)
+    words = words_at_site(plant("unread variance", seed), seed)
     assert words == {code: "used" if code == "counting" else "unused" for code in CODES}
 
 

@@ -45,5 +45,5 @@ def test_what_holds_a_model_or_its_numbers_names_the_rest() -> None:
     split = Split(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
     task = InterventionTask(planted.model, split, planted.losses, planted.chance)
     reading = Reading([{"value": 1.0}] * 1000, {}, {Site(0, "resid_post"): []})
-    assert repr(planted).startswith("Planted(code='variance'")
+    assert repr(planted).startswith("Planted(kind='variance'")
     assert max(len(repr(shown)) for shown in (planted, task, reading)) < 400

@@ -1,0 +1,45 @@
+"""The planted models by name."""
+
+from collections.abc import Callable
+
+from nope_interp.constructions.planted import alone, several, unread
+from nope_interp.constructions.planted.task import Planted
+from nope_interp.errors import unknown_name
+
+PLANTS: dict[str, Callable[[int], Planted]] = {
+    "variance": alone.variance,
+    "similarity": alone.similarity,
+    "counting": alone.counting,
+    "positional vectors": alone.positional_vectors,
+    "variance, pre-norm": alone.variance_pre_norm,
+    "counting, pre-norm": alone.counting_pre_norm,
+    "positional vectors, pre-norm": alone.positional_vectors_pre_norm,
+    "few dimensions": alone.few_dimensions,
+    "either of two": several.either,
+    "both of two": several.both,
+    "one after the other": several.one_after_the_other,
+    "unread variance": unread.unread_variance,
+    "unread counting": unread.unread_counting,
+    "unread vectors": unread.unread_vectors,
+    "count amid content": unread.count_amid_content,
+    "content along a count": unread.content_along_a_count,
+    "order-free pooling": unread.pooling,
+}
+
+
+def plant(kind: str, seed: int = 0) -> Planted:
+    """A model of which it is known which codes it uses.
+
+    Args:
+        kind: one of `PLANTS`.
+        seed: of its random directions.
+
+    Returns:
+        The model, the task that it solves and the truth about its codes.
+
+    Raises:
+        UserError: for an unknown kind.
+    """
+    if kind not in PLANTS:
+        raise unknown_name("planted model", kind, PLANTS)
+    return PLANTS[kind](seed)

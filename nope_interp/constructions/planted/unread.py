@@ -1,0 +1,225 @@
+"""Planted models in which something looks like a code that is used, and is not.
+
+A code that can be read and that nothing reads; content that lies along a count; means over earlier
+tokens, alike as those of the similarity model, of which what was averaged is read, not order.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nope_interp.constructions.kazemnejad import BEGIN, POSITION, counting_config
+from nope_interp.constructions.planted.alone import last_mlp, vector_readers
+from nope_interp.constructions.planted.parts import (
+    BEGIN_TOKEN,
+    CONTENT,
+    answer,
+    answer_by_vectors,
+    answer_kinds,
+    centred,
+    counter,
+    drawn_vectors,
+    generator_of,
+    learn_positions,
+    mlp,
+    silent,
+)
+from nope_interp.constructions.planted.task import (
+    N_CTX,
+    SITE,
+    USED,
+    Planted,
+    Truth,
+    Weights,
+    truth,
+)
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Tokens
+
+_M = np.arange(2.0, N_CTX + 1)
+
+_D_MODEL = 160
+# Learned positions stand behind the content.
+_VECTORS = slice(112, _D_MODEL)
+_K = _VECTORS.stop - _VECTORS.start
+# The component that tells what kind is asked for by its sign, and the one that this is written to.
+_KIND, _SIGN = CONTENT + 1, CONTENT
+# Of tokens, from which a mean is taken to as many components from _KIND on.
+_TOKENS = slice(_VECTORS.start - 38, _VECTORS.start)
+_KIND_DEPTH = 6.0
+# Along a count's direction: how large content is, and of the count of 2 to N_CTX.
+_CONTENT_SIZE, _COUNT_SIZE = 20.0, 0.2
+# How much larger than a token's own part its part in the mean is.
+_POOLED = 12.0
+
+
+def unread_variance(seed: int) -> Planted:
+    """A counting model whose activations also shrink with position, in unread components.
+
+    A second head averages i.i.d. values, so that the variance of an activation tells its position
+    to any probe; the model knows nothing of it.
+    """
+    model = counter(seed, d_model=192)
+    answer(model, 1, POSITION, _M, _M)
+    attention = model.blocks[0].attn
+    width = attention.W_O.shape[1]
+    content = slice(CONTENT, model.config.d_model - width)
+    spread = slice(content.stop, model.config.d_model)
+    with torch.no_grad():
+        model.W_E[:, spread] = 0
+        # Centred, and none of the begin token: else the averages would hold 1/m.
+        model.W_E[BEGIN_TOKEN, content] = 0
+        model.W_E[BEGIN_TOKEN + 1 :, content] = 0.3 * centred(model.W_E[BEGIN_TOKEN + 1 :, content])
+        values = torch.randn(attention.W_V[1, content].shape, generator=generator_of(seed))
+        attention.W_V[1, content] = values / math.sqrt(len(values))
+        attention.W_O[1, :, spread] = 15 * torch.eye(width)
+    writes = {"variance": lambda model: [model.blocks[0].attn.W_O[1]]}
+    words = truth(counting=USED)
+    return _planted("unread variance", model, words, writes=writes)
+
+
+def unread_vectors(seed: int) -> Planted:
+    """A counting model with learned positions that nothing reads."""
+    model = _counter_with_room(seed)
+    answer(model, 1, POSITION, _M, _M)
+    learn_positions(model, drawn_vectors(_K, generator_of(seed)), _VECTORS)
+    writes = {"positional vectors": lambda model: [model.positions.table]}
+    return _planted("unread vectors", model, truth(counting=USED), writes=writes)
+
+
+def unread_counting(seed: int) -> Planted:
+    """Learned positions that are read, and a count that nothing reads."""
+    model = _counter_with_room(seed)
+    vectors = drawn_vectors(_K, generator_of(seed))
+    learn_positions(model, vectors, _VECTORS)
+    answer_by_vectors(model, vectors, _VECTORS)
+    words = truth(positional_vectors=USED)
+    return _planted("unread counting", model, words, writes={"counting": _count_writers})
+
+
+def content_along_a_count(seed: int) -> Planted:
+    """Learned positions that are read, and a count that nothing reads, along a direction whose
+    content is read: the kind of a token, by the component's sign alone. It stands nowhere else."""
+    model = _counter_with_room(seed)
+    vectors = drawn_vectors(_K, generator_of(seed))
+    learn_positions(model, vectors, _VECTORS)
+    answer_by_vectors(model, vectors, _VECTORS)
+    kinds = torch.randperm(model.config.d_vocab, generator=generator_of(seed)) % 2
+    writing = mlp(model, 0).out
+    with torch.no_grad():
+        model.W_E[:, _KIND] = _CONTENT_SIZE * (2.0 * kinds - 1)
+        model.W_E[:, _SIGN] = 0
+        for part in (writing.weight, writing.bias):
+            part[_KIND] = _COUNT_SIZE * part[POSITION]
+            part[POSITION] = 0
+        # The first ReLU gives 1/m back, which the count was made from.
+        writing.weight[POSITION, 0] = -1
+    _read_sign(model, _KIND, slope=1.0)
+    answer_kinds(model, _SIGN, _KIND_DEPTH)
+    return _planted(
+        "content along a count",
+        model,
+        truth(positional_vectors=USED),
+        writes={"counting": _count_writers},
+        kinds=lambda tokens: kinds[tokens],
+    )
+
+
+def count_amid_content(seed: int) -> Planted:
+    """A counting model whose count stands in one component with content that is larger by far; what
+    reads the count subtracts that content, which stands elsewhere, too."""
+    model = counter(seed)
+    answer(model, 1, POSITION, _M, _M)
+    with torch.no_grad():
+        model.W_E[:, CONTENT] *= 3
+        model.W_E[BEGIN_TOKEN, CONTENT] = 0
+        model.W_E[:, POSITION] = model.W_E[:, CONTENT]
+        for layer in (0, 1):
+            read = mlp(model, layer).into.weight
+            read[:, CONTENT] = -read[:, POSITION]
+    return _planted("count amid content", model, truth(counting=USED))
+
+
+def pooling(seed: int) -> Planted:
+    """Learned positions, and the mean over earlier tokens, of which the majority's kind is asked.
+
+    The mean makes neighbours alike, and shrinks: as the codes similarity and variance do. What is
+    read of it is the sign of one component, which does not depend on the order of what was seen.
+    """
+    d = _D_MODEL
+    config = counting_config(N_CTX, n_layers=2, d_model=d, n_heads=2, d_vocab=64)
+    model = silent(replace(config, positions="learned"))
+    generator = generator_of(seed)
+    vectors = drawn_vectors(_K, generator)
+    learn_positions(model, vectors, _VECTORS)
+    answer_by_vectors(model, vectors, _VECTORS)
+    votes = 2 * (torch.randperm(64, generator=generator) % 2) - 1
+    width = _TOKENS.stop - _TOKENS.start
+    with torch.no_grad():
+        model.W_E[:, _TOKENS] = torch.randn(64, width, generator=generator)
+        model.W_E[:, _TOKENS.start] = votes.float()
+        attention = model.blocks[0].attn
+        attention.W_V[0, _TOKENS, :width] = torch.eye(width)
+        attention.W_O[0, :width, _KIND : _KIND + width] = _POOLED * torch.eye(width)
+    # The smallest majority is of one in N_CTX; where there is none, it is of kind 1.
+    smallest = _POOLED / N_CTX
+    _read_sign(model, _KIND, slope=2 / smallest, shift=smallest / 2)
+    answer_kinds(model, _SIGN, _KIND_DEPTH)
+    return _planted(
+        "order-free pooling",
+        model,
+        truth(positional_vectors=USED),
+        begin_token=None,
+        kinds=lambda tokens: (votes[tokens].cumsum(dim=1) >= 0).long(),
+    )
+
+
+def _counter_with_room(seed: int) -> HookedTransformer:
+    """A count, and no content where learned positions are to stand."""
+    model = counter(seed, _D_MODEL, learned=True)
+    with torch.no_grad():
+        model.W_E[:, _VECTORS] = 0
+    return model
+
+
+def _read_sign(
+    model: HookedTransformer, component: int, *, slope: float, shift: float = 0.0
+) -> None:
+    """The last MLP writes clip(slope * (component + shift), -1, 1)."""
+    reading = mlp(model, 1)
+    with torch.no_grad():
+        reading.into.weight[:2, component] = slope
+        reading.into.bias[0], reading.into.bias[1] = slope * shift + 1, slope * shift - 1
+        reading.out.weight[_SIGN, 0], reading.out.weight[_SIGN, 1] = 1, -1
+        reading.out.bias[_SIGN] = -1
+
+
+def _count_writers(model: HookedTransformer) -> list[Tensor]:
+    return [model.blocks[0].attn.W_V[0, BEGIN], *mlp(model, 0).out.parameters()]
+
+
+def _planted(
+    kind: str,
+    model: HookedTransformer,
+    words: Truth,
+    *,
+    writes: Mapping[str, Weights] | None = None,
+    begin_token: int | None = BEGIN_TOKEN,
+    kinds: Callable[[Tokens], Tokens] | None = None,
+) -> Planted:
+    (code,) = (code for code, word in words.items() if word == USED)
+    return Planted(
+        kind,
+        model,
+        words,
+        {SITE: words},
+        "position" if kinds is None else "position and kind",
+        begin_token,
+        reads={code: last_mlp if code == "counting" else vector_readers(_VECTORS)},
+        writes=writes or {},
+        kinds=kinds,
+    )
