@@ -38,7 +38,7 @@ Config = TypeVar("Config", bound="ExperimentConfig")
 
 
 def default_transformer() -> TransformerConfig:
-    """The embedded model: small enough to train in two minutes on two cores.
+    """The embedded model, which ships with the package and is trained by `TrainingConfig()`.
 
     257 tokens are the bytes and a begin token. NoPE, pre-norm, GPT-2's initialisation.
     """
@@ -52,7 +52,7 @@ class ExperimentConfig(Worded):
 
     Attributes:
         model: a hub name, a Hugging Face folder, a GGUF file, or a model.safetensors of ours; None
-            trains a small one on the task first.
+            takes the small one that ships with the package, or trains another if options say so.
         revision: branch, tag or commit of a hub name.
         dtype: number format of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
         task: what the model is trained on and read on: text, reversal, addition, copy-cmc, scan,

@@ -9,6 +9,7 @@ import torch
 
 from experiments.runs.folder import RunFolder, identity, short_hash
 from experiments.variants.config import ExperimentConfig, ProbingConfig
+from experiments.variants.embedded import copy_embedded
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
@@ -33,6 +34,8 @@ def train(
 ) -> Path:
     """Train a small model; a finished training is not run again, a killed one goes on.
 
+    The embedded model, which experiments read ready-made, is trained here as any other.
+
     Args:
         config: only what it says of its task, `transformer` and `training` matters here; by default
             the embedded small model on text.
@@ -51,17 +54,26 @@ def train(
     kind = type(config) if isinstance(config, ExperimentConfig) else ProbingConfig
     config = asked(kind, config, words)
     check_device(device)
-    trained_model(config, Path(out), device, show_progress)
+    trained_model(config, Path(out), device, show_progress, from_package=False)
     return training_folder(Path(out), config).model
 
 
 def training_folder(parent: Path, config: ExperimentConfig) -> RunFolder:
     """Where under `parent` the model that a config trains is kept; nothing else names it."""
+    name = f"train-{config.transformer.positions}-{config.task}"
+    return RunFolder(parent / f"{name}-{short_hash(_told(config))}")
+
+
+def trains_embedded(config: ExperimentConfig) -> bool:
+    """Whether what a config trains is the model that ships with the package."""
+    return config.model is None and _told(config) == _told(ProbingConfig())
+
+
+def _told(config: ExperimentConfig) -> dict[str, Any]:
+    """All that decides which weights a training ends in."""
     known = ("task", "text", "lengths", "scratchpad", "transformer", "training", "fingerprints")
     every = identity(config)
-    told = {name: every[name] for name in known if name in every}
-    name = f"train-{config.transformer.positions}-{config.task}"
-    return RunFolder(parent / f"{name}-{short_hash(told)}")
+    return {name: every[name] for name in known if name in every}
 
 
 def trained_model(
@@ -71,6 +83,7 @@ def trained_model(
     show_progress: bool,
     *,
     keep_history: bool = False,
+    from_package: bool = True,
 ) -> HookedTransformer:
     """The model that a config trains, kept once under `out`; trained first if it is not there yet.
 
@@ -81,6 +94,7 @@ def trained_model(
         show_progress: draw a bar with the loss on standard error.
         keep_history: whether it is also kept as it was after each of `watched_steps`; where one of
             these is missing, it is trained again.
+        from_package: whether the model that ships with the package is taken where this is it.
 
     Returns the model on the device, in evaluation mode.
 
@@ -90,6 +104,9 @@ def trained_model(
     run, steps = training_folder(out, config), watched_steps(config.training.steps)
     run.begin(config)
     with run.locked(), run.dropped_if_refused():
+        wanted = from_package and not keep_history and not run.model.is_file()
+        if wanted and trains_embedded(config):
+            copy_embedded(run.model)
         if run.model.is_file() and not (keep_history and _missing(run, steps)):
             model, _ = load_model(run.model)
             return model.to(device)

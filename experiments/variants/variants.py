@@ -11,7 +11,8 @@ from torch import Tensor
 from experiments.results.measurements import INTACT
 from experiments.variants.checks import check_spread
 from experiments.variants.config import ExperimentConfig
-from experiments.variants.train import task_of, trained_model, training_folder
+from experiments.variants.embedded import embedded_note
+from experiments.variants.train import task_of, trained_model, training_folder, trains_embedded
 from nope_interp.errors import UserError
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
@@ -96,7 +97,7 @@ def variant_of(
     needed: Mapping[Split, int],
     keep_history: bool = False,
 ) -> ModelVariant:
-    """The model that `config` names, loaded, or trained first.
+    """The model that `config` names, loaded, or trained first; the embedded one is trained already.
 
     Args:
         config: which model.
@@ -114,7 +115,8 @@ def variant_of(
     task = _own_task(config, device, needed)
     trained = trained_model(config, out, device, show_progress, keep_history=keep_history)
     spec = ModelSpec(str(training_folder(out, config).model), device)
-    return _own_variant(task, trained, _own_name(config), spec)
+    variant = _own_variant(task, trained, _own_name(config), spec)
+    return replace(variant, notes=(embedded_note(),)) if trains_embedded(config) else variant
 
 
 def loaded_variant(
