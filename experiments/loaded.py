@@ -204,6 +204,7 @@ def load(
     device: str = "cpu",
     revision: str | None = None,
     dtype: str = "float32",
+    positions: str = "auto",
     text: str | None = None,
 ) -> LoadedModel:
     """A model that is ready to be asked.
@@ -213,6 +214,8 @@ def load(
         device: a torch device, or "auto" to spread a pretrained model over several.
         revision: branch, tag or commit of a hub name.
         dtype: of a pretrained model's weights: float32, bfloat16 or float16.
+        positions: which positions a pretrained model's weights were trained with: none, rotary,
+            learned, alibi or t5; auto goes by its config and a table of published models.
         text: a UTF-8 file to read instead of Python's own documentation.
 
     Returns:
@@ -228,8 +231,14 @@ def load(
     name = os.path.expanduser(name_or_path)
     # Sequences are as long as is asked of the loaded model. Here they are of a length that any
     # pretrained model takes, and of ours one that examples of its task fit.
-    asked: dict[str, Any] = {"model": name, "revision": revision, "dtype": dtype, "text": text}
-    asked["seq_len"] = ProbingConfig.least["seq_len"]
+    asked: dict[str, Any] = {
+        "model": name,
+        "revision": revision,
+        "dtype": dtype,
+        "positions": positions,
+        "text": text,
+        "seq_len": ProbingConfig.least["seq_len"],
+    }
     if name.endswith(".safetensors"):
         model, trained_on = load_model(Path(name))
         asked |= {

@@ -29,7 +29,7 @@ ROOMS = {
     "nope_interp.tasks": "nope_interp",
     "nope_interp.positions": "nope_interp .models",
     "nope_interp.interventions": "nope_interp .models",
-    "nope_interp.pretrained": "nope_interp .models .tasks",
+    "nope_interp.pretrained": "nope_interp .models .positions .tasks",
     "nope_interp.training": "nope_interp .models .tasks",
     "nope_interp.theory": "nope_interp .models",
     "nope_interp.constructions": "nope_interp .models",
@@ -66,7 +66,7 @@ ROOMS = {
     ".training experiments experiments.variants experiments.heads experiments.emergence "
     "experiments.papers experiments.comparison experiments.sweeps experiments.cli",
 }
-MOST_FLOORS = 9
+MOST_FLOORS = 10
 
 
 def module_of(path: Path) -> str:

@@ -133,7 +133,7 @@ class _Reader(Reader[CompareConfig]):
         for variant in self._variants():
             facts |= {"model": variant.name, "positions": variant.positions}
             facts["n_layers"] = variant.n_layers
-            notes += variant.notes
+            notes += (*variant.how_read, *variant.notes)
             with _ablation(config).of(variant.model) as ablation:
                 # Entered before anything long is read: what cannot be ablated is known at once.
                 if ablation is not None:

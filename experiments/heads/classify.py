@@ -135,7 +135,7 @@ class _Reader(Reader[HeadsConfig]):
             "positions": describe_positions(variant.model),
             "ablation": name,
             "prompts": [variant.token_strings(prompt) for prompt in prompts],
-            "notes": [*self.notes, *_notes(tokens), *caveats],
+            "notes": [*self.notes, *variant.how_read, *_notes(tokens), *caveats],
         }
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)

@@ -12,6 +12,7 @@ from experiments.variants.config import resolved
 from experiments.variants.words import Shorthand, Worded, check_words
 from nope_interp.errors import FieldError, UserError, unknown_name
 from nope_interp.fields import Seed, check_fields, from_mapping
+from nope_interp.models.config import DeclaredPositions
 
 _LARGEST = 64.0
 
@@ -34,6 +35,8 @@ class ReproduceConfig(Worded):
         seed: the first one; the others follow it.
         model: one more model to read, where the paper's experiment reads one: a hub name, a Hugging
             Face folder, a GGUF file, or a model.safetensors of ours.
+        positions: which positions that model has: none, rotary, learned, alibi or t5; auto goes by
+            its config and a table of published models.
         text: a UTF-8 file for it to read instead of Python's own documentation.
 
     Raises:
@@ -55,6 +58,7 @@ class ReproduceConfig(Worded):
     preset: str | None = None
     seed: Seed = 0
     model: str | None = None
+    positions: DeclaredPositions = "auto"
     text: str | None = None
 
     def __post_init__(self) -> None:
@@ -69,6 +73,8 @@ class ReproduceConfig(Worded):
             raise UserError(f"{self.name} reads no model of yours: leave {self.model!r} out.")
         if self.text is not None and self.model is None:
             raise UserError("a text is given without a model to read it: add --model.")
+        if self.positions != "auto" and self.model is None:
+            raise UserError("positions are given without a model that has them: add --model.")
         sizes = self.paper.sizes
         for size in SIZES:
             factor = getattr(self, size)
@@ -123,7 +129,11 @@ class ReproduceConfig(Worded):
         Returns:
             Values by name.
         """
-        return asdict(self) | {"n_seeds": len(self.seeds)}
+        found = asdict(self) | {"n_seeds": len(self.seeds)}
+        # Run folders are named for these values: those from before it existed keep their names.
+        if self.positions == "auto":
+            del found["positions"]
+        return found
 
     @classmethod
     def from_dict(cls, values: Any) -> "ReproduceConfig":
@@ -171,4 +181,5 @@ class ReproduceConfig(Worded):
         words += ["--seed", str(self.seed)]
         for option, value in (("--model", self.model), ("--text", self.text)):
             words += [] if value is None else [option, resolved(value)]
+        words += [] if self.positions == "auto" else ["--positions", self.positions]
         return shlex.join(words)

@@ -16,5 +16,11 @@ def given_variant(
     Raises UserError where it cannot be loaded, has too short a context for `seq_len` tokens, or its
     text has fewer than the `needed` sequences.
     """
-    read = ProbingConfig(model=config.model, text=config.text, seq_len=seq_len, seed=config.seed)
+    read = ProbingConfig(
+        model=config.model,
+        positions=config.positions,
+        text=config.text,
+        seq_len=seq_len,
+        seed=config.seed,
+    )
     return loaded_variant(read, device, needed=needed)

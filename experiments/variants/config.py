@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar, no_type_check
 from experiments.variants.words import Shorthand, Worded, check_words, flat, nested, within
 from nope_interp.errors import FieldError, UserError, unknown_name
 from nope_interp.fields import Seed, check_fields, check_lengths, from_mapping
-from nope_interp.models.config import TransformerConfig
+from nope_interp.models.config import DeclaredPositions, TransformerConfig
 from nope_interp.positions.conditions import parse_condition
 from nope_interp.sites import check_site
 from nope_interp.tasks.names import TASK_NAMES
@@ -25,7 +25,6 @@ _OF_EXAMPLES = ("lengths", "scratchpad")
 # The nested configs, and how sentences call them.
 _NESTED = {"transformer": "the model's config", "training": "training"}
 _SHORTHANDS = {
-    "positions": Shorthand(("transformer.positions",)),
     "init": Shorthand(("transformer.init",)),
     "steps": Shorthand(("training.steps",)),
     "seq_len": Shorthand(("seq_len", "transformer.n_ctx", "training.seq_len")),
@@ -55,6 +54,9 @@ class ExperimentConfig(Worded):
             takes the small one that ships with the package, or trains another if options say so.
         revision: branch, tag or commit of a hub name.
         dtype: number format of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
+        positions: which positions the model has; one that is trained here is trained with them, of
+            a pretrained one it is what its weights were trained with. auto goes by
+            transformer.positions, or by a pretrained model's config and a table of published ones.
         task: what the model is trained on and read on: text, reversal, addition, copy-cmc, scan,
             sort-single, indexing and others.
         text: a UTF-8 file to read instead of Python's own documentation.
@@ -78,6 +80,7 @@ class ExperimentConfig(Worded):
     model: str | None = None
     revision: str | None = None
     dtype: str = "float32"
+    positions: DeclaredPositions = "auto"
     task: str = "text"
     text: str | None = None
     lengths: tuple[int, int] | None = None
@@ -97,6 +100,7 @@ class ExperimentConfig(Worded):
         own = self.model is None or self.model.endswith(".safetensors")
         if own and (self.revision is not None or self.dtype != "float32"):
             raise UserError("revision and dtype are for pretrained models: leave them out.")
+        self._settle_positions(own)
         if self.text is not None and self.task != "text":
             raise UserError(f"the task {self.task!r} reads no text: leave the text out.")
         self._check_examples()
@@ -108,6 +112,17 @@ class ExperimentConfig(Worded):
                 f"sequences of {self.seq_len} tokens are longer than the model's context of "
                 f"{self.transformer.n_ctx}: shorten them or raise transformer.n_ctx."
             )
+
+    def _settle_positions(self, own: bool) -> None:
+        """What is said of a model to be trained stands in its own config, and there alone."""
+        if self.positions == "auto" or not own:
+            return
+        if self.model is not None:
+            says = f"are given, but {self.model!r} says itself which it has: leave them out."
+            raise FieldError("positions", says)
+        trained = dataclasses.replace(self.transformer, positions=self.positions)
+        object.__setattr__(self, "transformer", trained)
+        object.__setattr__(self, "positions", "auto")
 
     def _check_examples(self) -> None:
         for name in _OF_EXAMPLES:
@@ -144,6 +159,8 @@ class ExperimentConfig(Worded):
         for name in _OF_EXAMPLES:
             if own[name] is None:
                 del own[name]
+        if own["positions"] == "auto":
+            del own["positions"]
         lists = {name: list(value) for name, value in own.items() if isinstance(value, tuple)}
         return own | lists | {name: own[name].to_dict() for name in _NESTED}
 

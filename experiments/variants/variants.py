@@ -12,13 +12,14 @@ from experiments.results.measurements import INTACT
 from experiments.variants.checks import check_spread
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.embedded import embedded_note
+from experiments.variants.notes import notes_on_pretrained
 from experiments.variants.train import task_of, trained_model, training_folder, trains_embedded
 from nope_interp.errors import UserError
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import TrainedOn, as_bidirectional, load_model
-from nope_interp.models.sinks import sinks_note
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.layers import positions_in_words
 from nope_interp.pretrained.load import Pretrained, load_pretrained, reinitialized
 from nope_interp.pretrained.spec import ModelSpec, untrained
 from nope_interp.tasks.answers import AnswerTask
@@ -39,8 +40,8 @@ class ModelVariant:
     """One variant of a model, ready to be streamed, and the tokens that it is read on.
 
     The first source is the one that the model was made for; examples are drawn from it. `positions`
-    names the encoding, or says "its own" for a pretrained model's. `spec` makes the same model in
-    another process.
+    names the encoding, as `positions_in_words` does; `how_read` are sentences about how its files
+    were read, `notes` about what its numbers mean. `spec` makes the same model in another process.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ModelVariant:
     positions: str
     spec: ModelSpec
     notes: tuple[str, ...] = ()
+    how_read: tuple[str, ...] = ()
 
     @property
     def n_layers(self) -> int:
@@ -156,7 +158,7 @@ def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVari
         model = reinitialized(loaded, seed + draw).model
     spec = replace(variant.spec, variant="random-init", seed=seed, draw=draw)
     kind = f"random-init, draw {draw}" if draw else "random-init"
-    return replace(variant, kind=kind, model=model, notes=(), spec=spec)
+    return replace(variant, kind=kind, model=model, notes=(), how_read=(), spec=spec)
 
 
 def bidirectional(variant: ModelVariant) -> ModelVariant:
@@ -247,6 +249,7 @@ def _pretrained_variant(
         name,
         revision=config.revision,
         dtype=config.dtype,
+        positions=config.positions,
         device="cpu" if spread else device,
         device_map="auto" if spread else None,
     )
@@ -259,9 +262,10 @@ def _pretrained_variant(
         model=loaded.model,
         tokenizer=loaded.tokenizer,
         sources=(text_source, loaded.uniform_source()),
-        positions="its own",
-        spec=ModelSpec(name, device, config.revision, config.dtype),
-        notes=_notes_on_pretrained(loaded.model, config),
+        positions=positions_in_words(loaded.model),
+        spec=ModelSpec(name, device, config.revision, config.dtype, config.positions),
+        notes=notes_on_pretrained(loaded.model, config.seq_len),
+        how_read=loaded.notes,
     )
 
 
@@ -277,25 +281,6 @@ def _own_name(config: ExperimentConfig) -> str:
     encoding = config.transformer.positions
     positions = "no positional encoding" if encoding == "none" else f"{encoding} positions"
     return f"a {config.transformer.n_layers}-layer transformer with {positions}"
-
-
-def _notes_on_pretrained(model: HookedModel, config: ExperimentConfig) -> tuple[str, ...]:
-    notes = [
-        "A pretrained model has no bidirectional variant, because its attention mask cannot be "
-        "lifted here. Of the controls only the shuffled positions should show nothing. The "
-        "random-init variant shows what the architecture gives without training.",
-        "This model's own positional encoding is at work: what is read here is the encoding and "
-        "the causal mask together.",
-    ]
-    if (note := sinks_note(model)) is not None:
-        notes.append(note)
-    window = getattr(model.original_model.config, "sliding_window", None)
-    if window is not None and config.seq_len > window:
-        notes.append(
-            f"Sequences of {config.seq_len} tokens are longer than the model's attention window of "
-            f"{window}: the window's edge shows position too."
-        )
-    return tuple(notes)
 
 
 def _check_context(model: HookedModel, config: ExperimentConfig) -> None:

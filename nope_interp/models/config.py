@@ -22,7 +22,11 @@ Initialization = Literal[
     "orthogonal",
 ]
 
+# What a user says that a model has; "auto" leaves it to what the model itself says.
+DeclaredPositions = Literal["auto", "none", "learned", "sinusoidal", "rotary", "alibi", "t5"]
+
 POSITIONS: tuple[str, ...] = get_args(Positions)
+DECLARED: tuple[str, ...] = get_args(DeclaredPositions)
 GATED_ACTIVATIONS = ("swiglu", "geglu")
 
 # No model that fits in memory needs a larger size, and torch overflows on much larger ones.

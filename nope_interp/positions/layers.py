@@ -24,6 +24,9 @@ _BY_ENCODING = {
 }
 FAMILIES = {family: encoding for encoding, names in _BY_ENCODING.items() for family in names}
 
+# Set in a pretrained model's config where its family's positions are switched off: it has none.
+WITHOUT = "without_positions"
+
 _NAMES = {"rotary": "rotary positions", "alibi": "ALiBi", "t5": "T5's relative bias"}
 
 
@@ -46,6 +49,17 @@ class LayerPositions:
     rotary_base: float | None = None
     rotary_dims: int | None = None
     window: int | None = None
+
+
+def family_encoding(config: Any) -> str | None:
+    """How the family of a Hugging Face config encodes positions; None where that is not known.
+
+    Args:
+        config: of a loaded model, or of one that is to be loaded.
+    """
+    if config.model_type == "falcon" and config.alibi:
+        return "alibi"
+    return FAMILIES.get(config.model_type)
 
 
 def layer_positions(model: HookedModel) -> tuple[LayerPositions, ...]:
@@ -103,6 +117,28 @@ def describe_positions(model: HookedModel) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
+def positions_in_words(model: HookedModel) -> str:
+    """The encoding, such as "rotary, none in layers 3, 7"; "unknown" for an unknown family.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+
+    Example:
+        >>> from nope_interp.models.config import TransformerConfig
+        >>> positions_in_words(HookedTransformer(TransformerConfig(2, 32, 4, 50, 16)))
+        'none'
+    """
+    bridged = not isinstance(model, HookedTransformer)
+    if bridged and family_encoding(model.original_model.config) is None:
+        return "unknown"
+    layers = layer_positions(model)
+    encodings = " and ".join(sorted({layer.encoding for layer in layers} - {"none"}))
+    without = [layer.layer for layer in layers if layer.encoding == "none"]
+    if not encodings:
+        return "none"
+    return f"{encodings}, none in {layer_ranges(without)}" if without else encodings
+
+
 def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
     config = model.config
     rotation = (config.rotary_base, config.rotary_dims) if config.positions == "rotary" else ()
@@ -130,11 +166,13 @@ def rotary_attribute(model: HookedModel, layer: int, name: str) -> Any:
 
 
 def _encoding(config: Any, layer: int) -> str:
-    if config.model_type == "falcon" and config.alibi:
-        return "alibi"
+    if getattr(config, WITHOUT, False):
+        return "none"
     if config.model_type == "smollm3" and not config.no_rope_layers[layer]:
         return "none"
-    return FAMILIES[config.model_type]
+    encoding = family_encoding(config)
+    assert encoding is not None  # else `layer_positions` refused the family
+    return encoding
 
 
 def _layer_type(config: Any, layer: int) -> str | None:

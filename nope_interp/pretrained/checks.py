@@ -1,4 +1,4 @@
-"""Whether a bridge does what the model inside it does, and its attention what attention does."""
+"""Whether a bridge does what the model in it does, and its attention what it is said to do."""
 
 from functools import partial
 
@@ -9,6 +9,8 @@ from torch import Tensor
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import attention_sinks, sink_share
+from nope_interp.positions.layers import family_encoding, layer_positions
+from nope_interp.positions.order import ROUNDING, order_dependence
 from nope_interp.shapes import AttentionMaps, Tokens
 
 # Largest difference of logits, relative to their largest size, between bridge and plain model,
@@ -63,6 +65,30 @@ def check_bridge(
         scores = seen.get(f"blocks.{layer}.attn.hook_attn_scores")
         share = None if layer not in sinks or scores is None else sink_share(scores, sinks[layer])
         _check_pattern(pattern, share, f"of {name!r}", layer)
+
+
+def check_order(bridge: HookedModel, name: str) -> None:
+    """Look whether layers that are said to have no positions tell the order of tokens.
+
+    Args:
+        bridge: the wrapped model; of an unknown family nothing is said.
+        name: what the model is called in errors.
+
+    Raises:
+        UserError: where one does.
+    """
+    if family_encoding(bridge.original_model.config) is None:
+        return
+    layers = layer_positions(bridge)
+    if all(layer.encoding != "none" for layer in layers):
+        return
+    rounding = ROUNDING[next(bridge.parameters()).dtype]
+    for layer, change in order_dependence(bridge, layers).items():
+        if layers[layer].encoding == "none" and not change <= rounding:
+            raise UserError(
+                f"layer {layer} of {name!r} is said to have no positions, but its attention "
+                f"changes by {change:.1e} with the order of tokens: choose another model."
+            )
 
 
 def _check_pattern(

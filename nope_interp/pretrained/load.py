@@ -25,9 +25,12 @@ from nope_interp.devices import check_device
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import honour_umask, make_folder, write_json
 from nope_interp.hooked_model import HookedModel
+from nope_interp.positions.layers import WITHOUT
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
-from nope_interp.pretrained.checks import PARITY, check_bridge, dtype_name
+from nope_interp.pretrained.checkpoint import read_checkpoint
+from nope_interp.pretrained.checks import PARITY, check_bridge, check_order, dtype_name
 from nope_interp.pretrained.source import check_source
+from nope_interp.pretrained.switched_off import switch_off
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
 from nope_interp.shapes import Tokens
 from nope_interp.tasks.sources import TextSource, UniformSource
@@ -37,11 +40,15 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece.model", "sentencepiece*", "*
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A bridge, its tokenizer (None where the model comes without one), and where it came from."""
+    """A bridge, its tokenizer (None where the model comes without one), and where it came from.
+
+    `notes` are sentences about how its files were read.
+    """
 
     model: HookedModel = field(repr=False)
     tokenizer: Any = field(repr=False)
     name: str
+    notes: tuple[str, ...] = ()
 
     @property
     def begin_id(self) -> int | None:
@@ -84,6 +91,7 @@ def load_pretrained(
     *,
     revision: str | None = None,
     dtype: str = "float32",
+    positions: str = "auto",
     device: str = "cpu",
     device_map: str | dict[str, Any] | None = None,
 ) -> Pretrained:
@@ -94,6 +102,8 @@ def load_pretrained(
             safetensors weights, or a `.gguf` file (dequantised once and cached).
         revision: branch, tag or commit of a hub name.
         dtype: "float32", "bfloat16" or "float16".
+        positions: which positions its weights were trained with: "none", "rotary", "learned",
+            "alibi" or "t5"; "auto" goes by its config and a table of published models.
         device: a torch device.
         device_map: spreads the model over several devices, "auto" or as transformers takes it;
             needs the package accelerate, and `device` left alone.
@@ -104,7 +114,8 @@ def load_pretrained(
     Raises:
         UserError: for an unknown dtype or device, where there is no such model, its files are
             damaged or pickled, it does not run or does not fit the device, TransformerLens does not
-            know its architecture, or the wrapped model fails its checks.
+            know its architecture, the wrapped model fails its checks, it cannot have these
+            positions, or something hints at none that transformers would not heed.
     """
     if dtype not in PARITY:
         raise unknown_name("dtype", dtype, PARITY)
@@ -115,30 +126,14 @@ def load_pretrained(
         raise UserError(f"{name_or_path!r} is a local file: a revision belongs to a hub name.")
     where = {"pretrained_model_name_or_path": source, "revision": revision or "main"}
     with _quiet(), _one_sentence(name_or_path):
-        from transformers import AutoConfig
-
-        config = AutoConfig.from_pretrained(**where, trust_remote_code=False)
-        if config.model_type == "t5" and dtype == "float16":
-            raise UserError("T5 keeps some weights in float32 beside float16: give bfloat16.")
+        model, notes = read_checkpoint(
+            name_or_path, where, positions, dtype=getattr(torch, dtype), device_map=device_map
+        )
         tokenizer = _load_tokenizer(where)
-        model, loading = _auto_class(config, name_or_path).from_pretrained(
-            **where,
-            dtype=getattr(torch, dtype),
-            device_map=device_map,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-    # transformers would draw them at random and go on.
-    missing = sorted(loading["missing_keys"])
-    if missing:
-        raise UserError(
-            f"the model {name_or_path!r} lacks {len(missing)} of its weights, such as "
-            f"{missing[0]}: give a complete checkpoint."
-        )
     if device_map is None:
         model = _moved(model, device, name_or_path)
-    return Pretrained(_bridge(model, tokenizer, name_or_path), tokenizer, name_or_path)
+    bridge = _bridge(model, tokenizer, name_or_path)
+    return Pretrained(bridge, tokenizer, name_or_path, notes)
 
 
 def reinitialized(pretrained: Pretrained, seed: int) -> Pretrained:
@@ -157,8 +152,9 @@ def reinitialized(pretrained: Pretrained, seed: int) -> Pretrained:
     weight = next(original.parameters())
     with _quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)
-        auto = _auto_class(original.config, pretrained.name)
-        fresh = auto.from_config(original.config, dtype=weight.dtype)
+        fresh = type(original)._from_config(original.config, dtype=weight.dtype)
+    if getattr(original.config, WITHOUT, False):
+        switch_off(fresh)
     device_map = getattr(original, "hf_device_map", None)
     if device_map is not None and len(device_map) > 1:
         from accelerate import dispatch_model
@@ -187,19 +183,6 @@ def _check_device_map(device: str, device_map: object) -> None:
         raise UserError("a device and a device_map contradict each other: give one of them.")
     if importlib.util.find_spec("accelerate") is None:
         raise UserError("device_map needs the package accelerate: install it, or leave it out.")
-
-
-def _auto_class(config: Any, name: str) -> Any:
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    if config.model_type == "t5":
-        return AutoModelForSeq2SeqLM
-    if config.is_encoder_decoder:
-        raise UserError(
-            f"{name!r} is an encoder-decoder of type {config.model_type!r}: of these only T5's "
-            "decoder is supported, choose a T5 or a decoder-only model."
-        )
-    return AutoModelForCausalLM
 
 
 def _load_tokenizer(where: dict[str, str]) -> Any:
@@ -233,6 +216,7 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
         with _quiet():
             bridge = wrap(model)
         check_bridge(bridge, probe, expected, name)
+        check_order(bridge, name)
     except UserError:
         raise
     # Whatever an adapter meets in an architecture, or a precision, that it does not fit.

@@ -18,7 +18,7 @@ class ModelSpec:
     Attributes:
         source: a model.safetensors of ours, or a name that `load_pretrained` takes.
         device: a torch device.
-        revision, dtype: as `load_pretrained` takes them.
+        revision, dtype, positions: as `load_pretrained` takes them.
         variant: which variant of the model it is; None for the model itself.
         seed, draw: of the random-init variant's weights, as `variants.random_init` takes them.
     """
@@ -27,6 +27,7 @@ class ModelSpec:
     device: str
     revision: str | None = None
     dtype: str = "float32"
+    positions: str = "auto"
     variant: Literal["random-init", "bidirectional"] | None = None
     seed: int = 0
     draw: int = 0
@@ -43,7 +44,11 @@ class ModelSpec:
                 return as_bidirectional(own)
             return own if self.variant is None else untrained(own, self.draw)
         loaded = load_pretrained(
-            self.source, revision=self.revision, dtype=self.dtype, device=self.device
+            self.source,
+            revision=self.revision,
+            dtype=self.dtype,
+            positions=self.positions,
+            device=self.device,
         )
         if self.variant is not None:
             loaded = reinitialized(loaded, self.seed + self.draw)

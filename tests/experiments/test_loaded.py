@@ -14,7 +14,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.tasks.registry import make_task
-from tests.huggingface import save_folder, tiny_gpt2, words
+from tests.huggingface import plain_model, save_folder, tiny_gpt2, words
 from tests.paths import ROOT
 
 
@@ -64,6 +64,19 @@ def test_a_context_shorter_than_the_default_length_is_taken_whole(gpt2: LoadedMo
     assert gpt2.model.cfg.n_ctx == 64
     found = gpt2.probe_positions(n_fit=16, n_held_out=8)
     assert found["chance"].iloc[0] == pytest.approx(63 / 4, rel=0.1)
+
+
+def test_positions_are_what_a_checkpoint_has(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(words(3000))
+    folder = save_folder(plain_model("llama"), tmp_path / "m")
+    lm = ni.load(folder, text=str(tmp_path / "text.txt"), positions="none")
+    assert "positions: none" in repr(lm)
+    with pytest.raises(UserError, match="nothing to take away"):
+        lm.top_heads(ablate="rotary", n_sequences=16, seq_len=24)
+    with pytest.raises(UserError, match="cannot have alibi positions"):
+        ni.load(folder, positions="alibi")
+    with pytest.raises(UserError, match=r"positions are given, but .* says itself which it has"):
+        ni.load(ROOT / "examples" / "copy-rsc.safetensors", positions="none")
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)

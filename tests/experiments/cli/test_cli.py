@@ -116,7 +116,12 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["compare", "--positions", "rotery"], ["'rotery'", "did you mean 'rotary'"]),
     (["compare", "--init", "xavier"], ["'xavier'", "did you mean 'xavier_"]),
     (["compare", "--task", "reversel"], ["'reversel'", "did you mean 'reversal'"]),
-    (["compare", "--model", "m.gguf", "--positions", "t5"], ["--positions", "leave one out"]),
+    (["compare", "--model", "m.gguf", "--init", "uniform"], ["--init", "leave one out"]),
+    (
+        ["probe", "--model", "m.safetensors", "--positions", "t5"],
+        ["--positions are given", "itself"],
+    ),
+    (["reproduce", "chi2023", "--positions", "none"], ["positions are given without a model"]),
     (
         ["probe", "--model", "m.gguf", "--training.clip", "2"],
         ["--training.clip", "leave one out"],
@@ -319,6 +324,7 @@ OWN: dict[str, tuple[list[str], object]] = {
     "training.precision": (["bfloat16"], "bfloat16"),
     "task": (["parity"], "parity"),
     "dtype": (["float32"], "float32"),
+    "positions": (["auto"], "auto"),
     "sites": (["resid_pre, mlp_out"], ("resid_pre", "mlp_out")),
     "ablate": (["all"], "all"),
     "uses": (["stream"], "stream"),
@@ -419,6 +425,7 @@ def test_short_names_set_all_that_they_stand_for_and_a_fields_own_name_wins() ->
     plain = asked("heads", "--positions", "t5", "--init", "uniform", "--steps", "7")
     assert (plain.transformer.positions, plain.transformer.init) == ("t5", "uniform")
     assert plain.training.steps == 7
+    assert asked("heads", "gpt2", "--positions", "none").positions == "none"
     assert asked("probe", "--ablate", "learned", "--positions", "learned").ablate == "learned"
     assert not asked("probe").variants
 

@@ -27,7 +27,7 @@ from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 from probes.codes.statistics import CodeStatistics
-from tests.huggingface import save_folder, tiny_gemma3, tiny_gpt2, words
+from tests.huggingface import plain_model, save_folder, tiny_gemma3, tiny_gpt2, words
 
 CONFIG = CompareConfig(
     transformer=TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
@@ -212,6 +212,25 @@ def test_what_holds_of_every_variant_is_said_once(tmp_path: Path) -> None:
     assert set(found.measurements["variant"]) == {"pretrained", "random-init"}
     said = [note for note in found.info["notes"] if "window" in note]
     assert len(said) == len(set(said)) > 0
+
+
+def test_a_pretrained_model_without_positions_is_read_as_one(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(words(3000))
+    model = str(save_folder(plain_model("llama"), tmp_path / "llama-nope"))
+    asked = {"model": model, "text": str(tmp_path / "text.txt"), "layers": (0,), "uses": "no"}
+    asked |= {"n_fit": 16, "n_held_out": 8, "variants": True}
+    with pytest.raises(UserError, match="add --positions none, or --positions rotary"):
+        run(tmp_path, **asked)
+    found = run(tmp_path, **asked, positions="none")
+    assert found.info["positions"] == "none"
+    notes = " ".join(found.info["notes"])
+    assert "what transformers gives a llama model is switched off" in notes
+    assert "what is read here comes from the causal mask" in notes
+    assert "encoding is at work" not in notes
+    rotated = run(tmp_path, **asked, positions="rotary")
+    assert rotated.info["positions"] == "rotary"
+    assert "own positional encoding is at work" in " ".join(rotated.info["notes"])
+    assert found.folder != rotated.folder
 
 
 def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:

@@ -1,0 +1,125 @@
+"""A checkpoint's config and weights as a transformers model; code that it brings is not run."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from nope_interp.errors import UserError
+from nope_interp.pretrained.declared import check_pairs, is_known, without_positions
+from nope_interp.pretrained.published import (
+    Format,
+    drope_format,
+    has_head_scales,
+    model_class,
+    refuse_codellm,
+)
+from nope_interp.pretrained.switched_off import switch_off
+
+
+def read_checkpoint(
+    name: str, where: Mapping[str, str], positions: str, **how: Any
+) -> tuple[Any, tuple[str, ...]]:
+    """The model that the files hold, with the positions that it has.
+
+    Args:
+        name: as the user gave it.
+        where: which files, as `from_pretrained` takes them.
+        positions: as `load_pretrained` takes them.
+        how: further options of `from_pretrained`: the dtype and the device map.
+
+    Returns:
+        The model, and sentences about how it was read.
+
+    Raises:
+        UserError: where the files are not those of one model that can be read, and for positions
+            that it cannot have.
+    """
+    from transformers import AutoConfig, PreTrainedConfig
+
+    refuse_codellm(name, {})
+    raw, _ = PreTrainedConfig.get_config_dict(**where)
+    refuse_codellm(name, raw)
+    check_pairs(name, raw)
+    drope = drope_format(raw)
+    if drope is None:
+        config = AutoConfig.from_pretrained(**where, trust_remote_code=False)
+    else:
+        own = {key: value for key, value in raw.items() if key not in ("model_type", "auto_map")}
+        config = AutoConfig.for_model(drope.base, **own)
+    none = without_positions(name, raw, config, positions, published=drope is not None)
+    if config.model_type == "t5" and how["dtype"] is torch.float16:
+        raise UserError("T5 keeps some weights in float32 beside float16: give bfloat16.")
+    model, unexpected = _weights(name, where, config, drope, how)
+    if drope is None and config.model_type == "llama" and has_head_scales(unexpected):
+        model, unexpected = _weights(name, where, config, Format("llama", scaled=True), how)
+    _refuse_unexpected(name, unexpected, published=drope is not None or is_known(name))
+    notes = []
+    if raw.get("auto_map"):
+        notes.append(
+            "The model's folder names code of its own (auto_map), which was not run: its weights "
+            f"are read as a {type(model).__name__} of transformers."
+        )
+    if none:
+        switch_off(model)
+        notes.append(
+            f"The model has no positional encoding: what transformers gives a {config.model_type} "
+            "model is switched off."
+        )
+    return model, tuple(notes)
+
+
+def _weights(
+    name: str,
+    where: Mapping[str, str],
+    config: Any,
+    format: Format | None,
+    how: Mapping[str, Any],
+) -> tuple[Any, set[str]]:
+    """The model with its weights, and the names of tensors that it has no place for."""
+    loader, renamed = _auto_class(config, name), None
+    if format is not None:
+        loader, renamed = model_class(format), format.renamed
+    model, loading = loader.from_pretrained(
+        **where,
+        **how,
+        config=config,
+        key_mapping=renamed,
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+    )
+    # transformers would draw them at random and go on.
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise UserError(
+            f"the model {name!r} lacks {len(missing)} of its weights, such as {missing[0]}: give a "
+            "complete checkpoint."
+        )
+    return model, set(loading["unexpected_keys"])
+
+
+def _refuse_unexpected(name: str, unexpected: Iterable[str], *, published: bool) -> None:
+    """Raise UserError for tensors that transformers would leave out without a word.
+
+    In attention they change what positions do; a published model has none anywhere.
+    """
+    found = sorted(key for key in unexpected if published or "attn" in key or "attention" in key)
+    if found:
+        raise UserError(
+            f"the model {name!r} has {len(found)} tensors that its config has no place for, such "
+            f"as {found[0]}: give the checkpoint that its config describes."
+        )
+
+
+def _auto_class(config: Any, name: str) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    if config.model_type == "t5":
+        return AutoModelForSeq2SeqLM
+    if config.is_encoder_decoder:
+        raise UserError(
+            f"{name!r} is an encoder-decoder of type {config.model_type!r}: of these only T5's "
+            "decoder is supported, choose a T5 or a decoder-only model."
+        )
+    return AutoModelForCausalLM

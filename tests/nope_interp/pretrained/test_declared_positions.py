@@ -1,0 +1,306 @@
+"""Which positions a checkpoint has: published models, hints that are not heeded, `positions`.
+
+The reference is transformers itself with its rotation patched out, bit for bit.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen2 import modeling_qwen2
+
+from nope_interp.errors import UserError
+from nope_interp.positions.ablation import ablate_positions
+from nope_interp.positions.layers import describe_positions, positions_in_words
+from nope_interp.pretrained import checks
+from nope_interp.pretrained.checkpoint import read_checkpoint
+from nope_interp.pretrained.load import Pretrained, load_pretrained, reinitialized
+from nope_interp.pretrained.spec import ModelSpec
+from tests.huggingface import plain_model, save_folder
+
+TOKENS = torch.randint(4, 60, (2, 20), generator=torch.Generator().manual_seed(0))
+LAYERS, HEADS, GROUPS, WIDTH = 2, 4, 2, 8
+
+
+def folder_of(
+    family: str,
+    folder: Path,
+    config: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> str:
+    """A checkpoint whose config has these fields too, and whose weights these tensors."""
+    save_folder(plain_model(family), folder)
+    told = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(told | dict(config or {})))
+    if tensors:
+        weights = load_file(folder / "model.safetensors")
+        save_file(weights | dict(tensors), folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        return model(TOKENS, use_cache=False).logits
+
+
+def unrotated(
+    monkeypatch: pytest.MonkeyPatch,
+    family: str = "llama",
+    outputs: Mapping[str, Any] | None = None,
+) -> Tensor:
+    """Logits of transformers' own model without its rotation; `outputs` changes what projections
+    give, by layer and name."""
+    plain = plain_model(family)
+    plain.set_attn_implementation("eager")
+    for name, change in (outputs or {}).items():
+        projection = plain.get_submodule(name)
+        projection.register_forward_hook(lambda module, args, out, change=change: change(out))
+    with monkeypatch.context() as patched:
+        for module in (modeling_llama, modeling_qwen2):
+            patched.setattr(module, "apply_rotary_pos_emb", lambda q, k, *cos_sin, **how: (q, k))
+        return logits(plain)
+
+
+def assert_without_positions(loaded: Pretrained, expected: Tensor, atol: float = 0) -> None:
+    found = logits(loaded.model.original_model)
+    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+    assert positions_in_words(loaded.model) == "none"
+    with pytest.raises(UserError, match="nothing to take away"):
+        ablate_positions(loaded.model)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_llama_without_positions_is_transformers_without_rotation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    folder = folder_of("llama", tmp_path / "m")
+    rotated = load_pretrained(folder, dtype=dtype)
+    assert rotated.notes == ()
+    loaded = load_pretrained(folder, dtype=dtype, positions="none")
+    assert "has no positional encoding" in loaded.notes[0]
+    expected = unrotated(monkeypatch)
+    if dtype == "float32":
+        assert_without_positions(loaded, expected)
+    found = logits(loaded.model.original_model)
+    assert not torch.equal(found, logits(rotated.model.original_model))
+    # A dozen roundings to three digits in bfloat16.
+    assert (found.float() - expected).abs().max() <= 0.1 * expected.abs().max()
+    assert describe_positions(loaded.model) == "No positional encoding in layers 0-1."
+    assert positions_in_words(reinitialized(loaded, seed=1).model) == "none"
+    made = ModelSpec(folder, "cpu", dtype=dtype, positions="none").make()
+    assert torch.equal(logits(made.original_model), found)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("attention", ["nope", "qk_norm_nope", "q_norm_nope", "k_norm_nope"])
+def test_drope_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, attention: str
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    tensors, outputs = {}, {}
+    for layer in range(LAYERS):
+        for of, heads in (("q", HEADS), ("k", GROUPS)):
+            if attention == "nope" or of not in attention.partition("_")[0]:
+                continue
+            gain = 1 + torch.rand(heads * WIDTH, generator=generator)
+            at = f"model.layers.{layer}.self_attn"
+            tensors[f"{at}.{of}_norm.weight"] = gain
+            outputs[f"{at}.{of}_proj"] = normed(gain)
+    stem = {"llama": "Llama", "qwen2": "Qwen2"}[family]
+    config = {
+        "model_type": f"{family}_drope",
+        "architectures": [f"DroPE{stem}ForCausalLM"],
+        "attention_type": attention,
+        "auto_map": {
+            "AutoConfig": f"drope.DroPE{stem}Config",
+            "AutoModelForCausalLM": f"drope.DroPE{stem}ForCausalLM",
+        },
+    }
+    folder = tmp_path / "m"
+    loaded = load_pretrained(folder_of(family, folder, config, tensors))
+    assert_without_positions(loaded, unrotated(monkeypatch, family, outputs))
+    assert "code of its own (auto_map), which was not run" in loaded.notes[0]
+    twin = reinitialized(loaded, seed=1).model
+    assert positions_in_words(twin) == "none"
+    weights = dict(twin.original_model.named_parameters())
+    assert len(weights) == len(dict(loaded.model.original_model.named_parameters()))
+    # What transformers writes back is the published format.
+    where = {"pretrained_model_name_or_path": str(folder)}
+    how = {"dtype": torch.float32, "device_map": None}
+    read_checkpoint("m", where, "auto", **how)[0].save_pretrained(tmp_path / "again")
+    again, first = (load_file(f / "model.safetensors") for f in (tmp_path / "again", folder))
+    assert again.keys() == first.keys()
+    assert all(torch.equal(again[name], first[name]) for name in first)
+
+
+def normed(gain: Tensor) -> Any:
+    return lambda out: torch.nn.functional.rms_norm(out, gain.shape, gain, eps=1e-6)
+
+
+def test_head_wise_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scales = 1 + torch.rand(LAYERS, HEADS, generator=torch.Generator().manual_seed(2))
+    at = [f"model.layers.{layer}.self_attn" for layer in range(LAYERS)]
+    tensors = {f"{name}.scale_param": scales[layer].clone() for layer, name in enumerate(at)}
+    folder = folder_of("llama", tmp_path / "m", {"nope": True}, tensors)
+
+    def scaled(by_head: Tensor) -> Any:
+        return lambda out: (out.unflatten(-1, (HEADS, WIDTH)) * by_head[:, None]).flatten(-2)
+
+    outputs = {f"{name}.q_proj": scaled(scales[layer]) for layer, name in enumerate(at)}
+    loaded = load_pretrained(folder, positions="none")
+    assert_without_positions(loaded, unrotated(monkeypatch, "llama", outputs))
+    assert not torch.equal(logits(loaded.model.original_model), unrotated(monkeypatch))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AntNLP/TinyLlama-NoPE-1.1B",
+        "AntNLP/TinyLlama-NoPE-HeadScale8k",
+        "starmpcc/NoPE_1.5B_FW_EDU_15T",
+    ],
+)
+def test_published_names_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    # The hub's place is taken by a working folder in which the name leads to a checkpoint.
+    folder_of("llama", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert_without_positions(load_pretrained(name), unrotated(monkeypatch))
+    rotated = load_pretrained(name, positions="rotary")
+    assert positions_in_words(rotated.model) == "rotary"
+    # Not a tensor of it is left out without a word.
+    extra = {"model.layers.0.mlp.extra.weight": torch.ones(2)}
+    folder_of("llama", tmp_path / name, tensors=extra)
+    with pytest.raises(UserError, match=r"1 tensors .* such as model\.layers\.0\.mlp\.extra"):
+        load_pretrained(name)
+
+
+@pytest.mark.parametrize("name", ["nope", "rotary", "alibi"])
+def test_the_code_models_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UserError, match="only its authors' code runs, which is not run here"):
+        load_pretrained(f"McGill-NLP/codellm_1b_{name}")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"no_rope_layers": [0, 1]}, r"`no_rope_layers: \[0, 1\]`"),
+        ({"no_rope_layer_interval": 4}, "`no_rope_layer_interval: 4`"),
+        ({"use_rope": False}, "`use_rope: false`"),
+        ({"nope": True}, "`nope: true`"),
+        ({"position_embedding_type": "nope"}, '`position_embedding_type: "nope"`'),
+        ({"attention_type": "qk_norm_nope"}, '`attention_type: "qk_norm_nope"`'),
+        ({"position_encoding_type": "none"}, '`position_encoding_type: "none"`'),
+        ({"rope_theta": None}, "`rope_theta: null`"),
+    ],
+)
+def test_a_hint_that_transformers_does_not_heed_is_refused_with_both_remedies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], said: str
+) -> None:
+    folder = folder_of("llama", tmp_path / "m", config)
+    remedies = "add --positions none, or --positions rotary"
+    with pytest.raises(UserError, match=f"{said} in the config .* hints at no .*: {remedies}"):
+        load_pretrained(folder)
+    assert_without_positions(load_pretrained(folder, positions="none"), unrotated(monkeypatch))
+    rotated = load_pretrained(folder, positions="rotary").model
+    assert torch.equal(logits(rotated.original_model), logits(eager(plain_model("llama"))))
+
+
+def eager(plain: Any) -> Any:
+    plain.set_attn_implementation("eager")
+    return plain
+
+
+@pytest.mark.parametrize("name", ["NoPE_1.5B_FW_EDU_15T", "my-drope", "llama.nope"])
+def test_a_name_hints_too(tmp_path: Path, name: str) -> None:
+    folder = folder_of("llama", tmp_path / name)
+    with pytest.raises(UserError, match=r"the name .* hints at no positional encoding"):
+        load_pretrained(folder)
+    load_pretrained(folder, positions="rotary")
+
+
+@pytest.mark.parametrize("config", [{"use_rope": True}, {"nope": False}, {"no_rope_layers": None}])
+def test_what_hints_at_nothing_is_read_as_it_is(tmp_path: Path, config: dict[str, Any]) -> None:
+    loaded = load_pretrained(folder_of("llama", tmp_path / "nopetown", config))
+    assert positions_in_words(loaded.model) == "rotary"
+
+
+def test_a_config_of_ours_says_it_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_pretrained(folder_of("llama", tmp_path / "m"), positions="none")
+    first.model.original_model.config.save_pretrained(tmp_path / "m")
+    assert_without_positions(load_pretrained(str(tmp_path / "m")), unrotated(monkeypatch))
+
+
+@pytest.mark.parametrize("config", [{"head_dim": 7}, {"head_dim": None, "hidden_size": 36}])
+def test_heads_of_an_odd_size_are_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+    folder = folder_of("llama", tmp_path / "m", config)
+    for positions in ("auto", "rotary", "none"):
+        with pytest.raises(
+            UserError, match=r"turns dimensions in pairs, but a head of .* has [79]:"
+        ):
+            load_pretrained(folder, positions=positions)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "opt"])
+def test_learned_positions_are_switched_off_too(family: str, tmp_path: Path) -> None:
+    plain = eager(plain_model(family))
+    table = plain.model.decoder.embed_positions if family == "opt" else plain.transformer.wpe
+    table.weight.data.zero_()
+    loaded = load_pretrained(folder_of(family, tmp_path / "m"), positions="none")
+    # GPT-2's bridge sums in another order, as it does with positions.
+    expected = logits(plain)
+    assert_without_positions(loaded, expected, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_positions_that_a_family_cannot_have(tmp_path: Path) -> None:
+    llama = folder_of("llama", tmp_path / "llama")
+    bloom = folder_of("bloom", tmp_path / "bloom")
+    unknown = folder_of("lfm2", tmp_path / "lfm2")
+    for folder, positions, said in [
+        (llama, "learned", "cannot have learned positions: give --positions auto, none or rotary"),
+        (llama, "nope", "unknown positions 'nope': did you mean 'none'"),
+        (bloom, "none", "cannot be loaded without its alibi positions"),
+        (unknown, "none", "a 'lfm2' model, keeps its positions is not known"),
+    ]:
+        with pytest.raises(UserError, match=said) as refused:
+            load_pretrained(folder, positions=positions)
+        assert "\n" not in str(refused.value)
+    load_pretrained(bloom, positions="alibi")
+
+
+def test_tensors_of_attention_without_a_place_are_refused(tmp_path: Path) -> None:
+    gain = {"model.layers.0.self_attn.q_norm.weight": torch.ones(HEADS * WIDTH)}
+    with pytest.raises(UserError, match=r"1 tensors .* such as model\.layers\.0\.self_attn\.q_n"):
+        load_pretrained(folder_of("llama", tmp_path / "m", tensors=gain))
+    config = {"model_type": "llama_drope", "attention_type": "q_norm_nope"}
+    with pytest.raises(UserError, match=r"lacks 1 of its weights, such as .*layers\.1.*norm"):
+        load_pretrained(folder_of("llama", tmp_path / "m", config, gain))
+    config = {"model_type": "llama_drope", "attention_type": "qk_norm_rope"}
+    with pytest.raises(UserError, match="attention_type of a DroPE model 'qk_norm_rope': did you"):
+        load_pretrained(folder_of("llama", tmp_path / "m", config))
+
+
+def test_a_layer_that_tells_order_is_not_believed_to_have_no_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of("smollm3", tmp_path / "m")
+    load_pretrained(folder)
+    believed = checks.layer_positions
+
+    def swapped(model: Any) -> Any:
+        first, second = believed(model)
+        return (
+            type(first)(0, second.encoding, second.rotary_base),
+            type(second)(1, first.encoding, first.rotary_base),
+        )
+
+    monkeypatch.setattr(checks, "layer_positions", swapped)
+    with pytest.raises(UserError, match=r"layer 0 .* said to have no positions, but its attention"):
+        load_pretrained(folder)
