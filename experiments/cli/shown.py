@@ -1,10 +1,21 @@
-"""What a command prints of what it found: a text, or JSON."""
+"""What a command prints of what it found: a table and a sentence, or JSON.
+
+Tables are imported where they are needed: what they are made of is heavy.
+"""
 
 import dataclasses
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# What a pipe or a file is given, where no terminal says how wide it is.
+_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -13,49 +24,66 @@ class Shown:
 
     Attributes:
         value: JSON-able.
-        text: for people to read; the most important line comes last but for files.
+        lines: what follows the table, each on a line of its own.
+        table: for people to read; None where a sentence is all.
     """
 
     value: Any
-    text: str
+    lines: Sequence[str]
+    table: Table | None = None
 
     def show(self, as_json: bool) -> None:
         """Print one of the two."""
-        print(json.dumps(self.value, indent=2) if as_json else self.text)
+        if as_json:
+            print(json.dumps(self.value, indent=2))
+            return
+        console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+        if self.table is not None:
+            console.print(self.table)
+        for line in self.lines:
+            # A path is copied: it is neither cut nor read as markup.
+            console.print(Text(line), soft_wrap=True)
 
 
 def _comparison(config: Any, found: Any) -> Shown:
-    report = str(found.folder / "report.html")
+    from experiments.cli import tables
+
+    answer, report = found.answer, str(found.folder / "report.html")
     value = {
         "headline": found.headline,
+        "answer": dataclasses.asdict(answer),
         "mechanism": found.mechanism,
         "report": report,
         "verdicts": [dataclasses.asdict(verdict) for verdict in found.verdicts],
     }
-    lines = [verdict.sentence for verdict in found.verdicts]
-    lines += [] if found.mechanism is None else [f"\n{found.mechanism}"]
-    return Shown(value, "\n".join([*lines, f"\n{found.headline}\nReport: {report}"]))
+    table = tables.of_answer(answer) if answer.codes else None
+    return Shown(value, [answer.measured_on, found.headline, f"Report: {report}"], table)
 
 
 def _heads(config: Any, found: Any) -> Shown:
-    return _with_table(found, "heads", _records(found.heads), found.markdown())
+    from experiments.cli import tables
+
+    ablated = bool(found.info["ablation"])
+    return _with_table(found, "heads", _records(found.heads), tables.of_heads(found.heads, ablated))
 
 
 def _emergence(config: Any, found: Any) -> Shown:
+    from experiments.cli import tables
+
     onsets = json.loads(found.onsets.to_json(orient="index"))
-    return _with_table(found, "onsets", onsets, found.markdown())
+    return _with_table(found, "onsets", onsets, tables.of_onsets(found.onsets))
 
 
 def _reproduction(config: Any, found: Any) -> Shown:
-    from experiments.results.markdown import markdown_table
+    from experiments.cli import tables
 
-    return _with_table(found, "claims", _records(found.claims), markdown_table(found.claims))
+    return _with_table(found, "claims", _records(found.claims), tables.of_claims(found.claims))
 
 
-def _with_table(found: Any, name: str, table: Any, markdown: str) -> Shown:
+def _with_table(found: Any, name: str, kept: Any, table: Table) -> Shown:
     report = str(found.folder / "report.html")
-    value = {"headline": found.headline, "report": report, name: table}
-    return Shown(value, f"{markdown}\n{found.headline}\nReport: {report}")
+    value = {"headline": found.headline, "report": report, name: kept}
+    return Shown(value, [found.headline, f"Report: {report}"], table)
 
 
 def _records(table: Any) -> Any:
@@ -68,7 +96,7 @@ def _trained(config: Any, path: Any) -> Shown:
     loss = held_out_loss(config, path)
     told = "none, its text is too short" if loss is None else f"{loss:.4f} nats per token"
     value = {"model": str(path), "held_out_loss": loss}
-    return Shown(value, f"Model: {path} (held-out loss: {told})")
+    return Shown(value, [f"Model: {path} (held-out loss: {told})"])
 
 
 SHOWN: dict[str, Callable[[Any, Any], Shown]] = {
@@ -82,14 +110,14 @@ SHOWN: dict[str, Callable[[Any, Any], Shown]] = {
 
 
 def claims_shown(table: Any) -> Shown:
-    """Every paper's claims, as `listing` gives them."""
-    from experiments.results.markdown import markdown_table
+    """Every paper's claims, as `listing` gives them; for people one line a paper."""
+    from experiments.cli import tables
 
-    return Shown(_records(table), markdown_table(table))
+    return Shown(_records(table), [], tables.of_papers(table))
 
 
 def sweep_shown(swept: Any) -> Shown:
     """How many cells of a sweep are done, and where."""
     n = len(swept.cells)
-    text = f"{n - len(swept.failed())} of {n} cells are done.\nSweep: {swept.folder}"
-    return Shown({"sweep": str(swept.folder), "cells": swept.summary()}, text)
+    lines = [f"{n - len(swept.failed())} of {n} cells are done.", f"Sweep: {swept.folder}"]
+    return Shown({"sweep": str(swept.folder), "cells": swept.summary()}, lines)

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from experiments.report.data import ReportData
+from experiments.results.answer import Answer, answer_of, judged_by_removal
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.mechanism import linear_probe_sentence
-from experiments.results.readability import Verdict, headline, verdicts
+from experiments.results.readability import Verdict, verdicts
 from experiments.results.usage import UseVerdict, use_verdicts
 from experiments.runs.finished import FinishedRun
 
@@ -22,7 +23,7 @@ class Comparison(FinishedRun):
     needs_info: ClassVar[Set[str]] = frozenset(
         {"model", "positions", "notes", "example_tokens", "config", "command"}
     )
-    leads_to: ClassVar[tuple[str, ...]] = (".verdicts", ".uses")
+    leads_to: ClassVar[tuple[str, ...]] = (".answer", ".verdicts", ".uses")
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -35,9 +36,16 @@ class Comparison(FinishedRun):
         return use_verdicts(self.measurements)
 
     @property
+    def answer(self) -> Answer:
+        """Each code at a glance: how well it is read before and after training, whether it is
+        used."""
+        judged = next(map(judged_by_removal, self.uses), None)
+        return answer_of(self.verdicts, judged)
+
+    @property
     def headline(self) -> str:
-        """Which codes are used; then what can be read on the tokens read first."""
-        return " ".join([*(use.sentence for use in self.uses), headline(self.verdicts)])
+        """Which codes are used; where none was taken away, what can be read."""
+        return self.answer.sentence
 
     @property
     def mechanism(self) -> str | None:

@@ -13,7 +13,8 @@ def papers_markdown() -> str:
         "",
         "Written by `python -m experiments.papers.markdown` from the registry that "
         "`nope-interp reproduce` runs.",
-        "`nope-interp reproduce --list` says which of these claims a finished run of yours shows.",
+        "`nope-interp reproduce --list --json` says which of these claims a finished run of yours "
+        "shows.",
         "",
         "Claims are in our words. The text of most papers could not be read here, so each claim "
         "says how sure its source is,",

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import PAPERS
 from experiments.papers.result import CLAIM, Reproduction, row_of
-from experiments.results.claims import UNDECIDED, Claim, Outcome
+from experiments.results.claims import UNDECIDED, Claim, Outcome, Paper
 from experiments.results.findings import Findings, pack
 from experiments.results.measurements import INTACT, table
 from experiments.runs.cells import Cells
@@ -65,20 +65,32 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
     """Every paper and claim, and what a finished run in `out` says of it: of those that could test
     it the newest, and one at the default sizes or larger before any smaller one.
 
-    Returns the columns of `Reproduction.claims` with `paper` before and `run`, the folder, after
-    them; the status is "not run yet" where there is no run. A run that is damaged counts as none.
+    Returns the columns of `Reproduction.claims` with `paper` and `title` before and `run`, the
+    folder, after them, and `cost`, the time that a run took, or else how much one does; the status
+    is "not run yet" where there is no run. A run that is damaged counts as none.
     """
     rows = []
     for found in PAPERS.values():
         runs = _best_first(Path(out), found.name)
+        about = {"paper": found.name, "title": found.title}
+        cost = _cost(runs, found)
         for claim in found.claims:
             shown = _outcome_in(runs, claim)
             run, outcome = shown or (None, None)
             size = "" if run is None else " ".join(run.config.size_options)
             where = "" if run is None else str(run.folder)
             told = {**row_of(claim, outcome), "size": size, "run": where}
-            rows.append({"paper": found.name, **told})
+            rows.append({**about, **told, "cost": cost})
     return pd.DataFrame(rows)
+
+
+def _cost(runs: list[Reproduction], paper: Paper) -> str:
+    """How long the first of these runs took; without one, over how many seeds one goes."""
+    if not runs:
+        return f"{paper.n_seeds} seeds, not timed here"
+    minutes = float(runs[0].info["seconds"]) / 60
+    took = "under a minute" if minutes < 1 else f"{minutes:.0f} min"
+    return f"{took} ({' '.join(runs[0].config.size_options)})"
 
 
 def _outcome_in(runs: list[Reproduction], claim: Claim) -> tuple[Reproduction, Outcome] | None:

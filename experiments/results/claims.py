@@ -5,6 +5,7 @@ bounds that stand here, before any run; the bounds are ours, and so is their wid
 """
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,6 +99,18 @@ class Paper:
     on_device: bool = False
     presets: tuple[str, ...] = ()
     reads_model: bool = False
+
+    @property
+    def title(self) -> str:
+        """What the paper is called."""
+        return self.citation.split(f" {self.year}, ", 1)[1].rsplit(", arXiv", 1)[0]
+
+    @property
+    def year(self) -> str:
+        """When it came out."""
+        found = re.search(r"\b(?:19|20)\d\d\b", self.citation)
+        assert found is not None, f"the citation of {self.name} names no year"
+        return found[0]
 
     def claim(self, id: str) -> Claim:
         """The claim of that name; raises UserError, with the nearest right name, where none is."""

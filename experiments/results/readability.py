@@ -93,32 +93,6 @@ def verdicts(measurements: pd.DataFrame) -> list[Verdict]:
     return found
 
 
-def headline(found: list[Verdict]) -> str:
-    """What position can be read from, and where, on the tokens that were read first.
-
-    Args:
-        found: what `verdicts` gives.
-
-    Returns:
-        A sentence for each model variant.
-    """
-    rows = [(verdict.hypothesis, row) for verdict in found for row in _first_tokens(verdict)]
-    sentences = []
-    for variant in dict.fromkeys(row["variant"] for _, row in rows):
-        own = [(hypothesis, row) for hypothesis, row in rows if row["variant"] == variant]
-        by_word: dict[str, list[str]] = {}
-        for hypothesis, row in own:
-            by_word.setdefault(row["verdict"], []).append(f"{hypothesis} ({site_of(row)})")
-        if by_word.keys() == {"unreadable"}:
-            sentences.append(f"In the {variant} model position is unreadable from every signal.")
-            continue
-        said = "; ".join(f"{word} from {', '.join(names)}" for word, names in by_word.items())
-        sentences.append(f"In the {variant} model position is {said}.")
-    first = rows[0][1]
-    setting = setting_words(first["tokens"], first["begin_token"])
-    return f"On {setting}, each signal at its best site. {' '.join(sentences)}"
-
-
 def site_of(row: Mapping[str, Any] | pd.Series) -> str:
     """The site of a row of the tidy table, as sentences name it."""
     return f"layer {row['layer']} {row['site']}"

@@ -103,7 +103,9 @@ def test_codes_are_taken_away_from_the_model_in_question(comparison: Comparison)
     (verdict,) = comparison.uses
     sites = {(use.layer, use.site) for use in verdict.uses}
     assert len(sites) == N_PLACES + 1  # and the whole stream
-    assert verdict.sentence in comparison.headline
+    assert comparison.answer.score is not None
+    assert comparison.answer.score.value == verdict.intact
+    assert comparison.headline == comparison.answer.sentence
     # Six steps of training leave the model a guesser by frequencies, or worse.
     assert verdict.intact[0] > 0.9 * verdict.chance
 

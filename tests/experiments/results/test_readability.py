@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t
 
 from experiments.results.measurements import table
-from experiments.results.readability import headline, verdicts
+from experiments.results.readability import verdicts
 from nope_interp.errors import UserError
 from probes.scores import SHUFFLED
 
@@ -60,7 +60,6 @@ def test_words(value: float, half: float, control: float, word: str) -> None:
     assert verdict.hypothesis == "variance"
     assert verdict.rows[0]["verdict"] == word
     assert word in verdict.sentence
-    assert word in headline([verdict])
 
 
 def test_the_best_of_many_places_needs_a_wider_interval() -> None:
@@ -90,13 +89,6 @@ def test_shares_are_better_when_larger_and_conditions_are_apart() -> None:
     assert (trained["layer"], trained["value"], trained["verdict"]) == (1, 0.7, "readable")
     assert (twin["variant"], twin["verdict"]) == ("random-init", "unreadable")
     assert begin["begin_token"]
-    said = headline([verdict])
-    assert said.startswith("On text without a begin token")
-    assert (
-        "In the trained model position is readable from positional vectors (layer 1 resid_post)."
-        in said
-    )
-    assert "In the random-init model position is unreadable from every signal." in said
 
 
 def test_a_missing_control_is_an_error() -> None:

@@ -1,0 +1,170 @@
+"""Tables for a terminal: at most fifteen lines each, whatever a run found."""
+
+from collections.abc import Iterable, Sequence
+from textwrap import shorten
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from experiments.results.answer import Answer, Reading
+from experiments.results.position_use import Interval
+
+# With a title of columns, a rule and the empty lines around them, fifteen lines.
+MOST_ROWS = 11
+# Of a paper's title, so that a paper is one line.
+_LONGEST_TITLE = 36
+
+_STYLES = {
+    "used": "bold green",
+    "readable": "green",
+    "reproduced": "green",
+    "redundant": "cyan",
+    "not reproduced": "red",
+    "invalid": "red",
+    "has not learned order": "red",
+    "undecided": "yellow",
+}
+
+
+def of_answer(answer: Answer) -> Table:
+    """Each code: how well it is read before and after training, and whether it is used.
+
+    Args:
+        answer: with at least one code.
+
+    Returns:
+        A line for each code.
+    """
+    judged = any(code.word is not None for code in answer.codes)
+    before = any(code.before is not None for code in answer.codes)
+    columns = ["position code", *(["read, untrained"] if before else []), "read, this model"]
+    columns += ["used?", answer.share_of] if judged else []
+    rows = []
+    for code in answer.codes:
+        row: list[Any] = [code.code, *([_read(code.before)] if before else []), _read(code.after)]
+        if judged:
+            row += [_worded(str(code.word or "–")), _share(code.share)]
+        rows.append(row)
+    return _table(columns, rows)
+
+
+def of_heads(heads: pd.DataFrame, ablated: bool) -> Table:
+    """How many heads have each label, and how many of them keep it without positions.
+
+    Args:
+        heads: the table of heads.
+        ablated: whether positions were taken away.
+
+    Returns:
+        A line for each label, the commonest first.
+    """
+    rows = []
+    for label, group in heads.groupby("label", sort=False):
+        kept = (group["label"] == group["ablated_label"]).sum()
+        surest = group.sort_values("confidence", ascending=False, kind="stable").iloc[0]
+        row = [label, len(group), *([kept] if ablated else [])]
+        rows.append([*map(str, row), f"L{surest['layer']}H{surest['head']}"])
+    rows.sort(key=lambda row: -int(row[1]))
+    kept_too = ["still so, positions ablated"] if ablated else []
+    return _table(["label", "heads", *kept_too, "the surest"], rows)
+
+
+def of_onsets(onsets: pd.DataFrame) -> Table:
+    """When each code is first surely readable.
+
+    Args:
+        onsets: a row for each seed, a column for each code; NaN where it never is.
+
+    Returns:
+        A line for each code, the earliest first.
+    """
+    order = onsets.median().fillna(float("inf")).sort_values(kind="stable").index
+    rows = []
+    for code in order:
+        steps = onsets[code]
+        found = steps.dropna()
+        span = f"{found.min():.0f} to {found.max():.0f}" if len(found) else "–"
+        rows.append([str(code), span, f"{len(found)} of {len(steps)}"])
+    return _table(["code", "first readable at step", "in seeds"], rows)
+
+
+def of_claims(claims: pd.DataFrame) -> Table:
+    """Each claim, its verdict, and the number behind it.
+
+    Args:
+        claims: the claims of one paper with their outcomes.
+
+    Returns:
+        A line for each claim, those measured first.
+    """
+    measured = claims.sort_values("value", key=lambda value: value.isna(), kind="stable")
+    rows = [
+        [
+            str(row["claim"]),
+            _worded(str(row["status"])),
+            "–" if pd.isna(row["value"]) else _number(row),
+            str(row["test"]).removeprefix("the 95% interval "),
+        ]
+        for row in measured.to_dict("records")
+    ]
+    return _table(["claim", "verdict", "measured [95% interval]", "its test: the interval"], rows)
+
+
+def of_papers(claims: pd.DataFrame) -> Table:
+    """Each paper by its title: how many of its claims a run has shown, and what a run costs.
+
+    Args:
+        claims: of all papers, as `experiments.papers.reproduce.listing` gives them.
+
+    Returns:
+        A line for each paper.
+    """
+    rows = []
+    for name, own in claims.groupby("paper", sort=False):
+        first = own.iloc[0]
+        state = first["status"]
+        if (own["run"] != "").any():
+            state = f"{(own['status'] == 'reproduced').sum()} of {len(own)} reproduced"
+        title = shorten(first["title"], _LONGEST_TITLE, placeholder=" …")
+        rows.append([str(name), title, state, first["cost"]])
+    return _table(["paper", "title", "claims", "cost"], rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for nth, name in enumerate(columns):
+        table.add_column(Text(name), no_wrap=nth == 0)
+    shown = rows if len(rows) <= MOST_ROWS else rows[: MOST_ROWS - 1]
+    for row in shown:
+        # Labels and names come from files: they are text, never markup.
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    if len(shown) < len(rows):
+        table.add_row(Text(f"and {len(rows) - len(shown)} more"))
+    return table
+
+
+def _worded(word: str) -> Text:
+    return Text(word, style=_STYLES.get(word, ""))
+
+
+def _read(reading: Reading | None) -> Text:
+    if reading is None:
+        return Text("–")
+    return _worded(reading.word) + Text(f" {100 * reading.gain[0]:.0f}%")
+
+
+def _share(interval: Interval | None) -> Text:
+    return Text("–" if interval is None else _percents(interval))
+
+
+def _percents(interval: Iterable[float]) -> str:
+    # Adding zero makes a zero of what rounds to minus zero.
+    value, low, high = (f"{round(100 * number) + 0}" for number in interval)
+    return f"{value}% [{low}, {high}]"
+
+
+def _number(row: dict[Any, Any]) -> str:
+    return f"{row['value']:.3g} [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"

@@ -1,0 +1,263 @@
+"""The answer at a glance: one sentence and, for each code, what one figure shows. Needs no torch.
+
+A model's codes are judged by one kind of intervention or another; `Judged` is all that is asked of
+either. What can be read comes from `experiments.results.readability`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.results.position_use import Interval, Word
+from experiments.results.readability import (
+    HYPOTHESES,
+    Verdict,
+    gain,
+    gain_bounds,
+    setting_words,
+    site_of,
+)
+from experiments.results.usage import UseVerdict
+from probes.code_names import CODES
+
+UNTRAINED = "random-init"
+
+# What `experiments.results.usage` says, in the words that are said of every intervention.
+_OF_REMOVAL = {"used": Word.USED, "unused": Word.NOT_USED, "undecided": Word.UNDECIDED}
+
+# In which order codes are shown.
+_FIRST = (Word.USED, Word.REDUNDANT, Word.UNDECIDED, Word.NOT_USED, Word.NO_ORDER)
+
+# How a reading is told after "position is".
+_READ = ("readable", "faint", "unreadable", "undecided", "invalid")
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a model does what it was judged on, and what a guess without context does.
+
+    Attributes:
+        name: what is scored, "loss".
+        unit: of the numbers, "nats per token".
+        value: value, low, high.
+        chance: the same of a guess without context.
+    """
+
+    name: str
+    unit: str
+    value: Interval
+    chance: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What interventions say of a model's codes, whichever interventions they were.
+
+    Attributes:
+        variant, tokens, begin_token: what was judged.
+        score: how well the intact model does.
+        words: what is said of each code.
+        shares: how much of what the model does rests on each code; None where it has no share.
+        share_of: what `shares` are shares of, as a column is headed.
+        reason: a sentence in place of words, where nothing can be said of any code; else "".
+    """
+
+    variant: str
+    tokens: str
+    begin_token: bool
+    score: Score
+    words: Mapping[str, Word]
+    shares: Mapping[str, Interval | None]
+    share_of: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How well position can be read from one code in one model variant, at its best site.
+
+    Attributes:
+        variant: of which model.
+        word: what `experiments.results.readability` says.
+        gain: 0 is chance, 1 is perfect: value, low, high.
+        site: where.
+    """
+
+    variant: str
+    word: str
+    gain: Interval
+    site: str
+
+
+@dataclass(frozen=True)
+class CodeAnswer:
+    """What is shown of one code.
+
+    Attributes:
+        code: its name.
+        word: whether it is used; None where no intervention was made.
+        share: how much rests on it; None where it has no share.
+        before: what can be read in the untrained model; None where that was not read.
+        after: the same in the model in question.
+    """
+
+    code: str
+    word: Word | None
+    share: Interval | None
+    before: Reading | None
+    after: Reading | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a comparison comes to, at a glance.
+
+    Attributes:
+        codes: one answer for each code that was read or judged.
+        tokens: what the model read, in words.
+        score: how well it does; None where nothing was judged.
+        share_of: what the shares of the codes are shares of; "" where nothing was judged.
+        reason: why no code has a word, a sentence; "" where they have.
+    """
+
+    codes: tuple[CodeAnswer, ...]
+    tokens: str
+    score: Score | None = None
+    share_of: str = ""
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Which codes the model uses, in at most 25 words; where nothing was judged, what can be
+        read."""
+        if self.reason:
+            return self.reason
+        by_word = {word: [c.code for c in self.codes if c.word == word] for word in Word}
+        if any(by_word.values()):
+            return _of_use(by_word)
+        return _of_reading([code.after for code in self.codes], [code.code for code in self.codes])
+
+    @property
+    def measured_on(self) -> str:
+        """What the model read and how well it does there, against chance."""
+        if self.score is None:
+            return f"Read on {self.tokens}."
+        value, low, high = self.score.value
+        return (
+            f"Read on {self.tokens}. Its {self.score.name} is {value:.3g} [{low:.3g}, {high:.3g}] "
+            f"{self.score.unit}; chance is {self.score.chance:.3g}."
+        )
+
+
+def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
+    """The answer at a glance.
+
+    Args:
+        found: what can be read, as `experiments.results.readability.verdicts` gives it.
+        judged: what is used; None where no intervention was made.
+
+    Returns:
+        One answer for each code that was read or judged, in the setting that was judged, or else
+        in the one that was read first; codes that are used come first.
+    """
+    rows = {verdict.hypothesis: verdict.rows for verdict in found if verdict.hypothesis in CODES}
+    first = next((row for own in rows.values() for row in own), None)
+    if judged is not None:
+        variant, setting = judged.variant, (judged.tokens, judged.begin_token)
+    elif first is not None:
+        variant, setting = str(first["variant"]), (str(first["tokens"]), bool(first["begin_token"]))
+    else:
+        return Answer((), "")
+    words: Mapping[str, Word] = {} if judged is None else judged.words
+    codes = [
+        CodeAnswer(
+            code,
+            words.get(code),
+            None if judged is None else judged.shares.get(code),
+            None if variant == UNTRAINED else _reading(code, rows, UNTRAINED, setting),
+            _reading(code, rows, variant, setting),
+        )
+        for code in CODES
+        if code in rows or code in words
+    ]
+    tokens = setting_words(*setting)
+    if judged is None:
+        return Answer(tuple(codes), tokens)
+    codes.sort(key=lambda code: _FIRST.index(code.word or Word.UNDECIDED))
+    return Answer(tuple(codes), tokens, judged.score, judged.share_of, judged.reason)
+
+
+def judged_by_removal(verdict: UseVerdict) -> Judged:
+    """What the removal of codes says, as `experiments.results.usage` judges it.
+
+    Args:
+        verdict: of one setting.
+
+    Returns:
+        The same as every intervention tells it; a code's share is its necessity.
+    """
+    uses = verdict.of_stream
+    reason = ""
+    if verdict.intact[2] >= verdict.chance:
+        reason = "This model does not surely beat chance, so nothing is said of its position codes."
+    elif all(use.necessity is None for use in uses):
+        reason = "Removing all four codes costs this model nothing sure, so no code is called used."
+    return Judged(
+        variant=verdict.variant,
+        tokens=verdict.tokens,
+        begin_token=verdict.begin_token,
+        score=Score("loss", "nats per token", verdict.intact, verdict.chance),
+        words={use.code: _OF_REMOVAL[use.word] for use in uses},
+        shares={use.code: use.necessity for use in uses},
+        share_of="effect lost without it",
+        reason=reason,
+    )
+
+
+def _reading(
+    code: str, rows: Mapping[str, list[dict[str, Any]]], variant: str, setting: tuple[str, bool]
+) -> Reading | None:
+    smaller = HYPOTHESES[code][2]
+    for row in rows.get(code, ()):
+        if (row["variant"], row["tokens"], bool(row["begin_token"])) == (variant, *setting):
+            value = gain(row["value"], row["chance"], smaller)
+            bounds = gain_bounds(row, smaller)
+            return Reading(variant, str(row["verdict"]), (value, *bounds), site_of(row))
+    return None
+
+
+def _of_use(by_word: Mapping[Word, list[str]]) -> str:
+    used, unused = by_word[Word.USED], by_word[Word.NOT_USED]
+    apart = [
+        f"{_listed(codes, 'and')} {_are(codes)} {word}"
+        for word, codes in ((w, by_word[w]) for w in (Word.REDUNDANT, Word.UNDECIDED))
+        if codes
+    ]
+    if not used and not unused and not by_word[Word.REDUNDANT]:
+        return "Whether this model uses any of these position codes is undecided."
+    parts = []
+    if unused:
+        parts.append(f"{'it' if used else 'this model'} does not use {_listed(unused, 'or')}")
+    rest = "; ".join([*parts, *apart])
+    sentences = [f"This model uses {_listed(used, 'and')}"] if used else []
+    sentences += [rest[0].upper() + rest[1:]] if rest else []
+    return f"{'. '.join(sentences)}."
+
+
+def _of_reading(readings: Sequence[Reading | None], codes: Sequence[str]) -> str:
+    by_word: dict[str, list[str]] = {word: [] for word in _READ}
+    for reading, code in zip(readings, codes, strict=True):
+        if reading is not None:
+            by_word[reading.word].append(code)
+    said = [f"{word} from {_listed(found, 'and')}" for word, found in by_word.items() if found]
+    return f"In this model position is {', '.join(said)}." if said else "No position code was read."
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    *others, final = names
+    return f"{', '.join(others)} {last} {final}" if others else final
+
+
+def _are(codes: Sequence[str]) -> str:
+    plural = len(codes) > 1 or codes[0].endswith("s")
+    return "are" if plural else "is"
