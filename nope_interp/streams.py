@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -23,6 +23,7 @@ from nope_interp.shapes import Sequences, Tokens
 from nope_interp.sites import layers_with, missing_hook
 
 Listener = Callable[[Tensor], None]
+Read = TypeVar("Read")
 
 
 def one_thread_pool() -> AbstractContextManager[Any]:
@@ -118,6 +119,37 @@ def stream(
     silent = [name for name, count in fired.items() if count == 0]
     if silent and len(tokens):
         raise _never_fired(silent[0], [name for name, count in fired.items() if count])
+
+
+def read_at(
+    model: HookedModel,
+    tokens: Sequences,
+    reads: Mapping[str, Callable[[Tensor], Read]],
+    *,
+    batch_size: int = 32,
+) -> dict[str, list[Read]]:
+    """What functions make of the activations at hooks.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge, in evaluation mode.
+        tokens: sequences of equal length, never padded.
+        reads: what is made of a batch's activations, by hook name.
+        batch_size: sequences in a forward pass.
+
+    Returns:
+        By hook name, one result for each batch.
+
+    Raises:
+        UserError: as `stream`.
+    """
+    found: dict[str, list[Read]] = {name: [] for name in reads}
+
+    def keep(activations: Tensor, name: str) -> None:
+        found[name].append(reads[name](activations))
+
+    listeners = {name: partial(keep, name=name) for name in reads}
+    stream(model, tokens, listeners, batch_size=batch_size)
+    return found
 
 
 class _Enough(Exception):

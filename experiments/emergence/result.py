@@ -7,7 +7,7 @@ more finely is seen earlier: the order is that of readings, not of what the mode
 codes.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.results.emergence import code_gains, onsets
-from experiments.results.findings import Figure, Panel, curve, exactly, line, over_seeds
+from experiments.results.figures import figure
+from experiments.results.findings import Figure, Panel, exactly, over_seeds, panel
 from experiments.results.markdown import markdown_table
 from experiments.results.measured import Measured
 from experiments.results.measurements import LOSS
@@ -80,11 +81,12 @@ class Emergence(FinishedRun):
     @property
     def figures(self) -> tuple[Figure, ...]:
         """What is told, step by step."""
+        rows = self.measurements
         return (
-            _figure_of_loss(self.measurements),
+            _figure_of_loss(rows[rows["probe"] == LOSS]),
             _figure_of_gains(self.gains),
-            _figure_of_adjacency(self.measurements),
-            _figure_of_heads(self.measurements),
+            _figure_of_adjacency(rows[rows["metric"].isin(_ADJACENCY)]),
+            _figure_of_heads(rows[rows["probe"] == "heads"]),
         )
 
     @property
@@ -188,84 +190,71 @@ def _by_step(rows: pd.DataFrame, column: str = "value") -> np.ndarray:
     return rows.groupby(["seed", "step"])[column].max().unstack().to_numpy(dtype=float)
 
 
-def _figure_of_loss(measurements: pd.DataFrame) -> Figure:
-    losses = measurements[measurements["probe"] == LOSS]
-
-    def panels(at: np.ndarray) -> Iterator[Panel]:
-        chance = line("no context", "chance", at, losses["chance"].mean())
-        yield Panel("", (curve("loss", "measured", at, _by_step(losses)), chance))
-
-    caption = "Mean over seeds on held-out sequences. Chance is the loss without any context."
-    return _over_steps("loss", "The loss", caption, "nats per token", losses, panels)
+def _steps(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The watched steps, which stand at 0, 1, 2, ..."""
+    return tuple(str(step) for step in sorted(rows["step"].unique()))
 
 
-def _figure_of_gains(gains: pd.DataFrame) -> Figure:
+def _over_steps(title: str, **drawn: Mapping[str, np.ndarray | float]) -> Panel:
+    (values, *_) = drawn["measured"].values()
+    return panel(title, np.arange(np.shape(values)[1]), **drawn)
+
+
+@figure("loss", "step", "nats per token", ticks=_steps)
+def _figure_of_loss(losses: pd.DataFrame) -> Iterator[Panel]:
+    """The loss.
+
+    Mean over seeds on held-out sequences. Chance is the loss without any context.
+    """
+    chance = {"no context": losses["chance"].mean()}
+    yield _over_steps("", measured={"loss": _by_step(losses)}, chance=chance)
+
+
+@figure("gains", "step", "gain", ticks=_steps)
+def _figure_of_gains(gains: pd.DataFrame) -> Iterator[Panel]:
+    """The position codes.
+
+    The gain at the best site of each step, and that of shuffled positions there. Both are means
+    over seeds. Chance is 0. A gain is the share of the chance error that the probe removes. For
+    counting it is R² of 1/m, for positional vectors the share of variance explained. Gains of
+    different codes cannot be compared.
+    """
     shuffled = _by_code(gains, "control")
-
-    def panels(at: np.ndarray) -> Iterator[Panel]:
-        for code, values in _by_code(gains, "gain").items():
-            gain = curve("gain", "measured", at, values)
-            control = curve(SHUFFLED, "reference", at, shuffled[code])
-            yield Panel(code, (gain, control, line("a tenth", "chance", at, WORTH_NAMING)))
-
-    caption = (
-        "The gain at the best site of each step, and that of shuffled positions there. Both are "
-        "means over seeds. Chance is 0. A gain is the share of the chance error that the probe "
-        "removes. For counting it is R\u00b2 of 1/m, for positional vectors the share of variance "
-        "explained. Gains of different codes cannot be compared."
-    )
-    return _over_steps("gains", "The position codes", caption, "gain", gains, panels)
+    for code, values in _by_code(gains, "gain").items():
+        control = {SHUFFLED: shuffled[code]}
+        tenth = {"a tenth": WORTH_NAMING}
+        yield _over_steps(code, measured={"gain": values}, reference=control, chance=tenth)
 
 
-def _figure_of_adjacency(measurements: pd.DataFrame) -> Figure:
-    of_cosines = measurements[measurements["metric"].isin(_ADJACENCY)]
+@figure("adjacency", "step", "probability", ticks=_steps)
+def _figure_of_adjacency(of_cosines: pd.DataFrame) -> Iterator[Panel]:
+    """Adjacency.
 
-    def panels(at: np.ndarray) -> Iterator[Panel]:
-        for metric, rows in of_cosines.groupby("metric"):
-            real, shuffled = (_by_step(rows[rows["control"] == c]) for c in ("", SHUFFLED))
-            score = curve("score", "measured", at, real)
-            control = curve(SHUFFLED, "reference", at, shuffled)
-            chance = line("chance", "chance", at, rows["chance"].mean())
-            yield Panel(str(metric), (score, control, chance))
-
-    caption = (
-        "The largest score of any site, of real and of shuffled positions. Both are means over "
-        "seeds. A score is the probability that the nearer of two activations has the larger "
-        "cosine."
-    )
-    return _over_steps("adjacency", "Adjacency", caption, "probability", of_cosines, panels)
+    The largest score of any site, of real and of shuffled positions. Both are means over seeds. A
+    score is the probability that the nearer of two activations has the larger cosine.
+    """
+    for metric, rows in of_cosines.groupby("metric"):
+        real, shuffled = (_by_step(rows[rows["control"] == c]) for c in ("", SHUFFLED))
+        yield _over_steps(
+            str(metric),
+            measured={"score": real},
+            reference={SHUFFLED: shuffled},
+            chance={"chance": rows["chance"].mean()},
+        )
 
 
-def _figure_of_heads(measurements: pd.DataFrame) -> Figure:
-    scores = measurements[measurements["probe"] == "heads"]
+@figure("heads", "step", "score", ticks=_steps)
+def _figure_of_heads(scores: pd.DataFrame) -> Iterator[Panel]:
+    """The heads.
 
-    def panels(at: np.ndarray) -> Iterator[Panel]:
-        for rule in RULES:
-            rows = scores[scores["metric"] == rule.metric]
-            series = [
-                curve("strongest head", "measured", at, _by_step(rows)),
-                line("threshold of the label", "reference", at, rule.threshold),
-            ]
-            if rows["chance"].notna().all():
-                series.append(line("chance", "chance", at, rows["chance"].mean()))
-            yield Panel(rule.label, tuple(series))
-
-    caption = (
-        "The largest score of any head, mean over seeds. The largest of many scores exceeds "
-        "chance by luck alone."
-    )
-    return _over_steps("heads", "The heads", caption, "score", scores, panels)
-
-
-def _over_steps(
-    id: str,
-    title: str,
-    caption: str,
-    unit: str,
-    rows: pd.DataFrame,
-    panels: Callable[[np.ndarray], Iterator[Panel]],
-) -> Figure:
-    """A figure over the watched steps, which stand at 0, 1, 2, ...; `panels` is given these."""
-    ticks = tuple(str(step) for step in sorted(rows["step"].unique()))
-    drawn = tuple(panels(np.arange(len(ticks))))
-    return Figure(id, title, caption, "step", unit, drawn, ticks=ticks)
+    The largest score of any head, mean over seeds. The largest of many scores exceeds chance by
+    luck alone.
+    """
+    for rule in RULES:
+        rows = scores[scores["metric"] == rule.metric]
+        yield _over_steps(
+            rule.label,
+            measured={"strongest head": _by_step(rows)},
+            reference={"threshold of the label": rule.threshold},
+            chance={"chance": rows["chance"].mean()} if rows["chance"].notna().all() else {},
+        )

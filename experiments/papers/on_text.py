@@ -1,14 +1,18 @@
-"""Small models trained on text: what several papers share."""
+"""Models on text: small ones that are trained on it, and the one that the user gives."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
 
+from experiments.papers.config import ReproduceConfig
+from experiments.variants.config import ProbingConfig
+from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import make_task
-from nope_interp.tasks.sources import TokenSource
+from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
 
@@ -36,3 +40,21 @@ def held_out(
     """Sequences for no one to learn from, behind a begin token where the source has one."""
     begin = source.begin_id is not None
     return source.sequences(count, length, begin_token=begin, split="held_out", seed=seed)
+
+
+def given_variant(
+    config: ReproduceConfig, device: str, *, seq_len: int, needed: Mapping[Split, int]
+) -> ModelVariant:
+    """The model that `config.model` names, with text to read it on.
+
+    Raises UserError where it cannot be loaded, has too short a context for `seq_len` tokens, or its
+    text has fewer than the `needed` sequences.
+    """
+    read = ProbingConfig(
+        model=config.model,
+        positions=config.positions,
+        text=config.text,
+        seq_len=seq_len,
+        seed=config.seed,
+    )
+    return loaded_variant(read, device, needed=needed)

@@ -178,12 +178,13 @@ def _settled(
             f"a worker has no folder {str(working_folder)!r} ({error.strerror}): start where all "
             "machines share the folder."
         ) from error
-    with _threads(threads) if threads else nullcontext():
+    with torch_threads(threads) if threads else nullcontext():
         return function(job)
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def torch_threads(number: int) -> Iterator[None]:
+    """While it is open, torch has so many threads, and NumPy's linear algebra one."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

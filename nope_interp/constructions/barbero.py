@@ -7,7 +7,6 @@ recalled, not quoted; the formulas for the weights are derived here.
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.streams import stream
+from nope_interp.streams import read_at
 
 Frequencies = Float[np.ndarray, " frequency"]
 
@@ -189,18 +188,17 @@ def repeated_token_gap(
     if length < 2:
         raise UserError(f"length is {length}: it takes at least 2 copies to compare their weights.")
     tokens = torch.tensor([[*before, *[token] * length]])
-    found = np.zeros((model.cfg.n_layers, model.cfg.n_heads))
     hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
 
-    def listen(pattern: Float[Tensor, "1 head query key"], layer: int) -> None:
+    def gap(pattern: Float[Tensor, "1 head query key"]) -> Float[np.ndarray, " head"]:
         copies = pattern[0, :, -length:, -length:].double().cpu()
         # A hidden copy has no weight: it is neither the largest nor, filled with 1, the smallest.
         smallest = copies.masked_fill(hidden, 1).amin(dim=-1)
-        found[layer] = (copies.amax(dim=-1) - smallest).amax(dim=-1).numpy()
+        return (copies.amax(dim=-1) - smallest).amax(dim=-1).numpy()
 
-    names = (f"blocks.{layer}.attn.hook_pattern" for layer in range(len(found)))
-    stream(model, tokens, {name: partial(listen, layer=i) for i, name in enumerate(names)})
-    return found
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+    found = read_at(model, tokens, dict.fromkeys(names, gap))
+    return np.concatenate([found[name] for name in names])
 
 
 def _gaps(length: int, offset: int, frequencies: Frequencies) -> Float[np.ndarray, " distance"]:

@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from transformer_lens.cache.key_value_cache_entry import (
+    TransformerLensKeyValueCacheEntry as KVCache,
+)
 from transformer_lens.config import TransformerLensConfig
 from transformer_lens.hook_points import HookPoint
 
@@ -96,25 +98,6 @@ class AttentionContext:
         )
 
 
-class KVCache:
-    """Keys (rotated) and values of the tokens one layer has seen, for decoding one by one."""
-
-    def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-
-    def __len__(self) -> int:
-        return 0 if self.keys is None else self.keys.shape[1]
-
-    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Remembers new keys and values, `[batch pos head d_head]`; returns all of them."""
-        if self.keys is not None and self.values is not None:
-            keys = torch.cat((self.keys, keys), dim=1)
-            values = torch.cat((self.values, values), dim=1)
-        self.keys, self.values = keys, values
-        return keys, values
-
-
 class Attention(nn.Module):
     """Softmax attention; `W_Q`, `W_K`, `W_V`, `W_O` are views of the fused weights.
 
@@ -169,7 +152,7 @@ class Attention(nn.Module):
             k = self.hook_rot_k(rotate(k, cos, sin))
         bias = None if context.bias is None else _hooked(self.hook_score_bias, context.bias)
         if kv_cache is not None:
-            k, v = kv_cache.extend(k, v)
+            k, v = kv_cache.append(k, v)
         listened = listening(self.hook_attn_scores, self.hook_pattern)
         attend = self._attend_explicitly if listened else self._attend
         q = q[:, -len(context.queries) :]

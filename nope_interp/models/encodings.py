@@ -12,7 +12,6 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nope_interp.errors import unknown_name
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.initialization import Initializer
 
@@ -29,7 +28,10 @@ T5_MAX_DISTANCE = 128
 
 
 class PositionalEncoding(nn.Module):
-    """What all encodings share: some have weights to draw."""
+    """What all encodings share: they are made from a config, and some have weights to draw."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
 
     def initialize(self, draw: Initializer) -> None:
         """Draws the encoding's weights, if it has any."""
@@ -37,9 +39,6 @@ class PositionalEncoding(nn.Module):
 
 class NoPositions(PositionalEncoding):
     """No encoding at all: position can only come from the causal mask."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
 
 
 class AddedToEmbedding(PositionalEncoding):
@@ -55,7 +54,7 @@ class LearnedPositions(AddedToEmbedding):
     """A trained vector per position (Radford et al. 2019, GPT-2)."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         self.table = nn.Parameter(torch.empty(config.n_ctx, config.d_model))
 
     def initialize(self, draw: Initializer) -> None:
@@ -70,7 +69,7 @@ class SinusoidalPositions(AddedToEmbedding):
     """
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         angles = _angles(config.n_ctx, _frequencies(config.d_model, 10000.0))
         self.register_buffer("table", torch.cat((angles.sin(), angles.cos()), -1), persistent=False)
 
@@ -89,7 +88,7 @@ class RotaryPositions(PositionalEncoding):
     sin: Float[Tensor, "n_ctx half"]
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         frequencies = _frequencies(config.rotary_dims, config.rotary_base)
         frequencies[round(config.rotary_kept * len(frequencies)) :] = 0
         angles = _angles(config.n_ctx, frequencies)
@@ -132,7 +131,7 @@ class AlibiPositions(ScoreBias):
     slopes: Float[Tensor, " head"]
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         slopes = torch.tensor(alibi_slopes(config.n_heads))
         self.register_buffer("slopes", slopes, persistent=False)
 
@@ -166,7 +165,7 @@ class T5Positions(ScoreBias):
     """
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         self.causal = config.causal
         self.table = nn.Parameter(torch.empty(T5_BUCKETS, config.n_heads))
 
@@ -209,23 +208,6 @@ ENCODINGS: dict[str, Callable[[TransformerConfig], PositionalEncoding]] = {
     "alibi": AlibiPositions,
     "t5": T5Positions,
 }
-
-
-def positional_encoding(config: TransformerConfig) -> PositionalEncoding:
-    """The encoding that `config.positions` names.
-
-    Args:
-        config: of the model that it is for.
-
-    Returns:
-        The encoding, its weights unset.
-
-    Raises:
-        UserError: for an unknown name.
-    """
-    if config.positions not in ENCODINGS:
-        raise unknown_name("position encoding", config.positions, ENCODINGS)
-    return ENCODINGS[config.positions](config)
 
 
 def _frequencies(dims: int, base: float) -> Float[Tensor, " half"]:

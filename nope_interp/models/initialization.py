@@ -7,9 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from nope_interp.errors import unknown_name
-
 Scheme = Callable[[Tensor, float, Generator], object]
+
+
+def _normal(weight: Tensor, scale: float, generator: Generator) -> None:
+    nn.init.normal_(weight, std=scale, generator=generator)
 
 
 def _uniform(weight: Tensor, scale: float, generator: Generator) -> None:
@@ -18,22 +20,14 @@ def _uniform(weight: Tensor, scale: float, generator: Generator) -> None:
     nn.init.uniform_(weight, -bound, bound, generator=generator)
 
 
-def _kaiming_normal(weight: Tensor, scale: float, generator: Generator) -> None:
-    nn.init.normal_(weight, std=scale / math.sqrt(weight.shape[1]), generator=generator)
-
-
-def _kaiming_uniform(weight: Tensor, scale: float, generator: Generator) -> None:
-    _uniform(weight, scale / math.sqrt(weight.shape[1]), generator)
-
-
 SCHEMES: dict[str, Scheme] = {
-    "normal": lambda w, scale, generator: nn.init.normal_(w, std=scale, generator=generator),
+    "normal": _normal,
     "uniform": _uniform,
-    "xavier_normal": lambda w, gain, generator: nn.init.xavier_normal_(w, gain, generator),
-    "xavier_uniform": lambda w, gain, generator: nn.init.xavier_uniform_(w, gain, generator),
-    "kaiming_normal": _kaiming_normal,
-    "kaiming_uniform": _kaiming_uniform,
-    "orthogonal": lambda w, gain, generator: nn.init.orthogonal_(w, gain, generator),
+    "xavier_normal": lambda w, gain, rng: nn.init.xavier_normal_(w, gain, rng),
+    "xavier_uniform": lambda w, gain, rng: nn.init.xavier_uniform_(w, gain, rng),
+    "kaiming_normal": lambda w, gain, rng: _normal(w, gain / math.sqrt(w.shape[1]), rng),
+    "kaiming_uniform": lambda w, gain, rng: _uniform(w, gain / math.sqrt(w.shape[1]), rng),
+    "orthogonal": lambda w, gain, rng: nn.init.orthogonal_(w, gain, rng),
 }
 _DEFAULT_SCALES = {"normal": 0.02, "uniform": 0.02}
 
@@ -49,14 +43,9 @@ class Initializer:
             scale times a matrix with orthonormal rows or columns, whichever are fewer.
         scale: standard deviation or gain; 0.02 or 1 where None.
         seed: of a generator of its own: torch's global one is neither read nor moved.
-
-    Raises:
-        UserError: for an unknown scheme.
     """
 
     def __init__(self, scheme: str, scale: float | None, seed: int) -> None:
-        if scheme not in SCHEMES:
-            raise unknown_name("initialization", scheme, SCHEMES)
         self._draw = SCHEMES[scheme]
         self._scale = _DEFAULT_SCALES.get(scheme, 1.0) if scale is None else scale
         self._generator = torch.Generator().manual_seed(seed)

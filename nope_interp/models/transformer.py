@@ -15,7 +15,7 @@ from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.attention import AttentionContext, KVCache, linear, listening
 from nope_interp.models.blocks import Block, Norm
 from nope_interp.models.config import TransformerConfig
-from nope_interp.models.encodings import AddedToEmbedding, positional_encoding
+from nope_interp.models.encodings import ENCODINGS, AddedToEmbedding
 from nope_interp.models.hooked_module import HookedModule, Tokenizer
 from nope_interp.models.initialization import Initializer
 from nope_interp.shapes import Tokens
@@ -73,7 +73,7 @@ class HookedTransformer(HookedModule):
         self._cfg = _transformer_lens_config(config)
         self.embed = nn.utils.skip_init(nn.Embedding, config.d_vocab, config.d_model)
         self.hook_embed = HookPoint()
-        self.positions = positional_encoding(config)
+        self.positions = ENCODINGS[config.positions](config)
         if isinstance(self.positions, AddedToEmbedding):
             self.hook_pos_embed = HookPoint()
         self.dropout = nn.Dropout(config.dropout)
@@ -255,7 +255,7 @@ class HookedTransformer(HookedModule):
         self, tokens: Tensor, n_blocks: int, kv_caches: list[KVCache] | None = None, first: int = 0
     ) -> Float[Tensor, "batch asked d_model"]:
         """The residual stream after `n_blocks` blocks; after all, only from position `first` on."""
-        seen = len(kv_caches[0]) if kv_caches else 0
+        seen = kv_caches[0].past_keys.shape[1] if kv_caches else 0
         keys = torch.arange(seen + tokens.shape[1], device=tokens.device)
         new = keys[seen:]
         context = AttentionContext(self.positions, self.config.causal, new, new, keys)
@@ -274,7 +274,8 @@ class HookedTransformer(HookedModule):
         return stream
 
     def _continuation(self, tokens: Tensor, length: int) -> Iterator[Int[Tensor, "batch 1"]]:
-        kv_caches = [KVCache() for _ in self.blocks]
+        cfg = self.cfg
+        kv_caches = [KVCache.init_cache_entry(cfg, tokens.device, len(tokens)) for _ in self.blocks]
         for _ in range(length):
             stream = self._stream(tokens, len(self.blocks), kv_caches)
             tokens = self.unembed(self.ln_final(stream[:, -1:])).argmax(dim=-1)

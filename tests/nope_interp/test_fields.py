@@ -20,7 +20,7 @@ from nope_interp.fields import (
     from_mapping,
 )
 from nope_interp.models.checkpoints import TrainedOn
-from nope_interp.models.clockwork_config import ClockworkConfig
+from nope_interp.models.clockwork import ClockworkConfig
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 

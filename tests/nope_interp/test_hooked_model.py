@@ -5,8 +5,7 @@ import torch
 import transformers
 
 from nope_interp.hooked_model import HookedModel
-from nope_interp.models.clockwork import ClockworkRNN
-from nope_interp.models.clockwork_config import ClockworkConfig
+from nope_interp.models.clockwork import ClockworkConfig, ClockworkRNN
 from nope_interp.models.transformer import HookedTransformer
 from tests.huggingface import bridged_model, tiny_gpt2
 

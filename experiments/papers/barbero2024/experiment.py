@@ -13,8 +13,8 @@ from torch import Tensor
 from experiments.papers.barbero2024.given import copies_panels, read_given
 from experiments.papers.barbero2024.previous_token import ENCODINGS, TOKENS, trained_run
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
 from experiments.papers.on_text import trained_on_text
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, exactly, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import (
@@ -27,7 +27,7 @@ from nope_interp.constructions.barbero import (
 from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.streams import stream
+from nope_interp.streams import read_at
 from nope_interp.tasks.registry import make_task
 
 _EPS = 1e-3
@@ -123,9 +123,11 @@ def _built(head: TransformerConfig, offset: int) -> dict[str, Array]:
     tokens = torch.randint(
         head.d_vocab, (1, _LENGTH), generator=torch.Generator().manual_seed(offset)
     )
-    found: list[Tensor] = []
-    stream(model, tokens, {"blocks.0.attn.hook_pattern": found.append})
-    weight = found[0][0, 0].diagonal(offset=-offset).double().numpy()
+
+    def on_target(pattern: Tensor) -> Float[Array, " query"]:
+        return pattern[0, 0].diagonal(offset=-offset).double().numpy()
+
+    [[weight]] = read_at(model, tokens, {"blocks.0.attn.hook_pattern": on_target}).values()
     return {"weight": weight, "strength": np.array(strength)}
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from experiments.heads.reading import on_rotated
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
-from experiments.papers.given import given_variant
-from experiments.papers.on_text import held_out
+from experiments.papers.on_text import given_variant, held_out
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, exactly, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import repeated_token_gap

@@ -3,25 +3,24 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
-import torch
-from einops import reduce
 from jaxtyping import Float, Int
-from torch import Tensor
 
-from experiments.papers.chi2023.models import distinct_tokens
+from experiments.papers.chi2023.mean_squares import mean_squares
 from experiments.papers.chi2023.probes import probes
-from experiments.papers.chi2023.sweep import sweep_over_sizes
 from experiments.papers.chi2023.trained import given_model, least_shrinkage, trained_models
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
+from experiments.results.figures import figure
 from experiments.results.findings import (
     Array,
+    Figure,
     Findings,
     Panel,
+    curve,
     largest_deviation,
+    line,
     log_spaced,
     over_seeds,
     panel,
@@ -32,7 +31,6 @@ from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
-from nope_interp.streams import Listener, stream
 from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.laws import LayerLaw
 
@@ -53,6 +51,10 @@ STEPS = {
 _SEQUENCES = 2  # of full length, for each seed
 _SHORT, _SHORT_SEQUENCES = 32, 64
 _CONTROL_SEEDS = 5
+_SWEPT_WIDTHS = (96, 192, 384, 768)
+_SWEPT_SPREADS = (0.01, 0.02, 0.03)
+_LARGEST_LOGIT_VARIANCE = 0.5
+_OUTPUT = "blocks.0.hook_attn_out"
 
 # Arrays by hook name; of what is measured, with a first axis over seeds.
 Squares = Mapping[str, Array]
@@ -86,7 +88,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     one = measured("first layer", first)
     moments = LayerLaw.of(first, distinct_tokens=True).moments(seen)
     laws = {name: moment.variance + moment.mean**2 for name, moment in moments.items()}
-    sweep, sweep_claim = sweep_over_sizes(config, cells, device)
+    sweep, sweep_claim = _sweep_over_sizes(config, cells, device)
     read, probe_claims = probes(config, cells, device)
     trained, trained_claims = trained_models(config, cells, device)
     attended, blocks = "blocks.0.hook_attn_out", _hooks(base, "resid_post")
@@ -140,38 +142,15 @@ def _variances(
     as it does the beginnings of long ones.
     """
     model = HookedTransformer(replace(base, seed=seed)).to(device)
+    names = dict.fromkeys((*STEPS, *_hooks(base, "resid_post"), *_hooks(base, "attn_out")))
     if not base.causal:
-        return _mean_squares(model, seen, _SEQUENCES, base.n_ctx)
+        return mean_squares(model, names, seen, _SEQUENCES, base.n_ctx)
     short = seen <= _SHORT
-    few = _mean_squares(model, seen[short], _SHORT_SEQUENCES, min(_SHORT, base.n_ctx))
+    few = mean_squares(model, names, seen[short], _SHORT_SEQUENCES, min(_SHORT, base.n_ctx))
     if short.all():
         return few
-    many = _mean_squares(model, seen[~short], _SEQUENCES, base.n_ctx)
+    many = mean_squares(model, names, seen[~short], _SEQUENCES, base.n_ctx)
     return {name: np.concatenate((few[name], many[name])) for name in few}
-
-
-def _mean_squares(
-    model: HookedTransformer, seen: Int[Array, " point"], n_sequences: int, length: int
-) -> dict[str, Float[Array, " point"]]:
-    found: dict[str, Array] = {}
-    at = torch.from_numpy(seen - 1)
-    by_layer = (_hooks(model.config, site) for site in ("resid_post", "attn_out"))
-    names = dict.fromkeys(chain(STEPS, *by_layer))
-
-    def listen(activations: Tensor, name: str) -> None:
-        if name.endswith(("attn_scores", "pattern")):
-            read = activations[:, :, at.to(activations.device)].double().cpu()
-            # The law is of the m visible keys; a bidirectional query sees more.
-            hidden = torch.arange(read.shape[-1]) >= torch.from_numpy(seen)[:, None]
-            squares = read.masked_fill(hidden, 0).square().mean(dim=(0, 1)).sum(dim=-1)
-            found[name] = squares.numpy() / seen
-        else:
-            read = activations[:, at.to(activations.device)].double().cpu().flatten(2)
-            found[name] = reduce(read.square(), "b q d -> q", "mean").numpy()
-
-    listeners: dict[str, Listener] = {name: partial(listen, name=name) for name in names}
-    stream(model, distinct_tokens(model.config, n_sequences, length), listeners)
-    return found
 
 
 def _paper_squares(base: TransformerConfig, seen: Int[Array, " point"]) -> dict[str, Array]:
@@ -275,3 +254,46 @@ def _controls(
     """
     for hook, title in sites.items():
         yield panel(title, seen, measured={name: found[hook] for name, found in models.items()})
+
+
+def _sweep_over_sizes(
+    config: ReproduceConfig, cells: Cells, device: str
+) -> tuple[Figure, Measured]:
+    """Measured over predicted, and its largest deviation from 1."""
+    length = config.scaled("length", 128, least=16)
+    seen = log_spaced(length, 12)
+    ratios: dict[float, list[tuple[str, Array]]] = {spread: [] for spread in _SWEPT_SPREADS}
+    for spread, width in product(_SWEPT_SPREADS, _SWEPT_WIDTHS):
+        d_model = config.scaled("width", width, multiple_of=4, least=48)
+        base = TransformerConfig(
+            1, d_model, 4, d_vocab=4 * length, n_ctx=length, attn_only=True, init_scale=spread
+        )
+        law = LayerLaw.of(base, distinct_tokens=True)
+        if law.logit_variance <= _LARGEST_LOGIT_VARIANCE:
+            title = f"width {width}, spread {spread:g}"
+            found = cells.per_seed(title, config.seeds, partial(_squares, base, seen, device))
+            ratios[spread].append((f"d = {d_model}", found[_OUTPUT] / law.output_variance(seen)))
+    together = np.concatenate([ratio for of in ratios.values() for _, ratio in of], axis=1)
+    exact = np.ones(together.shape[1])
+    return _widths(seen, ratios), over_seeds(together, largest_deviation(exact))
+
+
+@figure("widths", "tokens seen, m", "measured / predicted", claims=("widths",), log="x")
+def _widths(
+    seen: Int[Array, " point"], ratios: Mapping[float, list[tuple[str, Array]]]
+) -> Iterator[Panel]:
+    """Widths and spreads.
+
+    Mean square of the first attention output over the predicted one: 1 where the formula is exact.
+    One layer; widths at which a logit's variance passes 0.5 are left out.
+    """
+    for spread, named in ratios.items():
+        curves = (curve(name, "measured", seen, ratio) for name, ratio in named)
+        yield Panel(f"s = {spread:g}", (line("exact", "chance", seen, 1.0), *curves))
+
+
+def _squares(
+    base: TransformerConfig, seen: Int[Array, " point"], device: str, seed: int
+) -> dict[str, Float[Array, " point"]]:
+    model = HookedTransformer(replace(base, seed=seed)).to(device)
+    return mean_squares(model, [_OUTPUT], seen, 8, base.n_ctx)

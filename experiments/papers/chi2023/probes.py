@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
 from experiments.probing.measure import Site, feed
+from experiments.results.figures import figure
 from experiments.results.findings import (
     Array,
     Figure,

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.given import given_variant
-from experiments.papers.on_text import held_out, trained_on_text
+from experiments.papers.on_text import given_variant, held_out, trained_on_text
 from experiments.results.findings import (
     Array,
     Figure,
@@ -41,7 +41,7 @@ from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
-from nope_interp.streams import Listener, stream
+from nope_interp.streams import read_at
 from nope_interp.tasks.registry import make_task
 from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.validity import OutsideValidity
@@ -204,28 +204,19 @@ def _by_sequence(
 def _variances(
     model: HookedModel, tokens: Int[Tensor, "sequence pos"], seen: Int[Array, " point"]
 ) -> dict[str, Float[Array, "sequence layer point"]]:
-    layers = range(model.cfg.n_layers)
-    found: dict[str, list[list[Tensor]]] = {
-        name: [[] for _ in layers] for name in (*_SITES, _SQUARE)
-    }
-    at = torch.from_numpy(seen - 1)
+    def read(activations: Tensor) -> Float[Tensor, "variance_square sequence point"]:
+        chosen = activations[:, torch.from_numpy(seen - 1).to(activations.device)]
+        squares = reduce(chosen.double().square(), "b point d -> b point", "mean")
+        return torch.stack([activation_variance(chosen), squares]).cpu()
 
-    def listen(activations: Tensor, site: str, layer: int) -> None:
-        read = activations[:, at.to(activations.device)]
-        found[site][layer].append(activation_variance(read).cpu())
-        if site == "resid_post":
-            squares = reduce(read.double().square(), "b point d -> b point", "mean")
-            found[_SQUARE][layer].append(squares.cpu())
-
-    listeners: dict[str, Listener] = {
-        hook_name(layer, site): partial(listen, site=site, layer=layer)
-        for site in _SITES
-        for layer in layers
+    hooks = {site: [hook_name(i, site) for i in range(model.cfg.n_layers)] for site in _SITES}
+    found = read_at(model, tokens, dict.fromkeys(chain(*hooks.values()), read))
+    both = {
+        site: torch.stack([torch.cat(found[name], dim=1) for name in names], dim=2).numpy()
+        for site, names in hooks.items()
     }
-    stream(model, tokens, listeners)
-    return {
-        name: torch.stack([torch.cat(batches) for batches in by_layer], dim=1).numpy()
-        for name, by_layer in found.items()
+    return {site: variance for site, (variance, _) in both.items()} | {
+        _SQUARE: both["resid_post"][1]
     }
 
 

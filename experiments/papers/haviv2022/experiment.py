@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
 from experiments.papers.on_text import trained_on_text
 from experiments.probing.measure import feed, sites
+from experiments.results.figures import figure
 from experiments.results.findings import (
     Array,
     Findings,

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.papers.answering import by_task, by_unit, enough
-from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.presets import ENCODINGS, Learned, Preset, Runs
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measured import Measured
 from probes.heads.pattern_divergence import (

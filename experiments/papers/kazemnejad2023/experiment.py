@@ -2,17 +2,16 @@
 a preset, length generalisation too, by encodings and by formats of scratchpads."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.lengths import length_findings
 from experiments.papers.kazemnejad2023.presets import PRESETS
 from experiments.papers.kazemnejad2023.scratchpads import scratchpad_findings
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, Series, exactly, line, panel
 from experiments.runs.cells import Cells
 from nope_interp.constructions.kazemnejad import (
@@ -23,7 +22,7 @@ from nope_interp.constructions.kazemnejad import (
 )
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.streams import Listener, stream
+from nope_interp.streams import read_at
 
 _VOCABULARY, _BEGIN, _SEQUENCES = 20, 0, 8
 _NARROW = (4, 8, 16, 32)
@@ -74,12 +73,9 @@ def _config(length: int, seed: int, **changes: int) -> TransformerConfig:
 
 def _read(model: HookedTransformer, length: int, seed: int, **hooks: str) -> dict[str, Tensor]:
     """The activations at hooks, by the names given to these."""
-    found: dict[str, Tensor] = {}
-    listeners: dict[str, Listener] = {
-        f"blocks.{hook}": partial(found.__setitem__, name) for name, hook in hooks.items()
-    }
-    stream(model, _tokens(length, seed), listeners)
-    return found
+    reads = {f"blocks.{hook}": Tensor.clone for hook in hooks.values()}
+    found = read_at(model, _tokens(length, seed), reads)
+    return {name: found[f"blocks.{hook}"][0] for name, hook in hooks.items()}
 
 
 def _absolute(length: int, seed: int) -> dict[str, Array]:

@@ -14,7 +14,6 @@ from scipy.stats import rankdata
 
 from experiments.papers.answering import FEWEST, LEARNED, by_task, by_unit, enough
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.attention import similarity_findings
 from experiments.papers.kazemnejad2023.models import trained_and_read
 from experiments.papers.kazemnejad2023.position import position_findings
@@ -29,7 +28,8 @@ from experiments.papers.kazemnejad2023.presets import (
 from experiments.papers.kazemnejad2023.published import CAPTION, PUBLISHED, RANKS, sizes_match
 from experiments.papers.kazemnejad2023.scaling import scaling_findings
 from experiments.papers.kazemnejad2023.tasks import by_task_figure, order_notes
-from experiments.results.findings import Array, Figure, Findings, Panel, over_seeds, panel
+from experiments.results.figures import figure
+from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
 
 # Of those in `ENCODINGS`, what the paper calls unsuited to longer sequences.
@@ -54,14 +54,15 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
         for part in ("within", "beyond")
     )
     learned = within >= LEARNED
-    beside = sizes_match(config)
+    published = CAPTION if sizes_match(config) else ""
     claims = {}
-    figures = [_curves(preset, runs), by_task_figure(preset.tasks, beyond, learned, beside)]
+    figures = [_curves(preset, runs), by_task_figure(preset.tasks, beyond, learned, published)]
     ranked = within.min(axis=2) >= LEARNED
     if enough(ranked):
         ranks = by_task(reciprocal_ranks(beyond), ranked)
         claims["length-generalisation"] = over_seeds(ranks, _lead)
-        figures.append(_ranking(beyond, ranked, beside))
+        beside = published and f"{published} They rank all seventeen variants of tasks."
+        figures.append(_ranking(beyond, ranked, int(ranked.sum()), beside))
     unsuited = within[..., _UNSUITED].min(axis=2) >= LEARNED
     if enough(unsuited):
         accuracy = np.concatenate([part[..., _UNSUITED] for part in (beyond, within)], axis=-1)
@@ -140,30 +141,29 @@ def _curves(preset: Preset, runs: Runs) -> Iterator[Panel]:
         yield panel(task, preset.all_lengths(task), measured=curves)
 
 
-def _ranking(accuracy: Accuracy, ranked: Bool[Array, "seed task"], beside: bool) -> Figure:
+@figure(
+    "ranking",
+    "encoding",
+    "mean reciprocal rank",
+    claims=("length-generalisation",),
+    ticks=tuple(ENCODINGS),
+)
+def _ranking(
+    accuracy: Accuracy, ranked: Bool[Array, "seed task"], n_ranked: int, published: str
+) -> Iterator[Panel]:
+    """Mean reciprocal rank beyond the training lengths.
+
+    1 for an encoding that is always best; mean over {n_ranked} pairs of a task and a seed that
+    every encoding learned, tasks weighted alike; bars are 95% intervals over tasks. {published}
+    """
     """`beside` adds the paper's numbers, to the panel that ranks ties as it does."""
     at = np.arange(len(ENCODINGS))
     chance = {"random order": (1 / (at + 1)).mean()}
-    panels = [
-        panel(
+    for title, share in (("ties share their ranks", True), ("ties in the paper's order", False)):
+        yield panel(
             title,
             at,
             chance=chance,
             measured={"measured": by_task(reciprocal_ranks(accuracy, ties_share=share), ranked)},
-            reference={} if share or not beside else {PUBLISHED: np.array(RANKS)},
+            reference={} if share or not published else {PUBLISHED: np.array(RANKS)},
         )
-        for title, share in (("ties share their ranks", True), ("ties in the paper's order", False))
-    ]
-    caption = f" {CAPTION} They rank all seventeen variants of tasks." if beside else ""
-    return Figure(
-        "ranking",
-        "Mean reciprocal rank beyond the training lengths",
-        f"1 for an encoding that is always best; mean over {ranked.sum()} pairs of a task and a "
-        "seed that every encoding learned, tasks weighted alike; bars are 95% intervals over "
-        f"tasks.{caption}",
-        "encoding",
-        "mean reciprocal rank",
-        tuple(panels),
-        claims=("length-generalisation",),
-        ticks=tuple(ENCODINGS),
-    )

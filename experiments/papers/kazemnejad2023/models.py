@@ -3,7 +3,7 @@
 All of it is kept, so that no model is trained again for another look at the numbers.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -18,7 +18,7 @@ from experiments.results.findings import Array
 from nope_interp.models.config import Positions
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
-from nope_interp.streams import stream
+from nope_interp.streams import read_at
 from nope_interp.tasks.answers import AnswerTask, Examples, TaskSplit, dataset
 from nope_interp.training.exact_match import exact_matches
 from nope_interp.training.head_scale import Batch, scaled_scores, tuned_factors
@@ -123,11 +123,8 @@ class _PositionFit:
         ]
         self._generator = torch.Generator().manual_seed(seed)
         moments = {site: LinearMoments() for site in self._sites}
-
-        def learn(site: str, activations: Tensor, labels: Tensor) -> None:
+        for site, activations, labels in self._chosen(examples, among):
             moments[site].update(activations, labels)
-
-        self._listen(examples, among, learn)
         self._fits = {site: moments[site].ridge(_ALPHA) for site in self._sites}
 
     def score(self, examples: Iterable[Examples], among: range) -> dict[str, Array]:
@@ -135,8 +132,7 @@ class _PositionFit:
         shape = len(self._sites), self._model.config.n_ctx
         sums = {name: np.zeros(shape) for name in ("error", "shuffled", "read")}
         count = np.zeros(shape)
-
-        def add(site: str, activations: Tensor, labels: Tensor) -> None:
+        for site, activations, labels in self._chosen(examples, among):
             coefficients, intercepts = self._fits[site]
             read = activations.cpu().numpy() @ coefficients + intercepts
             errors = np.abs(read - labels.numpy())
@@ -145,19 +141,14 @@ class _PositionFit:
             for name, values in terms.items():
                 np.add.at(sums[name][row], at, values)
             np.add.at(count[row], at, 1)
-
-        self._listen(examples, among, add)
         means = {name: total / np.maximum(count, 1) for name, total in sums.items()}
         return means | {"count": count[0]}
 
-    def _listen(
-        self,
-        examples: Iterable[Examples],
-        among: range,
-        hear: Callable[[str, Tensor, Tensor], None],
-    ) -> None:
-        """Hands over the activations [activation d_model] of every site with their positions and
-        the same positions permuted [activation 2]."""
+    def _chosen(
+        self, examples: Iterable[Examples], among: range
+    ) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Every site, its activations [activation d_model], and their positions beside the same
+        positions permuted [activation 2]."""
         for some in examples:
             at = torch.arange(some.tokens.shape[1])
             wanted = (at >= among.start) & (at < among.stop) & (at < some.length[:, None])
@@ -166,12 +157,13 @@ class _PositionFit:
                 continue
             order = torch.randperm(len(positions), generator=self._generator)
             labels = torch.stack([positions, positions[order]], dim=1)
+            reads = dict.fromkeys(self._sites, partial(_chosen, wanted))
+            found = read_at(self._model, some.tokens, reads, batch_size=len(some.tokens))
+            yield from ((site, activations, labels) for site, [activations] in found.items())
 
-            def listen(x: Tensor, site: str, wanted: Tensor = wanted, y: Tensor = labels) -> None:
-                hear(site, x[wanted.to(x.device)].double(), y)
 
-            listeners = {site: partial(listen, site=site) for site in self._sites}
-            stream(self._model, some.tokens, listeners, batch_size=len(some.tokens))
+def _chosen(wanted: Bool[Tensor, "example pos"], x: Tensor) -> Float[Tensor, "activation d_model"]:
+    return x[wanted.to(x.device)].double()
 
 
 def attention_patterns(model: HookedTransformer, task: AnswerTask, n: int) -> dict[str, Array]:
@@ -201,14 +193,10 @@ def _pattern_examples(task: AnswerTask, n: int) -> dict[int, Examples]:
 def _patterns(
     model: HookedTransformer, examples: Examples
 ) -> Float[Tensor, "layer example head query key"]:
-    kept: list[Tensor] = []
-
-    def keep(pattern: Tensor) -> None:
-        kept.append(pattern.cpu())
-
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
-    stream(model, examples.tokens, dict.fromkeys(names, keep), batch_size=len(examples.tokens))
-    return torch.stack(kept)
+    reads = dict.fromkeys(names, Tensor.cpu)
+    found = read_at(model, examples.tokens, reads, batch_size=len(examples.tokens))
+    return torch.stack([found[name][0] for name in names])
 
 
 def scalings(

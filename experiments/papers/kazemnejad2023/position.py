@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy import stats
 from scipy.stats import rankdata
 
 from experiments.papers.answering import by_unit
-from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.presets import ENCODINGS, Accuracy, Learned, Preset, Runs
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, Series, line, panel
 from experiments.results.measured import Measured
 
@@ -79,14 +79,11 @@ def rank_correlation(
     NaN where nothing is left to correlate.
     """
     ranks = np.stack([rankdata(x), rankdata(y)])
-    for members in [np.ones(len(x), dtype=bool)] if group is None else _members(group):
+    groups = np.zeros(len(x)) if group is None else group
+    for members in (groups == one for one in np.unique(groups)):
         ranks[:, members] -= ranks[:, members].mean(axis=1, keepdims=True)
     norms = np.sqrt(np.square(ranks).sum(axis=1))
     return float(ranks[0] @ ranks[1] / norms.prod()) if norms.all() else np.nan
-
-
-def _members(group: Int[Array, " model"]) -> list[Bool[Array, " model"]]:
-    return [group == one for one in np.unique(group)]
 
 
 def bootstrapped(

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from experiments.papers.answering import by_task, enough
-from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.presets import Preset, by_length
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 
 SCALINGS = {

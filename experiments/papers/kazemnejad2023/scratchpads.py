@@ -16,7 +16,6 @@ from torch import Tensor
 
 from experiments.papers.answering import LEARNED, by_task, trained_to_answer
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
 from experiments.papers.kazemnejad2023.presets import (
     FULL,
     PLAIN,
@@ -25,6 +24,7 @@ from experiments.papers.kazemnejad2023.presets import (
     by_length,
     unlearned,
 )
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.models.transformer import HookedTransformer

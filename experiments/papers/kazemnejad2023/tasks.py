@@ -1,45 +1,43 @@
 """Kazemnejad et al. 2023, task by task: which encoding comes first beyond the training lengths?"""
 
+from collections.abc import Iterator
+
 import numpy as np
 from jaxtyping import Bool, Float
 
 from experiments.papers.kazemnejad2023.presets import ENCODINGS, Accuracy, Learned
-from experiments.papers.kazemnejad2023.published import ACCURACIES, CAPTION, PUBLISHED
-from experiments.results.findings import Array, Figure, Panel, Series, curve, line, over_seeds
+from experiments.papers.kazemnejad2023.published import ACCURACIES, PUBLISHED
+from experiments.results.figures import figure
+from experiments.results.findings import Array, Panel, Series, curve, line, over_seeds
 from experiments.results.measured import Measured
 
 # An interval over seeds needs so many of them.
 _FEWEST = 2
 
 
+@figure(
+    "tasks",
+    "encoding",
+    "accuracy beyond",
+    claims=("length-generalisation", "explicit-fail"),
+    ticks=tuple(ENCODINGS),
+)
 def by_task_figure(
-    tasks: tuple[str, ...], beyond: Accuracy, learned: Learned, beside: bool
-) -> Figure:
-    """Mean accuracy of the models that learned, for each task and encoding; `beside` adds the
-    paper's numbers."""
-    panels = []
+    tasks: tuple[str, ...], beyond: Accuracy, learned: Learned, published: str
+) -> Iterator[Panel]:
+    """Accuracy beyond the training lengths, task by task.
+
+    Share of held-out examples answered exactly, mean over all lengths beyond those trained on; bars
+    are 95% intervals over seeds, of which {beyond.shape[0]} are few. Only models that learned their
+    task count; where some did not, the key says how many did, and one alone has no interval.
+    {published}
+    """
     for t, task in enumerate(tasks):
         series = [_of_learned(e, beyond[:, t, e], learned[:, t, e]) for e in range(len(ENCODINGS))]
-        if beside and task in ACCURACIES:
+        if published and task in ACCURACIES:
             theirs = np.array(ACCURACIES[task])
             series.append(line(PUBLISHED, "reference", np.arange(len(ENCODINGS)), theirs))
-        panels.append(Panel(task, tuple(series)))
-    caption = (
-        "Share of held-out examples answered exactly, mean over all lengths beyond those trained "
-        f"on; bars are 95% intervals over seeds, of which {len(beyond)} are few. Only models that "
-        "learned their task count; where some did not, the key says how many did, and one alone "
-        "has no interval."
-    )
-    return Figure(
-        "tasks",
-        "Accuracy beyond the training lengths, task by task",
-        f"{caption} {CAPTION}" if beside else caption,
-        "encoding",
-        "accuracy beyond",
-        tuple(panels),
-        claims=("length-generalisation", "explicit-fail"),
-        ticks=tuple(ENCODINGS),
-    )
+        yield Panel(task, tuple(series))
 
 
 def _of_learned(

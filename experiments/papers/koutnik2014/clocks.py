@@ -7,7 +7,6 @@ resemble each other is an analogy, and the numbers here say how far it goes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,11 +16,9 @@ from torch import Tensor
 
 from experiments.papers.koutnik2014.waveforms import LENGTH, PERIODS, fit_waveform, stream, waveform
 from nope_interp.errors import UserError
-from nope_interp.models.clockwork import ClockworkRNN
-from nope_interp.models.clockwork_config import POWERS_OF_TWO, ClockworkConfig
+from nope_interp.models.clockwork import POWERS_OF_TWO, ClockworkConfig, ClockworkRNN
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import RotaryPositions
-from probes.bootstrap import SequenceBootstrap
 from probes.regression import RidgeRegressor
 
 # A ladder as the clocks': each wavelength is twice the one before it, from the 2π that all rotary
@@ -35,34 +32,6 @@ SCALES = tuple(sorted({*POWERS_OF_TWO[1:], *PERIODS, *WAVELENGTHS}))
 Over 320 steps a rate tells a scale only where the two differ by less than one turn in them, so a
 grid that left one ladder's scales out would show that ladder to tell nothing.
 """
-
-
-@dataclass(frozen=True)
-class ClockDecoding:
-    """Held-out R² of position at each scale from each module, chance 0.
-
-    ci_low and ci_high bound the 95% bootstrap interval over held-out sequences, `n` of them, for
-    one draw of the weights and one fit.
-    """
-
-    periods: tuple[int, ...]
-    scales: tuple[int | float, ...]
-    r2: Float[np.ndarray, "module scale"]
-    ci_low: Float[np.ndarray, "module scale"]
-    ci_high: Float[np.ndarray, "module scale"]
-    n: int
-
-
-@dataclass(frozen=True)
-class ClocksBesideRotary:
-    """A trained Clockwork RNN, the same one before training, and rotary frequencies."""
-
-    trained: ClockDecoding
-    random: ClockDecoding
-    rotary: Float[np.ndarray, "frequency scale"]
-    """A row for each of `WAVELENGTHS`."""
-    nmse: Float[np.ndarray, " step"]
-    """What the network leaves of its waveform, as `fit_waveform` gives it."""
 
 
 def phases(n_steps: int, scales: Sequence[int | float]) -> Float[np.ndarray, "time two_scale"]:
@@ -93,8 +62,8 @@ def clock_decoding(
     model: ClockworkRNN,
     inputs: Float[Tensor, "sequence time d_in"],
     scales: Sequence[int | float] = SCALES,
-) -> ClockDecoding:
-    """How well ridge regression on each module's states tells the phase of position at each scale.
+) -> Float[np.ndarray, "module scale"]:
+    """R² of a ridge regression of the phase of position at each scale on each module's states.
 
     It is fitted on the first three quarters of the sequences and scored on the rest. A module of
     period T cannot tell times between two ticks apart: at scales that divide T its R² is at most 0,
@@ -113,25 +82,10 @@ def clock_decoding(
     with torch.no_grad():
         cache = model.run_with_cache(inputs)[1]
     errors = [
-        _squared_errors(cache[f"modules.{module}.hook_hidden"], targets, n_fit)
+        _squared_errors(cache[f"modules.{module}.hook_hidden"], targets, n_fit).mean(axis=0)
         for module in range(len(model.clocks))
     ]
-    bootstrap = SequenceBootstrap().update(np.concatenate(errors, axis=1))
-    spread = _pair_sums(np.square(targets - targets.mean(axis=0)).sum(axis=0))
-    shape = (len(errors), len(scales))
-
-    def r2(mean_errors: np.ndarray) -> np.ndarray:
-        return 1 - mean_errors / np.tile(spread, len(errors))
-
-    low, high = bootstrap.interval_of(r2)
-    return ClockDecoding(
-        model.config.periods,
-        tuple(scales),
-        bootstrap.value_of(r2).reshape(shape),
-        low.reshape(shape),
-        high.reshape(shape),
-        bootstrap.n,
-    )
+    return 1 - np.stack(errors) / _pair_sums(np.square(targets - targets.mean(axis=0)).sum(axis=0))
 
 
 def rotary_decoding(
@@ -166,34 +120,28 @@ def rotary_decoding(
 
 
 def clocks_beside_rotary(
+    d_hidden: int,
+    epochs: int,
+    learning_rate: float,
+    seed: int,
     *,
-    d_hidden: int = 64,
     n_sequences: int = 64,
-    spread: float = 0.1,
-    epochs: int = 800,
-    learning_rate: float = 3e-2,
-    seed: int = 0,
-) -> ClocksBesideRotary:
+) -> dict[str, np.ndarray]:
     """Train a Clockwork RNN on a waveform and lay its clocks beside a rotary head's frequencies.
 
     The network is read on `noisy_inputs`, before and after training. Ten to twenty seconds at its
     default size.
 
-    Raises:
-        UserError: for a size that does not fit, as its config does, and no epoch.
+    Returns:
+        `clock_decoding` of the network, "trained" and "random", before training; "rotary", with a
+        row for each of `WAVELENGTHS`; and "nmse", what it leaves of its waveform, by step.
     """
-    if epochs < 1:
-        raise UserError(f"epochs is {epochs}: give at least 1.")
     model = ClockworkRNN(ClockworkConfig(1, d_hidden, 1, seed=seed))
-    inputs = noisy_inputs(n_sequences, LENGTH, spread=spread, seed=seed)
+    inputs = noisy_inputs(n_sequences, LENGTH, seed=seed)
     random = clock_decoding(model, inputs)
     left = fit_waveform(model, waveform(seed), epochs, learning_rate)
-    return ClocksBesideRotary(
-        trained=clock_decoding(model, inputs),
-        random=random,
-        rotary=rotary_decoding(ROTARY),
-        nmse=left,
-    )
+    trained = clock_decoding(model, inputs)
+    return {"trained": trained, "random": random, "rotary": rotary_decoding(ROTARY), "nmse": left}
 
 
 def _squared_errors(
@@ -202,14 +150,11 @@ def _squared_errors(
     n_fit: int,
 ) -> Float[np.ndarray, "scored scale"]:
     """Squared errors of held-out sequences, summed over time and over sine and cosine."""
-    features = states.double().cpu().numpy()
-    ridge = RidgeRegressor().fit(
-        rearrange(features[:n_fit], "sequence time width -> (sequence time) width"),
-        np.tile(targets, (n_fit, 1)),
+    to_fit, held_out = (
+        rearrange(part, "sequence time width -> (sequence time) width")
+        for part in np.split(states.double().cpu().numpy(), [n_fit])
     )
-    predicted = ridge.predict(
-        rearrange(features[n_fit:], "sequence time width -> (sequence time) width")
-    )
+    predicted = RidgeRegressor().fit(to_fit, np.tile(targets, (n_fit, 1))).predict(held_out)
     by_sequence = rearrange(predicted, "(sequence time) p -> sequence time p", time=len(targets))
     return _pair_sums(np.square(by_sequence - targets).sum(axis=1))
 

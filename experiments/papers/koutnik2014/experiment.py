@@ -8,7 +8,6 @@ from jaxtyping import Float, Real
 from scipy.stats import spearmanr
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
 from experiments.papers.koutnik2014.clocks import SCALES, WAVELENGTHS, clocks_beside_rotary
 from experiments.papers.koutnik2014.waveforms import (
     LEARNING_RATES,
@@ -23,6 +22,7 @@ from experiments.papers.koutnik2014.waveforms import (
     tuning_seeds,
     waveform,
 )
+from experiments.results.figures import figure
 from experiments.results.findings import (
     Array,
     Findings,
@@ -33,8 +33,7 @@ from experiments.results.findings import (
     panel,
 )
 from experiments.runs.cells import Cells
-from nope_interp.models.clockwork import ClockworkRNN
-from nope_interp.models.clockwork_config import POWERS_OF_TWO, ClockworkConfig
+from nope_interp.models.clockwork import POWERS_OF_TWO, ClockworkConfig, ClockworkRNN
 
 _NAMES = {"clockwork": "Clockwork RNN", "rnn": "RNN", "lstm": "LSTM"}
 _MODULES = (1, 2, 4, 8)
@@ -48,13 +47,13 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     epochs = config.scaled("training", 800)
     sizes = matched_sizes(d_hidden)
     tried = cells.side_by_side(
-        {network: partial(_tried, network, sizes[network], epochs) for network in NETWORKS},
+        {network: partial(nmse_by_rate, network, sizes[network], epochs) for network in NETWORKS},
         tuning_seeds(config.seeds),
         title=lambda network: f"{_NAMES[network]}, learning rates",
     )
     rates = {network: best_rate(left["nmse"]) for network, left in tried.items()}
     found = cells.side_by_side(
-        {"clockwork": partial(_clocks, d_hidden, epochs, rates["clockwork"])}
+        {"clockwork": partial(clocks_beside_rotary, d_hidden, epochs, rates["clockwork"])}
         | {
             peer: partial(_fitted, peer, sizes[peer], epochs, rates[peer])
             for peer in ("rnn", "lstm")
@@ -97,25 +96,9 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     )
 
 
-def _tried(network: str, size: int, epochs: int, seed: int) -> dict[str, Array]:
-    return {"nmse": nmse_by_rate(network, size, epochs, seed)}
-
-
 def _fitted(network: str, size: int, epochs: int, rate: float, seed: int) -> dict[str, Array]:
     model = make_network(network, size, seed)
     return {"nmse": fit_waveform(model, waveform(seed), epochs, rate)}
-
-
-def _clocks(d_hidden: int, epochs: int, learning_rate: float, seed: int) -> dict[str, Array]:
-    both = clocks_beside_rotary(
-        d_hidden=d_hidden, epochs=epochs, learning_rate=learning_rate, seed=seed
-    )
-    return {
-        "trained": both.trained.r2,
-        "random": both.random.r2,
-        "rotary": both.rotary,
-        "nmse": both.nmse,
-    }
 
 
 def _costs(d_hidden: int) -> tuple[Float[Array, " modules"], Float[Array, " modules"]]:

@@ -7,8 +7,6 @@ other data: it is no number to reproduce.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -17,9 +15,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nope_interp.errors import UserError, unknown_name
-from nope_interp.models.clockwork import ClockworkRNN
-from nope_interp.models.clockwork_config import ClockworkConfig
+from experiments.runs.workers import torch_threads
+from nope_interp.errors import UserError
+from nope_interp.models.clockwork import ClockworkConfig, ClockworkRNN
 
 PERIODS = (8, 32, 80, 160)
 LENGTH = 320
@@ -111,13 +109,7 @@ def matched_sizes(d_hidden: int = 64) -> dict[str, int]:
 
 
 def make_network(network: str, d_hidden: int, seed: int) -> nn.Module:
-    """An untrained network from one number to one number.
-
-    Raises:
-        UserError: for an unknown name.
-    """
-    if network not in NETWORKS:
-        raise unknown_name("network", network, NETWORKS)
+    """An untrained network, one of `NETWORKS`, from one number to one number."""
     if network == "clockwork":
         return ClockworkRNN(ClockworkConfig(1, d_hidden, 1, seed=seed))
     return TorchRecurrent(network, d_hidden, seed)
@@ -148,7 +140,9 @@ def fit_waveform(
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     left = []
-    with _one_thread():
+    # A few dozen units gain nothing from a second thread and wait for it where the cores are busy:
+    # training was seen to take twenty times as long.
+    with torch_threads(1):
         for _ in range(epochs):
             loss = F.mse_loss(model(inputs), target)
             left.append(loss.item() / variance)
@@ -162,28 +156,16 @@ def fit_waveform(
     return np.array(left)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """While it is open, torch runs on one thread.
-
-    Products of a few dozen units gain nothing from a second one, and where the cores are busy they
-    wait for it: training was seen to take twenty times as long.
-    """
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(n_threads)
-
-
-def nmse_by_rate(network: str, d_hidden: int, epochs: int, seed: int) -> Float[np.ndarray, " rate"]:
-    """What fresh networks, one for each of `LEARNING_RATES`, leave of the waveform of `seed`."""
+def nmse_by_rate(
+    network: str, d_hidden: int, epochs: int, seed: int
+) -> dict[str, Float[np.ndarray, " rate"]]:
+    """What fresh networks, one for each of `LEARNING_RATES`, leave of the waveform of `seed`:
+    "nmse"."""
     fits = (
         fit_waveform(make_network(network, d_hidden, seed), waveform(seed), epochs, rate)
         for rate in LEARNING_RATES
     )
-    return np.array([left[-1] for left in fits])
+    return {"nmse": np.array([left[-1] for left in fits])}
 
 
 def best_rate(left: Float[np.ndarray, "seed rate"]) -> float:

@@ -15,8 +15,8 @@ from jaxtyping import Float
 
 from experiments.papers.answering import LEARNED, trained_to_answer
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
 from experiments.papers.zuo2025.presets import Preset
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.models.config import Positions

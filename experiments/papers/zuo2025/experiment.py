@@ -12,16 +12,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.figures import figure
 from experiments.papers.zuo2025.presets import PRESETS
 from experiments.papers.zuo2025.scores import SCORES, SITES, read_activations
 from experiments.papers.zuo2025.trained import trained_findings
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, log_spaced, over_seeds, panel
 from experiments.runs.cells import Cells
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
-from nope_interp.streams import stream
+from nope_interp.streams import read_at, stream
 from nope_interp.theory.laws import LayerLaw
 from probes.regression import LinearProbe
 from probes.similarity import cosine_profile, cosine_similarity
@@ -150,13 +150,12 @@ def _scores(model: HookedTransformer) -> dict[str, Array]:
 
 def _first_cosines(model: HookedTransformer) -> dict[str, Array]:
     """The mean cosine matrix of the first attention output."""
-    found: list[Array] = []
 
-    def listen(activations: Tensor) -> None:
-        found.append(cosine_similarity(activations).double().sum(dim=0).cpu().numpy())
+    def summed(activations: Tensor) -> Float[Array, "pos pos"]:
+        return cosine_similarity(activations).double().sum(dim=0).cpu().numpy()
 
     tokens = _tokens(model.config, _LAW_SEQUENCES)
-    stream(model, tokens, {hook_name(0, "attn_out"): listen})
+    [found] = read_at(model, tokens, {hook_name(0, "attn_out"): summed}).values()
     return {"mean": np.sum(found, axis=0) / len(tokens)}
 
 

@@ -3,7 +3,6 @@ cosines and variances."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from experiments.results.findings import Array, slope
 from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
-from nope_interp.streams import stream
+from nope_interp.streams import read_at
 from probes.similarity import adjacency_a, adjacency_b, adjacency_c, cosine_similarity
 from probes.variance import activation_variance
 
@@ -48,23 +47,25 @@ def read_activations(
         hook_name(layer, site) for layer in (0, last // 2, last) for site in _OF_LAYER
     ]
     blocks = [hook_name(layer, "resid_post") for layer in range(last + 1)]
-    scores: dict[str, Float[Array, " score"]] = {}
-    matrices: dict[str, Float[Array, "pos pos"]] = {}
-    variances: dict[str, Float[Array, " pos"]] = {}
 
-    def listen(activations: Tensor, name: str) -> None:
+    def read(activations: Tensor) -> dict[str, Array]:
         cosines = cosine_similarity(activations[:, first:]).cpu()
-        matrices[name] = cosines.mean(dim=0).numpy()
-        scores[name] = np.array([score(cosines).mean().item() for score in SCORES.values()])
-        variances[name] = activation_variance(activations[:, first:]).mean(dim=0).cpu().numpy()
+        return {
+            "scores": np.array([score(cosines).mean().item() for score in SCORES.values()]),
+            "cosines": cosines.mean(dim=0).numpy(),
+            "variance": activation_variance(activations[:, first:]).mean(dim=0).cpu().numpy(),
+        }
 
-    listeners = {name: partial(listen, name=name) for name in dict.fromkeys([*sites, *blocks])}
-    stream(model, tokens, listeners, batch_size=len(tokens))
+    found = read_at(model, tokens, dict.fromkeys([*sites, *blocks], read), batch_size=len(tokens))
+
+    def stacked(what: str, names: list[str]) -> Array:
+        return np.stack([found[name][0][what] for name in names])
+
     return {
-        "sites": np.stack([scores[name] for name in sites]),
-        "blocks": np.stack([scores[name] for name in blocks]),
-        "cosines": np.stack([matrices[name] for name in sites]),
-        "variance": np.stack([variances[name] for name in blocks]),
+        "sites": stacked("scores", sites),
+        "blocks": stacked("scores", blocks),
+        "cosines": stacked("cosines", sites),
+        "variance": stacked("variance", blocks),
     }
 
 

@@ -293,7 +293,7 @@ def test_what_did_not_learn_has_no_place_in_the_order() -> None:
 
     learned = EVERY.copy()
     learned[1:, 0] = learned[2:, 1] = learned[:, 2] = False
-    figure = by_task_figure(("scan",), beyond[:, None], learned[:, None], beside=False)
+    figure = by_task_figure(("scan",), beyond[:, None], learned[:, None], published="")
     [panel] = figure.panels
     assert [series.name for series in panel.series] == [
         "NoPE, 1 of 3 learned",
@@ -310,7 +310,7 @@ def test_what_did_not_learn_has_no_place_in_the_order() -> None:
 def test_the_papers_numbers_stand_beside_ours_and_change_none() -> None:
     beyond, learned = np.random.default_rng(0).random((3, 2, 5)), np.ones((3, 2, 5), dtype=bool)
     tasks = ("scan", "parity")  # the paper's numbers for parity are not to be had
-    ours, both = (by_task_figure(tasks, beyond, learned, beside=beside) for beside in (False, True))
+    ours, both = (by_task_figure(tasks, beyond, learned, words) for words in ("", "The paper's."))
     scan, parity = both.panels
     theirs = scan.series[-1]
     assert (theirs.name, theirs.kind, theirs.n) == ("the paper's own", "reference", 0)

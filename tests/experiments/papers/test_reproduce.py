@@ -44,7 +44,7 @@ from experiments.runs.cells import Cells
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError
-from nope_interp.models.clockwork_config import POWERS_OF_TWO, ClockworkConfig
+from nope_interp.models.clockwork import POWERS_OF_TWO, ClockworkConfig
 from tests.experiments.cli.command import nope_interp
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
 from tests.paths import ROOT

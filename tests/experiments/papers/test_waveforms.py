@@ -25,8 +25,7 @@ from experiments.papers.koutnik2014.waveforms import (
     waveform,
 )
 from nope_interp.errors import UserError
-from nope_interp.models.clockwork import ClockworkRNN
-from nope_interp.models.clockwork_config import ClockworkConfig
+from nope_interp.models.clockwork import ClockworkConfig, ClockworkRNN
 
 
 def test_a_waveform_is_four_sines_of_amplitude_1() -> None:
@@ -139,7 +138,7 @@ def test_the_best_rate_has_the_lowest_mean_on_other_seeds() -> None:
     for seeds in (range(5), range(3, 9)):
         assert not set(tuning_seeds(seeds)) & set(seeds)
         assert len(tuning_seeds(seeds)) == 2
-    tried = nmse_by_rate("lstm", 6, epochs=5, seed=4)
+    tried = nmse_by_rate("lstm", 6, epochs=5, seed=4)["nmse"]
     for nth, rate in enumerate(LEARNING_RATES):
         model = make_network("lstm", 6, seed=4)
         assert tried[nth] == fit_waveform(model, waveform(4), 5, rate)[-1]
@@ -152,8 +151,6 @@ def test_what_cannot_be_is_one_sentence() -> None:
     ):
         with pytest.raises(UserError, match=message):
             matched_sizes(d_hidden)
-    with pytest.raises(UserError, match="unknown network 'lstn': did you mean 'lstm'"):
-        make_network("lstn", 8, 0)
 
 
 @pytest.mark.slow

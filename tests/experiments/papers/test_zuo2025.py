@@ -15,7 +15,6 @@ from experiments.papers.reproduce import reproduce
 from experiments.papers.zuo2025 import control as zuo2025_control
 from experiments.papers.zuo2025 import experiment as zuo2025
 from experiments.papers.zuo2025 import scores as zuo2025_scores
-from experiments.papers.zuo2025 import sweep as zuo2025_sweep
 from experiments.papers.zuo2025 import trained as zuo2025_trained
 from experiments.papers.zuo2025.control import control_findings, share_left, without_order
 from experiments.papers.zuo2025.presets import PRESETS, Preset
@@ -122,8 +121,7 @@ def test_trained_models_are_read_and_those_that_learned_decide(
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError("a kept cell was computed again")
 
-    for part in (zuo2025_trained, zuo2025_sweep):
-        monkeypatch.setattr(part, "LEARNED", 0.0)
+    monkeypatch.setattr(zuo2025_trained, "LEARNED", 0.0)
     for part in (zuo2025_scores, zuo2025_control):
         monkeypatch.setattr(part, "trained_to_answer", refuse)
     found = findings(tmp_path)

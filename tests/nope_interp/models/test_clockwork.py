@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from nope_interp.errors import UserError
 from nope_interp.models import clockwork
-from nope_interp.models.clockwork import ClockworkRNN
-from nope_interp.models.clockwork_config import ClockworkConfig
+from nope_interp.models.clockwork import ClockworkConfig, ClockworkRNN
 
 PERIODS = (1, 3, 4)  # the last does not divide the sequence, and 3 does not divide 4
 CONFIG = ClockworkConfig(d_in=2, d_hidden=12, d_out=3, periods=PERIODS)

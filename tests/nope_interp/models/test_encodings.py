@@ -1,5 +1,7 @@
 """Each positional encoding against transformers' own, or against its paper's formula in NumPy."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,6 @@ from nope_interp.models.encodings import (
     RotaryPositions,
     ScoreBias,
     alibi_slopes,
-    positional_encoding,
     rotate,
     t5_buckets,
 )
@@ -33,6 +34,10 @@ def config(positions: str, **changes: object) -> TransformerConfig:
     return TransformerConfig.from_dict({**sizes, "positions": positions, **changes})
 
 
+def encoding_of(config: TransformerConfig) -> Any:
+    return ENCODINGS[config.positions](config)
+
+
 def random_heads(seed: int, d_head: int = 16) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(2, N_CTX, 3, d_head, generator=generator)
@@ -44,7 +49,7 @@ def test_the_registry_holds_exactly_the_names_that_a_config_accepts() -> None:
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_an_encoding_acts_in_one_place_and_none_in_none(name: str) -> None:
-    encoding = positional_encoding(config(name))
+    encoding = encoding_of(config(name))
     places = [isinstance(encoding, kind) for kind in (AddedToEmbedding, RotaryPositions, ScoreBias)]
     assert sum(places) == (0 if name == "none" else 1)
 
@@ -110,13 +115,13 @@ def test_sinusoids_are_all_sines_then_all_cosines() -> None:
     position, k = np.arange(N_CTX)[:, None], np.arange(24)
     angles = position / 10000.0 ** (2 * k / 48)
     expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-    ours = positional_encoding(config("sinusoidal"))(torch.arange(N_CTX))
+    ours = encoding_of(config("sinusoidal"))(torch.arange(N_CTX))
     # Float32 angles up to 300 radians.
     np.testing.assert_allclose(ours.numpy(), expected, atol=5e-5)
 
 
 def test_learned_positions_are_rows_of_a_trained_table() -> None:
-    encoding = positional_encoding(config("learned"))
+    encoding = encoding_of(config("learned"))
     encoding.initialize(Initializer("normal", 1.0, seed=0))
     positions = torch.tensor([5, 0, 299])
     assert encoding(positions).requires_grad
@@ -125,7 +130,7 @@ def test_learned_positions_are_rows_of_a_trained_table() -> None:
 
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 25, 32])
 def test_alibi_equals_bloom_and_mpt(n_heads: int) -> None:
-    encoding = positional_encoding(config("alibi", d_model=n_heads, n_heads=n_heads))
+    encoding = encoding_of(config("alibi", d_model=n_heads, n_heads=n_heads))
     positions = torch.arange(20)
     ours = encoding(positions, positions)
     bloom = build_alibi_tensor(torch.ones(1, 20), n_heads, torch.float32)
@@ -145,7 +150,7 @@ def test_alibi_slopes_of_eight_heads_are_the_papers() -> None:
 
 
 def test_bidirectional_alibi_looks_the_same_both_ways() -> None:
-    bias = positional_encoding(config("alibi", causal=False))(torch.arange(9), torch.arange(9))
+    bias = encoding_of(config("alibi", causal=False))(torch.arange(9), torch.arange(9))
     assert torch.equal(bias, bias.transpose(1, 2))
     assert (bias.diagonal(dim1=1, dim2=2) == 0).all()
 
@@ -159,7 +164,7 @@ def test_t5_buckets_equal_transformers(bidirectional: bool) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_t5_bias_equals_transformers(causal: bool) -> None:
-    encoding = positional_encoding(config("t5", causal=causal))
+    encoding = encoding_of(config("t5", causal=causal))
     encoding.initialize(Initializer("normal", 1.0, seed=0))
     theirs = T5Attention(
         T5Config(d_model=48, num_heads=3, d_kv=16, is_decoder=causal),
@@ -173,7 +178,7 @@ def test_t5_bias_equals_transformers(causal: bool) -> None:
 
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 def test_a_bias_for_the_last_queries_is_the_last_rows_of_the_whole(name: str) -> None:
-    encoding = positional_encoding(config(name))
+    encoding = encoding_of(config(name))
     encoding.initialize(Initializer("normal", 1.0, seed=0))
     positions = torch.arange(40)
     assert torch.equal(encoding(positions[-3:], positions), encoding(positions, positions)[:, -3:])

@@ -41,7 +41,7 @@ def figure(
             return Figure(
                 id,
                 title.removesuffix(".").format_map(names),
-                " ".join(caption.split()).format_map(names),
+                " ".join(caption.split()).format_map(names).rstrip(),
                 x,
                 y,
                 tuple(draw(*args, **kwargs)),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from experiments.papers.figures import figure
+from experiments.results.figures import figure
 from experiments.results.findings import Array, Panel, panel
 
 SHARED = 0.25
