@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxtyping import Int
-from torch import Tensor
-
 from experiments.papers.config import ReproduceConfig
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Sequences
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import Split, TokenSource
 from nope_interp.training.config import TrainingConfig
@@ -34,9 +32,7 @@ def trained_on_text(
     return train(config, schedule, make_task("text"), device=device, show_progress=False)
 
 
-def held_out(
-    source: TokenSource, count: int, length: int, seed: int
-) -> Int[Tensor, "sequence pos"]:
+def held_out(source: TokenSource, count: int, length: int, seed: int) -> Sequences:
     """Sequences for no one to learn from, behind a begin token where the source has one."""
     begin = source.begin_id is not None
     return source.sequences(count, length, begin_token=begin, split="held_out", seed=seed)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
@@ -18,6 +18,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Where
 from nope_interp.pretrained.spec import ModelSpec
+from nope_interp.shapes import Activations, Sequences
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, one_thread_pool, stream
 from nope_interp.tasks.sources import TokenSource
@@ -41,9 +42,7 @@ _Share = tuple[Tensor, Learners]
 class Learner(Protocol):
     """What is fitted batch by batch: any probe, or what interventions are made from."""
 
-    def update(
-        self, activations: Float[Tensor, "batch pos d_model"], positions: Int[Tensor, " pos"]
-    ) -> object:
+    def update(self, activations: Activations, positions: Int[Tensor, " pos"]) -> object:
         """Adds sequences to what has been fitted on."""
 
 
@@ -228,7 +227,7 @@ def read_with(
 
 def feed(
     model: HookedModel,
-    tokens: Int[Tensor, "sequence pos"],
+    tokens: Sequences,
     probes: Mapping[Site, Sequence[Learner]],
     stage: Stage,
     *,
@@ -277,7 +276,7 @@ def _feed(methods: list[Any], positions: Where, activations: Tensor) -> None:
 
 
 def _to_fit(
-    tokens: Int[Tensor, "sequence pos"], learners: Learners, n: int, seed: int
+    tokens: Sequences, learners: Learners, n: int, seed: int
 ) -> tuple[list[_Share], list[_Share]]:
     """Shares of all sequences for what is trained on them all, and shares for what adds up."""
     trained: Learners = {}

@@ -11,12 +11,11 @@ from torch import Tensor
 from experiments.results.findings import Array
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Sequences
 from nope_interp.streams import read_at
 
 
-def distinct_tokens(
-    config: TransformerConfig, count: int, length: int
-) -> Int[Tensor, "sequence pos"]:
+def distinct_tokens(config: TransformerConfig, count: int, length: int) -> Sequences:
     """Sequences without a token that comes twice, other ones for each seed."""
     generator = torch.Generator().manual_seed(config.seed)
     return torch.rand(count, config.d_vocab, generator=generator).argsort(dim=1)[:, :length]

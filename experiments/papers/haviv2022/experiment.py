@@ -30,6 +30,7 @@ from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.losses import logits_at, sequence_losses, unigram_losses
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import PerSequence, Sequences
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import Split
 from probes.nonlinear import TwoLayerProbe
@@ -127,9 +128,7 @@ def _untrained(base: TransformerConfig, n_fit: int, device: str, seed: int) -> d
     return probe_errors(model, *unseen_text(base.n_ctx, n_fit, seed), seed)
 
 
-def unseen_text(
-    length: int, n_fit: int, seed: int
-) -> tuple[Int[Tensor, "sequence pos"], Int[Tensor, "other pos"]]:
+def unseen_text(length: int, n_fit: int, seed: int) -> tuple[Sequences, Int[Tensor, "other pos"]]:
     """`n_fit` sequences to fit probes on and held-out ones, which share no text with each other or
     with training. Raises UserError where the text is too short for them."""
     counts: dict[Split, int] = {"fit": n_fit, "held_out": max(2, _HELD_OUT // length)}
@@ -143,7 +142,7 @@ def unseen_text(
 
 def probe_errors(
     model: HookedTransformer,
-    fit: Int[Tensor, "sequence pos"],
+    fit: Sequences,
     held_out: Int[Tensor, "other pos"],
     seed: int,
 ) -> dict[str, Array]:
@@ -171,9 +170,7 @@ def kept_in_order(length: int) -> list[int]:
     return [2**i for i in range(every.bit_length()) if 2**i < every] + [every]
 
 
-def shuffled_before(
-    tokens: Int[Tensor, "sequence pos"], kept: int, seed: int
-) -> Int[Tensor, "sequence pos"]:
+def shuffled_before(tokens: Sequences, kept: int, seed: int) -> Sequences:
     """Each sequence with all but its last token and the `kept` before it in an order of its own."""
     cut = tokens.shape[1] - 1 - kept
     generator = torch.Generator().manual_seed(seed)
@@ -182,9 +179,7 @@ def shuffled_before(
 
 
 @torch.no_grad()
-def last_token_loss(
-    model: HookedTransformer, tokens: Int[Tensor, "sequence pos"]
-) -> Float[Tensor, " sequence"]:
+def last_token_loss(model: HookedTransformer, tokens: Sequences) -> PerSequence:
     """Cross-entropy of the last token of each sequence given all before it, in nats."""
     device = next(model.parameters()).device
     losses = []

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Int
-from torch import Tensor
-
 from experiments.papers.answering import Sizes
+from nope_interp.shapes import Sequences
 from nope_interp.tasks.answers import AnswerTask, dataset
 from nope_interp.tasks.registry import make_answer_task
 
@@ -46,7 +44,7 @@ class Preset:
         """The task of that name with this preset's lengths."""
         return make_answer_task(name, training_lengths=self.lengths[name], test_lengths=())
 
-    def read_on(self, name: str, seed: int) -> Int[Tensor, "sequence pos"]:
+    def read_on(self, name: str, seed: int) -> Sequences:
         """Held-out examples of a task's longest length, cut where the first of them ends."""
         longest = max(self.lengths[name])
         [examples] = dataset(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from experiments.papers.answering import accuracies, trained_to_answer
@@ -14,6 +14,7 @@ from experiments.papers.zuo2025.presets import Preset
 from experiments.results.findings import Array, slope
 from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Sequences
 from nope_interp.sites import hook_name
 from nope_interp.streams import read_at
 from probes.similarity import adjacency_a, adjacency_b, adjacency_c, cosine_similarity
@@ -34,7 +35,7 @@ SITES = (
 
 
 def read_activations(
-    model: HookedTransformer, tokens: Int[Tensor, "sequence pos"], *, first: int = 0
+    model: HookedTransformer, tokens: Sequences, *, first: int = 0
 ) -> dict[str, Array]:
     """Means over sequences, of activations from position `first` on.
 
@@ -92,9 +93,7 @@ def read_through_training(
     return {what: np.stack([state[what] for state in states]) for what in states[0]}
 
 
-def _with_and_without_mask(
-    model: HookedTransformer, tokens: Int[Tensor, "sequence pos"]
-) -> dict[str, Array]:
+def _with_and_without_mask(model: HookedTransformer, tokens: Sequences) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for prefix, read in (("", model), ("unmasked_", as_bidirectional(model))):
         of_model = read_activations(read, tokens, first=1)
