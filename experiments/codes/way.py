@@ -1,0 +1,119 @@
+"""How far a run goes from one run's predictions towards another's, in nats.
+
+With p and l = log p the next-token probabilities of a run, KL divergence obeys a law of cosines:
+
+    KL(c | b) + KL(b | m) - KL(c | m) = sum (p_c - p_b) (l_m - l_b)
+
+which is what of a run m lies *along* the way from b, where it starts, to c, where the way ends. The
+way's own length is that of c itself, KL(c | b) + KL(b | c), and what m *changes* is its own length,
+KL(m | b) + KL(b | m). Mean over tokens, then over sequences, m goes
+
+    towards    along / longest
+    stays      1 - max(changed, along) / longest
+    neither    the rest,                            longest = max(length, changed)
+
+A run that ends at c goes all of it, one that stays goes none. One that changes more than the way is
+long, mostly off it, is broken, and what then happens to lie along the way counts little.
+
+Where c is known with noise, it is given as two halves, each a mean over draws of its own. The
+product of one half's difference and the other's has no noise of its own in it: that is the length.
+What the halves disagree by is what noise is left in their mean.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from experiments.results.interchange import NEITHER, STAYS, TOWARDS
+
+LogProbabilities = Float[Tensor, "sequence asked d_vocab"]
+PerSequence = Float[np.ndarray, " sequence"]
+# Of means [row k] with the columns along, changed and length.
+Share = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """The way from one run to another; made by `way_between`.
+
+    Attributes:
+        start: log-probabilities of the run that it starts from.
+        difference: the probabilities at its end less those at its start.
+        length: in nats, for each sequence.
+        noise: what the mean of the ends would lie from itself, drawn anew; 0 where there is one.
+    """
+
+    start: LogProbabilities
+    difference: LogProbabilities
+    length: PerSequence
+    noise: PerSequence
+
+    def measured(self, reached: LogProbabilities) -> Float[np.ndarray, "sequence 3"]:
+        """What a run goes along the way, what it changes at all, and the way's length, in nats.
+
+        Args:
+            reached: log-probabilities of the run, of the same tokens.
+
+        Returns:
+            One row for each sequence.
+        """
+        step = reached - self.start
+        along = _mean(self.difference * step)
+        changed = _mean((reached.exp() - self.start.exp()) * step)
+        return np.stack([along, changed, self.length], axis=1)
+
+
+def way_between(start: LogProbabilities, *ends: LogProbabilities) -> Way:
+    """The way from a run to another one, or to the mean of two that differ by noise.
+
+    Args:
+        start: log-probabilities.
+        ends: one, or two of draws of their own.
+
+    Returns:
+        The way.
+    """
+    p = start.exp()
+    differences = [end.exp() - p for end in ends]
+    others = [end - start for end in reversed(ends)]
+    length = sum(map(_products, differences, others)) / len(ends)
+    noise = np.zeros(len(start))
+    if len(ends) == 2:
+        noise = _products(differences[0] - differences[1], ends[0] - ends[1]) / 4
+    return Way(start, sum(differences) / len(ends), length, noise)
+
+
+def mean_prediction(runs: list[LogProbabilities]) -> LogProbabilities:
+    """The normalized geometric mean of several runs' probabilities."""
+    return torch.stack(runs).mean(dim=0).log_softmax(dim=-1)
+
+
+def share(name: str, first: int = 0) -> Share:
+    """The share that a run goes `TOWARDS`, `STAYS` or does `NEITHER`, of means of `Way.measured`.
+
+    Args:
+        name: which share.
+        first: the column of means in which these begin.
+    """
+
+    def of(means: np.ndarray) -> np.ndarray:
+        along, changed, length = np.moveaxis(means[..., first : first + 3], -1, 0)
+        longest = np.maximum(length, changed)
+        gone = np.maximum(changed, along)
+        shares = {TOWARDS: along, STAYS: longest - gone, NEITHER: gone - along}
+        return np.asarray(shares[name] / longest)
+
+    return of
+
+
+def _products(one: LogProbabilities, other: LogProbabilities) -> PerSequence:
+    return _mean(one * other)
+
+
+def _mean(products: LogProbabilities) -> PerSequence:
+    """Summed over the vocabulary, mean over tokens."""
+    return products.sum(dim=-1, dtype=torch.float64).mean(dim=-1).cpu().numpy()
