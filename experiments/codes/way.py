@@ -20,7 +20,7 @@ product of one half's difference and the other's has no noise of its own in it: 
 What the halves disagree by is what noise is left in their mean.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,19 +77,25 @@ def way_between(start: LogProbabilities, *ends: LogProbabilities) -> Way:
     Returns:
         The way.
     """
-    p = start.exp()
-    differences = [end.exp() - p for end in ends]
+    differences = [end.exp() - start.exp() for end in ends]
     others = [end - start for end in reversed(ends)]
-    length = sum(map(_products, differences, others)) / len(ends)
+    length = np.mean([_mean(a * b) for a, b in zip(differences, others, strict=True)], axis=0)
     noise = np.zeros(len(start))
     if len(ends) == 2:
-        noise = _products(differences[0] - differences[1], ends[0] - ends[1]) / 4
-    return Way(start, sum(differences) / len(ends), length, noise)
+        noise = _mean((differences[0] - differences[1]) * (ends[0] - ends[1])) / 4
+    return Way(start, torch.stack(differences).mean(dim=0), length, noise)
 
 
-def mean_prediction(runs: list[LogProbabilities]) -> LogProbabilities:
-    """The normalized geometric mean of several runs' probabilities."""
-    return torch.stack(runs).mean(dim=0).log_softmax(dim=-1)
+def mean_prediction(runs: Iterable[LogProbabilities]) -> LogProbabilities:
+    """The normalized geometric mean of several runs' probabilities.
+
+    Args:
+        runs: one or more, which need not be in memory together.
+    """
+    total, n = torch.zeros(()), 0
+    for run in runs:
+        total, n = total + run, n + 1
+    return (total / n).log_softmax(dim=-1)
 
 
 def share(name: str, first: int = 0) -> Share:
@@ -108,10 +114,6 @@ def share(name: str, first: int = 0) -> Share:
         return np.asarray(shares[name] / longest)
 
     return of
-
-
-def _products(one: LogProbabilities, other: LogProbabilities) -> PerSequence:
-    return _mean(one * other)
 
 
 def _mean(products: LogProbabilities) -> PerSequence:

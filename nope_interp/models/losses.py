@@ -134,6 +134,66 @@ def unigram_losses(
     return -probability.log()[tokens[:, 1:]].mean(dim=1).float()
 
 
+def bigram_losses(
+    text: Int[Tensor, " read"], tokens: Int[Tensor, "other other_pos"], d_vocab: int
+) -> Float[Tensor, " other"]:
+    """The loss of a guesser who knows which token follows which, and sees one token of context.
+
+    In nats, of each sequence's tokens but the first. Smoothed after Witten and Bell 1991: where n
+    tokens of k kinds followed a token, k / (n + k) is shared out by how often tokens occur at all;
+    and there, of n tokens of k kinds, k / (n + k) equally among all.
+
+    Args:
+        text: what was read, in reading order.
+        tokens: `[other other_pos]`, what is scored.
+        d_vocab: kinds of tokens.
+
+    Returns:
+        `[other]`.
+    """
+    counts = torch.bincount(text, minlength=d_vocab).double()
+    kinds = (counts > 0).sum()
+    any_token = (counts + kinds / d_vocab) / (counts.sum() + kinds)
+    pairs, seen = (text[:-1].long() * d_vocab + text[1:]).unique(return_counts=True)
+    firsts = pairs // d_vocab
+    followed = torch.bincount(text[:-1], minlength=d_vocab)
+    followers = torch.bincount(firsts, minlength=d_vocab)
+    before, wanted = tokens[:, :-1].long(), tokens[:, 1:].long()
+    asked = before * d_vocab + wanted
+    at = torch.searchsorted(pairs, asked).clamp(max=len(pairs) - 1)
+    together = torch.where(pairs[at] == asked, seen[at], 0).double()
+    n, k = followed[before].double(), followers[before].double()
+    probability = torch.where(
+        n > 0, (together + k * any_token[wanted]) / (n + k).clamp(min=1), any_token[wanted]
+    )
+    return -probability.log().mean(dim=1).float()
+
+
+@torch.no_grad()
+def next_log_probabilities(
+    model: HookedModel, tokens: Tokens, first: int
+) -> Float[Tensor, "batch asked d_vocab"]:
+    """Logarithms of the probabilities of each next token, from a position on.
+
+    Args:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        tokens: `[batch pos]`, on the model's device.
+        first: the first position that is asked for its next token, from 0.
+
+    Returns:
+        `[batch asked d_vocab]`, float32.
+
+    Raises:
+        UserError: for an architecture whose logits are not its unembedding of the last layer's
+            output.
+    """
+    if isinstance(model, HookedTransformer):
+        return model.unembed(model.read_from(tokens, first)).float().log_softmax(dim=-1)
+    final, unembed = _bridged(model, tokens)
+    logits = unembed(rearrange(final[:, first:], "batch pos d -> (batch pos) d")).float()
+    return rearrange(logits.log_softmax(dim=-1), "(batch pos) v -> batch pos v", batch=len(tokens))
+
+
 def _losses(model: HookedModel, tokens: Tokens) -> Float[Tensor, " batch"]:
     if isinstance(model, HookedTransformer):
         final, unembed = _own(model, tokens)

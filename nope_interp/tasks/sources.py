@@ -101,13 +101,25 @@ class TextSource(TokenSource):
     Args:
         tokens: the text as ids, in reading order.
         begin_id: id of the begin token, None where there is none.
+        trained_on: what of the text came before these, where a model of ours was trained on it.
     """
 
     name = "text"
 
-    def __init__(self, tokens: Int[Tensor, " token"], begin_id: int | None) -> None:
+    def __init__(
+        self,
+        tokens: Int[Tensor, " token"],
+        begin_id: int | None,
+        trained_on: Int[Tensor, " earlier"] | None = None,
+    ) -> None:
         self.tokens = tokens
         self.begin_id = begin_id
+        self._trained_on = tokens[:0] if trained_on is None else trained_on
+
+    @property
+    def known(self) -> Int[Tensor, " known"]:
+        """All the text that is not held out, in reading order."""
+        return torch.cat([self._trained_on, self._part("fit")])
 
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: Generator

@@ -50,7 +50,7 @@ class TextTask:
 
     def source(self) -> TextSource:
         """The text that training never sees."""
-        return TextSource(self._probing_tokens, self.tokenizer.begin_id)
+        return TextSource(self._probing_tokens, self.tokenizer.begin_id, self._training_tokens)
 
     def uniform_source(self) -> UniformSource:
         """All 256 bytes, equally likely."""

@@ -1,5 +1,8 @@
-"""Losses of sequences against transformers' own, in bounded memory."""
+"""Losses of sequences against transformers' own, in bounded memory; a bigram's by hand."""
 
+from collections import Counter
+from itertools import pairwise
+from math import log
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ from transformers import GraniteConfig, GraniteForCausalLM
 from nope_interp.errors import UserError
 from nope_interp.models import losses
 from nope_interp.models.config import POSITIONS
-from nope_interp.models.losses import sequence_losses
+from nope_interp.models.losses import bigram_losses, next_log_probabilities, sequence_losses
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.pretrained.bridges import wrap
 from tests.huggingface import FAMILIES, bridged_model, logits_of, plain_model
@@ -90,6 +93,42 @@ def test_losses_see_the_ablation() -> None:
     torch.testing.assert_close(ablated, labelled_losses(plain, TOKENS), atol=1e-4, rtol=0)
     assert (ablated - intact).abs().max() > 1e-2
     assert torch.equal(sequence_losses(built, TOKENS), intact)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2"])
+def test_next_probabilities_equal_the_plain_models(family: str) -> None:
+    expected = logits_of(plain_model(family), TOKENS).log_softmax(dim=-1)[:, 7:]
+    found = next_log_probabilities(bridged_model(family), TOKENS, 7)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_next_probabilities_of_our_model_are_its_logits() -> None:
+    ours = own_model()
+    expected = ours(TOKENS).log_softmax(dim=-1)[:, 7:]
+    torch.testing.assert_close(next_log_probabilities(ours, TOKENS, 7), expected)
+
+
+def test_a_bigram_is_smoothed_as_witten_and_bell_say() -> None:
+    text, d_vocab = random_tokens(batch=1, pos=200)[0] % 9, 12
+    asked = torch.tensor([[0, 3, 1, 11, 2, 5], [10, 4, 4, 8, 9, 9]])
+    words = text.tolist()
+    pairs, firsts, kinds = Counter(pairwise(words)), Counter(words[:-1]), Counter(words)
+
+    def alone(w: int) -> float:
+        return (kinds[w] + len(kinds) / d_vocab) / (len(words) + len(kinds))
+
+    def after(v: int, w: int) -> float:
+        if v not in firsts:
+            return alone(w)
+        followers = len({b for a, b in pairs if a == v})
+        return (pairs[v, w] + followers * alone(w)) / (firsts[v] + followers)
+
+    for v in range(d_vocab):
+        assert sum(after(v, w) for w in range(d_vocab)) == pytest.approx(1)
+    expected = [
+        -sum(log(after(v, w)) for v, w in pairwise(row)) / (len(row) - 1) for row in asked.tolist()
+    ]
+    torch.testing.assert_close(bigram_losses(text, asked, d_vocab), torch.tensor(expected))
 
 
 def test_wrong_input_is_named() -> None:

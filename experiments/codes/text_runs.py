@@ -1,0 +1,207 @@
+"""What would a language model predict elsewhere? Runs on text in which position differs only.
+
+Two counterfactuals of a clean run, each with the way from its predictions to those (`way`).
+
+- *Behind more text*: k tokens of other text are put between the first token and the rest, which
+  keeps its content and stands k positions on. Only the last tokens are asked, which have the same
+  tokens before them by the dozen. The prefix tells something of its own, too: predictions are
+  averaged over several, in two halves, of which the way is made; what it tells is the noise that
+  bounds what can be seen. Where the way is not surely longer there is nothing to follow.
+- *In another order*: all tokens but the first and the last few are permuted, by one order for all
+  sequences. The last few are asked.
+
+The first token stays where it is: it is the begin token, or serves as an attention sink.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from experiments.codes.task import InterventionTask
+from experiments.codes.way import LogProbabilities, Way, mean_prediction, way_between
+from experiments.results.measurements import FIRST_POSITION
+from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.intervene import Intervention
+from nope_interp.models.losses import next_log_probabilities
+from nope_interp.shapes import Sequences
+from probes.shapes import Positions
+
+# Prefixes of each sequence in each half of the counterfactual.
+_PREFIXES = 4
+# Tokens asked behind more text, at most; those that keep their place when others are permuted.
+_ASKED, _KEPT = 16, 8
+# Of the positions that codes are fitted at, the share that text is moved by.
+_SHIFT = 0.25
+# Two tensors of predictions for all sequences are held at one time.
+_BYTES = 2**31
+_SHORTEST = 4 * _KEPT
+
+# A context in which the model runs changed.
+Within = Callable[[], AbstractContextManager[Intervention]]
+
+
+@contextmanager
+def unchanged() -> Iterator[Intervention]:
+    """A context in which the model runs as it is."""
+    with nullcontext():
+        yield Intervention([])
+
+
+@dataclass(frozen=True)
+class TextRun:
+    """Sequences, and what a model predicts at their ends.
+
+    Attributes:
+        model: in evaluation mode.
+        tokens: `[sequence pos]`.
+        asked: how many of the last positions are asked for their next token.
+        batch_size: sequences in a forward pass.
+    """
+
+    model: HookedModel = field(repr=False)
+    tokens: Sequences = field(repr=False)
+    asked: int
+    batch_size: int
+
+    def predictions(self, within: Within = unchanged) -> LogProbabilities:
+        """What the model predicts, run in a context.
+
+        Args:
+            within: makes the context.
+
+        Returns:
+            Log-probabilities, on the CPU.
+
+        Raises:
+            UserError: where the context's changes were never reached, and what they raise.
+        """
+        device, first = next(self.model.parameters()).device, self.tokens.shape[1] - self.asked
+        with within() as running:
+            found = [
+                next_log_probabilities(self.model, some.to(device), first).cpu()
+                for some in self.tokens.split(self.batch_size)
+            ]
+            running.verify()
+        return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A run, and what it would predict if positions were others.
+
+    Attributes:
+        moved: what is moved, in words.
+        run: the run as it is.
+        way: from its predictions to those elsewhere.
+        sources: `[pos]`, for each position of the run after the first the one (as an index into
+            those that codes are fitted at) where it stands there.
+    """
+
+    moved: str
+    run: TextRun
+    way: Way
+    sources: Positions
+
+
+def behind_more_text(task: InterventionTask) -> Elsewhere:
+    """The last tokens of text, and the same tokens a quarter of the sequence further on.
+
+    Args:
+        task: a model on text. The run is of held-out sequences without their last quarter, so that
+            the others are as long as those that codes are fitted on; prefixes are of the latter.
+
+    Returns:
+        The run and the way.
+
+    Raises:
+        UserError: for sequences too short.
+    """
+    tokens, others = task.split.held_out, task.split.fit
+    shift = _shift(task)
+    own = tokens[:, : tokens.shape[1] - shift]
+    run = _run(task, own, min(_ASKED, own.shape[1] // 4))
+    generator = Generator().manual_seed(task.seed)
+
+    def behind(_: int) -> LogProbabilities:
+        longer = with_prefix(own, others, shift, generator)
+        return replace(run, tokens=longer).predictions()
+
+    halves = [mean_prediction(map(behind, range(_PREFIXES))) for _ in range(2)]
+    sources = torch.arange(own.shape[1] - FIRST_POSITION) + shift
+    way = way_between(run.predictions(), *halves)
+    return Elsewhere(f"text by {shift} positions", run, way, sources)
+
+
+def in_another_order(task: InterventionTask) -> tuple[Elsewhere, Elsewhere]:
+    """Text and its earlier tokens in another order; and these, and the text as it was.
+
+    Args:
+        task: a model on text.
+
+    Returns:
+        The clean run with the way to the disordered one, and the other way round.
+
+    Raises:
+        UserError: for sequences too short.
+    """
+    _shift(task)  # refuses short ones
+    tokens = task.split.held_out
+    moved = "earlier tokens"
+    length = tokens.shape[1]
+    generator = Generator().manual_seed(task.seed)
+    order = torch.arange(length)
+    middle = torch.randperm(length - FIRST_POSITION - _KEPT, generator=generator)
+    order[FIRST_POSITION : length - _KEPT] = middle + FIRST_POSITION
+    clean, disordered = (_run(task, some, _KEPT) for some in (tokens, tokens[:, order]))
+    there, back = clean.predictions(), disordered.predictions()
+    # In the other order the token of place t stands where that order names t.
+    stands, comes_from = order.argsort(), order
+    return (
+        Elsewhere(moved, clean, way_between(there, back), _indices(stands)),
+        Elsewhere(moved, disordered, way_between(back, there), _indices(comes_from)),
+    )
+
+
+def with_prefix(
+    tokens: Sequences, others: Int[Tensor, "other other_pos"], n: int, generator: Generator
+) -> Int[Tensor, "sequence longer"]:
+    """Sequences with n tokens of others between their first token and the rest.
+
+    Args:
+        tokens: `[sequence pos]`.
+        others: what the tokens are taken from: the first n after the first one, of any of them.
+        n: how many.
+        generator: of the choice of others.
+
+    Returns:
+        `[sequence pos]`, longer by n.
+    """
+    which = torch.randint(len(others), (len(tokens),), generator=generator)
+    prefix = others[which, FIRST_POSITION : FIRST_POSITION + n]
+    return torch.cat([tokens[:, :FIRST_POSITION], prefix, tokens[:, FIRST_POSITION:]], dim=1)
+
+
+def _indices(places: Int[Tensor, " pos"]) -> Positions:
+    """Of positions after the first, as indices into those that codes are fitted at."""
+    return places[FIRST_POSITION:] - FIRST_POSITION
+
+
+def _shift(task: InterventionTask) -> int:
+    length = task.split.held_out.shape[1]
+    if length < _SHORTEST:
+        raise UserError(
+            f"sequences of {length} tokens are too short to be moved and still have the same "
+            f"tokens behind them: give {_SHORTEST} at least (--seq-len)."
+        )
+    return int(_SHIFT * length)
+
+
+def _run(task: InterventionTask, tokens: Sequences, asked: int) -> TextRun:
+    """As many tokens asked as memory holds the predictions of."""
+    each = 2 * 4 * task.model.cfg.d_vocab * len(tokens)
+    return TextRun(task.model, tokens, max(1, min(asked, _BYTES // each)), task.batch_size)
