@@ -50,7 +50,7 @@ def shift_rows(
     than three times the offset, where codes are not taken away at all positions, for a model whose
     stream is no sum of what its layers write, nor where the reading itself hardly moves.
     """
-    if task.split.fit.shape[1] < 3 * OFFSET or not task.whole or not _sums(task.model):
+    if task.split.fit.shape[1] < 3 * OFFSET or not task.whole or not writes_add_up(task.model):
         return []
     read = [site for site in statistics if site.hook in _SITES and site != task.last]
     readers = {site: LinearProbe() for site in read}
@@ -119,7 +119,7 @@ def _written_behind(
     stream(task.model, tokens, listeners, batch_size=task.batch_size)
 
 
-def _sums(model: HookedModel) -> bool:
+def writes_add_up(model: HookedModel) -> bool:
     """Whether the stream is the sum of what layers write, as bridges' is taken to be."""
     if isinstance(model, HookedTransformer):
         return model.config.norm_placement == "pre" and model.config.residual

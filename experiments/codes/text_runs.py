@@ -13,16 +13,19 @@ Two counterfactuals of a clean run, each with the way from its predictions to th
 The first token stays where it is: it is the begin token, or serves as an attention sink.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
 from experiments.codes.task import InterventionTask
-from experiments.codes.way import LogProbabilities, Way, mean_prediction, way_between
+from experiments.codes.way import Predictions, Way, as_written, mean_prediction, way_between
+from experiments.probing.measure import Site
+from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
@@ -37,9 +40,10 @@ _PREFIXES = 4
 _ASKED, _KEPT = 16, 8
 # Of the positions that codes are fitted at, the share that text is moved by.
 _SHIFT = 0.25
-# Two tensors of predictions for all sequences are held at one time.
-_BYTES = 2**31
+# Predictions of all sequences by one run; some ten of them are held at one time.
+_BYTES = 2**29
 _SHORTEST = 4 * _KEPT
+_EARLIER = "earlier tokens"
 
 # A context in which the model runs changed.
 Within = Callable[[], AbstractContextManager[Intervention]]
@@ -53,8 +57,21 @@ def unchanged() -> Iterator[Intervention]:
 
 
 @dataclass(frozen=True)
+class Read:
+    """What became of a run at the positions that are asked.
+
+    Attributes:
+        predictions: log-probabilities of the next tokens, on the CPU.
+        written: for each site in the stream, what the layers behind it wrote.
+    """
+
+    predictions: Predictions
+    written: Mapping[Site, Predictions]
+
+
+@dataclass(frozen=True)
 class TextRun:
-    """Sequences, and what a model predicts at their ends.
+    """Sequences, and what a model makes of their ends.
 
     Attributes:
         model: in evaluation mode.
@@ -68,52 +85,64 @@ class TextRun:
     asked: int
     batch_size: int
 
-    def predictions(self, within: Within = unchanged) -> LogProbabilities:
-        """What the model predicts, run in a context.
+    def read(self, sites: Sequence[Site] = (), within: Within = unchanged) -> Read:
+        """What the model predicts and its layers write, run in a context.
 
         Args:
+            sites: in the stream; what is written behind each is kept.
             within: makes the context.
 
         Returns:
-            Log-probabilities, on the CPU.
+            Both.
 
         Raises:
             UserError: where the context's changes were never reached, and what they raise.
         """
         device, first = next(self.model.parameters()).device, self.tokens.shape[1] - self.asked
-        with within() as running:
-            found = [
-                next_log_probabilities(self.model, some.to(device), first).cpu()
-                for some in self.tokens.split(self.batch_size)
-            ]
+        last = Site(self.model.cfg.n_layers - 1, STREAM)
+        seen: dict[Site, list[Tensor]] = {site: [] for site in (*sites, last)}
+        predicted = []
+
+        def keep(activations: Tensor, hook: object, site: Site) -> None:
+            seen[site].append(activations[:, first:].float().cpu())
+
+        hooks = [(site.name, partial(keep, site=site)) for site in seen] if sites else []
+        with within() as running, self.model.hooks(fwd_hooks=hooks):
+            for some in self.tokens.split(self.batch_size):
+                found = next_log_probabilities(self.model, some.to(device), first)
+                predicted.append(found.cpu())
             running.verify()
-        return torch.cat(found)
+        written = {site: torch.cat(seen[last]) - torch.cat(seen[site]) for site in sites}
+        return Read(torch.cat(predicted), written)
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A run, and what it would predict if positions were others.
+    """A run, and what would become of it if positions were others.
 
     Attributes:
         moved: what is moved, in words.
         run: the run as it is.
-        way: from its predictions to those elsewhere.
         sources: `[pos]`, for each position of the run after the first the one (as an index into
             those that codes are fitted at) where it stands there.
+        way: from its predictions to those elsewhere.
+        written: the same of what is written behind each of some sites.
     """
 
     moved: str
     run: TextRun
-    way: Way
     sources: Positions
+    way: Way
+    written: Mapping[Site, Way]
 
 
-def behind_more_text(task: InterventionTask) -> Elsewhere:
+def behind_more_text(task: InterventionTask, sites: Sequence[Site] = ()) -> Elsewhere:
     """The last tokens of text, and the same tokens a quarter of the sequence further on.
 
     Args:
         task: a model on text. The run is of held-out sequences without their last quarter, so that
             the others are as long as those that codes are fitted on; prefixes are of the latter.
+        sites: in the stream; the way is also that of what is written behind each.
 
     Returns:
         The run and the way.
@@ -121,27 +150,28 @@ def behind_more_text(task: InterventionTask) -> Elsewhere:
     Raises:
         UserError: for sequences too short.
     """
-    tokens, others = task.split.held_out, task.split.fit
-    shift = _shift(task)
+    tokens, others, shift = task.split.held_out, task.split.fit, _shift(task)
     own = tokens[:, : tokens.shape[1] - shift]
     run = _run(task, own, min(_ASKED, own.shape[1] // 4))
     generator = Generator().manual_seed(task.seed)
 
-    def behind(_: int) -> LogProbabilities:
-        longer = with_prefix(own, others, shift, generator)
-        return replace(run, tokens=longer).predictions()
+    def half() -> Read:
+        longer = (with_prefix(own, others, shift, generator) for _ in range(_PREFIXES))
+        return _mean_read([replace(run, tokens=some).read(sites) for some in longer])
 
-    halves = [mean_prediction(map(behind, range(_PREFIXES))) for _ in range(2)]
     sources = torch.arange(own.shape[1] - FIRST_POSITION) + shift
-    way = way_between(run.predictions(), *halves)
-    return Elsewhere(f"text by {shift} positions", run, way, sources)
+    ways = _ways(run.read(sites), half(), half())
+    return Elsewhere(f"text by {shift} positions", run, sources, *ways)
 
 
-def in_another_order(task: InterventionTask) -> tuple[Elsewhere, Elsewhere]:
+def in_another_order(
+    task: InterventionTask, sites: Sequence[Site] = ()
+) -> tuple[Elsewhere, Elsewhere]:
     """Text and its earlier tokens in another order; and these, and the text as it was.
 
     Args:
         task: a model on text.
+        sites: as in `behind_more_text`.
 
     Returns:
         The clean run with the way to the disordered one, and the other way round.
@@ -151,19 +181,18 @@ def in_another_order(task: InterventionTask) -> tuple[Elsewhere, Elsewhere]:
     """
     _shift(task)  # refuses short ones
     tokens = task.split.held_out
-    moved = "earlier tokens"
     length = tokens.shape[1]
     generator = Generator().manual_seed(task.seed)
     order = torch.arange(length)
     middle = torch.randperm(length - FIRST_POSITION - _KEPT, generator=generator)
     order[FIRST_POSITION : length - _KEPT] = middle + FIRST_POSITION
-    clean, disordered = (_run(task, some, _KEPT) for some in (tokens, tokens[:, order]))
-    there, back = clean.predictions(), disordered.predictions()
+    runs = [_run(task, some, _KEPT) for some in (tokens, tokens[:, order])]
+    clean, disordered = (run.read(sites) for run in runs)
     # In the other order the token of place t stands where that order names t.
-    stands, comes_from = order.argsort(), order
+    stands, comes_from = _indices(order.argsort()), _indices(order)
     return (
-        Elsewhere(moved, clean, way_between(there, back), _indices(stands)),
-        Elsewhere(moved, disordered, way_between(back, there), _indices(comes_from)),
+        Elsewhere(_EARLIER, runs[0], stands, *_ways(clean, disordered)),
+        Elsewhere(_EARLIER, runs[1], comes_from, *_ways(disordered, clean)),
     )
 
 
@@ -203,5 +232,20 @@ def _shift(task: InterventionTask) -> int:
 
 def _run(task: InterventionTask, tokens: Sequences, asked: int) -> TextRun:
     """As many tokens asked as memory holds the predictions of."""
-    each = 2 * 4 * task.model.cfg.d_vocab * len(tokens)
+    each = 4 * task.model.cfg.d_vocab * len(tokens)
     return TextRun(task.model, tokens, max(1, min(asked, _BYTES // each)), task.batch_size)
+
+
+def _mean_read(found: Sequence[Read]) -> Read:
+    sites = found[0].written
+    written = {site: torch.stack([of.written[site] for of in found]).mean(dim=0) for site in sites}
+    return Read(mean_prediction(of.predictions for of in found), written)
+
+
+def _ways(start: Read, *ends: Read) -> tuple[Way, dict[Site, Way]]:
+    """Of what is predicted, and of what is written behind each site."""
+    written = {
+        site: way_between(of, *(end.written[site] for end in ends), dual=as_written)
+        for site, of in start.written.items()
+    }
+    return way_between(start.predictions, *(end.predictions for end in ends)), written

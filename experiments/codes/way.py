@@ -15,6 +15,9 @@ KL(m | b) + KL(b | m). Mean over tokens, then over sequences, m goes
 A run that ends at c goes all of it, one that stays goes none. One that changes more than the way is
 long, mostly off it, is broken, and what then happens to lie along the way counts little.
 
+What layers write has lengths and angles of its own: there the products are of differences of
+activations, and all else is the same.
+
 Where c is known with noise, it is given as two halves, each a mean over draws of its own. The
 product of one half's difference and the other's has no noise of its own in it: that is the length.
 What the halves disagree by is what noise is left in their mean.
@@ -30,7 +33,8 @@ from torch import Tensor
 
 from experiments.results.interchange import NEITHER, STAYS, TOWARDS
 
-LogProbabilities = Float[Tensor, "sequence asked d_vocab"]
+# What runs are held against one another by: log-probabilities, or what layers write.
+Predictions = Float[Tensor, "sequence asked d"]
 PerSequence = Float[np.ndarray, " sequence"]
 # Of means [row k] with the columns along, changed and length.
 Share = Callable[[np.ndarray], np.ndarray]
@@ -41,52 +45,62 @@ class Way:
     """The way from one run to another; made by `way_between`.
 
     Attributes:
-        start: log-probabilities of the run that it starts from.
-        difference: the probabilities at its end less those at its start.
-        length: in nats, for each sequence.
+        start: log-probabilities of the run that it starts from, or what its layers write.
+        difference: the probabilities at its end less those at its start, or what is written.
+        length: for each sequence, in nats, or in the activations' units squared.
         noise: what the mean of the ends would lie from itself, drawn anew; 0 where there is one.
+        dual: what makes probabilities of log-probabilities, and leaves what is written.
     """
 
-    start: LogProbabilities
-    difference: LogProbabilities
+    start: Predictions
+    difference: Predictions
     length: PerSequence
     noise: PerSequence
+    dual: Callable[[Tensor], Tensor]
 
-    def measured(self, reached: LogProbabilities) -> Float[np.ndarray, "sequence 3"]:
-        """What a run goes along the way, what it changes at all, and the way's length, in nats.
+    def measured(self, reached: Predictions) -> Float[np.ndarray, "sequence 3"]:
+        """What a run goes along the way, what it changes at all, and the way's length.
 
         Args:
-            reached: log-probabilities of the run, of the same tokens.
+            reached: of the run what `start` is of its own, of the same tokens.
 
         Returns:
             One row for each sequence.
         """
         step = reached - self.start
         along = _mean(self.difference * step)
-        changed = _mean((reached.exp() - self.start.exp()) * step)
+        changed = _mean((self.dual(reached) - self.dual(self.start)) * step)
         return np.stack([along, changed, self.length], axis=1)
 
 
-def way_between(start: LogProbabilities, *ends: LogProbabilities) -> Way:
+def as_written(activations: Tensor) -> Tensor:
+    """The dual of what layers write: itself."""
+    return activations
+
+
+def way_between(
+    start: Predictions, *ends: Predictions, dual: Callable[[Tensor], Tensor] = torch.exp
+) -> Way:
     """The way from a run to another one, or to the mean of two that differ by noise.
 
     Args:
-        start: log-probabilities.
+        start: log-probabilities, or what layers write.
         ends: one, or two of draws of their own.
+        dual: `torch.exp` of log-probabilities, `as_written` of what layers write.
 
     Returns:
         The way.
     """
-    differences = [end.exp() - start.exp() for end in ends]
+    differences = [dual(end) - dual(start) for end in ends]
     others = [end - start for end in reversed(ends)]
     length = np.mean([_mean(a * b) for a, b in zip(differences, others, strict=True)], axis=0)
     noise = np.zeros(len(start))
     if len(ends) == 2:
         noise = _mean((differences[0] - differences[1]) * (ends[0] - ends[1])) / 4
-    return Way(start, torch.stack(differences).mean(dim=0), length, noise)
+    return Way(start, torch.stack(differences).mean(dim=0), length, noise, dual)
 
 
-def mean_prediction(runs: Iterable[LogProbabilities]) -> LogProbabilities:
+def mean_prediction(runs: Iterable[Predictions]) -> Predictions:
     """The normalized geometric mean of several runs' probabilities.
 
     Args:
@@ -116,6 +130,6 @@ def share(name: str, first: int = 0) -> Share:
     return of
 
 
-def _mean(products: LogProbabilities) -> PerSequence:
-    """Summed over the vocabulary, mean over tokens."""
+def _mean(products: Predictions) -> PerSequence:
+    """Summed over the vocabulary or the width, mean over tokens."""
     return products.sum(dim=-1, dtype=torch.float64).mean(dim=-1).cpu().numpy()

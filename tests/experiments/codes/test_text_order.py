@@ -1,6 +1,8 @@
 """The gate on text: who sees one token of context is held to know no order, and who sees more is
 let through."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_order import text_order_rows
+from experiments.probing.measure import Split
 from experiments.results.measurements import table
 from experiments.results.text_use import (
     BIGRAM,
@@ -89,7 +92,7 @@ def test_all_text_that_is_not_held_out_is_known_and_nothing_else() -> None:
 
 
 def test_short_sequences_are_refused() -> None:
-    task = on_text(embedded(), seq_len=8)
-    short = InterventionTask(task.model, type(task.split)(*2 * [torch.zeros(2, 4).long()]), None, 1)
+    tokens = torch.zeros(2, 4, dtype=torch.long)
+    short = replace(on_text(embedded()), split=Split(tokens, tokens))
     with pytest.raises(UserError, match="4 tokens are too short to permute"):
         text_order_rows(short, python_source(), context=CONTEXT)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
-from experiments.codes.way import Way, mean_prediction, share, way_between
+from experiments.codes.way import Way, as_written, mean_prediction, share, way_between
 from experiments.results.interchange import NEITHER, STAYS, TOWARDS
 
 SHARES = (TOWARDS, STAYS, NEITHER)
@@ -78,6 +78,15 @@ def test_two_halves_have_no_noise_in_the_length_of_the_way() -> None:
     assert alone > 3 * true
     # The mean of two has half the noise of one, which is what one is too long by.
     assert halves.noise.mean() == pytest.approx((alone - true) / 2, rel=0.25)
+
+
+def test_what_is_written_is_held_against_lengths_and_angles() -> None:
+    start, end, reached = (logits(seed) for seed in range(3))
+    along, changed, length = way_between(start, end, dual=as_written).measured(reached).T
+    step, way = reached - start, end - start
+    np.testing.assert_allclose(along, (step * way).sum(dim=-1).mean(dim=-1))
+    np.testing.assert_allclose(changed, step.norm(dim=-1).square().mean(dim=-1))
+    np.testing.assert_allclose(length, way.norm(dim=-1).square().mean(dim=-1))
 
 
 def test_the_mean_of_predictions_is_that_of_their_logits() -> None:
