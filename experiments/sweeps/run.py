@@ -49,7 +49,8 @@ def run_sweep(
     if ray is not None:
         check_answers(ray)
     # Loads torch, which takes longer.
-    from experiments.sweeps.workers import check_cells, run_all, sweep_pool
+    from experiments.sweeps.checks import check_cells
+    from experiments.sweeps.workers import run_all, sweep_pool
 
     if not isinstance(config, SweepConfig):
         config = SweepConfig.read(Path(config))

@@ -12,21 +12,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from joblib import cpu_count
 
-from experiments.papers.config import ReproduceConfig
 from experiments.runs.workers import Pool, WorkerDied, pool_of
-from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.sweep import Cell, Sweep
-from experiments.variants.checks import check_files
-from experiments.variants.train import check_training, task_of
-from nope_interp.devices import check_device
 from nope_interp.errors import UserError
-from nope_interp.files import read_text, write_atomically
-from nope_interp.tasks.registry import make_task
+from nope_interp.files import write_atomically
 from probes.errors import ProbeError
 
 MOST_DEATHS = 3
@@ -97,33 +91,6 @@ def run_cell(sweep: Sweep, device: str, cell: Cell) -> str | None:
     with suppress(UserError):
         _write_log(sweep, cell, why)
     return why
-
-
-def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
-    """Refuse cells that cannot be run, before any is.
-
-    Args:
-        config: the sweep.
-        device: a torch device for each cell.
-        here: whether cells run on this machine, and so on its devices.
-
-    Raises UserError, which names the cell, for a device that is not here, a model that cannot be
-    trained, a model or text that is a file and is not there, and a paper that does not run on the
-    device.
-    """
-    if here and device != "auto":
-        check_device(device)
-    # Most cells share one task and one text.
-    made, read = cache(make_task), cache(read_text)
-    for cell in config.cells:
-        try:
-            check_files(cell.config, read)
-            if isinstance(cell.config, ReproduceConfig):
-                cell.config.check_runs_on(device)
-            elif cell.config.model is None:
-                check_training(cell.config, task_of(cell.config, made))
-        except UserError as error:
-            raise UserError(f"{cell.label}: {error}") from error
 
 
 def sweep_pool(

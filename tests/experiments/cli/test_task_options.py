@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from experiments.comparison.config import CompareConfig
 from experiments.runs.folder import RunFolder
+from experiments.sweeps.checks import check_cells
 from experiments.sweeps.config import SweepConfig
-from experiments.sweeps.workers import check_cells
 from experiments.variants.train import check_training, task_of, train, training_folder
 from experiments.variants.variants import loaded_variant
 from nope_interp.errors import UserError

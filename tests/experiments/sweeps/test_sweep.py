@@ -27,12 +27,13 @@ from experiments.runs.folder import RunFolder
 from experiments.runs.workers import HERE, Pool, WorkerDied
 from experiments.sweeps import registry
 from experiments.sweeps import workers as sweep_workers
+from experiments.sweeps.checks import check_cells
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.progress import Progress
 from experiments.sweeps.registry import Experiment
 from experiments.sweeps.run import _begin, run_sweep
 from experiments.sweeps.sweep import Sweep, _locked, read_sweep
-from experiments.sweeps.workers import _marked, check_cells, run_all, sweep_pool
+from experiments.sweeps.workers import _marked, run_all, sweep_pool
 from nope_interp.errors import UserError
 from tests.experiments.cli.command import JUNK, assert_one_sentence, nope_interp
 from tests.experiments.sweeps.sweep_experiment import (

@@ -1,0 +1,48 @@
+"""Refuses cells of a sweep that cannot be run, before any is."""
+
+from collections.abc import Callable
+from functools import cache
+
+from experiments.papers.config import ReproduceConfig
+from experiments.sweeps.config import SweepConfig
+from experiments.variants.checks import check_files
+from experiments.variants.config import ExperimentConfig
+from nope_interp.devices import check_device
+from nope_interp.errors import UserError
+from nope_interp.files import read_text
+
+
+def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
+    """Refuse cells that cannot be run, before any is.
+
+    Args:
+        config: the sweep.
+        device: a torch device for each cell.
+        here: whether cells run on this machine, and so on its devices.
+
+    Raises UserError, which names the cell, for a device that is not here, a model that cannot be
+    trained, a model or text that is a file and is not there, and a paper that does not run on the
+    device.
+    """
+    if here and device != "auto":
+        check_device(device)
+    # Most cells share one task and one text.
+    read, check_trained = cache(read_text), cache(_training_check)
+    for cell in config.cells:
+        try:
+            check_files(cell.config, read)
+            if isinstance(cell.config, ReproduceConfig):
+                cell.config.check_runs_on(device)
+            elif cell.config.model is None:
+                check_trained()(cell.config)
+        except UserError as error:
+            raise UserError(f"{cell.label}: {error}") from error
+
+
+def _training_check() -> Callable[[ExperimentConfig], None]:
+    """Refuses a config that cannot be trained; loads what trains, which takes seconds."""
+    from experiments.variants.train import check_training, task_of
+    from nope_interp.tasks.registry import make_task
+
+    made = cache(make_task)
+    return lambda config: check_training(config, task_of(config, made))
