@@ -1,6 +1,7 @@
 """Bootstrap intervals over sequences, from a stream; many tests at once. Needs no torch."""
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -219,7 +220,7 @@ class SequenceBootstrap:
         replicas = function(mean + _STEP * (resampled - mean))
         tail = (1 - level) / 2
         low, high = np.quantile((replicas - value) / _STEP, [tail, 1 - tail], axis=0)
-        few = stats.t.isf(tail, self.n - 1) / stats.norm.isf(tail) * np.sqrt(self.n / (self.n - 1))
+        few = few_sequences(tail, self.n)
         return np.asarray(value + few * low), np.asarray(value + few * high)
 
     def score(
@@ -242,6 +243,20 @@ class SequenceBootstrap:
         low, high = self.interval_of(function)
         value = float(self.value_of(function))
         return Score(metric, value, float(low), float(high), chance, self.n, control)
+
+
+@cache
+def few_sequences(tail: float, n: int) -> float:
+    """By how much a bootstrap interval over n sequences is drawn out, since they are few.
+
+    Args:
+        tail: the probability beyond either bound, 0 to 0.5.
+        n: at least 2.
+
+    Returns:
+        At least 1.
+    """
+    return float(stats.t.isf(tail, n - 1) / stats.norm.isf(tail) * np.sqrt(n / (n - 1)))
 
 
 class NamedBootstrap:

@@ -1,8 +1,6 @@
 """Runs and sweeps on a Ray cluster, against the same in this process."""
 
 import dataclasses
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +10,15 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from experiments import Comparison, compare
+from experiments import compare
 from experiments.probing import shards as shards_module
-from experiments.runs.folder import RunFolder
+from experiments.sweeps import registry
 from experiments.sweeps.config import SweepConfig
+from experiments.sweeps.run import run_sweep
 from experiments.sweeps.sweep import read_sweep
-from tests.experiments.cli.command import in_a_process
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.runs.sharing import COMPARE, assert_same_bits, pickling, with_weights_of
+from tests.experiments.sweeps.sweep_experiment import QUICK
 from tests.experiments.sweeps.sweep_process import (
     bits,
     bits_of_runs_alone,
@@ -36,11 +36,10 @@ pytestmark = pytest.mark.slow
 
 
 class Cluster(NamedTuple):
-    """The head of a cluster of two workers, its address, and the environment that lets one in."""
+    """The head of a cluster of two workers, and its address."""
 
     head: psutil.Process
     address: str
-    environment: dict[str, str]
 
     def workers(self) -> list[psutil.Process]:
         """Its processes that run a cell."""
@@ -50,7 +49,7 @@ class Cluster(NamedTuple):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    environment = {"HOME": str(tmp_path_factory.mktemp("home")), "RAY_AUTH_MODE": "token"}
+    """The first test that uses it connects this process."""
     code = (
         "import ray, sys\n"
         "ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level='ERROR',"
@@ -58,42 +57,44 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "print(ray.get_runtime_context().gcs_address, flush=True)\n"
         "sys.stdin.read()\n"
     )
-    head = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
-    assert head.stdout is not None
-    yield Cluster(psutil.Process(head.pid), head.stdout.readline().strip(), environment)
-    head.communicate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        head = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        import ray  # which reads there, once, how it is let in
+
+        assert head.stdout is not None
+        yield Cluster(psutil.Process(head.pid), head.stdout.readline().strip())
+        ray.shutdown()
+        head.communicate()
 
 
 def test_a_run_in_shards_finds_the_same_bits(
     one_thread: None, tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = dataclasses.replace(COMPARE, variants=False)
-    monkeypatch.setattr(shards_module, "opened", pickling)
-    expected = compare(config, out=tmp_path / "here", shards=2, show_progress=False)
-    run = RunFolder.of(with_weights_of(expected, tmp_path / "ray"), config)
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    options = ["--config", "config.json", "--shards", "2", "--ray", cluster.address]
-    # In a process of its own: it stays with that cluster.
-    done = in_a_process("compare", *options, "--out", "ray", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert_same_bits(expected, Comparison.load(run.path))
+    with monkeypatch.context() as patch:
+        patch.setattr(shards_module, "opened", pickling)
+        expected = compare(config, out=tmp_path / "here", shards=2, show_progress=False)
+    out = with_weights_of(expected, tmp_path / "ray")
+    found = compare(config, out=out, shards=2, ray=cluster.address, show_progress=False)
+    assert_same_bits(expected, found)
 
 
 def test_a_sweep_survives_its_workers_and_its_driver(
-    one_thread: None, tmp_path: Path, cluster: Cluster
+    one_thread: None, tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(registry.EXPERIMENTS, "quick", QUICK)
     write_sweep(tmp_path, **swept(4))
-    config, out = SweepConfig.from_dict(swept(4)), tmp_path / "runs"
+    config, out = SweepConfig.from_dict(swept(4), "s"), tmp_path / "runs"
     closed = gates(out, config, (2, 4))
-    driver = start(tmp_path, "--ray", cluster.address, **cluster.environment)
+    driver = start(tmp_path, "--ray", cluster.address)
     until(lambda: list(out.glob("sweep-*/sweep.json")), driver)
     [folder] = out.glob("sweep-*")
     sweep = read_sweep(folder)
@@ -107,9 +108,8 @@ def test_a_sweep_survives_its_workers_and_its_driver(
     assert len(seen) >= 2
     driver.kill()
     driver.wait()
-    driver = start(tmp_path, "--ray", cluster.address, **cluster.environment)
     closed[4].close()
-    assert driver.wait() == 0, (tmp_path / "stderr").read_text()
+    assert run_sweep(config, out=out, ray=cluster.address, show_progress=False) == sweep
     assert finished_files(out).items() >= seen.items(), "a finished cell ran twice"
     assert bits(out) == bits_of_runs_alone(config, tmp_path / "alone")
     assert set(sweep.states().values()) == {"done"}
@@ -117,8 +117,7 @@ def test_a_sweep_survives_its_workers_and_its_driver(
 
 def test_a_gpu_that_no_machine_has_is_refused(tmp_path: Path, cluster: Cluster) -> None:
     """Said at once, since Ray would wait for one for ever."""
-    write_sweep(tmp_path, **swept(1))
+    file = write_sweep(tmp_path, experiment="reproduce", list=[{"name": "kazemnejad2023"}])
     options = ("--ray", cluster.address, "--gpus-per-cell", "1", "--device", "cuda")
-    assert start(tmp_path, *options, **cluster.environment).wait() == 2
-    said = (tmp_path / "stderr").read_text().splitlines()[-1]
-    assert "has room for 0 workers at once" in said
+    run = nope_interp("sweep", file, *options, cwd=tmp_path)
+    assert_one_sentence(run, "has room for 0 workers at once")

@@ -5,7 +5,6 @@ from dataclasses import astuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy import stats
 from scipy.stats import rankdata
 
 from experiments.papers.answering import by_unit
@@ -13,6 +12,7 @@ from experiments.papers.kazemnejad2023.presets import ENCODINGS, Accuracy, Learn
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, Series, line, panel
 from experiments.results.measured import Measured
+from probes.bootstrap import few_sequences
 
 READINGS = ("within", "extrapolated", "refitted")
 # A correlation needs so many models that learned, of two tasks.
@@ -110,7 +110,7 @@ def bootstrapped(
             rank_correlation(x[which], y[which], None if group is None else group[which])
         )
     low, high = np.nanquantile(resampled, [0.025, 0.975])
-    few = stats.t.isf(0.025, n - 1) / stats.norm.isf(0.025) * np.sqrt(n / (n - 1))
+    few = few_sequences(0.025, n)
     low, high = np.clip([value + few * (low - value), value + few * (high - value)], -1, 1)
     return Measured(value, float(low), float(high), n)
 

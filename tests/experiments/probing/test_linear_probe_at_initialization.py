@@ -6,7 +6,7 @@ vocabulary, or the mean that an activation such as GELU gives to the MLP's outpu
 """
 
 import dataclasses
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ VOCABULARY, POSITIONS = 256, torch.arange(1, 128)
 PLACES = [(0, "attn_out"), (0, "resid_post"), (1, "attn_out"), (3, "attn_out")]
 
 
+@cache
 def read(attn_only: bool, centred: bool) -> dict[tuple[int, str], tuple[Score, Score]]:
     """The errors of the linear and the two-layer probe at each place of a random model."""
     config = dataclasses.replace(default_transformer(), d_vocab=VOCABULARY, attn_only=attn_only)
