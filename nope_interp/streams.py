@@ -7,13 +7,14 @@ TransformerLens's `TransformerBridge`.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from tqdm import tqdm
 
@@ -32,7 +33,16 @@ def one_thread_pool() -> AbstractContextManager[Any]:
     torch's threads stay awake between its calls, and a second pool fights them for the cores: small
     matrix products become ten times slower.
     """
-    return threadpool_limits(1, user_api="blas")
+    return _pools(len(sys.modules)).limit(limits=1, user_api="blas")
+
+
+@lru_cache(maxsize=1)
+def _pools(modules: int) -> ThreadpoolController:
+    """The pools of all libraries that this process has loaded, with so many modules of Python.
+
+    To find them takes milliseconds, as long as a small model takes for a batch.
+    """
+    return ThreadpoolController()
 
 
 def run_trunk(model: HookedModel, tokens: Tokens) -> None:

@@ -71,7 +71,9 @@ class HookedTransformer(HookedModule):
         super().__init__(tokenizer)
         self.config = config
         self._cfg = _transformer_lens_config(config)
-        self.embed = nn.utils.skip_init(nn.Embedding, config.d_vocab, config.d_model)
+        # Still unset. `skip_init` of an embedding would load torch's compiler, for a second.
+        unset = torch.empty(config.d_vocab, config.d_model)
+        self.embed = nn.Embedding.from_pretrained(unset, freeze=False)
         self.hook_embed = HookPoint()
         self.positions = ENCODINGS[config.positions](config)
         if isinstance(self.positions, AddedToEmbedding):

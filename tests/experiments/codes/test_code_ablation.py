@@ -60,7 +60,7 @@ NAME = "blocks.0.hook_resid_post"
 
 
 def task_on(planted: Planted, seed: int = 0) -> InterventionTask:
-    split = Split(planted.sequences(400, 2 * seed), planted.sequences(160, 2 * seed + 1))
+    split = Split(planted.sequences(200, 2 * seed), planted.sequences(80, 2 * seed + 1))
     return InterventionTask(planted.model, split, planted.losses, planted.chance, seed)
 
 
