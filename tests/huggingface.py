@@ -82,18 +82,36 @@ _LLAMA = {
     "pad_token_id": 0,
 }
 _GROUPED = {**_LLAMA, "num_key_value_heads": 2}
-_LOCAL_AND_GLOBAL = {
+_WINDOWS = {
     **_GROUPED,
-    "head_dim": 8,
     "sliding_window": WINDOW,
     "layer_types": ["sliding_attention", "full_attention"],
 }
+_LOCAL_AND_GLOBAL = {**_WINDOWS, "head_dim": 8}
 _YARN = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
     "factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+
+_EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+_QWEN_EXPERTS = {
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
+_LLAMA4 = {
+    **_GROUPED,
+    **_EXPERTS,
+    "head_dim": 8,
+    "intermediate_size_mlp": 64,
+    "moe_layers": [1],
+    "no_rope_layers": [1, 0],
+    "attention_chunk_size": WINDOW,
+}
+_GPTJ = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 64}
 
 # One model per family whose positions can be taken away: class, its config, its options.
 _FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -125,6 +143,41 @@ _FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _GROUPED),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**_GROUPED, "head_dim": 8}),
     "phi": ("PhiForCausalLM", "PhiConfig", _LLAMA),
+    "phi3": ("Phi3ForCausalLM", "Phi3Config", {**_GROUPED, "sliding_window": WINDOW}),
+    "cohere": ("CohereForCausalLM", "CohereConfig", _GROUPED),
+    "cohere2": ("Cohere2ForCausalLM", "Cohere2Config", _LOCAL_AND_GLOBAL),
+    "llama4": ("Llama4ForCausalLM", "Llama4TextConfig", _LLAMA4),
+    "exaone4": ("Exaone4ForCausalLM", "Exaone4Config", _LOCAL_AND_GLOBAL),
+    "olmo": ("OlmoForCausalLM", "OlmoConfig", _GROUPED),
+    "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", _GROUPED),
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        "Olmo3Config",
+        {k: v for k, v in _LOCAL_AND_GLOBAL.items() if k != "head_dim"},
+    ),
+    "starcoder2": (
+        "Starcoder2ForCausalLM",
+        "Starcoder2Config",
+        {**_GROUPED, "sliding_window": WINDOW},
+    ),
+    "stablelm": (
+        "StableLmForCausalLM",
+        "StableLmConfig",
+        {**_GROUPED, "partial_rotary_factor": 0.5},
+    ),
+    "gptj": ("GPTJForCausalLM", "GPTJConfig", _GPTJ),
+    "codegen": ("CodeGenForCausalLM", "CodeGenConfig", _GPTJ),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", {**_GROUPED, **_EXPERTS}),
+    "granite": ("GraniteForCausalLM", "GraniteConfig", {**_GROUPED, "logits_scaling": 3.0}),
+    "granitemoe": ("GraniteMoeForCausalLM", "GraniteMoeConfig", {**_GROUPED, **_EXPERTS}),
+    "nemotron": ("NemotronForCausalLM", "NemotronConfig", {**_GROUPED, "head_dim": 8}),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", "Qwen2MoeConfig", {**_GROUPED, **_QWEN_EXPERTS}),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        {**_GROUPED, **_QWEN_EXPERTS, "head_dim": 8},
+    ),
+    "gpt_oss": ("GptOssForCausalLM", "GptOssConfig", {**_LOCAL_AND_GLOBAL, **_EXPERTS}),
     "smollm3": ("SmolLM3ForCausalLM", "SmolLM3Config", {**_GROUPED, "no_rope_layers": [1, 0]}),
     "bloom": ("BloomForCausalLM", "BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "mpt": ("MptForCausalLM", "MptConfig", {"d_model": 32, "n_layers": 2, "n_heads": 4}),
@@ -171,14 +224,25 @@ _VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "opt_post_norm": (*_FAMILIES["opt"][:2], _POST_NORM),
     "opt_post_norm_projected": (*_FAMILIES["opt"][:2], {**_POST_NORM, "word_embed_proj_dim": 16}),
 }
+_VARIANTS |= {
+    "cohere_normed_heads": (*_FAMILIES["cohere"][:2], {**_GROUPED, "use_qk_norm": True}),
+    "exaone4_global": (
+        *_FAMILIES["exaone4"][:2],
+        {**_GROUPED, "head_dim": 8, "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "stablelm_normed_heads": (
+        *_FAMILIES["stablelm"][:2],
+        {**_GROUPED, "qk_layernorm": True, "use_parallel_residual": True},
+    ),
+}
 VARIANTS = tuple(_VARIANTS)
 
-# Models that can be read, though where they keep positions is not known.
+# Models of which only some things are asked.
 _OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "gpt_oss": (
-        "GptOssForCausalLM",
-        "GptOssConfig",
-        {**_LOCAL_AND_GLOBAL, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "olmo_hybrid": (
+        "OlmoHybridForCausalLM",
+        "OlmoHybridConfig",
+        {**_GROUPED, "num_hidden_layers": 4},
     ),
     "lfm2": (
         "Lfm2ForCausalLM",

@@ -34,12 +34,14 @@ from experiments.variants.words import asked
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.composition import adds_up, k_composition
+from nope_interp.models.sinks import attention_sinks
 from nope_interp.positions.layers import (
     LayerPositions,
     describe_positions,
     layer_positions,
     rotary_frequencies,
 )
+from nope_interp.sites import layer_ranges
 from nope_interp.tasks.sources import Split, with_begin_token
 from probes.heads.detectors import HeadScores, offset_chance
 from probes.heads.labels import HeadLabel, dependence, label_heads
@@ -117,6 +119,7 @@ class _Reader(Reader[HeadsConfig]):
             # Entered before anything long is read, so that what cannot be ablated is known at once.
             name = None if taken is None else taken.name
             caveats = () if taken is None else taken.caveats(config.seq_len)
+        _check_chance_levels(variant.model, config.seq_len)
         tokens = head_tokens(variant, config)
         prompts = _prompts(variant, config, tokens)
         cell = partial(self._cell, tokens)
@@ -194,12 +197,15 @@ class _Reader(Reader[HeadsConfig]):
         positions, ablation = layer_positions(variant.model), _ablation(self.config)
         if any(layer.encoding in ("learned", "sinusoidal") for layer in positions):
             return ablated.scores
-        layers = [at for at in positions if ablation.acts_in(at.layer) and at.encoding != "none"]
+        without = ("none", "recurrence")
+        layers = [
+            at for at in positions if ablation.acts_in(at.layer) and at.encoding not in without
+        ]
 
         def read() -> HeadCell:
             scores, hidden = list(intact.scores), not self.show_progress
             for layer in tqdm(layers, "one layer ablated", disable=hidden, leave=False):
-                lifted = ablation.lift_window and layer.window is not None
+                lifted = ablation.lift_window and layer.reach is not None
                 only = replace(ablation, layers=(layer.layer,), lift_window=lifted)
                 (seen,), how = _seen([layer], only), self._how(variant, only)
                 scores[layer.layer] = read_layer(variant.model, seen, tokens, **how)
@@ -214,6 +220,21 @@ def _seen(positions: Sequence[LayerPositions], ablation: Ablation) -> list[Layer
         replace(at, window=None) if ablation.lift_window and ablation.acts_in(at.layer) else at
         for at in positions
     ]
+
+
+def _check_chance_levels(model: HookedModel, seq_len: int) -> None:
+    """Raise UserError for attention whose chance levels are not known."""
+    if sinks := attention_sinks(model):
+        raise UserError(
+            f"heads in {layer_ranges(sinks)} have attention sinks, and weights that sum to less "
+            "than one have no labels here: choose another model, or `compare`."
+        )
+    for at in layer_positions(model):
+        if at.chunk is not None and at.chunk < seq_len:
+            raise UserError(
+                f"layer {at.layer} attends in chunks of {at.chunk} tokens, for which heads have no "
+                f"chance levels here: give sequences of at most {at.chunk} tokens."
+            )
 
 
 def _prompts(

@@ -18,7 +18,7 @@ from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.losses import sequence_losses, unigram_losses
-from nope_interp.positions.layers import LayerPositions
+from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
 from probes.bootstrap import SequenceBootstrap
@@ -274,8 +274,10 @@ def on_rotated(
     """Listeners that bring each rotating layer's queries and keys together, for its reader.
 
     They come after norms of queries and keys: after the rotation where the model shows it there,
-    else before, as their norms are the same.
+    else before, as their norms are the same. What a frequency turns stands one half of the rotated
+    dimensions apart, wherever the model has it.
     """
+    layers = layer_positions(model)
     after = {layer: f"blocks.{layer}.attn.hook_rot_" for layer in readers}
     names = [f"{stem}{of}" for stem in after.values() for of in "qk"]
     firing = firing_hooks(model, names, torch.zeros(1, 2, dtype=torch.long))
@@ -284,12 +286,25 @@ def on_rotated(
         stem = after[layer] if f"{after[layer]}q" in firing else f"blocks.{layer}.attn.hook_"
         held: list[Tensor] = []
         listeners[f"{stem}q"] = held.append
-        listeners[f"{stem}k"] = partial(_meet, reader, held)
+        listeners[f"{stem}k"] = partial(_meet, reader, held, layers[layer])
     return listeners
 
 
-def _meet(reader: Callable[[Tensor, Tensor], None], held: list[Tensor], keys: Tensor) -> None:
-    reader(held.pop(), keys)
+def _meet(
+    reader: Callable[[Tensor, Tensor], None],
+    held: list[Tensor],
+    layer: LayerPositions,
+    keys: Tensor,
+) -> None:
+    reader(_halves_apart(held.pop(), layer), _halves_apart(keys, layer))
+
+
+def _halves_apart(x: Tensor, layer: LayerPositions) -> Tensor:
+    if not layer.neighbours:
+        return x
+    turned, rest = x[..., : layer.rotary_dims], x[..., layer.rotary_dims :]
+    turned = rearrange(turned, "... (frequency pair) -> ... (pair frequency)", pair=2)
+    return torch.cat((turned, rest), dim=-1)
 
 
 def _frequencies(

@@ -227,10 +227,16 @@ def _bridged(model: HookedModel, tokens: Tokens) -> tuple[Activations, Unembeddi
         expected = model.original_model(tokens, use_cache=False).logits
     finally:
         handle.remove()
-    cap = getattr(model.original_model.config, "final_logit_softcapping", None)
+    config = model.original_model.config
+    cap = getattr(config, "final_logit_softcapping", None)
+    scale = 1.0
+    if config.model_type in ("cohere", "cohere2"):
+        scale = config.logit_scale
+    if config.model_type in ("granite", "granitemoe"):
+        scale = 1 / config.logits_scaling
 
     def unembed(final: Tensor) -> Tensor:
-        logits = model.unembed(rearrange(final, "asked d -> 1 asked d"))[0]
+        logits = scale * model.unembed(rearrange(final, "asked d -> 1 asked d"))[0]
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     found = unembed(kept[0][:, -1])

@@ -20,17 +20,11 @@ from torch import nn
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.positions.changes import Change
 from nope_interp.positions.conditions import Condition, parse_condition
-from nope_interp.positions.hooks import (
-    Change,
-    bias_changes,
-    embedding_changes,
-    key_heads,
-    rotary_changes,
-    turning_frequencies,
-    window_changes,
-)
+from nope_interp.positions.hooks import bias_changes, embedding_changes, window_changes
 from nope_interp.positions.layers import LayerPositions, layer_positions
+from nope_interp.positions.rotation import key_heads, rotary_changes, turning_frequencies
 from nope_interp.sites import layer_ranges
 
 Layers = list[LayerPositions]
@@ -90,7 +84,7 @@ def ablate_positions(
             f"{targets[0].encoding} positions are added to the embedding, for all layers and heads "
             "at once: leave layers and heads out."
         )
-    windowed = [layer for layer in chosen if layer.window is not None] if lift_window else []
+    windowed = [layer for layer in chosen if layer.reach is not None] if lift_window else []
     if lift_window and not windowed:
         raise UserError("no chosen layer has a sliding window: leave lift_window out.")
     if lift_window and heads is not None:
@@ -101,7 +95,8 @@ def ablate_positions(
         _encoding_changes(model, condition, targets, some_heads, seed),
         *(window_changes(model, layer) for layer in windowed),
     )
-    left = [layer for layer in found if layer.window is not None and layer not in windowed]
+    left = [layer for layer in found if layer.reach is not None and layer not in windowed]
+    left += [layer for layer in found if layer.encoding == "recurrence"]
     return PositionAblation(str(condition), model, encodings, changes, left)
 
 
@@ -118,10 +113,10 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         model: HookedModel,
         encodings: set[str],
         changes: Iterable[Change],
-        windowed: Layers,
+        left: Layers,
     ) -> None:
         self.name = name
-        self._windowed = windowed
+        self._left = left
         self._active, self._ran = True, False
         self._fired: dict[str, int] = {}
         taken = _taken.setdefault(model, set())
@@ -162,16 +157,20 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
 
     def caveats(self, seq_len: int) -> tuple[str, ...]:
         """What still shows position in sequences of `seq_len` tokens, in sentences."""
-        by_window: dict[int, list[int]] = {}
-        for layer in self._windowed:
-            if layer.window is not None and layer.window < seq_len:
-                by_window.setdefault(layer.window, []).append(layer.layer)
-        return tuple(
-            f"Sequences of {seq_len} tokens are longer than the attention window of {window} "
-            f"tokens in {layer_ranges(layers)}, whose edge still shows position: lift_window=True "
-            "gives these layers a plain causal mask."
-            for window, layers in by_window.items()
-        )
+        edges: dict[str, list[int]] = {}
+        for layer in self._left:
+            if layer.reach is not None and layer.reach < seq_len:
+                kind = "window" if layer.chunk is None else "chunks"
+                edges.setdefault(f"{kind} of {layer.reach} tokens", []).append(layer.layer)
+        sentences = [
+            f"Sequences of {seq_len} tokens are longer than the attention {edge} in "
+            f"{layer_ranges(layers)}, whose edge still shows position: lift_window=True gives "
+            "these layers a plain causal mask."
+            for edge, layers in edges.items()
+        ]
+        if recurrent := [layer.layer for layer in self._left if layer.encoding == "recurrence"]:
+            sentences.append(f"The recurrence in {layer_ranges(recurrent)} still tells order.")
+        return tuple(sentences)
 
     def _note_pass(self, module: nn.Module, args: object) -> None:
         self._ran = True
@@ -229,7 +228,7 @@ def _targets(
     condition: Condition, found: tuple[LayerPositions, ...], chosen: Layers, restricted: bool
 ) -> Layers:
     """The chosen layers that carry the encoding in question."""
-    has = sorted({layer.encoding for layer in found} - {"none"})
+    has = sorted({layer.encoding for layer in found} - {"none", "recurrence"})
     if not has:
         raise UserError("the model has no positional encoding: there is nothing to take away.")
     if condition.encoding not in (*has, "all"):

@@ -16,13 +16,18 @@ from nope_interp.sites import layer_ranges
 _BY_ENCODING = {
     "learned": ("gpt2", "gpt_neo", "opt"),
     "rotary": (
-        *("gpt_neox", "llama", "mistral", "gemma", "gemma2", "gemma3_text"),
-        *("qwen2", "qwen3", "phi", "smollm3", "falcon"),
+        *("codegen", "cohere", "cohere2", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text"),
+        *("gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe", "llama", "llama4_text"),
+        *("mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmo_hybrid", "phi"),
+        *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2"),
     ),
     "alibi": ("bloom", "mpt"),
     "t5": ("t5",),
 }
 FAMILIES = {family: encoding for encoding, names in _BY_ENCODING.items() for family in names}
+
+# Families whose frequencies turn neighbouring dimensions; the others' turn one of each half.
+_NEIGHBOURS = ("codegen", "cohere", "cohere2", "gptj", "llama4_text")
 
 # Set in a pretrained model's config where its family's positions are switched off: it has none.
 WITHOUT = "without_positions"
@@ -37,11 +42,14 @@ class LayerPositions:
     Attributes:
         layer: which block, from 0.
         encoding: "none", "learned", "sinusoidal" (these two are added to the embedding and so
-            reach every layer), "rotary", "alibi" or "t5".
+            reach every layer), "rotary", "alibi", "t5", or "recurrence" of a layer that has no
+            attention and tells order by itself.
         rotary_base: radians per token of frequency k are base ** (-2k / rotary_dims), before any
             scaling for long contexts; None without rotation.
         rotary_dims: how many dimensions of a head rotate, in pairs; None without rotation.
         window: a query sees this many tokens, itself included; None where it sees all before it.
+        chunk: a query sees no token before the last multiple of this many; None where it does.
+        neighbours: whether a frequency turns two dimensions beside each other.
     """
 
     layer: int
@@ -49,6 +57,13 @@ class LayerPositions:
     rotary_base: float | None = None
     rotary_dims: int | None = None
     window: int | None = None
+    chunk: int | None = None
+    neighbours: bool = False
+
+    @property
+    def reach(self) -> int | None:
+        """How many tokens a query sees at most; None without a limit."""
+        return self.window if self.chunk is None else self.chunk
 
 
 def family_encoding(config: Any) -> str | None:
@@ -95,7 +110,7 @@ def rotary_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " freque
         return None
     if isinstance(model, HookedTransformer):
         return model.get_buffer("positions.frequencies")
-    return rotary_attribute(model, layer, "inv_freq")
+    return _frequencies(model, layer)
 
 
 def describe_positions(model: HookedModel) -> str:
@@ -147,32 +162,65 @@ def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
 
 
 def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPositions:
-    encoding = _encoding(config, layer)
-    window = _window(config, layer)
+    encoding, kind = _encoding(config, layer), _layer_type(config, layer)
+    chunk = config.attention_chunk_size if kind == "chunked_attention" else None
+    found = LayerPositions(layer, encoding, window=_window(config, layer), chunk=chunk)
     if encoding != "rotary":
-        return LayerPositions(layer, encoding, window=window)
-    rope = config.rope_parameters
-    # Gemma 3 has one base for its local layers and one for its global ones.
-    base = rope.get(_layer_type(config, layer), rope)["rope_theta"]
-    rotated = 2 * len(rotary_attribute(model, layer, "inv_freq"))
-    return LayerPositions(layer, encoding, float(base), rotated, window)
+        return found
+    return replace(
+        found,
+        rotary_base=_base(config, kind),
+        rotary_dims=2 * len(_frequencies(model, layer)),
+        neighbours=config.model_type in _NEIGHBOURS,
+    )
 
 
 def rotary_attribute(model: HookedModel, layer: int, name: str) -> Any:
-    """What a bridge's rotary embedding holds for a layer: its own where types of layers differ."""
-    rotary = model.rotary_emb.original_component
+    """What a model's rotary embedding holds for a layer: its own where types of layers differ."""
+    trunk = model.original_model.base_model
+    # Llama 4's names as its trunk what is none, and holds the trunk within.
+    rotary = trunk.rotary_emb if hasattr(trunk, "rotary_emb") else trunk.model.rotary_emb
+    rotary = getattr(rotary, "original_component", rotary)
     own = f"{_layer_type(model.original_model.config, layer)}_{name}"
     return getattr(rotary, own if hasattr(rotary, own) else name)
 
 
+def _frequencies(model: HookedModel, layer: int) -> Float[Tensor, " frequency"]:
+    if model.original_model.config.model_type not in ("gptj", "codegen"):
+        return rotary_attribute(model, layer, "inv_freq")
+    # A table of sines, then cosines: those of position 1, of angles up to one radian.
+    table = model.blocks[layer].attn.original_component.embed_positions
+    return table[1, : table.shape[1] // 2].asin()
+
+
+def _base(config: Any, kind: str | None) -> float:
+    if config.model_type in ("gptj", "codegen"):
+        return 10_000.0  # as their code has it
+    rope = config.rope_parameters
+    # Gemma 3 has one base for its local layers and one for its global ones.
+    return float(rope.get(kind, rope)["rope_theta"])
+
+
 def _encoding(config: Any, layer: int) -> str:
-    if getattr(config, WITHOUT, False):
-        return "none"
-    if config.model_type == "smollm3" and not config.no_rope_layers[layer]:
+    family, kind = config.model_type, _layer_type(config, layer)
+    if kind == "linear_attention":
+        return "recurrence"
+    if getattr(config, WITHOUT, False) or not _rotates(config, family, layer, kind):
         return "none"
     encoding = family_encoding(config)
     assert encoding is not None  # else `layer_positions` refused the family
     return encoding
+
+
+def _rotates(config: Any, family: str, layer: int, kind: str | None) -> bool:
+    """Whether a layer has its family's encoding, for hybrids, some of whose layers have none."""
+    if family in ("smollm3", "llama4_text"):
+        return bool(config.no_rope_layers[layer])
+    if family == "cohere2" or (family == "exaone4" and config.sliding_window is not None):
+        return kind == "sliding_attention"
+    if family == "olmo_hybrid":
+        return (config.rope_parameters or {}).get("rope_theta") is not None
+    return True
 
 
 def _layer_type(config: Any, layer: int) -> str | None:
@@ -190,6 +238,8 @@ def _window(config: Any, layer: int) -> int | None:
 def _describe(kind: LayerPositions) -> str:
     if kind.encoding == "none":
         words = "no positional encoding"
+    elif kind.encoding == "recurrence":
+        words = "a recurrence"
     elif kind.encoding in ("learned", "sinusoidal"):
         words = f"{kind.encoding} positions added to the embedding and read"
     else:
@@ -199,4 +249,6 @@ def _describe(kind: LayerPositions) -> str:
         details.append(f"base {kind.rotary_base:,.10g}, {kind.rotary_dims} dimensions of a head")
     if kind.window is not None:
         details.append(f"window of {kind.window} tokens")
+    if kind.chunk is not None:
+        details.append(f"chunks of {kind.chunk} tokens")
     return f"{words} ({', '.join(details)})" if details else words

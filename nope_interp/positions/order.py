@@ -37,7 +37,7 @@ def order_dependence(model: HookedModel, layers: tuple[LayerPositions, ...]) -> 
     Returns:
         The change by layer, for those that have attention.
     """
-    length = min([_TOKENS, *(layer.window for layer in layers if layer.window is not None)])
+    length = min([_TOKENS, *(layer.reach for layer in layers if layer.reach is not None)])
     generator = torch.Generator().manual_seed(0)
     device = next(model.parameters()).device
     tokens = torch.randint(model.cfg.d_vocab, (1, length), generator=generator).to(device)

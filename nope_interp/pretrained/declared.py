@@ -123,8 +123,12 @@ def _check_possible(model: str, own: str | None, asked: str) -> None:
 
 def _hint(name: str, raw: Mapping[str, Any], config: Any) -> str | None:
     """What hints at a checkpoint without positions, where transformers does not heed it."""
-    # What a family declares, its code heeds, but for a base of rotation that is none.
-    heeded = set(type(config)().to_dict()) - set(_DENIED_BY_NULL)
+    # What a family declares, its code heeds; a base of rotation only where it does without one.
+    heeded = set(type(config)().to_dict())
+    rope = getattr(config, "rope_parameters", None) or {}
+    bases = [kind.get("rope_theta") for kind in (rope, *rope.values()) if isinstance(kind, dict)]
+    if not any(bases):
+        heeded |= set(_DENIED_BY_NULL)
     for key, value in raw.items():
         if key not in heeded and _denies(key, value):
             return f"`{key}: {_cut(json.dumps(value))}` in the config of {name!r}"

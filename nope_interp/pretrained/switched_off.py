@@ -18,8 +18,11 @@ class _Unrotated(nn.Module):
         super().__init__()
         self.rotary = rotary
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        cos, sin = self.rotary(*args, **kwargs)
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor | tuple[Tensor, Tensor]:
+        turns = self.rotary(*args, **kwargs)
+        if isinstance(turns, Tensor):  # complex numbers
+            return torch.ones_like(turns)
+        cos, sin = turns
         return torch.ones_like(cos), torch.zeros_like(sin)
 
 
@@ -34,10 +37,13 @@ def switch_off(model: Any) -> None:
     if family_encoding(config) == "learned":
         _zero_tables(model)
         return
-    for parent in list(model.modules()):
-        rotary = getattr(parent, "rotary_emb", None)
-        if isinstance(rotary, nn.Module):
-            parent.rotary_emb = _Unrotated(rotary)
+    for module in list(model.modules()):
+        if isinstance(getattr(module, "rotary_emb", None), nn.Module):
+            module.rotary_emb = _Unrotated(module.rotary_emb)
+        table = getattr(module, "embed_positions", None)
+        if isinstance(table, Tensor):  # GPT-J's and CodeGen's sines, then cosines
+            sin, cos = table.chunk(2, dim=-1)
+            module.embed_positions = torch.cat((torch.zeros_like(sin), torch.ones_like(cos)), -1)
 
 
 @torch.no_grad()

@@ -130,7 +130,7 @@ def _read_copies(
     if all(layer.encoding == "none" for layer in positions):
         return found
     longest = _COPIES + len(before)
-    short = any(layer.window is not None and layer.window < longest for layer in positions)
+    short = any(layer.reach is not None and layer.reach < longest for layer in positions)
     with ablate_positions(model, "all", lift_window=short) as ablation:
         found |= _gaps(model, "ablated", copied, before)
         ablation.verify()

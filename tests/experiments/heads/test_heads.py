@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from einops import rearrange
 
 from experiments import HeadClassification, HeadsConfig, classify_heads
 from experiments.heads import classify as heads
@@ -27,7 +28,14 @@ from nope_interp.positions.layers import layer_positions
 from nope_interp.streams import run_trunk
 from nope_interp.tasks.sources import CopiesSource, RepeatedSource, UniformSource
 from nope_interp.training.config import TrainingConfig
-from tests.huggingface import FAMILIES, bridged_model, save_folder, tiny_gemma3, words
+from tests.huggingface import (
+    FAMILIES,
+    bridged_model,
+    plain_model,
+    save_folder,
+    tiny_gemma3,
+    words,
+)
 
 CONFIG = HeadsConfig(
     transformer=TransformerConfig(2, 32, 4, d_vocab=257, n_ctx=40, positions="rotary"),
@@ -340,12 +348,16 @@ def test_a_layer_is_judged_with_it_alone_ablated() -> None:
     assert np.abs(alone[1].value[:, text] - whole[1].value[:, text]).max() > 1e-4
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# Weights of a model with sinks sum to less than one, which has no labels.
+WITHOUT_SINKS = [family for family in FAMILIES if family != "gpt_oss"]
+
+
+@pytest.mark.parametrize("family", WITHOUT_SINKS)
 def test_the_scores_that_are_read_make_the_pattern(family: str) -> None:
     model = bridged_model(family)
     tokens = torch.randint(4, model.cfg.d_vocab, (2, 12))
     site = head_cells._scores_site(model, tokens)
-    assert (site == "hook_pattern") == (family in ("opt", "gpt_neo"))
+    assert (site == "hook_pattern") == (family in ("opt", "gpt_neo", "gptj", "llama4"))
     seen: dict[str, torch.Tensor] = {}
 
     def keep(activations: torch.Tensor, hook: Any, name: str) -> None:
@@ -361,7 +373,7 @@ def test_the_scores_that_are_read_make_the_pattern(family: str) -> None:
     torch.testing.assert_close(made, pattern, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", WITHOUT_SINKS)
 def test_heads_of_every_family_can_be_read(family: str) -> None:
     model = bridged_model(family)
     positions = layer_positions(model)
@@ -383,3 +395,37 @@ def test_heads_of_every_family_can_be_read(family: str) -> None:
         norms = cell.frequencies["query_norm"]
         assert np.isfinite(norms[rotary]).all()
         assert sorted({int(layer) for layer in np.argwhere(np.isfinite(norms))[:, 0]}) == rotary
+
+
+@pytest.mark.parametrize(
+    ("family", "turned"),
+    [("llama", (0, 4)), ("cohere", (0, 1)), ("gptj", (0, 1)), ("llama4", (0, 1))],
+)
+def test_a_frequency_is_read_where_the_family_turns_it(
+    family: str, turned: tuple[int, int]
+) -> None:
+    model = bridged_model(family)
+    queries = model.blocks[0].attn.q.original_component.weight
+    with torch.no_grad():
+        by_head = rearrange(queries, "(head d) d_model -> head d d_model", head=4)
+        by_head[:, [d for d in range(8) if d not in turned]] = 0
+    tokens, layers = random_tokens(model.cfg.d_vocab), layer_positions(model)
+    cell = head_cells.read_cell(model, tokens, layers, [], seed=0, batch_size=4)
+    first, *others = cell.frequencies["query_norm"][0].T
+    assert (first > 0.01).all()
+    assert np.abs(others).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("llama4", "layer 0 attends in chunks of 16 tokens"),
+        ("gpt_oss", "heads in layers 0-1 have attention sinks"),
+    ],
+)
+def test_attention_without_chance_levels_is_refused(family: str, said: str, tmp_path: Path) -> None:
+    folder = save_folder(plain_model(family), tmp_path / "m")
+    text = tmp_path / "text.txt"
+    text.write_text(words(3000))
+    with pytest.raises(UserError, match=said):
+        run(tmp_path, model=str(folder), text=str(text), ablate=None)

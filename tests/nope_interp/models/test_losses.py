@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GraniteConfig, GraniteForCausalLM
 
 from nope_interp.errors import UserError
 from nope_interp.models import losses
@@ -147,9 +146,7 @@ def test_wrong_input_is_named() -> None:
 
 
 def test_logits_that_are_more_than_the_unembedding_are_refused() -> None:
-    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    granite = GraniteForCausalLM(
-        GraniteConfig(**sizes, intermediate_size=32, logits_scaling=3.0, pad_token_id=0)
-    ).eval()
-    with pytest.raises(UserError, match="a GraniteForCausalLM's logits are not just"):
-        sequence_losses(wrap(granite), TOKENS)
+    cohere = bridged_model("cohere")
+    cohere.original_model.config.logit_scale *= 2  # which its code has read before
+    with pytest.raises(UserError, match="a CohereForCausalLM's logits are not just"):
+        sequence_losses(cohere, TOKENS)

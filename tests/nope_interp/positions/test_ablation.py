@@ -19,12 +19,17 @@ from nope_interp.models.encodings import RotaryPositions
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
+from nope_interp.positions.changes import shuffled_positions
 from nope_interp.positions.conditions import CONDITIONS, parse_condition
-from nope_interp.positions.hooks import shuffled_positions
-from nope_interp.positions.layers import describe_positions, layer_positions, rotary_frequencies
+from nope_interp.positions.layers import (
+    describe_positions,
+    layer_positions,
+    positions_in_words,
+    rotary_frequencies,
+)
 from nope_interp.streams import stream
 from nope_interp.tasks.text import python_documentation
-from tests import typecheck
+from tests import model_table, typecheck
 from tests.gemma import gemma
 from tests.huggingface import (
     FAMILIES,
@@ -43,7 +48,10 @@ LEARNED = ("gpt2", "gpt_neo", "opt")
 ROTARY = tuple(
     family for family in FAMILIES if family not in (*LEARNED, "bloom", "mpt", "falcon_alibi", "t5")
 )
-WINDOWED = ("gpt_neo", "mistral", "gemma2", "gemma3")
+WINDOWED = (
+    *("gpt_neo", "mistral", "gemma2", "gemma3", "phi3", "cohere2", "llama4", "exaone4", "olmo3"),
+    *("starcoder2", "gpt_oss"),
+)
 # Longer than the attention window of those that have one.
 TOKENS = random_tokens(batch=2, pos=WINDOW + 6).clamp(min=4)
 ONES = torch.ones_like(TOKENS)
@@ -280,6 +288,9 @@ def test_ours_added_conditions_equal_another_table(positions: str) -> None:
         ("qwen3", [2, 3]),
         ("phi", [3]),
         ("falcon_grouped", [0, 1]),
+        ("cohere", [2, 3]),
+        ("phi3", [0, 1]),
+        ("gpt_oss", [2, 3]),
         ("bloom", [0]),
         ("mpt", [0]),
         ("falcon_alibi", [0, 2]),
@@ -306,7 +317,7 @@ def test_heads_are_ablated_one_by_one(name: str, heads: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("condition", ["shuffled", "keep_highest=0.5"])
-@pytest.mark.parametrize("name", ["llama_yarn", "gpt_neox", "ours_rotary"])
+@pytest.mark.parametrize("name", ["llama_yarn", "gpt_neox", "cohere_normed_heads", "ours_rotary"])
 def test_all_heads_one_by_one_are_the_whole_layer(name: str, condition: str) -> None:
     built = model(name)
     with ablate_positions(built, f"rotary:{condition}", layers=[0]):
@@ -334,13 +345,14 @@ def test_layers_are_ablated_one_by_one(name: str) -> None:
 @pytest.mark.parametrize("name", WINDOWED)
 def test_a_sliding_window_still_shows_position(name: str) -> None:
     built, permuted = model(name), shuffled_past(TOKENS)
-    windowed = [layer.layer for layer in layer_positions(built) if layer.window is not None]
+    windowed = [layer.layer for layer in layer_positions(built) if layer.reach is not None]
     with ablate_positions(built) as ablation:
         if 0 in windowed:
             assert differ(first_attention(built, permuted), first_attention(built, TOKENS))
         assert ablation.caveats(WINDOW) == ()
         (caveat,) = ablation.caveats(WINDOW + 1)
-        assert f"window of {WINDOW} tokens" in caveat
+        kind = "chunks" if name == "llama4" else "window"
+        assert f"{kind} of {WINDOW} tokens" in caveat
         assert "lift_window=True" in caveat
         # Each query beyond the window attends to less than all before it.
         assert (patterns(built, windowed[0])[:, :, -1, 0] == 0).all()
@@ -408,6 +420,8 @@ def test_what_a_model_lacks_is_refused() -> None:
         (llama, "rotary", {"heads": [0]}, "shares its keys with heads 0 to 1"),
         (model("falcon"), "rotary", {"heads": [1, 2]}, "shares its keys with heads 0 to 3"),
         (llama, "rotary", {"heads": []}, "no heads are chosen"),
+        (model("gptj"), "rotary", {"heads": [0]}, "a gptj model shows no rotated queries"),
+        (model("llama4"), "rotary", {"heads": [0, 1], "layers": [0]}, "ablate whole layers of it"),
         (gpt2, "learned", {"layers": [0]}, "leave layers and heads out"),
         (gpt2, "all", {"heads": [0]}, "leave layers and heads out"),
         (llama, "rotary:band=0-9", {}, "beyond the model's 4 rotary frequencies"),
@@ -425,6 +439,14 @@ def test_what_a_model_lacks_is_refused() -> None:
         if "beyond" not in sentence:
             continue
         ablate_positions(built, "rotary").restore()  # what was refused left nothing behind
+
+
+def test_the_table_of_families_in_the_docs_is_current() -> None:
+    found = model_table.table(model)
+    assert found.count("\n") > 30
+    assert model_table.PAGE.read_text() == model_table.page_with(found), (
+        "the families have changed: run python -m tests.model_table"
+    )
 
 
 def test_an_unknown_family_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,6 +507,14 @@ def test_what_each_layer_has() -> None:
     assert [layer.rotary_dims for layer in layer_positions(model("gpt_neox"))] == [4, 4]
     assert [layer.encoding for layer in layer_positions(model("smollm3"))] == ["rotary", "none"]
     assert [layer.encoding for layer in layer_positions(model("t5"))] == ["t5", "t5"]
+    for hybrid in ("cohere2", "llama4", "exaone4"):
+        assert positions_in_words(model(hybrid)) == "rotary, none in layer 1"
+    assert positions_in_words(model("exaone4_global")) == "rotary"
+    assert [layer.chunk for layer in layer_positions(model("llama4"))] == [WINDOW, None]
+    assert describe_positions(model("olmo_hybrid")) == (
+        "A recurrence in layers 0-2; rotary positions (base 10,000, 8 dimensions of a head) in "
+        "layer 3."
+    )
     ours = own_model(positions="rotary", rotary_base=500.0, rotary_fraction=0.5)
     assert layer_positions(ours)[1].rotary_dims == 4
     assert layer_positions(ours)[1].rotary_base == 500
@@ -504,6 +534,10 @@ def test_rotary_frequencies_are_the_ones_of_the_angles() -> None:
         assert found is not None
         scale = rotary_scale(built)
         torch.testing.assert_close(sines[: len(found)], scale * found.sin())
+    for name in ("gptj", "codegen"):
+        found = rotary_frequencies(model(name), 1)
+        assert found is not None
+        torch.testing.assert_close(found, 10_000.0 ** -torch.tensor([0, 0.5]))
     ours = own_model(positions="rotary", rotary_kept=0.5)
     assert isinstance(ours.positions, RotaryPositions)
     found = rotary_frequencies(ours, 0)
