@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.codes.ablation import statistics_at
+from experiments.codes.counterfactual import counterfactuals
 from experiments.codes.interchange import interchange_rows
 from experiments.codes.order import order_rows
 from experiments.codes.task import intervention_task_of
@@ -156,6 +157,7 @@ class LoadedModel:
 
     def move_positions(
         self,
+        by: int = 1,
         *,
         layers: Sequence[int] | None = None,
         hooks: Sequence[str] = ("resid_post",),
@@ -165,10 +167,12 @@ class LoadedModel:
     ) -> pd.DataFrame:
         """Do its answers follow a position that is moved inside the model?
 
-        On the task that a model of ours was trained on, each position that asks for a symbol gets
-        the code of the next one, code by code and site by site, and keeps its content.
+        On the task that a model of ours was trained on, positions are told by one code at one site,
+        and through the whole stream, to be others, and keep their content; and where order is
+        destroyed, one code alone is put back.
 
         Args:
+            by: how many symbols of the answer, or places, positions are moved on.
             layers: which blocks; None for all.
             hooks: where in each block.
             n_fit: examples that codes are fitted on.
@@ -176,20 +180,21 @@ class LoadedModel:
             seed: of the draw of examples, of the controls and of the bootstrap.
 
         Returns:
-            The table of `experiments.results.interchange.followed`: one row for a code at a site,
-            the most followed first.
+            The table of `experiments.results.interchange.followed`: one row for a code at a site
+            and a set of positions, with its word, the most followed first.
 
         Raises:
             UserError: for a model that was trained on text or has not learned order, a task whose
-                answers are not read off symbol by symbol, and too few examples.
+                answers elsewhere are not known, and too few examples or positions.
         """
         config = ProbingConfig.like(self.config, n_fit=n_fit, n_held_out=n_held_out, seed=seed)
         task = intervention_task_of(config, self.variant)
+        elsewhere = counterfactuals(task, by)
         context = self.variant.context("probe", seed, task.begin_token)
         if (why := without_order(table(order_rows(task, context=context)))) is not None:
             raise UserError(why)
         statistics = statistics_at(task, sites(self.variant.n_layers, hooks, layers))
-        return followed(table(interchange_rows(task, statistics, context=context)))
+        return followed(table(interchange_rows(task, statistics, elsewhere, context=context)))
 
     def _length(self, asked: int | None) -> int:
         limit = self.model.cfg.n_ctx

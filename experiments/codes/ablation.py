@@ -180,7 +180,7 @@ def fitted_in_depth(
     """
     how = {"sized": condition.takes_code, "linear": condition.linear}
     made = partial(FittedOnTheWay, condition.make, task.numbers(), **how)
-    return _made_in_depth(task, {site.name: made() for site in sites})
+    return made_in_depth(task, {site.name: made() for site in sites})
 
 
 def size_matched_in_depth(
@@ -200,12 +200,24 @@ def size_matched_in_depth(
 
     numbers = task.numbers()
     made = {name: FittedOnTheWay(control(removed), numbers) for name, removed in removal.items()}
-    return _made_in_depth(task, made)
+    return made_in_depth(task, made)
 
 
-def _made_in_depth(
+def made_in_depth(
     task: InterventionTask, made: dict[str, FittedOnTheWay]
 ) -> dict[str, FittedOnTheWay]:
+    """Interventions at all of these sites, by hook name, made in one pass over the fit sequences.
+
+    Args:
+        task: the model, and what they are fitted on.
+        made: what makes them.
+
+    Returns:
+        The same, each fitted on what those before it leave.
+
+    Raises:
+        UserError: where a site is never reached, and what `intervene` raises.
+    """
     model = task.model
     tokens = task.split.fit.to(next(model.parameters()).device)
     with torch.no_grad(), one_thread_pool(), intervene(model, made, task.positions) as acted:

@@ -1,141 +1,332 @@
-"""Do answers follow a position that is moved inside the model?
+"""Do answers follow a position that is moved inside the model? In two directions.
 
-In a task whose answer is read off symbol by symbol (reversal, copying) each position that asks for
-a symbol is given the code of the next one. A model that finds its place by this code answers with
-the symbol that comes next; one that does not stays with its answer; one that breaks says something
-else. That a model knows order at all is seen first (`order`): no verdict is given of one that does
-not.
+- Noising: in a clean run some positions are told by one code to be others (`counterfactual`). A
+  model that finds its place by this code answers as there; one that does not stays with its answer;
+  one that breaks says something else.
+- Denoising: the run does not know the order of these positions: nothing tells it by the mean or the
+  variance of activations, and the tokens of a question are permuted, which misleads every other
+  way of knowing it. One code alone is put back: each token is told where it belongs. A model that
+  finds its place by this code answers right again, even where another code would do as well.
+
+A control moves each activation as far, with directions of its own for each sequence, drawn as the
+activations at the site vary. Effects are net of it; their intervals, over sequences, cover draws.
+
+At one site codes are those of the intact model. Through the whole stream, at the sites of
+`ablation.stream_sites`, moves are made in order of depth: what the moves below have already moved
+is not moved again.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Generator
+from tqdm import tqdm
 
-from experiments.codes.order import answers_of, said_at, share_rows
+from experiments.codes.ablation import FittedOnTheWay, made_in_depth, statistics_at, stream_sites
+from experiments.codes.answering import Answers, Asking, Changes, PerExample
+from experiments.codes.conditions import Fit
+from experiments.codes.counterfactual import Counterfactual
+from experiments.codes.order import share_rows
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site
-from experiments.results.code_ablation import SIZE_MATCHED
-from experiments.results.interchange import NEITHER, NET, PROBE, STAYS, TOWARDS, of_next
+from experiments.probing.measure import Site, Split
+from experiments.results import interchange as names
+from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
+from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
 from nope_interp.errors import UserError
-from nope_interp.interventions.intervene import intervene
-from nope_interp.sites import hook_name
-from probes.bootstrap import SequenceBootstrap
-from probes.codes.controls import OtherContent, sizes_of
-from probes.codes.interchange import MOVABLE, interchange
+from probes.bootstrap import NamedBootstrap, SequenceBootstrap
+from probes.codes.interchange import (
+    JUDGED,
+    Move,
+    Moved,
+    carries,
+    interchange,
+    levelled,
+    put_back,
+    variation_at,
+)
 from probes.codes.statistics import CodeStatistics, Intervention
-from probes.shapes import Positions
 
-Asked = Int[Tensor, " asked"]
+# The shares of the way that codes are moved.
+DOSES = (0.05, 0.3, 1.0)
+# Each sequence has a draw of its own, and a rank among fewer says little.
+_FEWEST_DRAWS = 20
+# A rank is settled once so many draws have come as far as the code (Besag and Clifford 1991).
+_SETTLED = 5
 
-# Weights of what is counted: three shares of the move, then three of its control.
-_METRICS = {
-    (TOWARDS, ""): (1, 0, 0, 0, 0, 0),
-    (STAYS, ""): (0, 1, 0, 0, 0, 0),
-    (NEITHER, ""): (0, 0, 1, 0, 0, 0),
-    (TOWARDS, SIZE_MATCHED): (0, 0, 0, 1, 0, 0),
-    (STAYS, SIZE_MATCHED): (0, 0, 0, 0, 1, 0),
-    (NEITHER, SIZE_MATCHED): (0, 0, 0, 0, 0, 1),
-    (NET, ""): (1, 0, 0, -1, 0, 0),
-}
+# Draws are made in turns, each of as many as there are sequences to score.
+_TURNS = 10_000
+
+Change = TypeVar("Change", Move, Moved)
 
 
 def interchange_rows(
-    task: InterventionTask, statistics: Mapping[Site, CodeStatistics], *, context: Mapping[str, Any]
+    task: InterventionTask,
+    statistics: Mapping[Site, CodeStatistics],
+    elsewhere: Sequence[Counterfactual],
+    *,
+    context: Mapping[str, Any],
+    description: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of the tidy table: what becomes of answers where the position that asks is moved.
+    """Rows of the tidy table: what becomes of answers where positions are told to be others.
 
-    At each site and for each of `MOVABLE`, every position that asks for a symbol and is followed by
-    one that asks, too, gets the code of that next position. Neither may stand in the task's frame,
-    whose mean residual tells the frame's token: both hold different symbols in different examples.
-    Questions whose next symbol is the same do not count. Metrics `TOWARDS`, `STAYS` and `NEITHER`
-    share all answers out; the control `SIZE_MATCHED` mixes in as much of another sequence's
-    content: that, and not 0, is how often a disturbed model hits the next symbol. `NET` is towards
-    less the control's, by chance 0.
+    The condition (direction, code and positions) stands in the column `positions`, named by
+    `experiments.results.interchange`. Rows of the whole stream are of layer -1. `carried` is the
+    share of sites that tell position by the code at all, more than means of so many sequences would
+    by chance; where none does there is nothing to move, and no other row.
+
+    - Noising: `towards`, `stays` and `neither` share out the moved answers that the clean model
+      gets right; so they do under the control `SIZE_MATCHED`. `net` is towards less the control's,
+      by chance 0. `slope` is how far, in nats for a full move, the log-odds of the answer there
+      over all others but the own rise with the dose: the line through 0 that fits `DOSES` best.
+    - Denoising: `restored` is the share of these answers that is right; so it is under the control,
+      and under `ORDER_DESTROYED`, where no code is put back. `net` and `slope` likewise.
+    - `rank among controls` is the p-value: the share of draws whose slope is at least the code's.
 
     Args:
-        task: one with answers, of a model of ours.
+        task: of a model of ours.
         statistics: of its fit sequences at each site, as from `statistics_at`.
+        elsewhere: the positions that are moved, and what is answered then, as from
+            `counterfactuals`.
         context: the columns that tell this model variant from others.
+        description: label of the progress bar; None draws no bar.
 
     Returns:
         The rows.
 
     Raises:
-        UserError: for a task without answers, or without two neighbouring positions that ask.
+        UserError: for fewer than 20 sequences to score, and for a model that gets none of the
+            answers right that are to move.
     """
-    tokens, asked = task.split.held_out, asking_positions(task)
-    differ = tokens[:, asked + 2] != tokens[:, asked + 1]
-    if not differ.any():
+    if len(task.split.held_out) < _FEWEST_DRAWS:
         raise UserError(
-            "the next symbol of every answer is the same as the one before: give a task whose "
-            "answers tell one position from the next."
+            f"{len(task.split.held_out)} examples are too few to move codes in: give "
+            f"{_FEWEST_DRAWS} at least, better some hundreds."
         )
-    found = []
-    for site, codes in statistics.items():
-        for code in MOVABLE:
-            change = interchange(codes, code, _sources(task, asked))
-            control = OtherContent(sizes_of(change, codes), codes)
-            shares = [_shares(task, site, how, asked, differ) for how in (change, control)]
-            bootstrap = SequenceBootstrap(seed=task.seed)
-            counted = differ.double().sum(dim=1, keepdim=True).numpy()
-            bootstrap.update(np.concatenate([*shares, counted], axis=1))
-            where = {"layer": site.layer, "site": site.hook, "positions": of_next(code)}
-            found += share_rows(bootstrap, _METRICS, {**context, **where, "probe": PROBE})
-    return found
+    stream = stream_sites(task)
+    missing = [site for site in stream if site not in statistics]
+    known = {**statistics, **statistics_at(task, missing)}
+    places = [_Place(site.layer, site.hook, (site,)) for site in statistics]
+    places.append(_Place(EVERYWHERE, STREAM, tuple(stream)))
+    # So many draws that one code may pass by itself among so many effects.
+    n_effects = 2 * len(elsewhere) * len(places) * len(JUDGED)
+    most = math.ceil(n_effects / FALSE_DISCOVERIES)
+    rows: list[dict[str, Any]] = []
+    total = len(elsewhere) * len(places)
+    with tqdm(desc=description, total=total, unit="site", disable=description is None) as bar:
+        for one in elsewhere:
+            run = _Run(task, one, known, most)
+            for place in places:
+                rows += run.rows(place, {**context, "probe": names.PROBE})
+                bar.update()
+    return rows
 
 
-def asking_positions(task: InterventionTask) -> Asked:
-    """The positions that ask for a symbol and whose next one asks for another.
+@dataclass(frozen=True)
+class _Place:
+    """Where codes are moved: at one site, or at all of the stream at once."""
 
-    Args:
-        task: one with answers.
-
-    Returns:
-        `[asked]`, counted from 0; those at which examples differ, like their next ones.
-
-    Raises:
-        UserError: for a task without answers, or without such a position.
-    """
-    always = answers_of(task).all(dim=0)
-    varied = torch.zeros_like(always)
-    varied[task.positions] = True
-    # Position t asks for the token at t + 1.
-    asks = varied[:-2] & always[1:-1] & varied[1:-1] & always[2:]
-    if not asks.any():
-        raise UserError(
-            "no two neighbouring positions ask for symbols that examples do not share: give a task "
-            "whose answers are read off symbol by symbol, such as reversal, and longer examples."
-        )
-    return asks.nonzero()[:, 0]
+    layer: int
+    hook: str
+    sites: tuple[Site, ...]
 
 
-def _sources(task: InterventionTask, asked: Asked) -> Positions:
-    """For each position fitted on, as an index into these, the one whose code it gets."""
-    numbers = task.numbers()
-    moved = torch.isin(numbers, asked)
-    # The next position is fitted on, too, and so comes next among them.
-    return torch.arange(len(numbers)) + moved
+class _Run:
+    """One set of positions that is moved, in one model."""
+
+    def __init__(
+        self,
+        task: InterventionTask,
+        elsewhere: Counterfactual,
+        statistics: Mapping[Site, CodeStatistics],
+        most_draws: int,
+    ) -> None:
+        chosen = torch.searchsorted(task.numbers(), elsewhere.among)
+        self._codes = {site: codes.among(chosen) for site, codes in statistics.items()}
+        self._variation = {site: variation_at(codes) for site, codes in statistics.items()}
+        self._elsewhere, self._most, self._seed = elsewhere, most_draws, task.seed
+        clean = replace(task, positions=elsewhere.among)
+        split = Split(*map(elsewhere.destroyed, (task.split.fit, task.split.held_out)))
+        disordered = replace(clean, split=split)
+        own = elsewhere.own
+        right = Asking(clean, own, own, elsewhere.asked).right()
+        counted = elsewhere.counted & right
+        if not counted.any():
+            raise UserError(
+                "the model gets no answer right that would be another one at another position: "
+                "train it longer, or give another one."
+            )
+        self._clean, self._disordered = clean, disordered
+        self._noising = Asking(clean, own, elsewhere.other, counted, elsewhere.to_stay)
+        self._denoising = Asking(disordered, own, own, elsewhere.asked & right)
+
+    def rows(self, place: _Place, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Those of one site, or of the whole stream."""
+        context = {**context, "layer": place.layer, "site": place.hook}
+        base, moved = self._levelled(place), self._elsewhere.moved
+        intact, destroyed = self._noising.answers({}), self._denoising.answers(_named(base))
+        for code in JUDGED:
+            carried = [site for site in place.sites if carries(self._codes[site], code)]
+            noised = {**context, "positions": names.noising(code, moved)}
+            denoised = {**context, "positions": names.denoising(code, moved)}
+            for condition in (noised, denoised):
+                yield _fact(names.CARRIED, len(carried) / len(place.sites), condition)
+            if carried:
+                moves = self._moves(code, carried)
+                yield from self._trial(self._noising, intact, moves, DOSES, noised)
+                moves = self._put_back(code, base)
+                yield from self._trial(self._denoising, destroyed, moves, (1.0,), denoised)
+
+    def _levelled(self, place: _Place) -> dict[Site, Moved]:
+        """At each site, activations that tell none of these positions by mean or variance."""
+
+        def make(site: Site, current: CodeStatistics | None) -> Moved:
+            return levelled(self._codes[site], current=current)
+
+        return self._in_depth(self._disordered, place.sites, make)
+
+    def _moves(self, code: str, sites: Sequence[Site]) -> dict[Site, Move]:
+        """At each site, what tells these positions by a code to be others."""
+
+        def make(site: Site, current: CodeStatistics | None) -> Move:
+            return interchange(self._codes[site], code, self._elsewhere.sources, current=current)
+
+        return self._in_depth(self._clean, sites, make)
+
+    def _put_back(self, code: str, base: Mapping[Site, Moved]) -> dict[Site, Move]:
+        """At each site, what tells these positions by a code alone where they belong."""
+
+        def make(site: Site, current: CodeStatistics | None) -> Move:
+            return put_back(self._codes[site], code, self._elsewhere.origins, current=current)
+
+        made = self._in_depth(self._disordered, tuple(base), make)
+        return {site: move.on(base[site]) for site, move in made.items()}
+
+    def _in_depth(
+        self,
+        task: InterventionTask,
+        sites: Sequence[Site],
+        make: Callable[[Site, CodeStatistics | None], Change],
+    ) -> dict[Site, Change]:
+        """What is made at each site of what comes there, with those before it in place."""
+        if len(sites) == 1:
+            return {site: make(site, None) for site in sites}
+        kept: dict[Site, Change] = {}
+
+        def fitted(fit: Fit, site: Site) -> Change:
+            kept[site] = make(site, fit.codes)
+            return kept[site]
+
+        numbers = task.numbers()
+        made = {site.name: FittedOnTheWay(partial(fitted, site=site), numbers) for site in sites}
+        made_in_depth(task, made)
+        return kept
+
+    def _trial(
+        self,
+        asking: Asking,
+        before: Answers,
+        moves: Mapping[Site, Move],
+        doses: Sequence[float],
+        context: Mapping[str, Any],
+    ) -> Iterator[dict[str, Any]]:
+        """What came of one code in one direction, beside its control."""
+
+        def by_dose(make: Callable[[float], Changes]) -> list[Answers]:
+            return [asking.answers(make(dose)) for dose in doses]
+
+        def slopes(found: list[Answers]) -> PerExample:
+            # Of the line through 0 that fits best. Small doses alone would say little: where
+            # attention is sure of its token, it hardly moves before it jumps to another.
+            rises = np.stack([of.log_odds - before.log_odds for of in found])
+            slope: PerExample = np.array(doses) @ rises / np.square(doses).sum()
+            return slope
+
+        own = by_dose(lambda dose: _named({site: move.by(dose) for site, move in moves.items()}))
+        drawn = by_dose(lambda dose: self._drawn(moves, dose, turn=0))
+        found = list(_shares(asking, before, own, drawn, doses, self._seed, context))
+        yield from found
+        counted = asking.n > 0
+        level, of_draws = float(slopes(own)[counted].mean()), [slopes(drawn)[counted]]
+        yield from _slopes(slopes(own)[counted], of_draws[0], self._seed, context)
+        follows = next(row for row in found if row["metric"] == names.NET)
+        while follows["ci_low"] >= WORTH_NAMING and not _settled(level, of_draws, self._most):
+            turn = len(of_draws)
+            more = by_dose(partial(self._drawn, moves, turn=turn))
+            of_draws.append(slopes(more)[counted])
+        above, n = _reached(level, of_draws)
+        yield _fact(names.RANK, (1 + above) / (1 + n), {**context, "n": n})
+
+    def _drawn(self, moves: Mapping[Site, Move], dose: float, turn: int) -> Changes:
+        """The control of moves: for each sequence and site other directions in every turn."""
+        made: dict[str, Intervention] = {}
+        for number, (site, move) in enumerate(moves.items()):
+            seed = (self._seed * _TURNS + turn) * len(moves) + number
+            generator = Generator().manual_seed(seed)
+            made[site.name] = move.elsewhere(self._variation[site], generator, dose)
+        return made
+
+
+def _reached(level: float, drawn: Sequence[PerExample]) -> tuple[int, int]:
+    """How many draws come as far as the level, and how many there are."""
+    return sum(int((of >= level).sum()) for of in drawn), sum(len(of) for of in drawn)
+
+
+def _settled(level: float, drawn: Sequence[PerExample], most: int) -> bool:
+    above, n = _reached(level, drawn)
+    return above >= _SETTLED or n >= most
 
 
 def _shares(
-    task: InterventionTask,
-    site: Site,
-    change: Intervention,
-    asked: Asked,
-    differ: Bool[Tensor, "sequence asked"],
-) -> Float[np.ndarray, "sequence 3"]:
-    """How many answers of each sequence go towards the next position's, stay, and do neither."""
-    tokens = task.split.held_out
-    wanted = torch.zeros_like(tokens, dtype=torch.bool)
-    wanted[:, asked] = True
-    with intervene(task.model, {hook_name(site.layer, site.hook): change}, task.positions) as done:
-        said = said_at(task, tokens, wanted).reshape(len(tokens), len(asked))
-        done.verify()
-    towards = (said == tokens[:, asked + 2]) & differ
-    stays = (said == tokens[:, asked + 1]) & differ
-    neither = differ & ~towards & ~stays
-    return torch.stack([towards, stays, neither], dim=-1).sum(dim=1).double().numpy()
+    asking: Asking,
+    before: Answers,
+    own: Sequence[Answers],
+    drawn: Sequence[Answers],
+    doses: Sequence[float],
+    seed: int,
+    context: Mapping[str, Any],
+) -> Iterator[dict[str, Any]]:
+    """The shares of all answers that count, of the full move and of smaller ones."""
+    full, control, n = own[-1], drawn[-1], asking.n
+    columns: dict[tuple[str, str], PerExample] = {}
+    if asking.aim is asking.own and not asking.away:
+        columns[names.RESTORED, ""] = full.follows
+        columns[names.RESTORED, SIZE_MATCHED] = control.follows
+        columns[names.RESTORED, names.ORDER_DESTROYED] = before.follows
+    else:
+        for of, name in ((full, ""), (control, SIZE_MATCHED)):
+            columns[names.TOWARDS, name], columns[names.STAYS, name] = of.follows, of.stays
+            columns[names.NEITHER, name] = n - of.follows - of.stays
+        for dose, *both in list(zip(doses, own, drawn, strict=True))[:-1]:
+            for of, name in zip(both, ("", SIZE_MATCHED), strict=True):
+                columns[names.at_dose(dose), name] = of.follows
+    columns[names.NET, ""] = full.follows - control.follows
+    bootstrap = SequenceBootstrap(seed=seed)
+    bootstrap.update(np.stack([*columns.values(), n], axis=1))
+    weights = dict(zip(columns, np.eye(len(columns), dtype=int).tolist(), strict=True))
+    for row in share_rows(bootstrap, {key: tuple(of) for key, of in weights.items()}, context):
+        yield row | ({"chance": 0.0} if row["metric"] == names.NET else {})
+
+
+def _slopes(
+    own: PerExample, drawn: PerExample, seed: int, context: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Mean slopes over examples, in nats for a full move."""
+    bootstrap = NamedBootstrap({"": own, SIZE_MATCHED: drawn}, seed=seed)
+    for control in ("", SIZE_MATCHED):
+        score = bootstrap.score(names.SLOPE, bootstrap.mean(control), chance=math.nan)
+        yield {**context, **vars(score), "control": control}
+
+
+def _fact(metric: str, value: float, context: Mapping[str, Any]) -> dict[str, Any]:
+    """A number without an interval."""
+    bare = {"control": "", "ci_low": value, "ci_high": value, "chance": math.nan, "n": 0}
+    return {**bare, **context, "metric": metric, "value": value}
+
+
+def _named(made: Mapping[Site, Intervention]) -> Changes:
+    return {site.name: change for site, change in made.items()}

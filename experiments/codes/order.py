@@ -26,10 +26,11 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     """Rows of the tidy table: whether the model knows the order of what it is asked of.
 
     Metric `accuracy`, the share of answers that are right: the model's own; with the control
-    `GUESSER`, that of one who sees which tokens the question has and crosses off those that were
-    answered, but not their order; with `SHUFFLED_QUESTION`, the model's own where the question's
-    tokens are permuted and the answer is the old one. Metrics `above_guesser` and `lost_by_shuffle`
-    are the differences. Shares from 0 to 1, with intervals over sequences.
+    `GUESSER`, that of the better of two who do not know order: one sees which tokens the question
+    has and crosses off those that were answered, one gives the commonest answer at each position;
+    with `SHUFFLED_QUESTION`, the model's own where the question's tokens are permuted and the
+    answer is the old one, but on a task that no order matters to. Metrics `above_guesser` and
+    `lost_by_shuffle` are the differences. Shares from 0 to 1, with intervals over sequences.
 
     Args:
         task: one with answers, of a model of ours.
@@ -42,9 +43,10 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
         UserError: for a task without answers.
     """
     answer, tokens = answers_of(task), task.split.held_out
-    question = _question(tokens, answer)
+    question = question_of(tokens, answer)
     own = _right(task, tokens, answer)
-    guessed = _guessed(tokens, answer, question)
+    guessers = _guessed(tokens, answer, question), _commonest(task, answer)
+    guessed = max(guessers, key=np.sum)
     shuffled = _right(task, _permuted(tokens, question, task.seed), answer)
     asked = answer.double().sum(dim=1).numpy()
     bootstrap = SequenceBootstrap(seed=task.seed)
@@ -52,10 +54,11 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     shares = {
         (ACCURACY, ""): (1, 0, 0),
         (ACCURACY, GUESSER): (0, 1, 0),
-        (ACCURACY, SHUFFLED_QUESTION): (0, 0, 1),
         ("above_guesser", ""): (1, -1, 0),
-        ("lost_by_shuffle", ""): (1, 0, -1),
     }
+    if task.source is None or task.source.when_moved != "same":
+        shares[ACCURACY, SHUFFLED_QUESTION] = (0, 0, 1)
+        shares["lost_by_shuffle", ""] = (1, 0, -1)
     where = {"layer": EVERYWHERE, "site": STREAM, "probe": PROBE}
     return share_rows(bootstrap, shares, {**context, **where})
 
@@ -111,8 +114,16 @@ def said_at(
     return torch.cat([logits_at(model, t, w).argmax(dim=-1).cpu() for t, w in parts])
 
 
-def _question(tokens: Tensor, answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, " pos"]:
-    """Where the question stands: before the answer, at positions at which examples differ."""
+def question_of(tokens: Tensor, answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, " pos"]:
+    """Where the question stands: before the answer, at positions at which examples differ.
+
+    Args:
+        tokens: `[sequence pos]`.
+        answer: `[sequence pos]`, which of them are answers.
+
+    Returns:
+        `[pos]`.
+    """
     first = int(answer.any(dim=0).int().argmax())
     differs = (tokens != tokens[0]).any(dim=0)
     differs[first:] = False
@@ -146,6 +157,15 @@ def _guessed(
         left.scatter_add_(1, right, -asked.double()[:, None])
         left.clamp_(min=0)
     return found.numpy()
+
+
+def _commonest(
+    task: InterventionTask, answer: Bool[Tensor, "sequence pos"]
+) -> Float[np.ndarray, " sequence"]:
+    """How many answers of each sequence one gets right who always gives the commonest token of the
+    fit sequences at that position."""
+    commonest = task.split.fit.mode(dim=0).values
+    return ((task.split.held_out == commonest) & answer).double().sum(dim=1).numpy()
 
 
 def share_rows(

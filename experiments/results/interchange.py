@@ -3,26 +3,51 @@
 Needs no torch.
 """
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from experiments.results.code_ablation import SIZE_MATCHED
+from experiments.results.position_use import Effect, Use, controlled
 
 PROBE = "interchange"
-# Of moved questions, the share answered as at the position whose code they got, as at their own, or
-# in another way.
+# Which positions are moved.
+ASKING, QUESTION = "asking positions", "question"
+# Of moved answers, the share that is as at the position whose code was given, as at their own, or
+# another one.
 TOWARDS, STAYS, NEITHER = "towards", "stays", "neither"
-# The share that goes towards, less that of the size-matched control.
+# Of answers where order is destroyed, the share that is right.
+RESTORED = "restored"
+ORDER_DESTROYED = "order destroyed"
+# The share that follows, less that of the size-matched control.
 NET = "net"
+# The change, in nats for each full move, of the log-odds of the answer there; its rank among those
+# of the control's draws; and whether the site tells position by the code at all.
+SLOPE, RANK, CARRIED = "slope", "rank among controls", "carried"
 # The share of answers that are right, and what a model's is held against before anything is said of
 # its codes.
 ACCURACY = "accuracy"
 GUESSER = "order-free guesser"
 SHUFFLED_QUESTION = "question shuffled"
 
+_NOISING, _DENOISING = "moved", "put back"
 
-def of_next(code: str) -> str:
-    """The name of the condition in which asking positions have this code of the next one."""
-    return f"{code} of the next position"
+
+def noising(code: str, moved: str) -> str:
+    """The name of the condition in which these positions are told by this code to be others."""
+    return f"{_NOISING}: {code} of the {moved}"
+
+
+def denoising(code: str, moved: str) -> str:
+    """The name of the condition in which this code alone tells these positions."""
+    return f"{_DENOISING}: {code} of the {moved}"
+
+
+def at_dose(dose: float) -> str:
+    """The metric `TOWARDS` where a code is moved by a share of the way."""
+    return f"{TOWARDS} at dose {dose:g}"
 
 
 def without_order(measurements: pd.DataFrame) -> str | None:
@@ -33,43 +58,107 @@ def without_order(measurements: pd.DataFrame) -> str | None:
 
     Returns:
         A sentence; None where the model surely beats the guesser who does not know the order, and
-        surely loses where the question's tokens are permuted.
+        surely loses where the question's tokens are permuted. On a task that no order matters to
+        the guesser alone is to be beaten.
     """
     rows = measurements[measurements["probe"] == PROBE].set_index(["metric", "control"])
-    if (rows["ci_low"].loc[[("above_guesser", ""), ("lost_by_shuffle", "")]] > 0).all():
+    gates = rows.loc[rows.index.isin([("above_guesser", ""), ("lost_by_shuffle", "")])]
+    if (gates["ci_low"] > 0).all():
         return None
     accuracy = rows.loc[ACCURACY]["value"]
-    own, guesser, shuffled = accuracy.loc[["", GUESSER, SHUFFLED_QUESTION]].tolist()
+    own, guesser = accuracy.loc[["", GUESSER]].tolist()
+    if SHUFFLED_QUESTION not in accuracy:
+        return (
+            f"the model has not learned the task: {own:.0%} of its answers are right, and "
+            f"{guesser:.0%} of an order-blind guesser's. Train it longer, or give another one."
+        )
     return (
-        f"the model has not learned order: {own:.0%} of its answers are right, {shuffled:.0%} on "
-        f"shuffled questions, and {guesser:.0%} of an order-blind guesser's. Train it longer, or "
-        "give another one."
+        f"the model has not learned order: {own:.0%} of its answers are right, "
+        f"{accuracy.loc[SHUFFLED_QUESTION]:.0%} on shuffled questions, and {guesser:.0%} of an "
+        "order-blind guesser's. Train it longer, or give another one."
+    )
+
+
+def uses(measurements: pd.DataFrame) -> list[Use]:
+    """What noising and denoising of each code came to, with q-values over them all.
+
+    Args:
+        measurements: the tidy table with the rows of `interchange_rows`, of one model variant.
+
+    Returns:
+        One for each code, site and set of positions, in the table's order.
+    """
+    rows = measurements[(measurements["probe"] == PROBE) & (measurements["control"] == "")]
+    found: dict[tuple[str, str, int, str], dict[str, dict[str, Any]]] = {}
+    for row in rows.to_dict("records"):
+        direction, _, told = row["positions"].partition(": ")
+        code, _, moved = told.rpartition(" of the ")
+        if direction in (_NOISING, _DENOISING):
+            use = found.setdefault((code, moved, row["layer"], row["site"]), {})
+            use.setdefault(direction, {})[row["metric"]] = row
+    return controlled(
+        [
+            Use(code, layer, site, moved, _effect(of[_NOISING]), _effect(of[_DENOISING]))
+            for (code, moved, layer, site), of in found.items()
+        ]
     )
 
 
 def followed(measurements: pd.DataFrame) -> pd.DataFrame:
-    """How far answers follow each code, one row for a code at a site.
+    """What is said of each code, one row for a code at a site and a set of moved positions.
 
     Args:
         measurements: the tidy table with the rows of `interchange_rows`.
 
     Returns:
-        code, layer, site; the shares of moved answers, 0 to 1, that go towards the next position's
-        (`towards`), under the size-matched control (`size_matched`), the difference (`net`) with
-        its 95% interval over sequences, and those that stay or do neither. The most followed first.
+        code, layer (-1 for the whole stream), site, moved, word; the shares of moved answers, 0 to
+        1, that go towards those of the other positions (`towards`), that stay or do neither, and
+        under the size-matched control (`size_matched`), the difference (`net`) with its 95%
+        interval over sequences and draws, and its q-value; and the same of the answers that are
+        restored where the code alone is put back (`restored`), with the share where none is
+        (`destroyed`). The most followed first.
     """
     rows = measurements[measurements["probe"] == PROBE]
-    rows = rows[rows["metric"].isin([TOWARDS, STAYS, NEITHER, NET])]
-    keys = ["positions", "layer", "site"]
-    own = rows[rows["control"] == ""].pivot(index=keys, columns="metric", values="value")
-    control = rows[(rows["control"] == SIZE_MATCHED) & (rows["metric"] == TOWARDS)]
-    ends = rows[rows["metric"] == NET].set_index(keys)
-    found = own[[TOWARDS, STAYS, NEITHER, NET]].assign(
-        size_matched=control.set_index(keys)["value"],
-        net_low=ends["ci_low"],
-        net_high=ends["ci_high"],
-    )
-    found = found.sort_values(NET, ascending=False, kind="stable").reset_index()
-    found.insert(0, "code", found.pop("positions").str.removesuffix(of_next("")))
-    shown = ["code", "layer", "site", TOWARDS, "size_matched", NET, "net_low", "net_high"]
-    return found[[*shown, STAYS, NEITHER]].rename_axis(columns=None)
+    keys = ["positions", "layer", "site", "metric", "control"]
+    values = dict(zip(rows[keys].itertuples(index=False, name=None), rows["value"], strict=True))
+    found = pd.DataFrame([_told(use, values) for use in uses(measurements)])
+    return found.sort_values("net", ascending=False, kind="stable", ignore_index=True)
+
+
+def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, object]:
+    def share(condition: str, metric: str, control: str = "") -> float:
+        key = (condition, use.layer, use.site, metric, control)
+        return values.get(key, math.nan)
+
+    moved, back = noising(use.code, use.moved), denoising(use.code, use.moved)
+    return {
+        "code": use.code,
+        "layer": use.layer,
+        "site": use.site,
+        "moved": use.moved,
+        "word": str(use.word),
+        TOWARDS: share(moved, TOWARDS),
+        STAYS: share(moved, STAYS),
+        NEITHER: share(moved, NEITHER),
+        "size_matched": share(moved, TOWARDS, SIZE_MATCHED),
+        **_net(use.noising, ""),
+        RESTORED: share(back, RESTORED),
+        "destroyed": share(back, RESTORED, ORDER_DESTROYED),
+        "restored_size_matched": share(back, RESTORED, SIZE_MATCHED),
+        **_net(use.denoising, "restored_"),
+    }
+
+
+def _net(effect: Effect | None, prefix: str) -> dict[str, float]:
+    """Nothing can be moved where a site carries nothing of a code."""
+    value, low, high = (0.0, 0.0, 0.0) if effect is None else effect.net
+    q_value = math.nan if effect is None else effect.q
+    named = {"net": value, "net_low": low, "net_high": high, "q": q_value}
+    return {f"{prefix}{name}": number for name, number in named.items()}
+
+
+def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:
+    if NET not in rows:
+        return None
+    net = rows[NET]
+    return Effect((net["value"], net["ci_low"], net["ci_high"]), rows[RANK]["value"])

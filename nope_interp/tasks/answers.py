@@ -39,6 +39,10 @@ TaskSplit = Literal["train", "validation", "test"]
 # Prompts and their answers, each row with gaps.
 Problem = tuple[Words, Words]
 
+# What is answered where the question's symbols are told to stand elsewhere: the symbol that is then
+# asked for, the place that is then told, or the same.
+WhenMoved = Literal["symbol", "place", "same"]
+
 # With fewer prompts of a length, holding some out would leave nothing to learn the length from.
 _FEWEST_PROMPTS = 4
 # Prompts looked at to see how many of a length are held out.
@@ -138,6 +142,12 @@ class AnswerTask(ABC):
         Returns:
             Prompts and answers, `[example pos]` each, with `GAP` where a word is missing.
         """
+
+    @property
+    def when_moved(self) -> WhenMoved | None:
+        """What becomes of an answer where the question's symbols are told to stand elsewhere; None
+        where no one can say."""
+        return None
 
     @property
     def d_vocab(self) -> int:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from nope_interp.tasks.answers import Problem
+from nope_interp.tasks.answers import Problem, WhenMoved
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
 from nope_interp.tasks.token_grid import GAP, Words, number, stripped
 
@@ -135,6 +135,10 @@ class SummationTask(ScratchpadTask):
     frame = "Compute: + . The answer is ."
     step_words = "sum sum: ="
 
+    @property
+    def when_moved(self) -> WhenMoved | None:
+        return "same" if self.scratchpad is None else None
+
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         digits = torch.randint(1, 10, (n, length), generator=generator)
         prompt = self.row("Compute:", self.listed(digits, "+"), ".")
@@ -169,6 +173,10 @@ class ParityTask(ScratchpadTask):
     frame = "Is the number of 1's even in the sequence [ , ] ? The answer is Yes No ."
     # The paper writes exclusive or as **.
     step_words = "** par par: ="
+
+    @property
+    def when_moved(self) -> WhenMoved | None:
+        return "same" if self.scratchpad is None else None
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         bits = torch.randint(2, (n, length), generator=generator)

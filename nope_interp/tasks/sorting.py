@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from nope_interp.tasks.answers import Problem
+from nope_interp.tasks.answers import Problem, WhenMoved
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
 from nope_interp.tasks.token_grid import Words, number
 
@@ -27,6 +27,11 @@ class SortTask(ScratchpadTask):
     frame = "Sort the following list [ , ] . The sorted list is [ , ] ."
     parts = ("input", "computation", "output", "remaining")
     step_words = "The minimum of the unsorted portion"
+
+    @property
+    def when_moved(self) -> WhenMoved | None:
+        # Digits are tokens: to move these is not to move numbers.
+        return "same" if self.name == "sort-single" and self.scratchpad is None else None
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         low, high = (0, len(_SYMBOLS)) if self.name == "sort-single" else (10, 10_000)

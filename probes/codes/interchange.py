@@ -7,16 +7,19 @@ another (an interchange intervention: Geiger et al. 2021, arXiv 2106.02997).
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
-from torch import Tensor
+from einops import rearrange
+from jaxtyping import Float
+from torch import Generator, Tensor
 
-from probes.codes.directions import MovedVectors
-from probes.codes.filter import CodeFilter
-from probes.codes.statistics import CodeStatistics, Intervention
+from probes.codes.filter import require_fitted_shape
+from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
-from probes.shapes import PositionalVectors, Positions
+from probes.shapes import Activations, PerPosition, PositionalVectors, Positions
+from probes.streaming import upcast
 
 # One smooth trend each: what the mean residual says by it is one direction, whatever the trend.
 TRENDS: Mapping[str, Callable[[Tensor, int], Tensor]] = MappingProxyType(
@@ -27,87 +30,327 @@ TRENDS: Mapping[str, Callable[[Tensor, int], Tensor]] = MappingProxyType(
         "slow cosine": lambda m, last: (math.pi * m / last).cos(),
     }
 )
-MEAN_RESIDUAL = "mean residual"
-MOVABLE = (MEAN_RESIDUAL, "counting", "positional vectors", "variance", *TRENDS)
+MEAN_RESIDUAL, SMOOTH, VARIANCE = "mean residual", "smooth trend", "variance"
+# The mean residual is the sum of what t and 1/m explain of it, a smooth trend, and of what is left.
+# Between a few positions single trends are too much alike to be judged each by itself.
+JUDGED = (MEAN_RESIDUAL, SMOOTH, "positional vectors", VARIANCE)
+MOVABLE = (*JUDGED, *TRENDS)
+# A code is carried where it varies by so many times what it would by chance, between positions.
+_CARRIED = 2.0
+# Deviations are scaled by such a factor at most, or by its inverse.
+_LARGEST_FACTOR = 10.0
 
 
-def interchange(
-    statistics: CodeStatistics, code: str, sources: Positions, *, dose: float = 1.0
-) -> Intervention:
-    """Activations of which each tells, by one code, the position of another.
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """Activations that tell another position: x + (scale - 1) (x - mean) + added, by position."""
 
-    With p(t) the mean over sequences, a code in the mean adds dose (v(t') - v(t)), where v is p
-    itself (`mean residual`), a part of it as `CodeStatistics.mean_codes` splits it, or its
-    least-squares fit by one of `TRENDS`. `variance` scales deviations so that the law of their log
-    variance is that of t'; it knows no dose.
+    means: PositionalVectors
+    scale: PerPosition
+    added: PositionalVectors
 
-    Args:
-        statistics: those of the site.
-        code: one of `MOVABLE`.
-        sources: `[pos]`, for each position fitted on the one (as an index into these) whose code it
-            gets; its own where nothing is to move.
-        dose: the share of the way that codes in the mean are moved.
+    def __call__(self, x: Activations) -> Activations:
+        """The activations so moved; raises ProbeError for another number of positions or width."""
+        require_fitted_shape(x, self.means)
+        work = upcast(x)
+        if (self.scale == 1).all():
+            return (work + self.added.to(work)).to(x.dtype)
+        scale = rearrange(self.scale.to(work), "pos -> pos 1")
+        constant = self.added.to(work) - (scale - 1) * self.means.to(work)
+        moved: Tensor = torch.addcmul(constant, work, scale).to(x.dtype)
+        return moved
 
-    Returns:
-        The intervention, for activations at all positions fitted on.
 
-    Raises:
-        ProbeError: for an unknown code, sources that are no such indices, a dose out of (0, 1], and
-            before 2 sequences.
+@dataclass(frozen=True, eq=False)
+class Move:
+    """What one code is changed by at a site, at each of some positions.
+
+    Attributes:
+        base: what the activations are before the code is changed: themselves, or without any code.
+        told: what is added to them, `[pos d_model]`.
+        scaled: what is added to the scale of deviations.
+        lengths: the root mean square length of deviations as they come.
     """
-    vectors = statistics.positional_vectors()
-    _check_sources(sources, len(vectors))
-    if not 0 < dose <= 1:
-        raise ProbeError(f"dose is {dose}: give the share of the way to move, above 0 and up to 1")
-    if code == "variance":
-        if dose != 1:
-            raise ProbeError("variance moves the whole way: leave dose out")
-        return _of_variance(statistics, sources)
-    told = _told(statistics, code)
-    return MovedVectors((dose * (told[sources] - told)).float())
+
+    base: Moved
+    told: PositionalVectors
+    scaled: PerPosition
+    lengths: PerPosition
+
+    def __call__(self, x: Activations) -> Activations:
+        """The activations with the code changed all the way; raises as `Moved`."""
+        return self.by(1.0)(x)
+
+    def by(self, dose: float) -> Moved:
+        """The change by a share of the way, above 0 and up to 1; raises ProbeError for another."""
+        if not 0 < dose <= 1:
+            raise ProbeError(
+                f"dose is {dose}: give the share of the way to move, above 0 and up to 1"
+            )
+        scale = self.base.scale + dose * self.scaled
+        return Moved(self.base.means, scale, self.base.added + dose * self.told)
+
+    def on(self, base: Moved) -> "Move":
+        """The same change all the way, told from another base."""
+        given, scale = self.base, self.base.scale + self.scaled
+        shift = rearrange(scale - 1, "pos -> pos 1") * (base.means - given.means)
+        told = given.added + self.told - base.added + shift
+        return Move(base, told, scale - base.scale, self.lengths)
+
+    def elsewhere(
+        self, variation: Float[Tensor, "example d_model"], generator: Generator, dose: float = 1.0
+    ) -> "Elsewhere":
+        """The size-matched control of `by(dose)`, with a draw of directions for each sequence.
+
+        Args:
+            variation: deviations of activations at the site, as from `variation_at`.
+            generator: of the draws; the same state gives the same directions for each dose.
+            dose: as in `by`.
+        """
+        # Along as many directions as what is told; a change of scale has one for each position.
+        u, s, _ = torch.linalg.svd(self.told, full_matrices=False)
+        curve = torch.cat([u * s, (self.scaled * self.lengths).diag()], dim=1)
+        curve = curve[:, curve.abs().sum(dim=0) > 0]
+        return Elsewhere(self.base, dose * curve, variation, generator)
 
 
-def relative_size(intervention: MovedVectors, statistics: CodeStatistics) -> float:
-    """How far vectors move activations, beside how far these lie from their position's mean.
+class Elsewhere:
+    """A control of a move: the same curve over positions, in directions that aim at no code.
 
-    The root of the ratio of mean squares over the examples that the statistics keep; 0 says that
-    the site carries nothing of the code to move.
+    The directions of the move are exchanged for Gaussian ones with the covariance of the model's
+    own variation at the site, drawn for each sequence. Each position moves exactly as far as by the
+    move, and positions lie to one another as they did in the mean of draws. Draws go on from call
+    to call.
+    """
 
-    Args:
-        intervention: what `interchange` made of a code in the mean.
-        statistics: those of the site.
+    def __init__(
+        self,
+        base: Moved,
+        curve: Float[Tensor, "pos direction"],
+        variation: Float[Tensor, "example d_model"],
+        generator: Generator,
+    ) -> None:
+        self._base, self._curve, self._generator = base, curve, generator
+        self._variation = variation
+        self._sizes = torch.linalg.vector_norm(curve, dim=-1, keepdim=True)
+
+    def __call__(self, x: Activations) -> Activations:
+        """The activations so moved; raises ProbeError for another number of positions or width."""
+        shape = (len(x), self._curve.shape[1], len(self._variation))
+        weights = torch.randn(shape, generator=self._generator).to(self._variation)
+        drawn = self._curve @ (weights @ self._variation)
+        tiny = torch.finfo(drawn.dtype).tiny
+        lengths: Tensor = torch.linalg.vector_norm(drawn, dim=-1, keepdim=True).clamp(min=tiny)
+        moved = upcast(self._base(x))
+        changed: Tensor = moved + (drawn * (self._sizes / lengths)).to(moved)
+        return changed.to(x.dtype)
+
+
+def variation_at(statistics: CodeStatistics) -> Float[Tensor, "example d_model"]:
+    """The deviations from the positional mean that the statistics keep, of all positions.
 
     Raises:
         ProbeError: before 2 sequences.
     """
-    moved = intervention.added.abs().sum(dim=-1) > 0
-    if not moved.any():
-        return 0.0
-    lengths = statistics.example_deviations()[:, moved].square().sum(dim=-1).mean()
-    return float((intervention.added[moved].square().sum(dim=-1).mean() / lengths).sqrt())
+    return rearrange(statistics.example_deviations(), "example pos d -> (example pos) d")
 
 
-def _told(statistics: CodeStatistics, code: str) -> PositionalVectors:
-    """What the mean residual says of each position, by one code of it."""
+def interchange(
+    statistics: CodeStatistics,
+    code: str,
+    sources: Positions,
+    *,
+    current: CodeStatistics | None = None,
+) -> Move:
+    """Activations of which each tells, by one code, the position of another.
+
+    With p(t) the mean over sequences, a code in the mean adds v(t') - v(t), where v is what
+    functions of the position explain of p: any function (`mean residual`), t and 1/m
+    (`smooth trend`), any that is uncorrelated with these (`positional vectors`), or one of
+    `TRENDS`. `variance` scales deviations so that activations have the variance of those at t', on
+    average.
+
+    Args:
+        statistics: those of the intact model at the site, of the positions that are moved alone
+            (`CodeStatistics.among`).
+        code: one of `MOVABLE`.
+        sources: `[pos]`, for each position fitted on the one (as an index into these) whose code it
+            gets; its own where nothing is to move.
+        current: of the activations as they come, where interventions before this site have changed
+            them: what these have moved of the code already is not moved again.
+
+    Returns:
+        The move, for activations at all positions fitted on.
+
+    Raises:
+        ProbeError: for an unknown code, sources that are no such indices, and before 2 sequences.
+    """
     vectors = statistics.positional_vectors()
+    _check_sources(sources, len(vectors))
+    given = statistics if current is None else current
+    means = given.positional_vectors()
+    added, scaled = torch.zeros_like(vectors), torch.zeros_like(vectors[:, 0])
+    stays = sources == torch.arange(len(sources))
+    if code == VARIANCE:
+        wanted = (_spread(vectors) + _rest(statistics))[sources]
+        scaled = _factor(wanted - _spread(means), _rest(given)) - 1
+        scaled = scaled.masked_fill(stays, 0.0)
+    else:
+        told = told_by(statistics, code)
+        # What was moved already counts along the directions of the code alone.
+        directions = torch.linalg.svd(told - told.mean(dim=0), full_matrices=False)
+        along = directions.Vh[directions.S[0] * 1e-6 < directions.S]
+        added = told[sources] - told - (means - vectors) @ along.mT @ along
+        added = added.masked_fill(stays[:, None], 0.0)
+    return Move(
+        _unmoved(given), added.float(), scaled.float(), _rest(given, summed=True).sqrt().float()
+    )
+
+
+def levelled(statistics: CodeStatistics, *, current: CodeStatistics | None = None) -> Moved:
+    """Activations that tell no position by the mean residual or the variance.
+
+    At every position the mean over them all, and deviations of one root mean square length.
+
+    Args:
+        statistics: as in `interchange`.
+        current: as in `interchange`.
+
+    Raises:
+        ProbeError: before 2 sequences.
+    """
+    given = statistics if current is None else current
+    means, rest = given.positional_vectors(), _rest(given)
+    scale = _factor(_rest(statistics).mean().expand_as(rest), rest)
+    added = statistics.positional_vectors().mean(dim=0) - means
+    return Moved(means.float(), scale.float(), added.float())
+
+
+def put_back(
+    statistics: CodeStatistics,
+    code: str,
+    origins: Positions,
+    *,
+    current: CodeStatistics | None = None,
+) -> Move:
+    """Activations that tell position by one code alone: by that of the position they came from.
+
+    Args:
+        statistics: as in `interchange`.
+        code: one of `MOVABLE`.
+        origins: `[pos]`, for each position fitted on the one (as an index into these) where what
+            stands there belongs.
+        current: as in `interchange`.
+
+    Returns:
+        The move, from a base that is `levelled`, for activations at all positions fitted on.
+
+    Raises:
+        ProbeError: as `interchange`.
+    """
+    _check_sources(origins, len(statistics.positions))
+    given = statistics if current is None else current
+    base = levelled(statistics, current=current)
+    told, scaled = torch.zeros_like(base.added), torch.zeros_like(base.scale)
+    if code == VARIANCE:
+        scaled = _factor(_rest(statistics)[origins], _rest(given)).float() - base.scale
+    else:
+        told = told_by(statistics, code)[origins].float()
+    return Move(base, told, scaled, _rest(given, summed=True).sqrt().float())
+
+
+def carries(statistics: CodeStatistics, code: str) -> bool:
+    """Whether activations tell position by a code at all, more than means of so many would.
+
+    A code in the mean varies between positions by at least twice what it would if nothing knew its
+    position; `variance` likewise, by its logarithm.
+
+    Args:
+        statistics: as in `interchange`.
+        code: one of `MOVABLE`.
+
+    Raises:
+        ProbeError: for an unknown code, and before 2 sequences.
+    """
+    if code == VARIANCE:
+        found, chance = statistics.variance_between()
+    else:
+        basis = _basis(code, statistics.positions)
+        found = float((basis.mT @ statistics.positional_vectors()).square().sum())
+        chance = statistics.noise_along(basis)
+    return found > _CARRIED * chance
+
+
+def told_by(statistics: CodeStatistics, code: str) -> PositionalVectors:
+    """What the mean residual says of each position by a code: its least-squares fit.
+
+    Args:
+        statistics: as in `interchange`.
+        code: one of `MOVABLE` but `variance`.
+
+    Returns:
+        `[pos d_model]`, of mean 0 over positions.
+
+    Raises:
+        ProbeError: for an unknown code, and before 2 sequences.
+    """
+    vectors = statistics.positional_vectors()
+    basis = _basis(code, statistics.positions).to(vectors)
+    return basis @ (basis.mT @ vectors)
+
+
+def _basis(code: str, positions: Positions) -> Float[Tensor, "pos k"]:
+    """Orthonormal functions of the position that a code in the mean is made of; none is constant.
+
+    With few positions there are fewer: a code may have none.
+    """
+    m = positions.double() + 1
+    n, last = len(m), int(m[-1])
+    ones, each = torch.ones(n, 1).to(m), torch.eye(n).to(m)
+    every: Tensor = torch.linalg.qr(torch.cat([ones, each], dim=1)).Q[:, 1:]
     if code == MEAN_RESIDUAL:
-        return vectors
+        return every
     if code in TRENDS:
-        m = statistics.positions.to(vectors) + 1
-        trend = TRENDS[code](m, int(m[-1]))
-        trend = trend - trend.mean()
-        along = trend @ (vectors - vectors.mean(dim=0)) / trend.square().sum()
-        return trend[:, None] * along
-    codes = statistics.mean_codes()
-    if code not in codes:
-        raise ProbeError(f"no position code {code!r} that can move: there are {', '.join(MOVABLE)}")
-    return codes[code]
+        return _orthonormal([TRENDS[code](m, last)])
+    smooth = _orthonormal([m, 1 / m][: n - 1])
+    if code == SMOOTH:
+        return smooth
+    if code == "positional vectors":
+        rest = every - smooth @ (smooth.mT @ every)
+        left: Tensor = torch.linalg.svd(rest, full_matrices=False).U[:, : max(n - 3, 0)]
+        return left
+    raise ProbeError(f"no position code {code!r} that can move: there are {', '.join(MOVABLE)}")
 
 
-def _of_variance(statistics: CodeStatistics, sources: Positions) -> CodeFilter:
+def _orthonormal(functions: list[PerPosition]) -> Float[Tensor, "pos k"]:
+    centred = [function - function.mean() for function in functions]
+    basis: Tensor = torch.linalg.qr(torch.stack(centred, dim=1)).Q
+    return basis
+
+
+def _unmoved(statistics: CodeStatistics) -> Moved:
     means = statistics.positional_vectors().float()
-    change = statistics.variance_map(sources).float()
-    return CodeFilter(means, torch.zeros_like(means), whitening=None, variance_map=change)
+    return Moved(means, torch.ones_like(means[:, 0]), torch.zeros_like(means))
+
+
+def _spread(vectors: PositionalVectors) -> PerPosition:
+    """The variance of each vector's components."""
+    return vectors.var(dim=-1, correction=0)
+
+
+def _rest(statistics: CodeStatistics, summed: bool = False) -> PerPosition:
+    """The mean square of deviations' components about their mean, or the sum of squares.
+
+    A deviation's components are taken to vary about their mean as if all directions were alike.
+    """
+    squares, d_model = statistics.deviation_squares(), statistics.d_model
+    return squares if summed else squares * (d_model - 1) / d_model**2
+
+
+def _factor(wanted: PerPosition, given: PerPosition) -> PerPosition:
+    """What scales the given mean squares to those wanted; 1 where there is nothing to scale."""
+    ratio = (wanted / given).clamp(_LARGEST_FACTOR**-2, _LARGEST_FACTOR**2).sqrt()
+    return torch.where(given > 0, ratio, 1.0)
 
 
 def _check_sources(sources: Positions, n: int) -> None:

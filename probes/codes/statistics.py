@@ -24,7 +24,7 @@ from torch import Tensor
 from probes.code_names import CODES
 from probes.codes.filter import CodeFilter, log_variance
 from probes.errors import ProbeError
-from probes.shapes import PositionalVectors, Positions
+from probes.shapes import PerPosition, PositionalVectors, Positions
 from probes.streaming import StreamingFit, require_finite, upcast
 
 # What every intervention is: [batch pos d_model] to the same.
@@ -115,6 +115,70 @@ class CodeStatistics(StreamingFit):
                 "tell position from content: give at least 2 to update(), better some hundreds"
             )
         return self._means
+
+    def among(self, chosen: Positions) -> "CodeStatistics":
+        """The same statistics, of some of the positions alone.
+
+        Args:
+            chosen: `[pos]`, rising indices into the positions fitted on.
+
+        Returns:
+            As if only activations there had been given.
+
+        Raises:
+            ProbeError: for fewer than 2 of them, and before 2 sequences.
+        """
+        self.positional_vectors()  # refuses one sequence
+        found = CodeStatistics()
+        found._adopt(self.d_model, self.positions[chosen])
+        found.n_fitted = self.n_fitted
+        found._means, found._examples = self._means[chosen], self._examples[:, chosen]
+        found._products = self._products[chosen][:, chosen]
+        found._log_variance = self._log_variance[:, chosen]
+        return found
+
+    def deviation_squares(self) -> PerPosition:
+        """The mean square length of r at each position.
+
+        Returns:
+            [pos] (float64).
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
+        self.positional_vectors()  # refuses one sequence
+        return self._products.diagonal() / (self.n_fitted - 1)
+
+    def noise_along(self, functions: Float[Tensor, "pos k"]) -> float:
+        """The squared length that p(t) would have along functions of the position by chance.
+
+        Args:
+            functions: orthonormal, of mean 0 over positions.
+
+        Returns:
+            In the activations' units squared, summed over components and functions.
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
+        self.positional_vectors()  # refuses one sequence
+        functions = functions.to(self._products)
+        along = functions.mT @ self._products @ functions
+        return float(along.trace()) / (self.n_fitted - 1) / self.n_fitted
+
+    def variance_between(self) -> tuple[float, float]:
+        """How far mean log variances of activations lie apart, and how far they would by chance.
+
+        Returns:
+            Two sums of squares over positions, in nats squared.
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
+        self.positional_vectors()  # refuses one sequence
+        mean, square = self._log_variance / self.n_fitted
+        by_chance = (square - mean.square()).clamp(min=0).mean() / (self.n_fitted - 1)
+        return float((mean - mean.mean()).square().sum()), float(by_chance * (len(mean) - 1))
 
     def noise(self) -> float:
         """What p(t) - p_bar would vary by, summed over positions, if nothing knew its position.

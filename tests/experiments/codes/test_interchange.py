@@ -11,14 +11,27 @@ import torch
 
 import nope_interp as ni
 from experiments.codes.ablation import statistics_at
-from experiments.codes.interchange import asking_positions, interchange_rows
+from experiments.codes.counterfactual import counterfactuals
+from experiments.codes.interchange import DOSES, interchange_rows
 from experiments.codes.order import _guessed, order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig
 from experiments.probing.measure import Site
-from experiments.results.code_ablation import SIZE_MATCHED
-from experiments.results.interchange import GUESSER, SHUFFLED_QUESTION, of_next, without_order
+from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
+from experiments.results.interchange import (
+    ASKING,
+    GUESSER,
+    QUESTION,
+    RANK,
+    SHUFFLED_QUESTION,
+    at_dose,
+    denoising,
+    followed,
+    noising,
+    without_order,
+)
 from experiments.results.measurements import table
+from experiments.results.position_use import FALSE_DISCOVERIES, Word
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
@@ -29,7 +42,7 @@ from nope_interp.tasks.answers import ExampleSource
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
-from probes.codes.interchange import MOVABLE
+from probes.codes.interchange import JUDGED, MEAN_RESIDUAL, VARIANCE
 
 LENGTH = 4
 EMBEDDING = Site(0, "resid_pre")
@@ -75,33 +88,68 @@ def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def moved(task: InterventionTask) -> pd.DataFrame:
-    rows = interchange_rows(task, statistics_at(task, [EMBEDDING]), context={"seed": 0})
-    return pd.DataFrame(rows).set_index(["positions", "metric", "control"])
+    rows = interchange_rows(
+        task, statistics_at(task, [EMBEDDING]), counterfactuals(task), context=CONTEXT
+    )
+    return table(rows)
 
 
-def test_positions_that_ask_lie_between_the_frame_and_the_end() -> None:
-    # <begin> a b c d = d c b a: the sign asks for the first letter, and is the frame's.
-    assert asking_positions(reversal(0)).tolist() == [6, 7]
+@pytest.fixture(scope="module")
+def found(trained: InterventionTask) -> pd.DataFrame:
+    return moved(trained)
 
 
 @pytest.mark.slow
-def test_answers_follow_the_table_of_positions_that_the_model_reads(
-    trained: InterventionTask,
-) -> None:
-    found = moved(trained)
-    for code in ("mean residual", "positional vectors"):
-        shares = found.loc[of_next(code)]
-        assert shares.loc[("towards", ""), "ci_low"] > 0.9
-        assert shares.loc[("towards", SIZE_MATCHED), "ci_high"] < 0.2
-        assert shares.loc[("net", ""), "ci_low"] > 0.8
-    # Taken together the three shares are all answers that count.
-    for (_, control), shares in found.drop(index="net", level="metric").groupby(
-        level=["positions", "control"]
+def test_answers_follow_the_table_of_positions_that_the_model_reads(found: pd.DataFrame) -> None:
+    verdicts = followed(found).set_index(["code", "layer", "moved"])
+    for moved in (ASKING, QUESTION):
+        # Alone, and through the whole stream.
+        for layer in (0, EVERYWHERE):
+            use = verdicts.loc[MEAN_RESIDUAL, layer, moved]
+            assert use["word"] == Word.USED
+            assert use["towards"] > 0.95
+            assert use["size_matched"] < 0.2
+            assert use["restored"] > 0.95
+            assert use["destroyed"] < 0.6
+        # The table tells nothing by lengths.
+        assert verdicts.loc[VARIANCE, 0, moved]["word"] == Word.NOT_USED
+
+
+@pytest.mark.slow
+def test_shares_are_of_all_answers_that_count(found: pd.DataFrame) -> None:
+    shares = found[found["metric"].isin(["towards", "stays", "neither"])]
+    for where, of in shares.groupby(["positions", "layer", "control"]):
+        assert of["value"].sum() == pytest.approx(1), where
+    by = found.set_index(["positions", "layer", "metric", "control"])["value"].sort_index()
+    for positions, metric in (
+        (noising(MEAN_RESIDUAL, QUESTION), "towards"),
+        (denoising(MEAN_RESIDUAL, QUESTION), "restored"),
     ):
-        assert shares["value"].sum() == pytest.approx(1), control
-    # A smooth trend is not what a learned table holds.
-    assert found.loc[(of_next("t"), "towards", ""), "ci_high"] < 0.2
-    assert set(found.index.get_level_values("positions")) == {of_next(code) for code in MOVABLE}
+        of = by.loc[positions, 0]
+        assert of["net", ""] == pytest.approx(of[metric, ""] - of[metric, SIZE_MATCHED])
+
+
+@pytest.mark.slow
+def test_a_code_that_passes_is_ranked_among_as_many_draws_as_that_needs(
+    found: pd.DataFrame,
+) -> None:
+    ranks = found[found["metric"] == RANK].set_index(["positions", "layer"])
+    best = ranks.loc[noising(MEAN_RESIDUAL, ASKING), 0]
+    # Two sets of positions, two sites, four codes, two directions.
+    assert best["n"] >= 32 / FALSE_DISCOVERIES
+    assert best["value"] == pytest.approx(1 / (1 + best["n"]))
+    assert (ranks["value"] > 0).all()
+
+
+@pytest.mark.slow
+def test_small_doses_do_less(found: pd.DataFrame) -> None:
+    of = found[found["positions"] == noising(MEAN_RESIDUAL, ASKING)].set_index(
+        ["layer", "metric", "control"]
+    )["value"]
+    doses = [of[0, at_dose(dose), ""] for dose in DOSES[:-1]] + [of[0, "towards", ""]]
+    assert doses == sorted(doses)
+    assert doses[0] < 0.1
+    assert of[0, "slope", ""] > of[0, "slope", SIZE_MATCHED]
 
 
 @pytest.mark.slow
@@ -116,14 +164,12 @@ def test_who_knows_the_order_beats_the_guesser_and_loses_by_the_shuffle(
     assert found.loc[("above_guesser", ""), "value"] == pytest.approx(difference)
 
 
-def test_an_untrained_model_knows_no_order_and_follows_nothing() -> None:
+def test_an_untrained_model_knows_no_order() -> None:
     task = reversal(0)
     found = frame(order_rows(task, context={}))
     assert found.loc[("above_guesser", ""), "ci_high"] < 0
     shuffled = found.loc[("accuracy", SHUFFLED_QUESTION), "value"]
     assert found.loc[("accuracy", ""), "value"] == pytest.approx(shuffled, abs=0.05)
-    shares = moved(task)
-    assert (shares.xs("net", level="metric")["ci_low"] < 0.05).all()
 
 
 @pytest.mark.slow
@@ -131,15 +177,21 @@ def test_a_checkpoint_is_asked_in_two_lines(trained: InterventionTask, tmp_path:
     assert isinstance(trained.model, HookedTransformer)
     saved = tmp_path / "model.safetensors"
     save_model(trained.model, saved, task="reversal", lengths=(LENGTH, LENGTH))
-    found = ni.load(saved).move_positions()
-    assert set(found["code"]) == set(MOVABLE)
+    loaded = ni.load(saved)
+    found = loaded.move_positions(layers=[0], hooks=())
+    assert set(found["code"]) == set(JUDGED)
     best = found.iloc[0]
-    assert best["code"] in ("mean residual", "positional vectors")
-    assert (best["layer"], best["site"]) == (0, "resid_pre")
+    assert (best["code"], best["word"]) == (MEAN_RESIDUAL, Word.USED)
     assert best["net_low"] > 0.8
     assert found["net"].is_monotonic_decreasing
     assert best["net"] == pytest.approx(best["towards"] - best["size_matched"])
-    np.testing.assert_allclose(found[["towards", "stays", "neither"]].sum(axis=1), 1)
+    moved = found.dropna()
+    np.testing.assert_allclose(moved[["towards", "stays", "neither"]].sum(axis=1), 1)
+    for by, said in ((0, "give how many positions to move by"), (9, "no answer of these examples")):
+        with pytest.raises(UserError, match=said):
+            loaded.move_positions(by=by)
+    with pytest.raises(UserError, match="19 examples are too few to move codes in"):
+        loaded.move_positions(n_held_out=19)
 
 
 def test_what_has_not_learned_order_is_told_so(tmp_path: Path) -> None:
@@ -168,15 +220,3 @@ def test_the_guesser_crosses_off_what_was_answered() -> None:
     answer[:, 5:] = True
     question = torch.tensor([False, True, True, True, False, False, False, False])
     np.testing.assert_allclose(_guessed(tokens, answer, question), [1 + 0.5 + 1, 1 + 0.5 + 1])
-
-
-def test_tasks_whose_answers_say_nothing_of_the_next_position_are_refused() -> None:
-    task = make_answer_task("indexing", training_lengths=[4], test_lengths=())
-    length = task.n_tokens(4)
-    config = TransformerConfig(1, 16, 2, d_vocab=task.d_vocab, n_ctx=length)
-    source, spec = ExampleSource(task), ModelSpec("nowhere", "cpu")
-    model = HookedTransformer(config)
-    variant = ModelVariant("indexing", "trained", model, None, (source,), "none", spec)
-    asked = CompareConfig(task="indexing", lengths=(4, 4), seq_len=length, n_fit=200, n_held_out=50)
-    with pytest.raises(UserError, match="no two neighbouring positions ask"):
-        asking_positions(intervention_task_of(asked, variant))

@@ -4,10 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from probes.codes.filter import log_variance
-from probes.codes.interchange import MEAN_RESIDUAL, MOVABLE, TRENDS, interchange, relative_size
+from probes.codes.interchange import (
+    MEAN_RESIDUAL,
+    MOVABLE,
+    SMOOTH,
+    TRENDS,
+    VARIANCE,
+    carries,
+    interchange,
+    put_back,
+    told_by,
+    variation_at,
+)
 from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
+from probes.variance import activation_variance
 from tests.probes.codes.test_codes import (
     POSITIONS,
     fitted,
@@ -40,7 +51,7 @@ def test_who_keeps_the_own_position_keeps_everything(
 
 @pytest.mark.parametrize(
     ("code", "vectors"),
-    [("counting", planted_counting()), ("positional vectors", planted_vectors())],
+    [(SMOOTH, planted_counting()), ("positional vectors", planted_vectors())],
 )
 def test_the_planted_vectors_are_exchanged_and_nothing_else(
     statistics: CodeStatistics, activations: torch.Tensor, code: str, vectors: torch.Tensor
@@ -51,19 +62,23 @@ def test_the_planted_vectors_are_exchanged_and_nothing_else(
     assert moved.std(dim=0).max() < 1e-5
     error = (moved.mean(dim=0) - wanted).square().sum().sqrt() / wanted.square().sum().sqrt()
     assert error < 0.35
-    half = interchange(statistics, code, NEXT, dose=0.5)(activations).double() - activations
+    half = interchange(statistics, code, NEXT).by(0.5)(activations).double() - activations
     torch.testing.assert_close(2 * half, moved, rtol=1e-3, atol=1e-4)
 
 
-def test_the_mean_residual_is_both_codes_in_the_mean(
+def test_the_mean_residual_is_both_its_parts(
     statistics: CodeStatistics, activations: torch.Tensor
 ) -> None:
     whole = interchange(statistics, MEAN_RESIDUAL, NEXT)(activations) - activations
     parts = sum(
         interchange(statistics, code, NEXT)(activations) - activations
-        for code in ("counting", "positional vectors")
+        for code in (SMOOTH, "positional vectors")
     )
     torch.testing.assert_close(whole, parts, rtol=1e-3, atol=1e-4)
+    means = activations.double().mean(dim=0)
+    torch.testing.assert_close(
+        whole.mean(dim=0).double(), means[NEXT] - means, rtol=1e-3, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("trend", TRENDS)
@@ -79,38 +94,134 @@ def test_a_trend_is_a_least_squares_fit(
     np.testing.assert_allclose(moved, (fitted[NEXT] - fitted), atol=1e-4)
 
 
-def test_deviations_get_the_spread_of_the_position_they_move_to(
+def test_activations_get_the_variance_of_the_position_they_move_to(
     statistics: CodeStatistics, activations: torch.Tensor
 ) -> None:
     far = torch.full((len(POSITIONS),), 20)
-    moved = interchange(statistics, "variance", far)(activations)
-    logs, wanted = log_variance(moved).mean(dim=0), log_variance(activations).mean(dim=0)
-    np.testing.assert_allclose(logs, np.full(len(logs), wanted[20]), atol=0.02)
-    assert (wanted[0] - wanted[20]).abs() > 1  # they were far apart
+    moved = interchange(statistics, VARIANCE, far)(activations)
+    before, after = (activation_variance(x).mean(dim=0) for x in (activations, moved))
+    np.testing.assert_allclose(after, np.full(len(after), before[20]), rtol=0.05)
+    assert before[0] > 3 * before[20]  # they were far apart
+    torch.testing.assert_close(moved.mean(dim=0), activations.mean(dim=0), rtol=1e-3, atol=1e-4)
 
 
-def test_a_site_without_the_code_has_nothing_to_move() -> None:
-    bare = torch.randn(2000, 24, 16, generator=torch.Generator().manual_seed(3))
-    nothing = fitted(bare)
-    assert relative_size(interchange(nothing, "1/m", NEXT), nothing) < 0.02
-    planted_statistics = fitted(planted(400, seed=1))
-    size = relative_size(interchange(planted_statistics, "1/m", NEXT), planted_statistics)
-    assert size > 0.02
-    assert relative_size(interchange(nothing, "1/m", STAY), nothing) == 0
+def test_what_was_moved_before_is_not_moved_again(
+    statistics: CodeStatistics, activations: torch.Tensor
+) -> None:
+    """Half of the way is gone, in part across the code: the other half brings it there."""
+    told = told_by(statistics, SMOOTH)
+    across = torch.randn(64, generator=torch.Generator().manual_seed(5)).double()
+    along = torch.linalg.svd(told, full_matrices=False).Vh[:2]
+    across = across - along.mT @ (along @ across)
+    on_the_way = activations + (0.5 * (told[NEXT] - told) + across).float()
+    move = interchange(statistics, SMOOTH, NEXT, current=fitted(on_the_way))
+    ended = (move(on_the_way) - activations).mean(dim=0).double()
+    # The last position has no next one and stays as it is.
+    torch.testing.assert_close(ended[:-1], (told[NEXT] - told + across)[:-1], rtol=1e-3, atol=1e-4)
+    spread = 1.5 * (activations - activations.mean(dim=0)) + activations.mean(dim=0)
+    move = interchange(statistics, VARIANCE, NEXT, current=fitted(spread))
+    wanted = interchange(statistics, VARIANCE, NEXT)(activations)
+    torch.testing.assert_close(move(spread)[:, :-1], wanted[:, :-1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("code", [MEAN_RESIDUAL, SMOOTH, "log m"])
+def test_one_code_alone_is_put_back(
+    statistics: CodeStatistics, activations: torch.Tensor, code: str
+) -> None:
+    origins = torch.arange(len(POSITIONS)).flip(0)
+    move = put_back(statistics, code, origins)
+    base, back = move.base(activations).double(), move(activations).double()
+    # The base tells no position, by the mean or by the spread about it.
+    assert base.mean(dim=0).std(dim=0).max() < 1e-5
+    lengths = (base - base.mean(dim=0)).square().sum(dim=-1).mean(dim=0)
+    torch.testing.assert_close(lengths, lengths.mean().expand_as(lengths), rtol=1e-4, atol=0)
+    told = told_by(statistics, code)
+    added = (back - base).mean(dim=0)
+    torch.testing.assert_close(added, told[origins] - told.mean(dim=0), rtol=1e-3, atol=1e-5)
+
+
+def test_variance_alone_is_put_back(statistics: CodeStatistics, activations: torch.Tensor) -> None:
+    origins = torch.arange(len(POSITIONS)).flip(0)
+    back = put_back(statistics, VARIANCE, origins)(activations).double()
+    assert back.mean(dim=0).std(dim=0).max() < 1e-5
+    squares = statistics.deviation_squares()
+    lengths = (back - back.mean(dim=0)).square().sum(dim=-1).sum(dim=0) / (len(back) - 1)
+    torch.testing.assert_close(lengths, squares[origins], rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("code", MOVABLE)
+def test_a_control_moves_as_far_along_the_models_own_variation(
+    statistics: CodeStatistics, activations: torch.Tensor, code: str
+) -> None:
+    move = interchange(statistics, code, NEXT)
+    variation = variation_at(statistics)
+    # All variation in two directions: those of the control lie there, too.
+    plane = torch.zeros_like(variation)
+    plane[:, :2] = variation[:, :2]
+    control = move.elsewhere(plane, torch.Generator().manual_seed(0), dose=0.5)
+    moved = (control(activations) - activations).double()
+    assert moved[..., 2:].abs().max() < 1e-4
+    lengths = torch.linalg.vector_norm(moved, dim=-1)
+    if code == VARIANCE:
+        wanted = (move.scaled * move.lengths).abs()
+    else:
+        wanted = torch.linalg.vector_norm(move.told, dim=-1)
+    torch.testing.assert_close(
+        lengths, 0.5 * wanted.double().expand_as(lengths), rtol=1e-3, atol=1e-4
+    )
+    # Every sequence has directions of its own.
+    assert torch.linalg.matrix_rank(moved[:50, 0].float(), atol=1e-3) == 2
+
+
+def test_directions_of_controls_have_the_covariance_of_the_variation(
+    statistics: CodeStatistics, activations: torch.Tensor
+) -> None:
+    variation = variation_at(statistics) * torch.linspace(0.2, 2, 64)
+    move = interchange(statistics, "t", NEXT)
+    many = activations[:1].expand(4000, -1, -1)
+    control = move.elsewhere(variation, torch.Generator().manual_seed(1))
+    moved = (control(many) - many)[:, 0].double()
+    wanted = (variation.mT @ variation).double()
+    found = moved.mT @ moved
+    # Lengths are made equal, which leaves directions and turns no axis.
+    cosine = (found * wanted).sum() / found.norm() / wanted.norm()
+    assert cosine > 0.97
+
+
+def test_a_site_without_the_code_has_nothing_to_move(statistics: CodeStatistics) -> None:
+    bare = fitted(torch.randn(600, 24, 16, generator=torch.Generator().manual_seed(3)))
+    assert not any(carries(bare, code) for code in MOVABLE)
+    assert all(carries(statistics, code) for code in MOVABLE)
+    counting = fitted(planted(400, seed=1) - planted_vectors().float())
+    assert carries(counting, "1/m")
+    assert not carries(counting, "positional vectors")
+
+
+def test_statistics_of_some_positions_are_as_if_there_were_no_others(
+    statistics: CodeStatistics, activations: torch.Tensor
+) -> None:
+    chosen = torch.tensor([2, 3, 5, 8, 9])
+    some, wanted = statistics.among(chosen), fitted(activations[:, chosen], POSITIONS[chosen])
+    torch.testing.assert_close(some.positional_vectors(), wanted.positional_vectors())
+    torch.testing.assert_close(some.deviation_squares(), wanted.deviation_squares())
+    torch.testing.assert_close(some.example_deviations(), wanted.example_deviations())
+    assert some.variance_between() == pytest.approx(wanted.variance_between())
+    assert some.noise() == pytest.approx(wanted.noise())
+    assert torch.equal(some.positions, POSITIONS[chosen])
 
 
 @pytest.mark.parametrize(
     ("code", "sources", "dose", "said"),
     [
         ("countin", NEXT, 1.0, "no position code 'countin' that can move"),
-        ("counting", NEXT[:3], 1.0, "give one for each of the 24 positions"),
-        ("counting", NEXT + 1, 1.0, "an index from 0 to 23"),
-        ("counting", NEXT, 0.0, "dose is 0.0"),
-        ("variance", NEXT, 0.5, "leave dose out"),
+        (SMOOTH, NEXT[:3], 1.0, "give one for each of the 24 positions"),
+        (SMOOTH, NEXT + 1, 1.0, "an index from 0 to 23"),
+        (SMOOTH, NEXT, 0.0, "dose is 0.0"),
+        (VARIANCE, NEXT, 1.5, "dose is 1.5"),
     ],
 )
 def test_nonsense_is_one_sentence(
     statistics: CodeStatistics, code: str, sources: torch.Tensor, dose: float, said: str
 ) -> None:
     with pytest.raises(ProbeError, match=said):
-        interchange(statistics, code, sources, dose=dose)
+        interchange(statistics, code, sources).by(dose)
