@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from experiments.papers.result import Reproduction as Reproduction
     from experiments.sweeps.run import run_sweep as run_sweep
     from experiments.sweeps.runs import load_run as load_run
-    from experiments.sweeps.sweep import Sweep as Sweep
     from experiments.sweeps.sweep import read_sweep as read_sweep
     from experiments.variants.train import train as train
 
@@ -42,7 +41,6 @@ _HOMES = {
     "LoadedModel": "experiments.loaded",
     "ReproduceConfig": "experiments.papers.config",
     "Reproduction": "experiments.papers.result",
-    "Sweep": "experiments.sweeps.sweep",
     "classify_heads": "experiments.heads.classify",
     "compare": "experiments.comparison.compare",
     "load": "experiments.loaded",

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from experiments.codes.position_code import fit_code as fit_code
+    from experiments.codes.position_code import set_position as set_position
     from experiments.comparison.compare import compare as compare
     from experiments.emergence.watch import watch_emergence as watch_emergence
     from experiments.heads.classify import classify_heads as classify_heads
@@ -43,6 +45,7 @@ _HOMES = {
     "ablate_positions": "nope_interp.positions.ablation",
     "classify_heads": "experiments.heads.classify",
     "compare": "experiments.comparison.compare",
+    "fit_code": "experiments.codes.position_code",
     "intervene": "nope_interp.interventions.intervene",
     "load": "experiments.loaded",
     "load_model": "nope_interp.models.checkpoints",
@@ -51,6 +54,7 @@ _HOMES = {
     "reproduce": "experiments.papers.reproduce",
     "run_sweep": "experiments.sweeps.run",
     "sequence_losses": "nope_interp.models.losses",
+    "set_position": "experiments.codes.position_code",
     "stream": "nope_interp.streams",
     "train": "experiments.variants.train",
     "watch_emergence": "experiments.emergence.watch",

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from probes.positional_vectors import PositionalVectorProbe as PositionalVectorProbe
     from probes.regression import LinearProbe as LinearProbe
     from probes.regression import RidgeRegressor as RidgeRegressor
-    from probes.scores import Score as Score
     from probes.similarity import SimilarityProbe as SimilarityProbe
     from probes.streaming import StreamingProbe as StreamingProbe
     from probes.variance import VarianceProbe as VarianceProbe
@@ -40,7 +39,6 @@ _HOMES = {
     "PositionalVectorProbe": "probes.positional_vectors",
     "ProbeError": "probes.errors",
     "RidgeRegressor": "probes.regression",
-    "Score": "probes.scores",
     "SequenceBootstrap": "probes.bootstrap",
     "SimilarityProbe": "probes.similarity",
     "StreamingProbe": "probes.streaming",

@@ -63,8 +63,9 @@ ROOMS = {
     # a user needs alone, also looks up.
     "door of experiments": "experiments .variants .heads .emergence .papers .comparison .sweeps",
     "door of nope_interp": "nope_interp .models .positions .interventions .pretrained "
-    ".training experiments experiments.variants experiments.heads experiments.emergence "
-    "experiments.papers experiments.comparison experiments.sweeps experiments.cli",
+    ".training experiments experiments.codes experiments.variants experiments.heads "
+    "experiments.emergence experiments.papers experiments.comparison experiments.sweeps "
+    "experiments.cli",
 }
 MOST_FLOORS = 10
 

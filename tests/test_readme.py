@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXPECTED = {
     "README.md": ["This model does not surely beat chance"],
     "python.md": ["Of 2 heads:", "Score(metric='mae'", "tensor([5.", "9.0000, 10.0000]"],
-    "verdict.md": ["tensor(5."],
+    "verdict.md": ["tensor(5.", "torch.Size([2, 64, 256])"],
 }
 
 

@@ -60,6 +60,10 @@ class Moved:
         moved: Tensor = torch.addcmul(constant, work, scale).to(x.dtype)
         return moved
 
+    def at(self, chosen: Positions) -> "Moved":
+        """The same for activations at some of the positions, by their indices."""
+        return Moved(self.means[chosen], self.scale[chosen], self.added[chosen])
+
 
 @dataclass(frozen=True, eq=False)
 class Move:
@@ -89,6 +93,11 @@ class Move:
             )
         scale = self.base.scale + dose * self.scaled
         return Moved(self.base.means, scale, self.base.added + dose * self.told)
+
+    def at(self, chosen: Positions) -> "Move":
+        """The same for activations at some of the positions, by their indices."""
+        told, scaled, lengths = (of[chosen] for of in (self.told, self.scaled, self.lengths))
+        return Move(self.base.at(chosen), told, scaled, lengths)
 
     def on(self, base: Moved) -> "Move":
         """The same change all the way, told from another base."""

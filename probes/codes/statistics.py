@@ -262,11 +262,13 @@ class CodeStatistics(StreamingFit):
         return CodeFilter(
             means=self._means.float(),
             removed=removed.float(),
-            whitening=changed("similarity", self._whitening),
+            whitening=changed("similarity", self.whitening),
             variance_map=changed("variance", self.variance_map),
         )
 
-    def _whitening(self, order: Positions | None) -> Float[Tensor, "pos pos"]:
+    def whitening(
+        self, order: Positions | None, own: Positions | None = None
+    ) -> Float[Tensor, "own own"]:
         """The lower-triangular map that gives the deviations of all positions the same correlation,
         or each position those of another.
 
@@ -274,6 +276,17 @@ class CodeStatistics(StreamingFit):
         R in that order or, without one, with its mean off the diagonal everywhere, has L'. L' L^-1
         takes deviations divided by their root mean square at each position from R to R'. Both have
         eigenvalues of at least the identity's weight: R' is R, or R averaged over all orders.
+
+        Args:
+            order: for each position the index of the one whose correlations it gets, no index
+                twice; None gives all the same one.
+            own: the positions that are mapped, as indices; None for all.
+
+        Returns:
+            [own own] (float64), for deviations of these positions.
+
+        Raises:
+            ProbeError: where the sequences do not determine correlations.
         """
         pos = len(self._products)
         rank = (self.n_fitted - 1) * self.d_model
@@ -289,13 +302,12 @@ class CodeStatistics(StreamingFit):
         bare = scale <= rounding
         scale = scale.masked_fill(bare, torch.inf)
         identity = torch.eye(pos).to(scale)
-        correlation = self._products / scale / scale[:, None] + bare.to(scale).diag()
-        correlation = (1 - _RIDGE) * correlation + _RIDGE * identity
-        if order is None:
-            level = (correlation.sum() - correlation.trace()) / (pos * (pos - 1))
-            wanted = level + (1 - level) * identity
-        else:
-            wanted = correlation[order][:, order]
+        every = self._products / scale / scale[:, None] + bare.to(scale).diag()
+        every = (1 - _RIDGE) * every + _RIDGE * identity
+        level = (every.sum() - every.trace()) / (pos * (pos - 1))
+        own = torch.arange(pos) if own is None else own
+        correlation, scale, identity = every[own][:, own], scale[own], identity[own][:, own]
+        wanted = level + (1 - level) * identity if order is None else every[order][:, order]
         factor, wanted_factor = torch.linalg.cholesky(correlation), torch.linalg.cholesky(wanted)
         change: Tensor = torch.linalg.solve_triangular(
             factor, wanted_factor, upper=False, left=False

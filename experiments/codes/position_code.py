@@ -1,0 +1,193 @@
+"""A position code of a model, fitted from its own runs, and positions that are given another's.
+
+    code = fit_code(model, tokens, "mean residual", layer=0)
+    with set_position(model, code, {40: 41}):
+        logits = model(tokens)
+
+Position 40 keeps its content and tells, by this code, that it is position 41.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from experiments.probing.measure import Site, feed
+from experiments.results.measurements import FIRST_POSITION
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.intervene import Intervention as Running
+from nope_interp.interventions.intervene import intervene
+from nope_interp.interventions.reading import ROUTES, SCORES, read_changed
+from nope_interp.shapes import Sequences
+from nope_interp.sites import ATTENTION_INPUT
+from probes.codes.interchange import MOVABLE, carries, interchange
+from probes.codes.similarity import SIMILARITY, moved_similarity
+from probes.codes.statistics import CodeStatistics, Intervention
+from probes.errors import ProbeError
+from probes.shapes import Positions
+
+NAMES = (*MOVABLE, SIMILARITY)
+
+
+@dataclass(frozen=True)
+class PositionCode:
+    """What tells one position from another at a site of a model; made by `fit_code`.
+
+    Attributes:
+        name: one of `NAMES`.
+        site: where in the model.
+        positions: those that it was fitted at, counted from 0.
+        statistics: of the activations there.
+    """
+
+    name: str
+    site: Site
+    positions: Positions = field(repr=False)
+    statistics: CodeStatistics = field(repr=False)
+
+    def moved(self, moves: Mapping[int, int], dose: float = 1.0) -> tuple[Intervention, Positions]:
+        """What gives positions the code of others, and which activations it takes.
+
+        Args:
+            moves: for each position that is moved, the one whose code it gets.
+            dose: the share of the way that they are moved; similarity goes all of it.
+
+        Returns:
+            The intervention, and the positions that it is for.
+
+        Raises:
+            UserError: for positions that were not fitted at, for a site that carries nothing of
+                the code, and for what the code itself refuses.
+        """
+        index = {int(position): number for number, position in enumerate(self.positions)}
+        for position in (*moves, *moves.values()):
+            if position not in index:
+                raise UserError(
+                    f"position {position} has no code of its own: give one of "
+                    f"{int(self.positions[0])} to {int(self.positions[-1])} whose token differs "
+                    "between the sequences that the code was fitted on."
+                )
+        if not moves:
+            raise UserError("no position is moved: give at least one, such as {40: 41}.")
+        sources = torch.arange(len(self.positions))
+        for position, source in moves.items():
+            sources[index[position]] = index[source]
+        at = torch.tensor(sorted(index[position] for position in moves))
+        try:
+            if self.name == SIMILARITY:  # correlations are with all positions before
+                if dose != 1:
+                    raise UserError("similarity moves all of the way: leave dose out.")
+                at = torch.arange(int(at[-1]) + 1)
+                return moved_similarity(self.statistics, sources[at]), self.positions[at]
+            if not carries(self.statistics, self.name):
+                raise UserError(
+                    f"{self.site.name} carries nothing of {self.name!r} that could be moved: "
+                    "positions differ there by no more than draws of sequences do."
+                )
+            move = interchange(self.statistics, self.name, sources)
+            return move.at(at).by(dose), self.positions[at]
+        except ProbeError as error:
+            raise UserError(f"{error}.") from error
+
+
+def fit_code(
+    model: HookedModel,
+    tokens: Sequences,
+    name: str = "mean residual",
+    *,
+    layer: int = 0,
+    site: str = "resid_post",
+    batch_size: int = 32,
+) -> PositionCode:
+    """A position code, fitted from a model's own runs.
+
+    Left out are the first position, where the begin token or an attention sink stands, and those
+    where all sequences have the same token: the mean there tells the token as well.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge, in evaluation mode.
+        tokens: sequences of equal length, better some hundreds.
+        name: "mean residual", "smooth trend", "positional vectors", "variance", "1/m", "t",
+            "log m", "slow cosine" or "similarity".
+        layer: which block, from 0.
+        site: where in it: "resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", or
+            "attn_in", what its attention reads.
+        batch_size: sequences in a forward pass.
+
+    Returns:
+        The code, for `set_position`.
+
+    Raises:
+        UserError: for an unknown name, site or layer, and for too few sequences or positions.
+    """
+    if name not in NAMES:
+        raise unknown_name("position code", name, NAMES)
+    differs = (tokens != tokens[:1]).any(dim=0)
+    differs[:FIRST_POSITION] = False
+    positions = differs.nonzero()[:, 0]
+    if len(positions) < 2:
+        raise UserError(
+            f"tokens have shape {tuple(tokens.shape)} and differ at {len(positions)} positions: "
+            "give at least two different sequences, of three tokens or more."
+        )
+    where, statistics = Site(layer, site), CodeStatistics()
+    fed = {where: [statistics]}
+    feed(model, tokens, fed, "update", batch_size=batch_size, positions=positions)
+    return PositionCode(name, where, positions, statistics)
+
+
+@contextmanager
+def set_position(
+    model: HookedModel,
+    code: PositionCode,
+    moves: Mapping[int, int],
+    *,
+    dose: float = 1.0,
+    routes: Collection[str] | None = None,
+    heads: Collection[int] | None = None,
+) -> Iterator[Running]:
+    """A context in which positions tell, by one code, that they stand elsewhere.
+
+    Content stays, and so do all other codes. At "attn_in" the code can be given to queries, keys or
+    values alone; similarity is given to queries and keys there, so that it acts in the scores and
+    what is pooled stays.
+
+    Args:
+        model: the one that the code was fitted from.
+        code: from `fit_code`.
+        moves: for each position that is moved, the one whose code it gets.
+        dose: the share of the way that positions are moved.
+        routes: at "attn_in", those of "queries", "keys" and "values" that read the moved code; None
+            for all, of similarity for queries and keys.
+        heads: at "attn_in", the heads that read it; None for all.
+
+    Yields:
+        What says, by `verify()`, whether the site was reached.
+
+    Raises:
+        UserError: for positions that the code was not fitted at, for a site that carries nothing of
+            it, for routes or heads at another site than "attn_in", and, when the model runs, for
+            sequences without these positions.
+
+    Example:
+        code = fit_code(model, tokens, "mean residual", layer=0)
+        with set_position(model, code, {40: 41}):
+            logits = model(tokens)
+    """
+    change, positions = code.moved(moves, dose)
+    if code.site.hook == ATTENTION_INPUT:
+        if routes is None:
+            routes = SCORES if code.name == SIMILARITY else ROUTES
+        changes = {code.site.layer: change}
+        with read_changed(model, changes, routes, positions, heads) as running:
+            yield running
+        return
+    if routes is not None or heads is not None:
+        raise UserError(
+            f"{code.site.name} is read by all heads in all ways: fit the code at site "
+            f"{ATTENTION_INPUT!r} to choose routes and heads."
+        )
+    with intervene(model, {code.site.name: change}, positions) as running:
+        yield running
