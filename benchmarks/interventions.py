@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.contest import Claim, paired_ratio
-from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, code_probes
+from experiments.probing.measure import ALL_BUT_FIRST, code_probes
+from experiments.results.measurements import FIRST_POSITION
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer

@@ -87,7 +87,15 @@ class LinearMoments:
             left = centred[:, far].mean(dim=0, dtype=torch.float64).to(centred)
             centred[:, far] -= left
             mean[far] += left
-            blocks = _upper_products(centred)
+            if centred[:, far].any():
+                blocks = _upper_products(centred)
+            else:  # constant: nothing is left of them, and the products of the others stand
+                kept = (~far).to(centred)
+                rows = kept.split([len(block) for block in blocks])
+                blocks = [
+                    block * of_rows[:, None] * kept[-block.shape[1] :]
+                    for block, of_rows in zip(blocks, rows, strict=True)
+                ]
         self._shift(len(centred), mean, target_mean)
         self.cross += (centred_targets.mT @ centred).mT
         start = 0

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Site, Split
+from experiments.probing.measure import ALL_BUT_FIRST, Site, Split
 from experiments.results.code_ablation import STREAM
+from experiments.results.measurements import FIRST_POSITION
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError

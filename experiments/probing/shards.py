@@ -84,8 +84,9 @@ class Shards:
         source = Path(spec.source)
         version = fingerprint(source) if source.exists() else ""
         jobs = [_Job(work, pickle.dumps(share), spec, version, condition) for share in shares]
-        bar = tqdm(jobs, description, unit="share", disable=description is None, leave=False)
-        return [pickle.loads(found) for found in self.run(_run_job, bar)]
+        how: dict[str, Any] = {"disable": description is None, "leave": False, "total": len(jobs)}
+        done = tqdm(self.run(_run_job, jobs), description, unit="share", **how)
+        return [pickle.loads(found) for found in done]
 
 
 ONE_SHARD = Shards()

@@ -45,7 +45,7 @@ class Cells:
 
     Args:
         folder: where they are kept.
-        advance: told the title of each cell when it is its turn.
+        advance: told the title of each cell when it is there.
         pool: where those are computed that do not depend on each other.
     """
 
@@ -90,8 +90,9 @@ class Cells:
             if title not in missing:
                 self._advance(title)
         if missing:
-            jobs = (self._begun(title, computes[title]) for title in missing)
-            pool.run(_keep, jobs, at_once=len(missing))
+            jobs = [(self._path(title), computes[title]) for title in missing]
+            for title, _ in zip(missing, pool.run(_keep, jobs, len(missing)), strict=True):
+                self._advance(title)
         cells = {title: kept or _read(self._path(title)) for title, kept in found.items()}
         self._asked |= cells
         return cells
@@ -158,10 +159,6 @@ class Cells:
         }
         found = self._every(every, pool)
         return {key: _stacked([found[name].arrays for name in titles[key]]) for key in computes}
-
-    def _begun(self, title: str, compute: Callable[[], Cell]) -> _Job:
-        self._advance(title)
-        return self._path(title), compute
 
     def _kept(self, title: str) -> Cell | None:
         try:

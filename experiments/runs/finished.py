@@ -111,9 +111,17 @@ class FinishedRun(ABC):
                 # One that was killed as soon as it was finished still has them.
                 run.drop_cells()
             else:
-                began = time.monotonic()
+                began, goes_on = time.monotonic(), run.cells.exists()
                 with run.dropped_if_refused():
-                    made = make(run)
+                    try:
+                        made = make(run)
+                    except KeyError as error:
+                        if not goes_on:
+                            raise
+                        raise UserError(
+                            f"the kept parts of the run in {str(run.cells)!r} are of another "
+                            f"version ({error} is missing): delete them and run the command again."
+                        ) from error
                 write_arrays(made.arrays, run.arrays)
                 write_table(made.measurements, run.measurements)
                 run.finish(made.facts, config, time.monotonic() - began)

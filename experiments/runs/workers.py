@@ -22,7 +22,7 @@ from tqdm import tqdm
 from nope_interp.errors import UserError
 from nope_interp.streams import one_thread_pool
 
-Run = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
+Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 
 class WorkerDied(UserError):
@@ -67,7 +67,8 @@ class Pool:
 
     @contextmanager
     def opened(self, at_once: int | None = None) -> Iterator[Run]:
-        """A function that runs one function on many jobs and gives the results in their order.
+        """A function that runs one function on many jobs and gives the results in their order,
+        each as soon as it and those before it are there; on Ray all of them at the end.
 
         The same workers serve all its calls.
 
@@ -77,20 +78,20 @@ class Pool:
         The function raises WorkerDied where a process ended without a word, and what a job raises.
         """
         if self.backend is None:
-            yield _run_here
+            yield map
             return
         # Two workers, of which one is idle, where jobs run one by one: with a single one joblib
         # would run them in this process, and what kills a job would kill it too.
         jobs = min(self.at_once, at_once or self.at_once)
-        with (
-            self.backend(),
-            Parallel(n_jobs=max(2, jobs), pre_dispatch=jobs, batch_size=1) as parallel,
-        ):
+        how: dict[str, Any] = {"pre_dispatch": jobs, "batch_size": 1}
+        if self.parent is not None:  # Ray's pool gives no result before it has them all
+            how["return_as"] = "generator"
+        with self.backend(), Parallel(max(2, jobs), **how) as parallel:
 
-            def run(function: Callable[[Any], Any], jobs: Iterable[Any]) -> list[Any]:
+            def run(function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
                 settled = partial(_settled, function, self.threads, Path.cwd(), self.parent)
                 try:
-                    return parallel(delayed(settled)(job) for job in jobs)
+                    yield from parallel(delayed(settled)(job) for job in jobs)
                 except self.deaths as error:
                     why = next(iter(str(error).splitlines()), "without a word").rstrip(".")
                     raise WorkerDied(why, self.remedy) from error
@@ -99,8 +100,9 @@ class Pool:
 
     def run(
         self, function: Callable[[Any], Any], jobs: Iterable[Any], at_once: int | None = None
-    ) -> list[Any]:
-        """The results of one function on many jobs, in their order.
+    ) -> Iterator[Any]:
+        """The results of one function on many jobs, in their order; nothing runs until they are
+        asked for.
 
         Args:
             function: what is done with each.
@@ -110,7 +112,7 @@ class Pool:
         Raises as `opened` says.
         """
         with self.opened(at_once) as run:
-            return run(function, jobs)
+            yield from run(function, jobs)
 
 
 HERE = Pool()
@@ -155,10 +157,6 @@ def one_thread_each() -> Pool:
 def threads_beside(others: int) -> int:
     """How many threads each of so many processes has where they share all cores."""
     return max(1, cpu_count() // others)
-
-
-def _run_here(function: Callable[[Any], Any], jobs: Iterable[Any]) -> list[Any]:
-    return [function(job) for job in jobs]
 
 
 def _settled(

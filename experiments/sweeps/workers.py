@@ -46,7 +46,7 @@ def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> Non
         together = [cell for cell in left if deaths[cell.number] < MOST_DEATHS - 1]
         batch, at_once = (together, pool.at_once) if together else (left[:1], 1)
         try:
-            said = pool.run(run, batch, at_once)
+            said = [*pool.run(run, batch, at_once)]
         except WorkerDied as error:
             running = [cell for cell in batch if _abandoned(sweep.marker(cell))]
             for cell in running:

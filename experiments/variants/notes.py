@@ -2,7 +2,12 @@
 
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import sinks_note
-from nope_interp.positions.layers import LayerPositions, layer_positions, positions_in_words
+from nope_interp.positions.layers import (
+    LayerPositions,
+    edge_notes,
+    layer_positions,
+    positions_in_words,
+)
 from nope_interp.sites import layer_ranges
 
 
@@ -25,7 +30,7 @@ def notes_on_pretrained(model: HookedModel, seq_len: int) -> tuple[str, ...]:
         )
     else:
         layers = layer_positions(model)
-        notes += [_on_encoding(layers), *_on_windows(layers, seq_len)]
+        notes += [_on_encoding(layers), *edge_notes(layers, seq_len)]
     if (note := sinks_note(model)) is not None:
         notes.append(note)
     return tuple(notes)
@@ -46,14 +51,3 @@ def _on_encoding(layers: tuple[LayerPositions, ...]) -> str:
         "This model's own positional encoding is at work: what is read here is the encoding and "
         "the causal mask together."
     )
-
-
-def _on_windows(layers: tuple[LayerPositions, ...], seq_len: int) -> list[str]:
-    windows = {layer.window for layer in layers if layer.window is not None}
-    return [
-        f"Sequences of {seq_len} tokens are longer than the attention window of {window} tokens in "
-        f"{layer_ranges(layer.layer for layer in layers if layer.window == window)}: the window's "
-        "edge shows position too."
-        for window in sorted(windows)
-        if window < seq_len
-    ]

@@ -7,10 +7,13 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformer_lens.cache.key_value_cache_entry import (
+    TransformerLensKeyValueCacheEntry as KVCache,
+)
 from transformer_lens.config import TransformerLensConfig
 from transformer_lens.hook_points import HookPoint
 
-from nope_interp.models.attention import Attention, AttentionContext, KVCache, linear, listening
+from nope_interp.models.attention import Attention, AttentionContext, linear, listening
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.initialization import Initializer
 from nope_interp.shapes import Activations

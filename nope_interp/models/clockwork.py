@@ -155,7 +155,7 @@ class ClockModule(nn.Module):
         # At its active time t the module reads the slower states of t - 1, which are 0 at t = 0.
         read = F.linear(slower[:, period - 1 : n_steps - 1 : period], W_slower)
         drive = F.linear(inputs[:, ::period], self.W_I) + F.pad(read, (0, 0, 1, 0))
-        states = _Recurrence.apply(drive, W_own)
+        states = _Recurrence.apply(drive, W_own)  # type: ignore[no-untyped-call]
         return self.hook_hidden(states.repeat_interleave(period, dim=1)[:, :n_steps])
 
 

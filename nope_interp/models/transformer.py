@@ -8,11 +8,14 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformer_lens.cache.key_value_cache_entry import (
+    TransformerLensKeyValueCacheEntry as KVCache,
+)
 from transformer_lens.config import TransformerLensConfig
 from transformer_lens.hook_points import HookPoint
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.models.attention import AttentionContext, KVCache, linear, listening
+from nope_interp.models.attention import AttentionContext, linear, listening
 from nope_interp.models.blocks import Block, Norm
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import ENCODINGS, AddedToEmbedding

@@ -23,7 +23,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.changes import Change
 from nope_interp.positions.conditions import Condition, parse_condition
 from nope_interp.positions.hooks import bias_changes, embedding_changes, window_changes
-from nope_interp.positions.layers import LayerPositions, layer_positions
+from nope_interp.positions.layers import LayerPositions, edge_notes, layer_positions
 from nope_interp.positions.rotation import key_heads, rotary_changes, turning_frequencies
 from nope_interp.sites import layer_ranges
 
@@ -157,20 +157,9 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
 
     def caveats(self, seq_len: int) -> tuple[str, ...]:
         """What still shows position in sequences of `seq_len` tokens, in sentences."""
-        edges: dict[str, list[int]] = {}
-        for layer in self._left:
-            if layer.reach is not None and layer.reach < seq_len:
-                kind = "window" if layer.chunk is None else "chunks"
-                edges.setdefault(f"{kind} of {layer.reach} tokens", []).append(layer.layer)
-        sentences = [
-            f"Sequences of {seq_len} tokens are longer than the attention {edge} in "
-            f"{layer_ranges(layers)}, whose edge still shows position: lift_window=True gives "
-            "these layers a plain causal mask."
-            for edge, layers in edges.items()
-        ]
-        if recurrent := [layer.layer for layer in self._left if layer.encoding == "recurrence"]:
-            sentences.append(f"The recurrence in {layer_ranges(recurrent)} still tells order.")
-        return tuple(sentences)
+        recurrent = [layer.layer for layer in self._left if layer.encoding == "recurrence"]
+        still = f"The recurrence in {layer_ranges(recurrent)} still tells order."
+        return (*edge_notes(self._left, seq_len), *([still] if recurrent else []))
 
     def _note_pass(self, module: nn.Module, args: object) -> None:
         self._ran = True

@@ -1,5 +1,6 @@
 """Where a model's layers get positions from: their encoding, its base, and attention windows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +65,21 @@ class LayerPositions:
     def reach(self) -> int | None:
         """How many tokens a query sees at most; None without a limit."""
         return self.window if self.chunk is None else self.chunk
+
+
+def edge_notes(layers: Iterable[LayerPositions], seq_len: int) -> tuple[str, ...]:
+    """What the windows and chunks of attention in these layers show in sequences of `seq_len`
+    tokens, in sentences: one for each that is shorter."""
+    edges: dict[str, list[int]] = {}
+    for layer in layers:
+        if layer.reach is not None and layer.reach < seq_len:
+            kind = "window" if layer.chunk is None else "chunks"
+            edges.setdefault(f"{kind} of {layer.reach} tokens", []).append(layer.layer)
+    return tuple(
+        f"Sequences of {seq_len} tokens are longer than the attention {edge} in "
+        f"{layer_ranges(at)}, whose edge shows position."
+        for edge, at in edges.items()
+    )
 
 
 def family_encoding(config: Any) -> str | None:

@@ -12,6 +12,7 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from probes import moments
 from probes.errors import ProbeError, ProbeWarning
 from probes.moments import LinearMoments
 from probes.regression import LinearProbe, RidgeRegressor
@@ -243,6 +244,24 @@ def test_shuffled_positions_are_at_chance_where_the_true_ones_are_not(activation
         # A fit of 8 coefficients to 480 rows of noise costs about 8/480 of r2.
         assert -0.06 < result[name].score("r2", SHUFFLED).value < 0.02
     assert result["linear"].score("mae", SHUFFLED).value == pytest.approx(3.0, abs=0.15)
+
+
+def test_a_constant_feature_costs_no_second_product(monkeypatch):
+    """The products of the others stand: only what varies about a large mean is multiplied again."""
+    products = []
+    real = moments._upper_products
+    monkeypatch.setattr(moments, "_upper_products", lambda x: products.append(0) or real(x))
+    x = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
+    alone = LinearMoments().update(x, x[:, :1]).gram()
+    x[:, 2] = 0.1
+    gram = LinearMoments().update(x, x[:, :1]).gram()
+    assert len(products) == 2
+    others = [0, 1, 3, 4, 5]
+    assert (gram[2] == 0).all()
+    assert torch.equal(gram[others][:, others], alone[others][:, others])
+    x[:, 2] = 1e4 + 1e-2 * x[:, 3]
+    LinearMoments().update(x, x[:, :1])
+    assert len(products) == 4
 
 
 def test_a_slice_of_a_larger_tensor_is_read_as_its_copy(activations, feed):

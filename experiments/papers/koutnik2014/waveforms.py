@@ -7,6 +7,7 @@ other data: it is no number to reproduce.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -96,7 +97,10 @@ def matched_sizes(d_hidden: int = 64) -> dict[str, int]:
             to come within 5% of each other.
     """
     wanted = ClockworkConfig(1, d_hidden, 1).n_parameters
-    counts = {"rnn": lambda n: n * n + 2 * n + 1, "lstm": lambda n: 4 * n * n + 5 * n + 1}
+    counts: dict[str, Callable[[int], int]] = {
+        "rnn": lambda n: n * n + 2 * n + 1,
+        "lstm": lambda n: 4 * n * n + 5 * n + 1,
+    }
     sizes = {"clockwork": d_hidden}
     for network, count in counts.items():
         sizes[network] = min(range(1, d_hidden + 1), key=lambda n: abs(count(n) - wanted))

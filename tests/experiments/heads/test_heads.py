@@ -253,7 +253,7 @@ def test_a_model_without_positions_is_classified_as_it_is(tmp_path: Path) -> Non
     plain = run(tmp_path, transformer=transformer, ablate=None, random_init=True)
     assert plain.info["ablation"] is None
     scores = plain.measurements[plain.measurements["probe"] == "heads"]
-    # Two draws of untrained weights: the twin is another one.
+    # Two draws of untrained weights: the random-init variant is another one.
     assert set(scores["variant"]) == {"random-init", "random-init, draw 1"}
     by_variant = scores.pivot_table("value", ["layer", "head", "metric"], "variant")
     assert (by_variant["random-init"] != by_variant["random-init, draw 1"]).mean() > 0.8

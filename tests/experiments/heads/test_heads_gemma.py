@@ -63,11 +63,11 @@ def test_the_loss_says_what_the_ablation_costs(gemma_heads: HeadClassification) 
     assert loss.loc["intact", "ci_high"] < loss.loc["intact", "chance"] - 2
 
 
-def test_the_untrained_twin_has_no_positional_heads(gemma_heads: HeadClassification) -> None:
+def test_the_untrained_untrained_has_no_positional_heads(gemma_heads: HeadClassification) -> None:
     rows = gemma_heads.measurements
-    twin = rows[(rows["variant"] == "random-init") & (rows["probe"] == "heads")]
+    untrained = rows[(rows["variant"] == "random-init") & (rows["probe"] == "heads")]
     for metric in ("previous_token", "diagonal", "induction"):
-        assert twin[twin["metric"] == metric]["value"].max() < 0.2
+        assert untrained[untrained["metric"] == metric]["value"].max() < 0.2
 
 
 def test_the_page_is_small(gemma_heads: HeadClassification) -> None:

@@ -40,6 +40,7 @@ from experiments.results.findings import (
     unpack,
 )
 from experiments.results.measured import Measured
+from experiments.results.measurements import write_arrays
 from experiments.runs.cells import Cells
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.runs import load_run
@@ -453,6 +454,16 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     whole = reproduce(tiny("chi2023"), out=runs)
     pd.testing.assert_frame_equal(resumed.measurements, whole.measurements)
     assert not RunFolder(resumed.folder).cells.exists()
+
+
+def test_kept_parts_of_another_version_are_named(tmp_path: Path) -> None:
+    """Arrays had other names there; what is missing in a run from scratch is our mistake."""
+    config = tiny("kazemnejad2023")
+    run = RunFolder.of(tmp_path, config).begin(config)
+    for seed in config.seeds:
+        write_arrays({"1/m": np.ones(3)}, run.cells / f"theorem 1, seed {seed}.safetensors")
+    with pytest.raises(UserError, match=r"kept parts .*another version \('inverse' is missing\)"):
+        reproduce(config, out=tmp_path)
 
 
 # ---------------------------------------------------------------- the page

@@ -85,9 +85,9 @@ def test_shares_are_better_when_larger_and_conditions_are_apart() -> None:
         row(0.0, 0.01, **share, begin_token=True, control=SHUFFLED),
     ]
     (verdict,) = verdicts(table(rows))
-    trained, twin, begin = verdict.rows
+    trained, untrained, begin = verdict.rows
     assert (trained["layer"], trained["value"], trained["verdict"]) == (1, 0.7, "readable")
-    assert (twin["variant"], twin["verdict"]) == ("random-init", "unreadable")
+    assert (untrained["variant"], untrained["verdict"]) == ("random-init", "unreadable")
     assert begin["begin_token"]
 
 

@@ -34,8 +34,8 @@ def travelled(thing: Any) -> Any:
 def pickling(n: int, ray: str | None, device: str) -> Iterator[Shards]:
     """As `opened`, in this process; what comes and goes is pickled, as on the way to a worker."""
 
-    def run(function: Any, jobs: Iterable[Any]) -> list[Any]:
-        return [travelled(travelled(function)(travelled(job))) for job in jobs]
+    def run(function: Any, jobs: Iterable[Any]) -> Iterator[Any]:
+        return (travelled(travelled(function)(travelled(job))) for job in jobs)
 
     yield ONE_SHARD if n == 1 else Shards(n, run)
 

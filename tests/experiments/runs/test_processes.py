@@ -28,7 +28,7 @@ def _call(piece: Callable[[], Any]) -> Any:
 
 
 def in_processes(pieces: Sequence[Callable[[], Any]], pool: Pool | None = None) -> list[Any]:
-    return (pool or two()).run(_call, pieces)
+    return [*(pool or two()).run(_call, pieces)]
 
 
 def two() -> Pool:
@@ -124,6 +124,10 @@ def test_the_death_of_a_worker_goes_from_one_process_to_another() -> None:
     )
 
 
+def _third_is_refused(seed: int) -> dict[str, np.ndarray]:
+    return _noise(_refused(seed))
+
+
 def _killed_in_the_second(seed: int) -> dict[str, np.ndarray]:
     if seed == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -142,10 +146,10 @@ def test_what_a_worker_keeps_is_not_sent_back(tmp_path: Path) -> None:
     sent: list[object] = []
 
     class Listening(Pool):
-        def run(self, *arguments: Any, **options: Any) -> list[Any]:
-            found = super().run(*arguments, **options)
-            sent.extend(found)
-            return found
+        def run(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+            for found in super().run(*arguments, **options):
+                sent.append(found)
+                yield found
 
     found = Cells(tmp_path, pool=Listening()).side_by_side({"t": _noise}, [3, 4])["t"]
     np.testing.assert_array_equal(found["x"], [_noise(3)["x"], _noise(4)["x"]])
@@ -193,9 +197,22 @@ def test_cells_side_by_side_have_the_bits_of_cells_one_by_one(tmp_path: Path) ->
     assert found.keys() == {"one", "two / three"}
     for title, cell in found.items():
         np.testing.assert_array_equal(cell["x"], alone.per_seed(title, range(3), _noise)["x"])
-    assert sorted(titles[:6]) == sorted(
-        f"{title}, seed {seed}" for title in found for seed in range(3)
-    )
+    assert titles[:6] == [f"{title}, seed {seed}" for title in found for seed in range(3)]
+
+
+@pytest.mark.parametrize("pool", [HERE, two()])
+def test_a_cell_is_told_of_when_it_is_kept(tmp_path: Path, pool: Pool) -> None:
+    """Progress counts what is done, and nothing is told of the cell that fails."""
+    told: list[str] = []
+
+    def advance(title: str) -> None:
+        assert (tmp_path / f"{title}.safetensors").is_file()
+        told.append(title)
+
+    with pytest.raises(UserError, match="piece 2 cannot be done"):
+        Cells(tmp_path, advance, pool).side_by_side({"t": _third_is_refused}, range(3))
+    assert "t, seed 2" not in told
+    assert pool != HERE or told == ["t, seed 0", "t, seed 1"]
 
 
 def test_only_what_is_missing_or_damaged_is_computed(tmp_path: Path) -> None:
@@ -222,7 +239,7 @@ def piece(_):
     return os.getpid(), torch.get_num_threads()
 
 torch.set_num_threads(2)
-print(pool_of(2, remedy="").run(piece, range(2)) == [(os.getpid(), 1)] * 2)
+print(list(pool_of(2, remedy="").run(piece, range(2))) == [(os.getpid(), 1)] * 2)
 print(torch.get_num_threads())
 """
 
@@ -245,7 +262,7 @@ def piece(_):
     os.write(1, f"{os.getpid()}\\n".encode())
     threading.Event().wait()
 
-pool_of(2, remedy="").run(piece, range(2))
+list(pool_of(2, remedy="").run(piece, range(2)))
 """
 
 

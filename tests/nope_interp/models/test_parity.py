@@ -133,7 +133,7 @@ def bloom(n_heads: int) -> tuple[Any, HookedTransformer]:
     params=[(gpt2, 4), (llama, 4), (bloom, 4), (bloom, 3)],
     ids=["gpt2", "llama", "bloom", "bloom-3-heads"],
 )
-def twins(request: pytest.FixtureRequest) -> tuple[Any, HookedTransformer]:
+def both(request: pytest.FixtureRequest) -> tuple[Any, HookedTransformer]:
     build, n_heads = request.param
     return build(n_heads)
 
@@ -145,9 +145,9 @@ def tokens() -> Tensor:
 
 @torch.no_grad()
 def test_copied_weights_give_the_same_logits(
-    twins: tuple[Any, HookedTransformer], tokens: Tensor
+    both: tuple[Any, HookedTransformer], tokens: Tensor
 ) -> None:
-    theirs, model = twins
+    theirs, model = both
     expected = theirs(tokens).logits
     assert expected.std() > 0.5
     # Float32 sums in another order; logits are of size 1 to 10.
@@ -158,18 +158,18 @@ def test_copied_weights_give_the_same_logits(
 
 @torch.no_grad()
 def test_logits_differ_when_one_weight_does(
-    twins: tuple[Any, HookedTransformer], tokens: Tensor
+    both: tuple[Any, HookedTransformer], tokens: Tensor
 ) -> None:
-    theirs, model = twins
+    theirs, model = both
     model.blocks[0].attn.W_Q[0, 0, 0] += 1.0
     assert (model(tokens) - theirs(tokens).logits).abs().max() > 1e-3
 
 
 @torch.no_grad()
 def test_the_residual_stream_is_theirs_layer_by_layer(
-    twins: tuple[Any, HookedTransformer], tokens: Tensor
+    both: tuple[Any, HookedTransformer], tokens: Tensor
 ) -> None:
-    theirs, model = twins
+    theirs, model = both
     hidden = theirs(tokens, output_hidden_states=True).hidden_states
     _, cache = model.run_with_cache(tokens)
     # Their last hidden state is already normalized.
@@ -177,8 +177,8 @@ def test_the_residual_stream_is_theirs_layer_by_layer(
         torch.testing.assert_close(cache["resid_pre", layer], expected, atol=1e-4, rtol=0)
 
 
-def test_greedy_generation_is_theirs(twins: tuple[Any, HookedTransformer], tokens: Tensor) -> None:
-    theirs, model = twins
+def test_greedy_generation_is_theirs(both: tuple[Any, HookedTransformer], tokens: Tensor) -> None:
+    theirs, model = both
     prompt = tokens[:, :10]
     expected = theirs.generate(
         prompt,

@@ -126,9 +126,9 @@ def test_drope_checkpoints(
     loaded = load_pretrained(folder_of(family, folder, config, tensors))
     assert_without_positions(loaded, unrotated(monkeypatch, family, outputs))
     assert "code of its own (auto_map), which was not run" in loaded.notes[0]
-    twin = reinitialized(loaded, seed=1).model
-    assert positions_in_words(twin) == "none"
-    weights = dict(twin.original_model.named_parameters())
+    untrained = reinitialized(loaded, seed=1).model
+    assert positions_in_words(untrained) == "none"
+    weights = dict(untrained.original_model.named_parameters())
     assert len(weights) == len(dict(loaded.model.original_model.named_parameters()))
     # What transformers writes back is the published format.
     where = {"pretrained_model_name_or_path": str(folder)}

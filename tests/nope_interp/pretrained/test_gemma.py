@@ -42,7 +42,7 @@ def loss(model: object, tokens: torch.Tensor) -> float:
 def test_weights_are_the_trained_ones(loaded: Pretrained) -> None:
     tokens = text(loaded, 2, 64)
     assert loss(loaded.model, tokens) < 4.0
-    # A random twin knows nothing: it is near the loss of a uniform guess over the vocabulary.
+    # The random-init variant knows nothing: it is near the loss of a uniform guess.
     assert abs(loss(reinitialized(loaded, 0).model, tokens) - math.log(262_144)) < 1.0
 
 

@@ -94,9 +94,9 @@ def test_t5s_decoder_reads_like_any_other_model(tmp_path: Path) -> None:
     for name in ("hook_embed", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_pattern"):
         stream(loaded.model, tokens, {name: lambda x, name=name: shapes.update({name: x.shape})})  # type: ignore[misc]
     assert [tuple(shape) for shape in shapes.values()] == [(5, 16, 32), (5, 16, 32), (5, 4, 16, 16)]
-    twin = reinitialized(loaded, seed=1)
-    assert twin.begin_id == 0
-    assert not torch.equal(twin.model(tokens), loaded.model(tokens))
+    untrained = reinitialized(loaded, seed=1)
+    assert untrained.begin_id == 0
+    assert not torch.equal(untrained.model(tokens), loaded.model(tokens))
     padded = torch.ones_like(tokens)
     padded[0, 0] = 0
     with pytest.raises(UserError, match="takes no padding"):
@@ -117,8 +117,8 @@ def test_without_a_tokenizer_there_are_tokens_but_no_text(tmp_path: Path) -> Non
 
 def test_a_reinitialized_model_is_drawn_anew_from_its_seed(gpt2_folder: Path) -> None:
     loaded = load_pretrained(str(gpt2_folder))
-    twins = [reinitialized(loaded, seed).model for seed in (1, 1, 2)]
-    weights = [model.original_model.state_dict() for model in (loaded.model, *twins)]
+    drawn = [reinitialized(loaded, seed).model for seed in (1, 1, 2)]
+    weights = [model.original_model.state_dict() for model in (loaded.model, *drawn)]
     matrices = [name for name, weight in weights[0].items() if weight.ndim == 2]
     assert matrices
     for name in matrices:

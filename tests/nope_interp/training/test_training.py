@@ -350,14 +350,14 @@ def test_foreign_and_absent_checkpoints(tmp_path: Path) -> None:
 
 def test_as_bidirectional_has_the_weights_but_not_the_mask() -> None:
     model = run()
-    twin = as_bidirectional(model)
-    assert_same_bits(twin, model)
+    unmasked = as_bidirectional(model)
+    assert_same_bits(unmasked, model)
     tokens = torch.randint(257, (1, 12), generator=torch.Generator().manual_seed(0))
     changed = tokens.clone()
     changed[0, -1] = (changed[0, -1] + 1) % 257
     with torch.no_grad():
         assert torch.equal(model(tokens)[0, :-1], model(changed)[0, :-1])
-        assert not torch.equal(twin(tokens)[0, :-1], twin(changed)[0, :-1])
+        assert not torch.equal(unmasked(tokens)[0, :-1], unmasked(changed)[0, :-1])
 
 
 def test_nonsense_is_one_sentence() -> None:
