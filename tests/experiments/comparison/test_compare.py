@@ -200,7 +200,7 @@ def test_too_few_sequences_for_taking_codes_away_are_refused_before_training(
 
 def test_what_holds_of_every_variant_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(words(3000))
-    folder = save_folder(tiny_gemma3(), tmp_path / "gemma")  # with windows of 8 tokens
+    folder = save_folder(tiny_gemma3(), tmp_path / "gemma")  # with windows of 16 tokens
     found = run(
         tmp_path,
         model=str(folder),
@@ -213,7 +213,7 @@ def test_what_holds_of_every_variant_is_said_once(tmp_path: Path) -> None:
     )
     assert set(found.measurements["variant"]) == {"pretrained", "random-init"}
     (said,) = (note for note in found.info["notes"] if "window" in note)
-    assert "longer than the attention window of 8 tokens" in said
+    assert "longer than the attention window of 16 tokens" in said
 
 
 def test_a_pretrained_model_without_positions_is_read_as_one(tmp_path: Path) -> None:
