@@ -11,6 +11,7 @@ import pandas as pd
 
 from experiments.codes.ablation import statistics_at
 from experiments.codes.counterfactual import counterfactuals
+from experiments.codes.counting import counting_rows
 from experiments.codes.interchange import interchange_rows
 from experiments.codes.order import order_rows
 from experiments.codes.task import intervention_task_of
@@ -194,7 +195,9 @@ class LoadedModel:
         if (why := without_order(table(order_rows(task, context=context)))) is not None:
             raise UserError(why)
         statistics = statistics_at(task, sites(self.variant.n_layers, hooks, layers))
-        return followed(table(interchange_rows(task, statistics, elsewhere, context=context)))
+        rows = interchange_rows(task, statistics, elsewhere, context=context)
+        rows += counting_rows(task, statistics, elsewhere, context=context)
+        return followed(table(rows))
 
     def _length(self, asked: int | None) -> int:
         limit = self.model.cfg.n_ctx

@@ -39,17 +39,10 @@ from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
 from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
 from nope_interp.errors import UserError
 from probes.bootstrap import NamedBootstrap, SequenceBootstrap
-from probes.codes.interchange import (
-    JUDGED,
-    Move,
-    Moved,
-    carries,
-    interchange,
-    levelled,
-    put_back,
-    variation_at,
-)
+from probes.code_names import JUDGED
+from probes.codes.interchange import Move, Moved, interchange, levelled, put_back, variation_at
 from probes.codes.statistics import CodeStatistics, Intervention
+from probes.codes.trends import carries
 
 # The shares of the way that codes are moved.
 DOSES = (0.05, 0.3, 1.0)

@@ -22,9 +22,10 @@ from nope_interp.interventions.intervene import intervene
 from nope_interp.interventions.reading import ROUTES, SCORES, read_changed
 from nope_interp.shapes import Sequences
 from nope_interp.sites import ATTENTION_INPUT
-from probes.codes.interchange import MOVABLE, carries, interchange
+from probes.codes.interchange import interchange
 from probes.codes.similarity import SIMILARITY, moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
+from probes.codes.trends import MOVABLE, carries
 from probes.errors import ProbeError
 from probes.shapes import Positions
 

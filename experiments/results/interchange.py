@@ -4,13 +4,15 @@ Needs no torch.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from experiments.results.code_ablation import SIZE_MATCHED
-from experiments.results.position_use import Effect, Use, controlled
+from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
+from experiments.results.position_use import Effect, Use, Word, controlled
+from probes.code_names import SMOOTH
 
 PROBE = "interchange"
 # Which positions are moved.
@@ -32,7 +34,8 @@ ACCURACY = "accuracy"
 GUESSER = "order-free guesser"
 SHUFFLED_QUESTION = "question shuffled"
 
-_NOISING, _DENOISING = "moved", "put back"
+_NOISING, _DENOISING, _EXTRAPOLATED = "moved", "put back", "extrapolated"
+_NEARER = "nearer than "
 
 
 def noising(code: str, moved: str) -> str:
@@ -43,6 +46,16 @@ def noising(code: str, moved: str) -> str:
 def denoising(code: str, moved: str) -> str:
     """The name of the condition in which this code alone tells these positions."""
     return f"{_DENOISING}: {code} of the {moved}"
+
+
+def extrapolated(moved: str) -> str:
+    """The condition of what 1/m predicts at the later ones of these positions from the first."""
+    return f"{_EXTRAPOLATED}: 1/m of the {moved}"
+
+
+def nearer_than(rival: str) -> str:
+    """The metric that says how much nearer 1/m comes than another trend."""
+    return f"{_NEARER}{rival}"
 
 
 def at_dose(dose: float) -> str:
@@ -96,12 +109,36 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
         if direction in (_NOISING, _DENOISING):
             use = found.setdefault((code, moved, row["layer"], row["site"]), {})
             use.setdefault(direction, {})[row["metric"]] = row
-    return controlled(
+    judged = controlled(
         [
             Use(code, layer, site, moved, _effect(of[_NOISING]), _effect(of[_DENOISING]))
             for (code, moved, layer, site), of in found.items()
         ]
     )
+    counting = _counting(judged, rows)
+    return [replace(use, counts=use in counting) for use in judged]
+
+
+def _counting(judged: Sequence[Use], rows: pd.DataFrame) -> list[Use]:
+    """The uses of a smooth trend that is counting."""
+    nearer = rows[rows["metric"].str.startswith(_NEARER)]
+    surely = nearer.groupby(["positions", "layer", "site"])["ci_low"].min() > 0
+
+    def counts(use: Use) -> bool:
+        return bool(surely.get((extrapolated(use.moved), use.layer, use.site), False))
+
+    trends = [use for use in judged if use.code == SMOOTH]
+    single = [use for use in trends if use.layer != EVERYWHERE]
+
+    def through_the_stream(stream: Use) -> bool:
+        used = [use for use in single if use.moved == stream.moved and use.word == Word.USED]
+        return bool(used) and all(map(counts, used))
+
+    return [
+        use
+        for use in trends
+        if (through_the_stream(use) if use.layer == EVERYWHERE else counts(use))
+    ]
 
 
 def followed(measurements: pd.DataFrame) -> pd.DataFrame:
@@ -111,7 +148,8 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
         measurements: the tidy table with the rows of `interchange_rows`.
 
     Returns:
-        code, layer (-1 for the whole stream), site, moved, word; the shares of moved answers, 0 to
+        code (a smooth trend that is one of 1/m is called counting), layer (-1 for the whole
+        stream), site, moved, word; the shares of moved answers, 0 to
         1, that go towards those of the other positions (`towards`), that stay or do neither, and
         under the size-matched control (`size_matched`), the difference (`net`) with its 95%
         interval over sequences and draws, and its q-value; and the same of the answers that are
@@ -132,7 +170,7 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
 
     moved, back = noising(use.code, use.moved), denoising(use.code, use.moved)
     return {
-        "code": use.code,
+        "code": use.name,
         "layer": use.layer,
         "site": use.site,
         "moved": use.moved,

@@ -23,6 +23,10 @@ slope among the controls' slopes; q-values hold the false-discovery rate over al
 | no | no | not used |
 | any other | | undecided |
 
+A smooth trend is called counting only where 1/m predicts later positions from the first ones surely
+better than a constant, t, log m and a slow cosine do; through the whole stream, where it does so at
+each single site at which the trend is used, and there is one.
+
 A model that does not surely know order gets no word but `has not learned order`
 (`experiments.results.interchange.without_order`). These rules were written down before any run.
 """
@@ -84,6 +88,8 @@ class Use:
         layer, site: where; layer -1 stands for the whole stream.
         moved: the positions that were moved.
         noising, denoising: the effects; None where the site carries nothing of the code.
+        counts: whether 1/m predicts what a smooth trend is at positions beyond those that it was
+            fitted on, surely better than each other trend of its rank.
     """
 
     code: str
@@ -92,6 +98,12 @@ class Use:
     moved: str
     noising: Effect | None
     denoising: Effect | None
+    counts: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the code is called: counting where a smooth trend counts."""
+        return "counting" if self.counts else self.code
 
     @property
     def word(self) -> Word:

@@ -5,38 +5,21 @@ activations stay such as the model makes: what tells one position is exchanged f
 another (an interchange intervention: Geiger et al. 2021, arXiv 2106.02997).
 """
 
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from probes.code_names import VARIANCE
 from probes.codes.filter import require_fitted_shape
 from probes.codes.statistics import CodeStatistics
+from probes.codes.trends import told_by
 from probes.errors import ProbeError
 from probes.shapes import Activations, PerPosition, PositionalVectors, Positions
 from probes.streaming import upcast
 
-# One smooth trend each: what the mean residual says by it is one direction, whatever the trend.
-TRENDS: Mapping[str, Callable[[Tensor, int], Tensor]] = MappingProxyType(
-    {
-        "1/m": lambda m, last: 1 / m,
-        "t": lambda m, last: m,
-        "log m": lambda m, last: m.log(),
-        "slow cosine": lambda m, last: (math.pi * m / last).cos(),
-    }
-)
-MEAN_RESIDUAL, SMOOTH, VARIANCE = "mean residual", "smooth trend", "variance"
-# The mean residual is the sum of what t and 1/m explain of it, a smooth trend, and of what is left.
-# Between a few positions single trends are too much alike to be judged each by itself.
-JUDGED = (MEAN_RESIDUAL, SMOOTH, "positional vectors", VARIANCE)
-MOVABLE = (*JUDGED, *TRENDS)
-# A code is carried where it varies by so many times what it would by chance, between positions.
-_CARRIED = 2.0
 # Deviations are scaled by such a factor at most, or by its inverse.
 _LARGEST_FACTOR = 10.0
 
@@ -266,75 +249,6 @@ def put_back(
     else:
         told = told_by(statistics, code)[origins].float()
     return Move(base, told, scaled, _rest(given, summed=True).sqrt().float())
-
-
-def carries(statistics: CodeStatistics, code: str) -> bool:
-    """Whether activations tell position by a code at all, more than means of so many would.
-
-    A code in the mean varies between positions by at least twice what it would if nothing knew its
-    position; `variance` likewise, by its logarithm.
-
-    Args:
-        statistics: as in `interchange`.
-        code: one of `MOVABLE`.
-
-    Raises:
-        ProbeError: for an unknown code, and before 2 sequences.
-    """
-    if code == VARIANCE:
-        found, chance = statistics.variance_between()
-    else:
-        basis = _basis(code, statistics.positions)
-        found = float((basis.mT @ statistics.positional_vectors()).square().sum())
-        chance = statistics.noise_along(basis)
-    return found > _CARRIED * chance
-
-
-def told_by(statistics: CodeStatistics, code: str) -> PositionalVectors:
-    """What the mean residual says of each position by a code: its least-squares fit.
-
-    Args:
-        statistics: as in `interchange`.
-        code: one of `MOVABLE` but `variance`.
-
-    Returns:
-        `[pos d_model]`, of mean 0 over positions.
-
-    Raises:
-        ProbeError: for an unknown code, and before 2 sequences.
-    """
-    vectors = statistics.positional_vectors()
-    basis = _basis(code, statistics.positions).to(vectors)
-    return basis @ (basis.mT @ vectors)
-
-
-def _basis(code: str, positions: Positions) -> Float[Tensor, "pos k"]:
-    """Orthonormal functions of the position that a code in the mean is made of; none is constant.
-
-    With few positions there are fewer: a code may have none.
-    """
-    m = positions.double() + 1
-    n, last = len(m), int(m[-1])
-    ones, each = torch.ones(n, 1).to(m), torch.eye(n).to(m)
-    every: Tensor = torch.linalg.qr(torch.cat([ones, each], dim=1)).Q[:, 1:]
-    if code == MEAN_RESIDUAL:
-        return every
-    if code in TRENDS:
-        return _orthonormal([TRENDS[code](m, last)])
-    smooth = _orthonormal([m, 1 / m][: n - 1])
-    if code == SMOOTH:
-        return smooth
-    if code == "positional vectors":
-        rest = every - smooth @ (smooth.mT @ every)
-        left: Tensor = torch.linalg.svd(rest, full_matrices=False).U[:, : max(n - 3, 0)]
-        return left
-    raise ProbeError(f"no position code {code!r} that can move: there are {', '.join(MOVABLE)}")
-
-
-def _orthonormal(functions: list[PerPosition]) -> Float[Tensor, "pos k"]:
-    centred = [function - function.mean() for function in functions]
-    basis: Tensor = torch.linalg.qr(torch.stack(centred, dim=1)).Q
-    return basis
 
 
 def _unmoved(statistics: CodeStatistics) -> Moved:

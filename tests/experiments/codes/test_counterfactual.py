@@ -21,7 +21,8 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.tasks.answers import ExampleSource
 from nope_interp.tasks.registry import make_answer_task
-from probes.codes.interchange import MEAN_RESIDUAL, carries
+from probes.code_names import MEAN_RESIDUAL
+from probes.codes.trends import carries
 
 LENGTH = 4
 EMBEDDING = Site(0, "resid_pre")

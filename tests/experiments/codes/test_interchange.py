@@ -42,7 +42,7 @@ from nope_interp.tasks.answers import ExampleSource
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
-from probes.codes.interchange import JUDGED, MEAN_RESIDUAL, VARIANCE
+from probes.code_names import JUDGED, MEAN_RESIDUAL, VARIANCE
 
 LENGTH = 4
 EMBEDDING = Site(0, "resid_pre")

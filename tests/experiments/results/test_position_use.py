@@ -1,6 +1,7 @@
 """Words for position codes, by the table of the rule; q-values against scipy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,3 +75,9 @@ def test_a_code_is_used_where_any_of_its_moves_is() -> None:
     assert strongest([Word.NOT_USED, Word.USED, Word.UNDECIDED]) is Word.USED
     assert strongest([Word.UNDECIDED, Word.REDUNDANT]) is Word.REDUNDANT
     assert strongest([Word.NOT_USED, Word.UNDECIDED]) is Word.UNDECIDED
+
+
+def test_a_smooth_trend_is_called_counting_only_where_it_is() -> None:
+    trend = Use("smooth trend", 0, "resid_post", "question", YES, YES)
+    assert trend.name == "smooth trend"
+    assert replace(trend, counts=True).name == "counting"

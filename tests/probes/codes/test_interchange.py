@@ -4,19 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from probes.codes.interchange import (
-    MEAN_RESIDUAL,
-    MOVABLE,
-    SMOOTH,
-    TRENDS,
-    VARIANCE,
-    carries,
-    interchange,
-    put_back,
-    told_by,
-    variation_at,
-)
+from probes.code_names import MEAN_RESIDUAL, SMOOTH, VARIANCE
+from probes.codes.interchange import interchange, put_back, variation_at
 from probes.codes.statistics import CodeStatistics
+from probes.codes.trends import MOVABLE, TRENDS, carries, told_by
 from probes.errors import ProbeError
 from probes.variance import activation_variance
 from tests.probes.codes.test_codes import (

@@ -1,0 +1,186 @@
+"""What the mean residual tells of position, by functions of it: any, smooth trends, what is left.
+
+With p(t) the mean over sequences at each position, a code in the mean is what some functions of the
+position explain of p, by least squares: any function (`mean residual`), t and 1/m (`smooth trend`),
+any that is uncorrelated with these (`positional vectors`), or one of `TRENDS`.
+
+Trends are much alike: over a few positions 1/m, log m and a slow cosine explain the same. Which one
+a model counts by shows outside the range that they were fitted on: `Extrapolation`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH, VARIANCE
+from probes.codes.statistics import CodeStatistics
+from probes.errors import ProbeError
+from probes.shapes import Activations, PerPosition, PerSequence, PositionalVectors, Positions
+from probes.streaming import upcast
+
+COUNTING = "1/m"
+# One smooth trend each: what the mean residual says by it is one direction, whatever the trend.
+TRENDS: Mapping[str, Callable[[Tensor, int], Tensor]] = MappingProxyType(
+    {
+        COUNTING: lambda m, last: 1 / m,
+        "t": lambda m, last: m,
+        "log m": lambda m, last: m.log(),
+        "slow cosine": lambda m, last: (math.pi * m / last).cos(),
+    }
+)
+CONSTANT = "constant"
+# What 1/m has to do better than, at one number for each position.
+RIVALS = (CONSTANT, *(trend for trend in TRENDS if trend != COUNTING))
+# Between a few positions single trends are too much alike to be judged each by itself.
+MOVABLE = (*JUDGED, *TRENDS)
+# A code is carried where it varies by so many times what it would by chance, between positions.
+_CARRIED = 2.0
+# Trends are fitted on so large a share of the positions, the first ones, and predict the others.
+_FITTED_SHARE = 0.6
+_FEWEST_FITTED, _FEWEST_PREDICTED = 3, 2
+
+
+def carries(statistics: CodeStatistics, code: str) -> bool:
+    """Whether activations tell position by a code at all, more than means of so many would.
+
+    A code in the mean varies between positions by at least twice what it would if nothing knew its
+    position; `variance` likewise, by its logarithm.
+
+    Args:
+        statistics: as in `interchange`.
+        code: one of `MOVABLE`.
+
+    Raises:
+        ProbeError: for an unknown code, and before 2 sequences.
+    """
+    if code == VARIANCE:
+        found, chance = statistics.variance_between()
+    else:
+        basis = functions_of(code, statistics.positions)
+        found = float((basis.mT @ statistics.positional_vectors()).square().sum())
+        chance = statistics.noise_along(basis)
+    return found > _CARRIED * chance
+
+
+def told_by(statistics: CodeStatistics, code: str) -> PositionalVectors:
+    """What the mean residual says of each position by a code: its least-squares fit.
+
+    Args:
+        statistics: as in `interchange`.
+        code: one of `MOVABLE` but `variance`.
+
+    Returns:
+        `[pos d_model]`, of mean 0 over positions.
+
+    Raises:
+        ProbeError: for an unknown code, and before 2 sequences.
+    """
+    vectors = statistics.positional_vectors()
+    basis = functions_of(code, statistics.positions).to(vectors)
+    return basis @ (basis.mT @ vectors)
+
+
+def functions_of(code: str, positions: Positions) -> Float[Tensor, "pos k"]:
+    """Orthonormal functions of the position that a code in the mean is made of; none is constant.
+
+    Args:
+        code: one of `MOVABLE` but `variance`.
+        positions: `[pos]`, counted from 0.
+
+    Returns:
+        `[pos k]`; with few positions there are fewer, and of positional vectors perhaps none.
+
+    Raises:
+        ProbeError: for an unknown code.
+    """
+    m = positions.double() + 1
+    n, last = len(m), int(m[-1])
+    ones, each = torch.ones(n, 1).to(m), torch.eye(n).to(m)
+    every: Tensor = torch.linalg.qr(torch.cat([ones, each], dim=1)).Q[:, 1:]
+    if code == MEAN_RESIDUAL:
+        return every
+    if code in TRENDS:
+        return _orthonormal([TRENDS[code](m, last)])
+    smooth = _orthonormal([m, 1 / m][: n - 1])
+    if code == SMOOTH:
+        return smooth
+    if code == "positional vectors":
+        rest = every - smooth @ (smooth.mT @ every)
+        left: Tensor = torch.linalg.svd(rest, full_matrices=False).U[:, : max(n - 3, 0)]
+        return left
+    raise ProbeError(f"no position code {code!r} that can move: there are {', '.join(MOVABLE)}")
+
+
+def _orthonormal(functions: list[PerPosition]) -> Float[Tensor, "pos k"]:
+    centred = [function - function.mean() for function in functions]
+    basis: Tensor = torch.linalg.qr(torch.stack(centred, dim=1)).Q
+    return basis
+
+
+class Extrapolation:
+    """Smooth trends fitted on the first positions, and how well they predict the later ones.
+
+    Each trend is a line in the space of activations, fitted by least squares on the mean residual
+    at the first three fifths of the positions. `CONSTANT` is the mean there.
+
+    Args:
+        statistics: those of the site, of the positions in question alone.
+
+    Attributes:
+        predicted: the later positions, as indices into those fitted on; none where there are
+            too few to fit on, or to predict.
+        scale: the squared distance of the later means from the constant, mean over positions, less
+            what it would be by chance; 0 where it is no more.
+    """
+
+    def __init__(self, statistics: CodeStatistics) -> None:
+        vectors, m = statistics.positional_vectors(), statistics.positions.double() + 1
+        n = len(m)
+        fitted = math.ceil(_FITTED_SHARE * n)
+        enough = fitted >= _FEWEST_FITTED and n - fitted >= _FEWEST_PREDICTED
+        self.predicted = torch.arange(fitted, n) if enough else torch.arange(0)
+        self._curves: dict[str, PositionalVectors] = {}
+        if not enough:
+            self.scale = 0.0
+            return
+        first, mean = vectors[:fitted], vectors[:fitted].mean(dim=0)
+        self._curves[CONSTANT] = mean.expand(n - fitted, -1)
+        for trend, function in TRENDS.items():
+            values = function(m, int(m[-1]))
+            values = values - values[:fitted].mean()
+            along = values[:fitted] @ (first - mean) / values[:fitted].square().sum()
+            self._curves[trend] = mean + values[fitted:, None] * along
+        apart = (vectors[fitted:] - mean).square().sum(dim=-1).mean()
+        by_chance = statistics.deviation_squares()[fitted:].mean() / statistics.n_fitted
+        self.scale = max(float(apart - by_chance), 0.0)
+
+    def gains(self, activations: Activations) -> dict[str, PerSequence]:
+        """How much nearer than each rival 1/m comes to held-out activations at later positions.
+
+        The squared distance to the rival's prediction less that to the prediction by 1/m, as a
+        share of `scale`, mean over later positions: 1 at best, beside the constant. Its expectation
+        knows nothing of how activations vary about their mean.
+
+        Args:
+            activations: [batch pos d_model], at all positions fitted on.
+
+        Returns:
+            By rival, a number for each sequence; nothing where there is nothing to predict.
+
+        Raises:
+            ProbeError: for another number of positions or width.
+        """
+        if not len(self.predicted) or not self.scale:
+            return {}
+        x = upcast(activations)[:, self.predicted.to(activations.device)].double()
+        own = self._curves[COUNTING].to(x)
+        found = {}
+        for rival in RIVALS:
+            curve = self._curves[rival].to(x)
+            nearer = (2 * x - own - curve) * (own - curve)
+            found[rival] = nearer.sum(dim=-1).mean(dim=-1) / self.scale
+        return found

@@ -1,0 +1,137 @@
+"""The table of what was moved, out of rows that were made up."""
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
+from experiments.results.interchange import (
+    CARRIED,
+    NET,
+    ORDER_DESTROYED,
+    PROBE,
+    QUESTION,
+    RANK,
+    RESTORED,
+    TOWARDS,
+    denoising,
+    extrapolated,
+    followed,
+    nearer_than,
+    noising,
+    uses,
+)
+from experiments.results.measurements import table
+from experiments.results.position_use import Word
+from probes.code_names import MEAN_RESIDUAL, SMOOTH, VARIANCE
+
+Place = tuple[int, str]
+BLOCK, STREAMED = (0, "resid_post"), (EVERYWHERE, STREAM)
+
+
+def row(
+    condition: str, place: Place, metric: str, value: float, control: str = "", width: float = 0.05
+) -> dict[str, Any]:
+    layer, site = place
+    context = {"experiment": "probe", "model": "m", "variant": "trained", "tokens": "reversal"}
+    where = {"begin_token": True, "seed": 0, "layer": layer, "site": site, "probe": PROBE}
+    ends = {"ci_low": value - width, "ci_high": value + width, "chance": math.nan, "n": 100}
+    own = {"positions": condition, "metric": metric, "value": value, "control": control}
+    return {**context, **where, **ends, **own}
+
+
+def effect(code: str, place: Place, moved: float, restored: float) -> list[dict[str, Any]]:
+    """The rows of one code: what is net of a control of a tenth."""
+    noised, denoised = noising(code, QUESTION), denoising(code, QUESTION)
+    return [
+        row(noised, place, CARRIED, 1.0),
+        row(noised, place, TOWARDS, moved + 0.1),
+        row(noised, place, TOWARDS, 0.1, SIZE_MATCHED),
+        row(noised, place, NET, moved),
+        row(noised, place, RANK, 0.001 if moved > 0.1 else 0.5, width=0),
+        row(denoised, place, CARRIED, 1.0),
+        row(denoised, place, RESTORED, restored + 0.1),
+        row(denoised, place, RESTORED, 0.1, SIZE_MATCHED),
+        row(denoised, place, RESTORED, 0.05, ORDER_DESTROYED),
+        row(denoised, place, NET, restored),
+        row(denoised, place, RANK, 0.001 if restored > 0.1 else 0.5, width=0),
+    ]
+
+
+def bare(code: str, place: Place) -> list[dict[str, Any]]:
+    """The rows of a code that the site does not carry."""
+    return [
+        row(condition, place, CARRIED, 0.0)
+        for condition in (noising(code, QUESTION), denoising(code, QUESTION))
+    ]
+
+
+def identified(place: Place, against: float) -> list[dict[str, Any]]:
+    condition = extrapolated(QUESTION)
+    return [
+        row(condition, place, nearer_than("t"), 0.9),
+        row(condition, place, nearer_than("log m"), against),
+    ]
+
+
+def test_each_code_has_a_word_and_its_numbers() -> None:
+    rows = [
+        *effect(MEAN_RESIDUAL, BLOCK, 0.8, 0.7),
+        *effect("positional vectors", BLOCK, 0.0, 0.5),
+        *bare(VARIANCE, BLOCK),
+    ]
+    found = followed(table(rows)).set_index("code")
+    assert found["word"].to_dict() == {
+        MEAN_RESIDUAL: Word.USED,
+        "positional vectors": Word.REDUNDANT,
+        VARIANCE: Word.NOT_USED,
+    }
+    assert next(iter(found.index)) == MEAN_RESIDUAL
+    used = found.loc[MEAN_RESIDUAL]
+    assert used["towards"] == pytest.approx(0.9)
+    assert (used["net"], used["net_low"]) == pytest.approx((0.8, 0.75))
+    assert (used["restored"], used["destroyed"]) == pytest.approx((0.8, 0.05))
+    # Two p-values of four: 0.001 of 0.001, 0.001, 0.001, 0.5.
+    assert used["q"] == pytest.approx(0.001 * 4 / 3)
+    assert math.isnan(found.loc[VARIANCE, "q"])
+
+
+@pytest.mark.parametrize(
+    ("against", "at_site", "in_stream"),
+    [
+        (0.06, "counting", "counting"),
+        (0.04, SMOOTH, SMOOTH),
+    ],
+)
+def test_a_trend_counts_where_1_over_m_surely_beats_all_others(
+    against: float, at_site: str, in_stream: str
+) -> None:
+    rows = [
+        *effect(SMOOTH, BLOCK, 0.8, 0.7),
+        *effect(SMOOTH, STREAMED, 0.8, 0.7),
+        *identified(BLOCK, against),
+    ]
+    names = {use.layer: use.name for use in uses(table(rows))}
+    assert names == {0: at_site, EVERYWHERE: in_stream}
+
+
+def test_a_stream_does_not_count_where_a_site_that_is_used_does_not() -> None:
+    later = (1, "resid_post")
+    rows = [
+        *effect(SMOOTH, BLOCK, 0.8, 0.7),
+        *effect(SMOOTH, later, 0.8, 0.7),
+        *effect(SMOOTH, STREAMED, 0.8, 0.7),
+        *identified(BLOCK, 0.5),
+        *identified(later, -0.5),
+    ]
+    names = {use.layer: use.name for use in uses(table(rows))}
+    assert names == {0: "counting", 1: SMOOTH, EVERYWHERE: SMOOTH}
+    unused = [*effect(SMOOTH, BLOCK, 0.0, 0.0), *effect(SMOOTH, STREAMED, 0.8, 0.7)]
+    found = uses(table([*unused, *identified(BLOCK, 0.5)]))
+    assert {use.layer: use.name for use in found}[EVERYWHERE] == SMOOTH
+
+
+def test_no_rows_have_no_uses() -> None:
+    assert uses(pd.DataFrame(columns=table([]).columns)) == []
