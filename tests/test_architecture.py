@@ -52,7 +52,7 @@ ROOMS = {
     "nope_interp.positions nope_interp.tasks nope_interp.theory nope_interp.training probes "
     "probes.heads .results .report .runs .variants .probing .heads",
     "experiments.comparison": "nope_interp nope_interp.models nope_interp.tasks probes "
-    "probes.codes .results .report .runs .variants .probing .codes .emergence",
+    ".results .report .runs .variants .probing .codes .emergence",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison",
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps",

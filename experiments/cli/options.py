@@ -8,6 +8,7 @@ what each sets stand in the configs alone.
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
@@ -76,7 +77,8 @@ def _of_field(field: Field, is_argument: bool) -> inspect.Parameter:
 
 def _of_shorthand(word: str, field: Field, shorthand: Shorthand) -> inspect.Parameter:
     others = ", ".join(option_of(name) for name in shorthand.fields if name != word)
-    return _option(word, field, f"{(shorthand.help or field.help).rstrip('.')} (sets {others})")
+    told = f"{(shorthand.help or field.help).rstrip('.')} (sets {others})"
+    return _option(word, replace(field, kind=shorthand.kind or field.kind), told)
 
 
 def _option(word: str, field: Field, said: str) -> inspect.Parameter:

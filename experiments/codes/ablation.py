@@ -14,6 +14,7 @@ is fitted on some sequences and scored, by what the model then loses, on others.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from tqdm import tqdm
 from experiments.codes.conditions import Condition, Fit, Maker, every_condition, of_codes
 from experiments.codes.first_token import first_token_conditions
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site, code_probes, feed, read_with
+from experiments.probing.measure import Site, Stage, code_probes, feed, reading_of
 from experiments.results import code_ablation as names
 from experiments.results.code_ablation import INTACT_CONDITION, SIZE_MATCHED, STREAM, only, without
 from experiments.results.measurements import LOSS
@@ -39,6 +40,7 @@ from probes.codes.controls import SIDE_EFFECTS, side_effects, size_matched, size
 from probes.codes.filter import CodeFilter
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.scores import SHUFFLED, Score
+from probes.streaming import StreamingProbe
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,14 @@ def through_the_stream(
     rows = []
     sites, conditions = stream_sites(task), list(every_condition(task.seed))
     for condition in tqdm(conditions, description, unit="condition", disable=description is None):
-        made = fitted_in_depth(task, condition, sites)
-        found[condition.name, condition.control] = _scored(task, made)
+        # What can still be read is read on the way: no pass is run for it alone.
+        probes = [] if condition.control else code_probes(task.seed)
+        made = fitted_in_depth(task, condition, sites, probes)
+        found[condition.name, condition.control] = _scored(task, made, probes)
         if condition.takes_code:
             found[condition.name, SIZE_MATCHED] = _scored(task, size_matched_in_depth(task, made))
-        if not condition.control:
-            rows += _still_readable(task, made, {**context, "positions": condition.name})
+        read = {task.last: probes} if probes else {}
+        rows += reading_of(read, {**context, "positions": condition.name}).rows
     for name, control, losses in first_token_conditions(task):
         found[name, control] = Outcome(losses.double().numpy())
     return [*_rows(task, found, {**context, "layer": names.EVERYWHERE, "site": STREAM}), *rows]
@@ -171,16 +175,19 @@ class FittedOnTheWay:
 
 
 def fitted_in_depth(
-    task: InterventionTask, condition: Condition, sites: Sequence[Site]
+    task: InterventionTask,
+    condition: Condition,
+    sites: Sequence[Site],
+    probes: Sequence[StreamingProbe] = (),
 ) -> dict[str, FittedOnTheWay]:
     """The condition's interventions at all of these sites at once, by hook name.
 
     One forward pass over all fit sequences at once makes them: memory grows with these, but holds
-    one layer at a time.
+    one layer at a time. `probes` are fitted in it to what they make of the last block's output.
     """
     how = {"sized": condition.takes_code, "linear": condition.linear}
     made = partial(FittedOnTheWay, condition.make, task.numbers(), **how)
-    return made_in_depth(task, {site.name: made() for site in sites})
+    return made_in_depth(task, {site.name: made() for site in sites}, probes)
 
 
 def size_matched_in_depth(
@@ -204,13 +211,16 @@ def size_matched_in_depth(
 
 
 def made_in_depth(
-    task: InterventionTask, made: dict[str, FittedOnTheWay]
+    task: InterventionTask,
+    made: dict[str, FittedOnTheWay],
+    probes: Sequence[StreamingProbe] = (),
 ) -> dict[str, FittedOnTheWay]:
     """Interventions at all of these sites, by hook name, made in one pass over the fit sequences.
 
     Args:
         task: the model, and what they are fitted on.
         made: what makes them.
+        probes: are fitted to what they make of the last block's output.
 
     Returns:
         The same, each fitted on what those before it leave.
@@ -220,10 +230,25 @@ def made_in_depth(
     """
     model = task.model
     tokens = task.split.fit.to(next(model.parameters()).device)
-    with torch.no_grad(), one_thread_pool(), intervene(model, made, task.positions) as acted:
-        run_trunk(model, tokens)
+    with torch.no_grad(), intervene(model, made, task.positions) as acted:
+        with _reading(task, probes, "update"):
+            run_trunk(model, tokens)
         acted.verify()
     return made
+
+
+@contextmanager
+def _reading(
+    task: InterventionTask, probes: Sequence[StreamingProbe], stage: Stage
+) -> Iterator[None]:
+    """While it is open, probes read the last block's output, whatever the model is run for."""
+
+    def read(activations: Tensor, hook: object) -> None:
+        for probe in probes:
+            getattr(probe, stage)(activations[:, task.positions], task.numbers())
+
+    with one_thread_pool(), task.model.hooks(fwd_hooks=[(task.last.name, read)] if probes else []):
+        yield
 
 
 def statistics_at(task: InterventionTask, sites: Sequence[Site]) -> dict[Site, CodeStatistics]:
@@ -251,10 +276,16 @@ class _Watched:
         return torch.cat([found[metric] for found in self._found]).double().cpu().numpy()
 
 
-def _scored(task: InterventionTask, made: Mapping[str, Intervention]) -> Outcome:
+def _scored(
+    task: InterventionTask,
+    made: Mapping[str, Intervention],
+    probes: Sequence[StreamingProbe] = (),
+) -> Outcome:
+    """What the model loses on the held-out sequences, on which `probes` are scored on the way."""
     watched = {name: _Watched(change) for name, change in made.items()}
     with intervene(task.model, watched, task.positions) as intervention:
-        losses = task.losses(task.model, task.split.held_out).double().numpy()
+        with _reading(task, probes, "evaluate"):
+            losses = task.losses(task.model, task.split.held_out).double().numpy()
         intervention.verify()
     if not watched:
         return Outcome(losses)
@@ -263,15 +294,6 @@ def _scored(task: InterventionTask, made: Mapping[str, Intervention]) -> Outcome
         for metric in SIDE_EFFECTS
     }
     return Outcome(losses, moved)
-
-
-def _still_readable(
-    task: InterventionTask, made: Mapping[str, Intervention], context: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    probes = {task.last: code_probes(task.seed)}
-    read = partial(read_with, batch_size=task.batch_size, positions=task.positions)
-    with intervene(task.model, made, task.positions):
-        return read(task.model, task.split, probes, dict(context)).rows
 
 
 def _rows(

@@ -3,38 +3,35 @@
 One model as it is, its random-init variant and, where the weights are ours, its bidirectional one
 are each read on text and on uniform random tokens, with and without a begin token. That makes the
 cells of the run; each is one stream through the model, and is written to disk when it is done.
+Small models are read side by side, one process for each core. The page is drawn as soon as all that
+is cheap was read, and again as the rest comes in.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.codes.ablation import site_by_site, statistics_at, through_the_stream
-from experiments.codes.shift import shift_rows
-from experiments.codes.task import InterventionTask, check_enough_to_fit, intervention_task_of
-from experiments.comparison.config import CompareConfig
-from experiments.comparison.example import LONGEST, example_arrays
+from experiments.codes.task import check_enough_to_fit, intervention_task_of
+from experiments.comparison.cells import Read, TakeAway, ablation_of, conditions_of
+from experiments.comparison.config import CompareConfig, left_out
 from experiments.comparison.result import Comparison
 from experiments.emergence.history import history_rows
-from experiments.probing.measure import Site, Split, measure, sites
+from experiments.probing.measure import sites
 from experiments.probing.shards import Reader, read_once
 from experiments.results.measurements import FIRST_POSITION, table
 from experiments.runs.cells import Cell
 from experiments.runs.finished import Made
-from experiments.variants.ablation import Ablation
+from experiments.runs.workers import HERE, Pool, one_thread_each
 from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
 from experiments.variants.words import asked
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.sources import TokenSource
-from probes.codes.statistics import CodeStatistics
 
 _FRAME = (
     "Where codes are taken away, all examples of a task have one length. The frame, tokens that "
@@ -78,79 +75,79 @@ def compare(
     """
     config = asked(CompareConfig, config, words)
     check_shards(shards, ray, n_sequences=config.n_shareable, device=device)
-    _ablation(config).check(config)
+    ablation_of(config).check(config)
     if config.model is None:
         sites(config.transformer.n_layers, config.sites, config.layers)  # refuses others
         check_enough_to_fit(config, config.transformer.d_model, config.seq_len - FIRST_POSITION)
     how: dict[str, Any] = {"n": shards, "ray": ray, "device": device}
+    how["pool"] = _pool(config, device, shards)
     return read_once(Comparison, _Reader, config, out=out, show_progress=show_progress, **how)
 
 
-def _ablation(config: CompareConfig) -> Ablation:
-    return Ablation(config.ablate, seed=config.seed)
+def _pool(config: CompareConfig, device: str, shards: int) -> Pool:
+    """Small models are read side by side: they keep no second thread busy."""
+    return one_thread_each() if config.is_ours and device == "cpu" and shards == 1 else HERE
 
 
 @dataclass(frozen=True)
-class _Condition:
-    """The tokens that a variant is read on."""
+class _Stage:
+    """Cells that are computed side by side.
 
-    source: TokenSource
-    begin_token: bool
+    Attributes:
+        name: what they tell, as the page says it while they are missing.
+        cells: what makes each, by title.
+    """
 
-    def key(self, variant: str) -> str:
-        return f"{variant}/{self.source.name}/{'begin' if self.begin_token else 'nobegin'}"
-
-    def how(self, config: CompareConfig) -> dict[str, Any]:
-        own = {"seq_len": config.seq_len, "seed": config.seed}
-        return own | {"begin_token": self.begin_token}
-
-    def split(self, config: CompareConfig) -> Split:
-        return Split.of(self.source, config.n_fit, config.n_held_out, **self.how(config))
-
-    def example(self, config: CompareConfig) -> Int[Tensor, " pos"]:
-        """The start of a held-out sequence."""
-        (sequence,) = self.source.sequences(1, split="held_out", **self.how(config))
-        return sequence[:LONGEST]
-
-
-def _conditions(variant: ModelVariant) -> list[_Condition]:
-    return [
-        _Condition(source, begin_token)
-        for source in variant.sources
-        for begin_token in ((False,) if source.begin_id is None else (False, True))
-    ]
+    name: str
+    cells: Mapping[str, Callable[[], Cell]]
 
 
 @dataclass(frozen=True)
 class _Reader(Reader[CompareConfig]):
-    """Reads every variant under every condition."""
+    """Reads every variant under every condition, then takes codes away from the one in question."""
 
     def made(self) -> Made:
-        config, notes = self.config, self.notes
+        config, notes = self.config, [*self.notes, *left_out(self.config)]
         if config.code_ablation != "no" and config.task != "text":
             notes.append(_FRAME)
         facts: dict[str, Any] = {}
+        if config.model is None:
+            facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
+        every: list[ModelVariant] = []
         for variant in self._variants():
+            every.append(variant)
             facts |= {"model": variant.name, "positions": variant.positions}
             facts["n_layers"] = variant.n_layers
             notes += (*variant.how_read, *variant.notes)
-            with _ablation(config).of(variant.model) as ablation:
+            with ablation_of(config).of(variant.model) as ablation:
                 # Entered before anything long is read: what cannot be ablated is known at once.
                 if ablation is not None:
                     facts["model"] += f", {ablation.name}"
                     facts["positions"] = ablation.name
                     notes += ablation.caveats(config.seq_len)
-            facts["example_tokens"] = self._read_variant(variant)
+            facts["example_tokens"] = variant.token_strings(self._example(variant))
         # What holds of every variant is said once.
         facts["notes"] = list(dict.fromkeys(notes))
-        if config.model is None:
-            facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
+        self._finish(self._stages(every), facts)
+        if config.history and every[0].kind == "trained":
+            self.cells.get("history", partial(self._history, every[0]))
+        return self._made(facts)
+
+    def _finish(self, stages: Sequence[_Stage], facts: dict[str, Any]) -> None:
+        """Compute all stages; the page is drawn as soon as the first has its numbers, and again as
+        others have theirs."""
+        for number, stage in enumerate(stages, start=1):
+            self.cells.all(stage.cells)
+            if missing := [later.name for later in stages[number:]]:
+                self.draw(self._made(facts), missing)
+
+    def _made(self, facts: dict[str, Any]) -> Made:
         found = self.cells.gathered()
         return Made(found.rows, found.arrays, facts)
 
     def _variants(self) -> Iterator[ModelVariant]:
         """The model in question, then its random-init variant, then, where it can have one, its
-        bidirectional variant; each is made when it is its turn."""
+        bidirectional variant."""
         config = self.config
         variant = variant_of(
             config,
@@ -167,95 +164,64 @@ class _Reader(Reader[CompareConfig]):
         if isinstance(variant.model, HookedTransformer) and variant.model.config.causal:
             yield bidirectional(variant)
 
-    def _read_variant(self, variant: ModelVariant) -> list[str]:
-        """Read one variant under all conditions; the tokens of the example, as strings."""
-        config, conditions = self.config, _conditions(variant)
-        example = conditions[0].example(config)
+    def _example(self, variant: ModelVariant) -> Int[Tensor, " pos"]:
+        return conditions_of(variant)[0].example(self.config)
+
+    def _stages(self, every: Sequence[ModelVariant]) -> list[_Stage]:
+        """What there is to compute, in the order in which a page is of use."""
+        # Pretrained models are not read twice for what one pass can give.
+        apart = self.config.is_ours
+        stages = [_Stage("readings", self._read(every, "closed form" if apart else "all"))]
         # An untrained variant uses nothing, and what an unmasked one loses says nothing.
-        ablated = config.code_ablation != "no" and variant.kind in ("trained", "pretrained")
-        task = intervention_task_of(config, variant) if ablated else None
-        statistics: dict[Site, CodeStatistics] = {}
-        for condition in conditions:
-            drawn = example if condition is conditions[0] else None
-            fitted = statistics if self._streams_the_fit_of(task, condition) else None
-            measured = partial(self._measured, variant, condition, drawn, fitted)
-            self.cells.get(condition.key(variant.kind), measured)
-        if task is not None:
-            self.cells.get("uses", partial(self._uses, variant, task, statistics))
-        if config.history and variant.kind == "trained":
-            self.cells.get("history", partial(self._history, variant))
-        return variant.token_strings(example)
+        if self.config.code_ablation != "no":
+            stages += self._taken_away(every[0])
+        if apart:
+            stages.append(_Stage("two-layer probes", self._read(every, "two-layer")))
+        return stages if self.cells.at_once == 1 else [stages[0], *_merged(stages[1:])]
 
-    def _streams_the_fit_of(self, task: InterventionTask | None, condition: _Condition) -> bool:
-        """Whether the stream of a condition's sequences to fit probes on can also fit
-        interventions at single sites."""
-        # Shares would be added up in another order, which a control of a small change magnifies.
-        if self.shards.n > 1:
-            return False
-        if task is None or not task.whole or self.config.code_ablation != "sites":
-            return False
-        return torch.equal(condition.split(self.config).fit, task.split.fit)
+    def _read(self, every: Sequence[ModelVariant], probes: str) -> dict[str, Callable[[], Cell]]:
+        found: dict[str, Callable[[], Cell]] = {}
+        for variant in every:
+            for number, condition in enumerate(conditions_of(variant)):
+                key = condition.key(variant.kind)
+                title = f"{key}/two-layer" if probes == "two-layer" else key
+                example = None
+                if number == 0 and probes != "two-layer":
+                    example = self._example(variant)
+                how = (probes, self.shards, example, self._bar(title))
+                found[title] = Read(self.config, variant, condition, *how)
+        return found
 
-    def _sites(self, variant: ModelVariant) -> list[Site]:
-        return sites(variant.n_layers, self.config.sites, self.config.layers)
+    def _taken_away(self, variant: ModelVariant) -> list[_Stage]:
+        task = intervention_task_of(self.config, variant)
+        wheres = {"stream": "codes removed through the whole stream"}
+        if self.config.code_ablation == "sites":
+            wheres["sites"] = "codes removed site by site"
+        return [
+            _Stage(
+                name,
+                {
+                    f"uses/{where}": TakeAway(
+                        self.config, variant, task, where, self._bar(f"{variant.kind}, {name}")
+                    )
+                },
+            )
+            for where, name in wheres.items()
+        ]
 
-    def _context(self, variant: ModelVariant, begin_token: bool, tokens: str) -> dict[str, Any]:
-        experiment, seed = self.config.experiment, self.config.seed
-        return variant.context(experiment, seed, begin_token, tokens=tokens)
-
-    def _measured(
-        self,
-        variant: ModelVariant,
-        condition: _Condition,
-        example: Tensor | None,
-        statistics: dict[Site, CodeStatistics] | None,
-    ) -> Cell:
-        """What probes read; `statistics`, where they are asked for, are filled on the way."""
-        config, key, where = self.config, condition.key(variant.kind), self._sites(variant)
-        reading = measure(
-            variant.model,
-            condition.split(config),
-            where,
-            context=self._context(variant, condition.begin_token, condition.source.name),
-            seed=config.seed,
-            batch_size=config.batch_size,
-            description=self.label(key),
-            also_fitted={} if statistics is None else {site: CodeStatistics() for site in where},
-            condition=_ablation(config).of,
-            shards=self.shards,
-            spec=variant.spec,
-        )
-        if statistics is not None:
-            statistics |= reading.also_fitted
-        arrays = {f"{key}/{name}": array for name, array in reading.arrays.items()}
-        if example is not None:
-            with _ablation(config).of(variant.model):
-                arrays |= example_arrays(variant, reading, example)
-        return Cell(table(reading.rows), arrays)
-
-    def _uses(
-        self,
-        variant: ModelVariant,
-        task: InterventionTask,
-        statistics: Mapping[Site, CodeStatistics],
-    ) -> Cell:
-        """What the model loses without each position code."""
-        # Each row names the condition that it was taken under.
-        context = self._context(variant, task.begin_token, variant.sources[0].name)
-        label = f"{variant.kind}, codes taken away"
-        with _ablation(self.config).of(variant.model):
-            rows = through_the_stream(task, context=context, description=self.label(label))
-            if self.config.code_ablation == "sites":
-                # Empty where the cell that was to fill them was read before.
-                statistics = statistics or statistics_at(task, self._sites(variant))
-                label = f"{label} site by site"
-                read = partial(site_by_site, description=self.label(label))
-                rows += read(task, statistics, context=context)
-                rows += shift_rows(task, statistics, context=context)
-        return Cell(table(rows))
+    def _bar(self, words: str) -> str | None:
+        """The label of a progress bar, where no other is drawn at the same time."""
+        return self.label(words) if self.cells.at_once == 1 else None
 
     def _history(self, variant: ModelVariant) -> Cell:
         """What can be read of the model as it was early in its training."""
         config, label = self.config, self.label(f"{variant.kind}, history")
         read = partial(history_rows, experiment=config.experiment, description=label)
         return Cell(table(read(config, self.out, variant)))
+
+
+def _merged(stages: Sequence[_Stage]) -> Iterator[_Stage]:
+    """One stage, if any: where one leaves workers idle, the next has begun."""
+    if stages:
+        cells = {title: cell for stage in stages for title, cell in stage.cells.items()}
+        yield _Stage(", ".join(stage.name for stage in stages), cells)

@@ -1,10 +1,19 @@
 """What `compare` is asked to do, as one validated, JSON-able value. Imports nothing heavy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, no_type_check
+from typing import Any, ClassVar, no_type_check
 
 from experiments.variants.config import ProbingConfig
+from experiments.variants.words import Shorthand
 from nope_interp.errors import UserError
+
+# What a page shows within a minute: few sequences, and codes taken away at all sites together.
+_QUICK = {"n_fit": 96, "n_held_out": 48, "uses": "stream"}
+
+
+def _quick(wanted: Any) -> tuple[Any, ...]:
+    return tuple(_QUICK.values()) if wanted else ()
 
 
 @no_type_check  # it checks itself, in sentences
@@ -20,6 +29,15 @@ class CompareConfig(ProbingConfig):
     """
 
     experiment: ClassVar[str] = "compare"
+    shorthands: ClassVar[Mapping[str, Shorthand]] = {
+        **ProbingConfig.shorthands,
+        "quick": Shorthand(
+            tuple(_QUICK),
+            "a first answer within a minute; the page says what it leaves out.",
+            _quick,
+            kind=bool,
+        ),
+    }
 
     variants: bool = True
     history: bool = False
@@ -41,3 +59,24 @@ class CompareConfig(ProbingConfig):
     def command_name(self) -> str:
         """The command of `nope-interp` that runs this."""
         return "compare" if self.variants else "probe"
+
+
+def left_out(config: CompareConfig) -> list[str]:
+    """What a run leaves out that one by default does, a sentence each.
+
+    Args:
+        config: of the run.
+
+    Returns:
+        Sentences for its report.
+    """
+    usual, found = CompareConfig(), []
+    read, all_read = (asked.n_fit + asked.n_held_out for asked in (config, usual))
+    if read < all_read:
+        found.append(
+            f"This run read {read} sequences under each condition; {all_read} are the default. "
+            "Fewer sequences give wider intervals."
+        )
+    if config.is_ours and config.variants and config.code_ablation != usual.code_ablation:
+        found.append("This run took no codes away at single sites, which is done by default.")
+    return found

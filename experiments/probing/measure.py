@@ -1,9 +1,9 @@
 """Every probe at every layer and site of one model, on one kind of tokens, in one stream."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -34,6 +34,8 @@ ALL_BUT_FIRST = slice(FIRST_POSITION, None)
 Stage = Literal["update", "evaluate"]
 # What is fitted or scored, by site: probes, and after them what else is fitted.
 Learners = dict["Site", list[Any]]
+# The probes of a site, from a seed.
+MakeProbes = Callable[["Site", int], list[StreamingProbe]]
 # Sequences, and what they are given to.
 _Share = tuple[Tensor, Learners]
 
@@ -82,13 +84,11 @@ class Reading:
         rows: of the tidy table.
         arrays: keyed `layer/site/probe/name`.
         probes: of each site, fitted and scored.
-        also_fitted: what else was fitted, by site.
     """
 
     rows: list[dict[str, Any]] = field(repr=False)
     arrays: dict[str, np.ndarray] = field(repr=False)
     probes: dict[Site, list[StreamingProbe]] = field(repr=False)
-    also_fitted: Mapping[Site, Any] = field(default_factory=dict, repr=False)
 
 
 def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = None) -> list[Site]:
@@ -122,12 +122,14 @@ def code_probes(seed: int) -> list[StreamingProbe]:
     ]
 
 
+def two_layer_probes(site: Site, seed: int) -> list[StreamingProbe]:
+    """The two-layer probe, the costly one: it reads the stream only."""
+    return [TwoLayerProbe(seed=seed)] if site.hook.startswith("resid") else []
+
+
 def make_probes(site: Site, seed: int) -> list[StreamingProbe]:
-    """All probes for one site. The two-layer probe, the costly one, reads the stream only."""
-    probes = code_probes(seed)
-    if site.hook.startswith("resid"):
-        probes.append(TwoLayerProbe(seed=seed))
-    return probes
+    """All probes for one site."""
+    return [*code_probes(seed), *two_layer_probes(site, seed)]
 
 
 def measure(
@@ -138,8 +140,8 @@ def measure(
     context: dict[str, Any],
     seed: int = 0,
     batch_size: int = 32,
+    probes: MakeProbes = make_probes,
     description: str | None = None,
-    also_fitted: Mapping[Site, Learner] | None = None,
     condition: Condition = nullcontext,
     shards: Shards = ONE_SHARD,
     spec: ModelSpec | None = None,
@@ -157,8 +159,8 @@ def measure(
         context: fills the columns that a model and its tokens decide.
         seed: of controls and resamples.
         batch_size: sequences in a forward pass.
+        probes: makes those of a site; all of them by default.
         description: label of the progress bars; None draws none.
-        also_fitted: what else is fitted on the `fit` sequences, by site; it has seen nothing yet.
         condition: what the model is under while it is read.
         shards: who reads the sequences.
         spec: how workers make the model; see `Shards.map`.
@@ -166,11 +168,7 @@ def measure(
     Raises UserError where a site does not exist in the model or its activations are not finite, and
     where a worker dies.
     """
-    others = also_fitted or {}
-    learners: Learners = {
-        site: [*make_probes(site, seed), *([others[site]] if site in others else [])]
-        for site in where
-    }
+    learners: Learners = {site: probes(site, seed) for site in where}
     run = partial(shards.map, model=model, spec=spec, condition=condition)
     alone, shares = _to_fit(split.fit, learners, shards.n, seed)
     label = description and f"{description}, update"
@@ -181,21 +179,13 @@ def measure(
     for trained in found[: len(alone)]:
         for site, of_site in trained.items():
             fitted[site] += of_site
-    probes, also = (
-        {
-            site: [one for one in of if isinstance(one, StreamingProbe) == wanted]
-            for site, of in fitted.items()
-        }
-        for wanted in (True, False)
-    )
     held_out = [
-        (tokens, _handed_out(probes, shards.n, shard_seed(seed, shard), start))
+        (tokens, _handed_out(fitted, shards.n, shard_seed(seed, shard), start))
         for shard, (start, tokens) in enumerate(cut(split.held_out, shards.n))
     ]
     label = description and f"{description}, evaluate"
     evaluate = partial(_fed, stage="evaluate", batch_size=batch_size)
-    reading = reading_of(_merged(run(evaluate, shares=held_out, description=label)), context)
-    return replace(reading, also_fitted={site: also[site][0] for site in others})
+    return reading_of(_merged(run(evaluate, shares=held_out, description=label)), context)
 
 
 def read_with(
@@ -248,6 +238,8 @@ def feed(
 
     Raises UserError as `stream` does.
     """
+    if not any(probes.values()):
+        return
     listeners: dict[str, Listener] = {}
     for site, of_site in probes.items():
         methods = [getattr(probe, stage) for probe in of_site]

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +26,7 @@ from tqdm import tqdm
 from experiments.runs.cells import Cells
 from experiments.runs.finished import FinishedRun, Made
 from experiments.runs.folder import RunConfig, RunFolder, fingerprint
-from experiments.runs.workers import Run, pool_of, threads_beside
+from experiments.runs.workers import HERE, Pool, Run, pool_of, threads_beside
 from nope_interp.devices import check_device
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.spec import ModelSpec
@@ -103,6 +103,7 @@ class Reader(ABC, Generic[Config]):
         show_progress: draw progress bars on standard error.
         cells: the parts of the run.
         shards: who reads the sequences.
+        draw: draws the page of what there is so far, and names what is missing.
     """
 
     config: Config
@@ -111,6 +112,7 @@ class Reader(ABC, Generic[Config]):
     show_progress: bool
     cells: Cells
     shards: Shards
+    draw: Callable[[Made, Sequence[str]], object]
 
     @abstractmethod
     def made(self) -> Made:
@@ -142,6 +144,7 @@ def read_once(
     ray: str | None,
     device: str,
     show_progress: bool,
+    pool: Pool = HERE,
 ) -> Finished:
     """The finished run of a config, whose cells are read in shards; see `FinishedRun.once`.
 
@@ -154,6 +157,7 @@ def read_once(
         ray: HOST:PORT of a Ray cluster for the workers; None has them here.
         device: a torch device, or "auto".
         show_progress: draw progress bars on standard error.
+        pool: where those cells are read that are asked for side by side.
 
     Raises UserError for a device or a cluster that cannot be had, and as `FinishedRun.once` does.
     """
@@ -161,10 +165,13 @@ def read_once(
         check_device(device)
 
     def make(run: RunFolder) -> Made:
-        with opened(n, ray, device) as shards:
+        bar = tqdm(desc="reading", unit="part", disable=not show_progress or pool.at_once == 1)
+        with opened(n, ray, device) as shards, bar:
             # Cells that another number of shards read are of other resamples.
-            cells = Cells(run.cells / f"{n}-shards")
-            return reader(config, run.path.parent, device, show_progress, cells, shards).made()
+            cells = Cells(run.cells / f"{n}-shards", lambda _: bar.update(), pool)
+            draw = partial(kind.draw_unfinished, run, config)
+            how = (run.path.parent, device, show_progress, cells, shards, draw)
+            return reader(config, *how).made()
 
     return kind.once(config, out, make)
 

@@ -43,7 +43,7 @@ def fill(
     environment.filters |= {"figure": _figure, "percent": _percent}
     page = environment.get_template(template).render(
         data=data,
-        info={k: v for k, v in data.info.items() if k not in ("command", "notes")},
+        info={k: v for k, v in data.info.items() if k not in ("command", "notes", "missing")},
         constant=_constant_columns(data.measurements),
         scripts=scripts,
         policy=_policy(scripts),

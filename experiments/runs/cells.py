@@ -57,6 +57,11 @@ class Cells:
         self._pool = pool
         self._asked: dict[str, Cell] = {}
 
+    @property
+    def at_once(self) -> int:
+        """How many of the cells that `all` is asked for are computed at the same time."""
+        return self._pool.at_once
+
     def get(self, title: str, compute: Callable[[], Cell]) -> Cell:
         """A cell; computed, and kept, where it is missing or damaged.
 

@@ -3,7 +3,7 @@
 import html
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -13,7 +13,7 @@ import pandas as pd
 
 from experiments.results.measurements import read_arrays, read_table, write_arrays, write_table
 from experiments.results.summary import summary
-from experiments.runs.folder import RunConfig, RunFolder, check_format
+from experiments.runs.folder import RunConfig, RunFolder, check_format, made_by
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
 
@@ -128,6 +128,24 @@ class FinishedRun(ABC):
         found = cls.load(run.path)
         found.write_report()
         return found
+
+    @classmethod
+    def draw_unfinished(
+        cls: type[Run], run: RunFolder, config: RunConfig, made: Made, missing: Sequence[str]
+    ) -> None:
+        """Draw the page of a run that goes on.
+
+        Args:
+            run: its folder.
+            config: what is run.
+            made: what there is so far.
+            missing: names of what is still to come, which the page tells.
+
+        Raises:
+            UserError: where the page cannot be drawn or written.
+        """
+        info = made.facts | made_by(config) | {"missing": list(missing)}
+        cls(run.path, made.measurements, dict(made.arrays), info).write_report()
 
     @property
     @abstractmethod

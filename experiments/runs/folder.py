@@ -146,15 +146,7 @@ class RunFolder:
 
         Raises UserError where it cannot be written.
         """
-        how = {
-            "experiment": config.experiment,
-            "format": FORMAT,
-            "config": config.to_dict(),
-            "environment": environment(),
-            "command": config.command(),
-            "seconds": round(seconds, 1),
-        }
-        write_json(self.info, facts | how)
+        write_json(self.info, facts | made_by(config) | {"seconds": round(seconds, 1)})
         self.drop_cells()
 
     def drop_cells(self) -> None:
@@ -220,6 +212,17 @@ def environment() -> dict[str, str]:
     """The versions that a result depends on."""
     versions = {name: metadata.version(name) for name in _REPORTED_PACKAGES}
     return {"python": platform.python_version(), "platform": platform.platform(), **versions}
+
+
+def made_by(config: RunConfig) -> dict[str, Any]:
+    """What a report tells of how a run is made, JSON-able."""
+    return {
+        "experiment": config.experiment,
+        "format": FORMAT,
+        "config": config.to_dict(),
+        "environment": environment(),
+        "command": config.command(),
+    }
 
 
 def identity(config: RunConfig) -> dict[str, Any]:

@@ -97,10 +97,9 @@ class ExperimentConfig(Worded):
             raise unknown_name("task", self.task, TASK_NAMES)
         if self.dtype not in _DTYPES:
             raise unknown_name("dtype", self.dtype, _DTYPES)
-        own = self.model is None or self.model.endswith(".safetensors")
-        if own and (self.revision is not None or self.dtype != "float32"):
+        if self.is_ours and (self.revision is not None or self.dtype != "float32"):
             raise UserError("revision and dtype are for pretrained models: leave them out.")
-        self._settle_positions(own)
+        self._settle_positions(self.is_ours)
         if self.text is not None and self.task != "text":
             raise UserError(f"the task {self.task!r} reads no text: leave the text out.")
         self._check_examples()
@@ -213,6 +212,11 @@ class ExperimentConfig(Worded):
         if isinstance(values, dict) and {"config", "environment"} <= values.keys():
             values = values["config"]
         return cls.from_dict(values)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the model is one that we train, and so a small one."""
+        return self.model is None or self.model.endswith(".safetensors")
 
     def model_name(self) -> str:
         """The model in a form that a file name can hold.
@@ -336,8 +340,7 @@ class ProbingConfig(ExperimentConfig):
     @property
     def code_ablation(self) -> str:
         """How position codes are taken away: one of `USES`."""
-        own = self.model is None or self.model.endswith(".safetensors")
-        return self.uses or ("sites" if own else "stream")
+        return self.uses or ("sites" if self.is_ours else "stream")
 
     @property
     def n_shareable(self) -> int:

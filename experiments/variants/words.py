@@ -26,11 +26,13 @@ class Shorthand:
         fields: what it sets.
         help: what it means, where the help of its first field does not say it.
         values: what each of the fields gets; the word's own value unless given.
+        kind: the type of the word's own value; that of its first field unless given.
     """
 
     fields: tuple[str, ...]
     help: str = ""
     values: Callable[[Any], Sequence[Any]] | None = None
+    kind: Any = None
 
     def spread(self, value: Any) -> dict[str, Any]:
         """The values of its fields."""

@@ -12,22 +12,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from experiments import Comparison, compare
-from experiments.codes.ablation import statistics_at
-from experiments.codes.task import InterventionTask
+from experiments.comparison import cells as parts
 from experiments.comparison import compare as hypotheses
-from experiments.comparison.config import CompareConfig
-from experiments.probing.measure import Site
+from experiments.comparison.config import CompareConfig, left_out
 from experiments.results.measurements import intact_readings, read_arrays, write_arrays
 from experiments.runs.folder import RunFolder, fingerprint
 from experiments.variants.train import train as train_one
+from experiments.variants.words import expanded
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
-from probes.codes.statistics import CodeStatistics
-from tests.huggingface import plain_model, save_folder, tiny_gemma3, tiny_gpt2, words
+from tests.experiments.runs.sharing import PicklingPool, assert_same_bits, with_weights_of
+from tests.huggingface import plain_model, save_folder, tiny_gemma3, words
 
 CONFIG = CompareConfig(
     transformer=TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
@@ -116,38 +114,6 @@ def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -
     losses = found.measurements.query("probe == 'loss'")
     assert set(losses["layer"]) == ({-1} if uses == "stream" else set())
     assert len(found.uses) == (uses == "stream")
-
-
-@pytest.mark.parametrize("whose", ["ours", "pretrained"])
-def test_interventions_are_fitted_in_the_stream_of_the_probes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
-) -> None:
-    """On the code ablation's own fit sequences: with a begin token where the model has one."""
-    changes: dict[str, Any] = {"uses": "sites", "variants": True, "layers": (1,)}
-    changes |= {"n_fit": 40, "n_held_out": 16}
-    if whose == "pretrained":
-        (tmp_path / "text.txt").write_text(words(3000))
-        folder = save_folder(tiny_gpt2(), tmp_path / "gpt2")
-        changes |= {"model": str(folder), "text": str(tmp_path / "text.txt")}
-    given: list[tuple[InterventionTask, dict[Site, CodeStatistics]]] = []
-    real = hypotheses.site_by_site
-
-    def recorded(task: InterventionTask, statistics: Any, **options: Any) -> Any:
-        given.append((task, statistics))
-        return real(task, statistics, **options)
-
-    def refuse(*_: Any) -> Any:
-        raise AssertionError("a stream of their own")
-
-    monkeypatch.setattr(hypotheses, "site_by_site", recorded)
-    monkeypatch.setattr(hypotheses, "statistics_at", refuse)
-    run(tmp_path, **changes)
-    ((task, statistics),) = given
-    assert task.begin_token == (whose == "pretrained")
-    for site, alone in statistics_at(task, [*statistics]).items():
-        torch.testing.assert_close(
-            statistics[site].positional_vectors(), alone.positional_vectors()
-        )
 
 
 def test_without_variants_nothing_is_taken_away() -> None:
@@ -257,7 +223,7 @@ def test_info_says_how_it_was_run(comparison: Comparison) -> None:
 
 def stopped_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[int]:
     """Makes the reading of one condition a kill; how many were begun."""
-    real, begun = hypotheses.measure, []
+    real, begun = parts.measure, []
 
     def killed(*args: Any, **kwargs: Any) -> Any:
         begun.append(1)
@@ -265,7 +231,7 @@ def stopped_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[int]:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(hypotheses, "measure", killed)
+    monkeypatch.setattr(parts, "measure", killed)
     return begun
 
 
@@ -283,25 +249,70 @@ def test_a_killed_and_damaged_run_goes_on_and_ends_in_the_same_bytes(
 ) -> None:
     """The same seed gives the same numbers, and cells are gathered in the order that is declared,
     not in that of their files' times."""
-    begun = stopped_at(monkeypatch, 6)
+    begun = stopped_at(monkeypatch, 14)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     cells = cells_of(tmp_path)
-    # Five conditions, and what the trained model uses.
-    assert len(cells) == 6
-    # What the model uses is measured again, without the stream of probes that fitted it.
-    next(path for path in cells if path.stem == "uses").unlink()
+    # Twelve conditions, what the model uses in two ways, and one condition's two-layer probes.
+    assert len(cells) == 15
+    next(path for path in cells if path.stem == "uses-sites").unlink()
     assert "text-nobegin" in cells[0].stem
     cells[0].write_bytes(cells[0].read_bytes()[:50])
     resumed = run(tmp_path)
-    assert len(begun) == 6 + 8  # four of the twelve conditions were whole
+    assert len(begun) == 14 + 12  # of the 24 readings twelve were whole
     for name in ("measurements.parquet", "arrays.safetensors"):
         assert (resumed.folder / name).read_bytes() == (comparison.folder / name).read_bytes()
     assert resumed.headline == comparison.headline
     assert not (resumed.folder / "cells").exists()
-    begun += [1] * 100
+    before = len(begun)
     run(tmp_path)
-    assert len(begun) == 114  # finished: nothing is measured at all
+    assert len(begun) == before  # finished: nothing is measured at all
+
+
+def test_the_page_is_there_before_the_run_is_finished(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what is missing, and the finished page does not."""
+    missing = "codes removed through the whole stream, codes removed site by site, two-layer probes"
+
+    def killed(self: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parts.TakeAway, "__call__", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    (page,) = (path.read_text() for path in tmp_path.glob("*/report.html"))
+    assert f"Still to come: {missing}." in page
+    finished = (comparison.folder / "report.html").read_text()
+    assert "Still to come" not in finished
+    # What is there stands in both.
+    verdict = comparison.verdicts[0]
+    assert verdict.sentence in finished
+    assert verdict.hypothesis in page
+
+
+def test_cells_side_by_side_are_those_of_one_process(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hypotheses, "one_thread_each", lambda: PicklingPool(at_once=2))
+    found = run(with_weights_of(comparison, tmp_path))
+    assert_same_bits(found, comparison)
+
+
+def test_a_quick_run_says_what_it_leaves_out(tmp_path: Path) -> None:
+    asked = {"n_fit": 96, "n_held_out": 48, "uses": "stream"}
+    assert CompareConfig.from_dict(expanded(CompareConfig, {"quick": True})) == CompareConfig(
+        **asked
+    )
+    assert expanded(CompareConfig, {"quick": False}) == {}
+    # What is said beside it wins.
+    assert expanded(CompareConfig, {"quick": True, "n_fit": 8})["n_fit"] == 8
+    assert left_out(CompareConfig()) == []
+    sequences, sites = left_out(CompareConfig(**asked))
+    assert "144 sequences under each condition; 768 are the default" in sequences
+    assert "at single sites" in sites
+    found = run(tmp_path, variants=False, layers=(0,))
+    assert found.info["notes"][0] == left_out(CONFIG)[0]
 
 
 def test_a_flipped_table_in_a_cell_is_measured_again(
@@ -315,7 +326,7 @@ def test_a_flipped_table_in_a_cell_is_measured_again(
     arrays = read_arrays(path)
     write_arrays(arrays | {"rows.parquet": arrays["rows.parquet"][:-8]}, path)
     run(tmp_path, model=model, variants=False)
-    assert len(begun) == 3 + 3  # of four conditions one was whole
+    assert len(begun) == 3 + 7  # of the eight readings one was whole
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"positions": 1}'])

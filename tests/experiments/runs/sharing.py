@@ -13,6 +13,7 @@ import pandas as pd
 from experiments.comparison.config import CompareConfig
 from experiments.probing.shards import ONE_SHARD, Shards
 from experiments.runs.finished import FinishedRun
+from experiments.runs.workers import Pool
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 
@@ -38,6 +39,13 @@ def pickling(n: int, ray: str | None, device: str) -> Iterator[Shards]:
         return (travelled(travelled(function)(travelled(job))) for job in jobs)
 
     yield ONE_SHARD if n == 1 else Shards(n, run)
+
+
+class PicklingPool(Pool):
+    """Workers as joblib has them, in this process: jobs are pickled on their way."""
+
+    def run(self, function: Any, jobs: Iterable[Any], at_once: int | None = None) -> list[Any]:
+        return [function(travelled(job)) for job in jobs]
 
 
 def with_weights_of(run: FinishedRun, out: Path) -> Path:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from experiments import Comparison, classify_heads, compare
-from experiments.comparison import compare as hypotheses
+from experiments.comparison import cells as parts
 from experiments.comparison.config import CompareConfig
 from experiments.heads import classify as heads
 from experiments.heads.config import HeadsConfig
@@ -41,7 +41,6 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.training.config import TrainingConfig
-from probes.codes.statistics import CodeStatistics
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.runs.sharing import (
     COMPARE,
@@ -144,8 +143,7 @@ def test_any_number_of_shards_measures_the_same(
     how["condition"] = Ablation(ablate).of
 
     def measured(shards: Shards) -> Reading:
-        codes = {place: CodeStatistics() for place in where}
-        return measure(model, split, where, shards=shards, spec=spec, also_fitted=codes, **how)
+        return measure(model, split, where, shards=shards, spec=spec, **how)
 
     expected = measured(ONE_SHARD)
     with pickling(n, None, "cpu") as shards:
@@ -160,10 +158,6 @@ def test_any_number_of_shards_measures_the_same(
     for name, array in expected.arrays.items():
         if not name.endswith(("_low", "_high")):
             np.testing.assert_allclose(found.arrays[name], array, **ROUNDING, err_msg=name)
-    for place in where:
-        one, other = (reading.also_fitted[place] for reading in (expected, found))
-        assert one.n_fitted == other.n_fitted == 35
-        torch.testing.assert_close(one.positional_vectors(), other.positional_vectors(), **ROUNDING)
 
 
 def test_one_share_is_what_the_probes_themselves_read() -> None:
@@ -216,7 +210,7 @@ def test_what_is_wrong_in_a_worker_is_said_here(here: None, tmp_path: Path) -> N
     model.blocks[0].mlp.b_out.data[:] = 3e38
     path = save_model(model, tmp_path / "broken.safetensors", task="text")
     broken = dataclasses.replace(COMPARE, model=str(path))
-    with pytest.raises(UserError, match=r"activations at blocks.0.hook_resid_post, batch 0"):
+    with pytest.raises(UserError, match=r"activations at blocks.0.hook_attn_out, batch 0"):
         compare(broken, out=tmp_path / "runs", shards=2, show_progress=False)
     assert not list((tmp_path / "runs").iterdir())
 
@@ -271,7 +265,7 @@ def test_cells_of_other_shards_are_not_mixed(
     alone = dataclasses.replace(COMPARE, variants=False)
     for module, reader, run, config in (
         (heads, "read_cell", classify_heads, HEADS),
-        (hypotheses, "measure", compare, alone),
+        (parts, "measure", compare, alone),
     ):
         real, read = getattr(module, reader), []
 
