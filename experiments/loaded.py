@@ -28,7 +28,7 @@ from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
-from nope_interp.positions.layers import layer_positions
+from nope_interp.positions.layers import describe_positions, layer_positions
 from probes.heads.detectors import METRICS
 from probes.regression import LinearProbe
 from probes.streaming import StreamingProbe
@@ -54,12 +54,26 @@ class LoadedModel:
         return self.variant.model
 
     def __repr__(self) -> str:
-        return (
+        known = self.variant.positions != "unknown"
+        lines = [
             f"LoadedModel({self.variant.name!r}, {self.variant.n_layers} layers of "
-            f"{self.model.cfg.n_heads} heads, positions: {self.variant.positions})\n"
-            '.probe_positions(ablate=...) and .top_heads("previous_token") give DataFrames; '
-            ".model is the hooked model."
-        )
+            f"{self.model.cfg.n_heads} heads, positions: {self.variant.positions})",
+            *([describe_positions(self.model)] if known else []),
+            *self.variant.how_read,
+            '.positions_by_layer(), .probe_positions(ablate=...) and .top_heads("previous_token") '
+            "give DataFrames; .model is the hooked model.",
+        ]
+        return "\n".join(lines)
+
+    def positions_by_layer(self) -> pd.DataFrame:
+        """Which layers have which positions, and does their attention tell order?
+
+        Returns:
+            One row for each kind of layer: layers, positions, base of rotation, rotated dimensions
+            of a head, what a query sees, and order: by how much attention's output changes, least
+            and most, when what precedes a query is reversed. Empty where nothing is known.
+        """
+        return pd.DataFrame(self.variant.position_table())
 
     def probe_positions(
         self,

@@ -118,6 +118,7 @@ class _Reader(Reader[CompareConfig]):
             every.append(variant)
             facts |= {"model": variant.name, "positions": variant.positions}
             facts["n_layers"] = variant.n_layers
+            facts.setdefault("layer_positions", variant.position_table())
             notes += (*variant.how_read, *variant.notes)
             with ablation_of(config).of(variant.model) as ablation:
                 # Entered before anything long is read: what cannot be ablated is known at once.

@@ -136,6 +136,7 @@ class _Reader(Reader[HeadsConfig]):
         facts = {
             "model": variant.name,
             "positions": describe_positions(variant.model),
+            "layer_positions": variant.position_table(),
             "ablation": name,
             "prompts": [variant.token_strings(prompt) for prompt in prompts],
             "notes": [*self.notes, *variant.how_read, *_notes(tokens), *caveats],

@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from experiments.papers.config import ReproduceConfig
+from experiments.results.findings import Array
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.layers import describe_positions
 from nope_interp.shapes import Sequences
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import Split, TokenSource
@@ -54,3 +58,24 @@ def given_variant(
         seed=config.seed,
     )
     return loaded_variant(read, device, needed=needed)
+
+
+def told_of(variant: ModelVariant) -> Array:
+    """Sentences about a model's positions and files, as an array that a cell keeps.
+
+    Args:
+        variant: the given model.
+    """
+    told = [*variant.how_read, "Where the model keeps its positions is not known here."]
+    if variant.positions != "unknown":
+        told[-1] = describe_positions(variant.model)
+    return np.frombuffer("\n".join(told).encode(), dtype=np.uint8)
+
+
+def sentences(told: Array) -> list[str]:
+    """What `told_of` made an array of.
+
+    Args:
+        told: the array.
+    """
+    return told.tobytes().decode().split("\n")

@@ -15,6 +15,7 @@ from experiments.report.encode import json_text, number, script_text
 from experiments.results.measurements import COLUMNS
 
 _TABLE_DIGITS = 6
+_SHOWN_APART = ("command", "notes", "missing", "layer_positions")
 _MOST_CHOICES = 40  # a column with more different values is found by the text box instead
 
 
@@ -43,7 +44,7 @@ def fill(
     environment.filters |= {"figure": _figure, "percent": _percent}
     page = environment.get_template(template).render(
         data=data,
-        info={k: v for k, v in data.info.items() if k not in ("command", "notes", "missing")},
+        info={k: v for k, v in data.info.items() if k not in _SHOWN_APART},
         constant=_constant_columns(data.measurements),
         scripts=scripts,
         policy=_policy(scripts),

@@ -20,6 +20,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import TrainedOn, as_bidirectional, load_model
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import positions_in_words
+from nope_interp.positions.order import position_table
 from nope_interp.pretrained.load import Pretrained, load_pretrained, reinitialized
 from nope_interp.pretrained.spec import ModelSpec, untrained
 from nope_interp.tasks.answers import AnswerTask
@@ -78,6 +79,11 @@ class ModelVariant:
             "begin_token": begin_token,
             "seed": seed,
         }
+
+    def position_table(self) -> list[dict[str, Any]]:
+        """Which layers have which positions, as `order.position_table` finds them; empty where that
+        is not known."""
+        return [] if self.positions == "unknown" else position_table(self.model)
 
     def encode(self, text: str) -> list[int]:
         """The model's own tokens of a text, without special ones."""

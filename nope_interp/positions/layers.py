@@ -66,6 +66,13 @@ class LayerPositions:
         """How many tokens a query sees at most; None without a limit."""
         return self.window if self.chunk is None else self.chunk
 
+    @property
+    def limit(self) -> str | None:
+        """The same in words, such as "window of 512 tokens"."""
+        if self.reach is None:
+            return None
+        return f"{'window' if self.chunk is None else 'chunks'} of {self.reach} tokens"
+
 
 def edge_notes(layers: Iterable[LayerPositions], seq_len: int) -> tuple[str, ...]:
     """What the windows and chunks of attention in these layers show in sequences of `seq_len`
@@ -73,8 +80,7 @@ def edge_notes(layers: Iterable[LayerPositions], seq_len: int) -> tuple[str, ...
     edges: dict[str, list[int]] = {}
     for layer in layers:
         if layer.reach is not None and layer.reach < seq_len:
-            kind = "window" if layer.chunk is None else "chunks"
-            edges.setdefault(f"{kind} of {layer.reach} tokens", []).append(layer.layer)
+            edges.setdefault(str(layer.limit), []).append(layer.layer)
     return tuple(
         f"Sequences of {seq_len} tokens are longer than the attention {edge} in "
         f"{layer_ranges(at)}, whose edge shows position."
@@ -140,12 +146,22 @@ def describe_positions(model: HookedModel) -> str:
         >>> describe_positions(HookedTransformer(TransformerConfig(2, 32, 4, 50, 16)))
         'No positional encoding in layers 0-1.'
     """
-    kinds: dict[LayerPositions, list[int]] = {}
-    for found in layer_positions(model):
-        kinds.setdefault(replace(found, layer=0), []).append(found.layer)
+    kinds = by_kind(layer_positions(model))
     described = [f"{_describe(kind)} in {layer_ranges(layers)}" for kind, layers in kinds.items()]
     sentence = "; ".join(described)
     return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def by_kind(layers: Iterable[LayerPositions]) -> dict[LayerPositions, list[int]]:
+    """The numbers of the layers that are alike, by what they are, called layer 0.
+
+    Args:
+        layers: as `layer_positions` finds them.
+    """
+    kinds: dict[LayerPositions, list[int]] = {}
+    for found in layers:
+        kinds.setdefault(replace(found, layer=0), []).append(found.layer)
+    return kinds
 
 
 def positions_in_words(model: HookedModel) -> str:
@@ -263,8 +279,6 @@ def _describe(kind: LayerPositions) -> str:
     details = []
     if kind.rotary_base is not None:
         details.append(f"base {kind.rotary_base:,.10g}, {kind.rotary_dims} dimensions of a head")
-    if kind.window is not None:
-        details.append(f"window of {kind.window} tokens")
-    if kind.chunk is not None:
-        details.append(f"chunks of {kind.chunk} tokens")
+    if kind.limit is not None:
+        details.append(kind.limit)
     return f"{words} ({', '.join(details)})" if details else words

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nope_interp.hooked_model import HookedModel
-from nope_interp.positions.layers import LayerPositions
+from nope_interp.positions.layers import LayerPositions, by_kind, layer_positions
+from nope_interp.sites import layer_ranges
 from nope_interp.streams import run_trunk
 
 _TOKENS = 8
@@ -58,6 +59,38 @@ def order_dependence(model: HookedModel, layers: tuple[LayerPositions, ...]) -> 
     with model.hooks(fwd_hooks=hooks):
         run_trunk(model, tokens.expand(2, -1))
     return found
+
+
+def position_table(model: HookedModel) -> list[dict[str, Any]]:
+    """Which layers have which positions, equal layers in one row, and whether they tell order.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+
+    Returns:
+        For each kind of layer: `layers`, `positions`, `base` of rotation, `rotated` dimensions of a
+        head, `sees` (how many tokens a query sees), and `order`, the least and the largest change
+        that `order_dependence` found among them. None where there is nothing to say.
+
+    Raises:
+        UserError: as `layer_positions`.
+    """
+    layers = layer_positions(model)
+    changes = order_dependence(model, layers)
+    rows = []
+    for kind, alike in by_kind(layers).items():
+        found = [changes[layer] for layer in alike if layer in changes]
+        rows.append(
+            {
+                "layers": layer_ranges(alike).partition(" ")[2],
+                "positions": kind.encoding,
+                "base": kind.rotary_base,
+                "rotated": kind.rotary_dims,
+                "sees": kind.limit,
+                "order": [min(found), max(found)] if found else None,
+            }
+        )
+    return rows
 
 
 def _reversed_past(x: Float[Tensor, "1 pos d_model"]) -> Float[Tensor, "1 pos d_model"]:

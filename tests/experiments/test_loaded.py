@@ -71,6 +71,9 @@ def test_positions_are_what_a_checkpoint_has(tmp_path: Path) -> None:
     folder = save_folder(plain_model("llama"), tmp_path / "m")
     lm = ni.load(folder, text=str(tmp_path / "text.txt"), positions="none")
     assert "positions: none" in repr(lm)
+    assert "No positional encoding in layers 0-1." in repr(lm)
+    (row,) = lm.positions_by_layer().to_dict("records")
+    assert (row["layers"], row["positions"]) == ("0-1", "none")
     with pytest.raises(UserError, match="nothing to take away"):
         lm.top_heads(ablate="rotary", n_sequences=16, seq_len=24)
     with pytest.raises(UserError, match="cannot have alibi positions"):

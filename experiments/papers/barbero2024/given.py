@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.heads.reading import on_rotated
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.on_text import given_variant, held_out
+from experiments.papers.on_text import given_variant, held_out, sentences, told_of
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, exactly, over_seeds, panel
 from experiments.runs.cells import Cells
@@ -54,7 +54,7 @@ def read_given(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     }
     *_, without = gaps.values()  # the positions, if it has any
     claims = {"impossible-given": exactly(gap[:, 0].max() for gap in without.values())}
-    figures, notes = (_copies(gaps, name),), []
+    figures, notes = (_copies(gaps, name),), sentences(found["told"])
     if len(gaps) == 1:
         notes.append(f"{name} has no positional encoding: it is read as it is.")
     if "share" not in found:
@@ -75,6 +75,7 @@ def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
     copied = uniform.sequences(_TOKENS, 1, begin_token=False, split="held_out", seed=config.seed)
     return {
         "text_shape": np.array(text.shape),
+        "told": told_of(variant),
         **_read_text(variant.model, positions, text),
         **_read_copies(variant.model, positions, copied[:, 0], before),
     }

@@ -22,7 +22,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.on_text import given_variant, held_out, trained_on_text
+from experiments.papers.on_text import (
+    given_variant,
+    held_out,
+    sentences,
+    told_of,
+    trained_on_text,
+)
 from experiments.results.findings import (
     Array,
     Figure,
@@ -141,7 +147,7 @@ def given_model(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         {"pretrained": over_seeds(ends, least_shrinkage)},
         figures,
         f"{name} on {_GIVEN_SEQUENCES} sequences of {seen[-1]} tokens",
-        (note,),
+        (note, *sentences(found["told"])),
     )
 
 
@@ -180,6 +186,7 @@ def _given(config: ReproduceConfig, device: str) -> dict[str, Array]:
     seen = log_spaced(length)[1:]
     models = {_GIVEN: variant.model, _RANDOM: random_init(variant, config.seed).model}
     found = {"seen": seen, "without_positions": np.array(variant.positions == "none")}
+    found["told"] = told_of(variant)
     for source in variant.sources:
         tokens = held_out(source, _GIVEN_SEQUENCES, length, config.seed)
         found |= _by_sequence(models, source.name, tokens, seen)

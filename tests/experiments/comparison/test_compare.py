@@ -195,7 +195,13 @@ def test_a_pretrained_model_without_positions_is_read_as_one(tmp_path: Path) -> 
     assert "what transformers gives a llama model is switched off" in notes
     assert "what is read here comes from the causal mask" in notes
     assert "encoding is at work" not in notes
+    (row,) = found.info["layer_positions"]
+    assert (row["layers"], row["positions"]) == ("0-1", "none")
+    assert row["order"][1] < 1e-4
+    page = found.html()
+    assert '<th scope="row">0-1</th><td>none</td>' in page
     rotated = run(tmp_path, **asked, positions="rotary")
+    assert '<th scope="row">0-1</th><td>rotary</td><td class="num">10,000</td>' in rotated.html()
     assert rotated.info["positions"] == "rotary"
     assert "own positional encoding is at work" in " ".join(rotated.info["notes"])
     assert found.folder != rotated.folder

@@ -27,6 +27,7 @@ from nope_interp.positions.layers import (
     positions_in_words,
     rotary_frequencies,
 )
+from nope_interp.positions.order import ROUNDING, order_dependence, position_table
 from nope_interp.streams import stream
 from nope_interp.tasks.text import python_documentation
 from tests import model_table, typecheck
@@ -522,6 +523,39 @@ def test_what_each_layer_has() -> None:
         "rotary positions (base 1,000,000, 8 dimensions of a head) in layer 1."
     )
     assert describe_positions(own_model(n_layers=3)) == "No positional encoding in layers 0-2."
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "ours_none", *OWN])
+def test_a_layer_tells_order_where_it_has_positions_and_nowhere_else(name: str) -> None:
+    built = model(name)
+    layers = layer_positions(built)
+    changes = order_dependence(built, layers)
+    assert changes.keys() == {0, 1}
+    for layer in layers:
+        # What is added to the embedding comes with what a layer is given.
+        by_itself = layer.encoding not in ("none", "learned", "sinusoidal")
+        assert (changes[layer.layer] > 1e-3) == by_itself
+        assert by_itself or changes[layer.layer] < ROUNDING[torch.float32]
+    if name != "ours_none":
+        with ablate_positions(built):
+            assert max(order_dependence(built, layers).values()) < ROUNDING[torch.float32]
+        assert order_dependence(built, layers) == changes
+
+
+def test_layers_that_are_alike_stand_in_one_row() -> None:
+    rows = position_table(model("gemma3"))
+    order = [row.pop("order") for row in rows]
+    shared = {"positions": "rotary", "rotated": 8}
+    assert rows == [
+        {**shared, "layers": "0", "base": 10_000, "sees": f"window of {WINDOW} tokens"},
+        {**shared, "layers": "1", "base": 1_000_000, "sees": None},
+    ]
+    assert all(1e-3 < low <= high for low, high in order)
+    (row,) = position_table(own_model(n_layers=3))
+    assert (row["layers"], row["positions"], row["base"]) == ("0-2", "none", None)
+    recurrent, rotary = position_table(model("olmo_hybrid"))
+    assert (recurrent["positions"], rotary["positions"]) == ("recurrence", "rotary")
+    assert min(*recurrent["order"], *rotary["order"]) > 1e-3
 
 
 def test_rotary_frequencies_are_the_ones_of_the_angles() -> None:
