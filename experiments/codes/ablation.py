@@ -33,6 +33,7 @@ from experiments.results import code_ablation as names
 from experiments.results.code_ablation import INTACT_CONDITION, SIZE_MATCHED, STREAM, only, without
 from experiments.results.measurements import LOSS
 from nope_interp.interventions.intervene import intervene
+from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
 from probes.bootstrap import ArrayFunction, NamedBootstrap, ratio
 from probes.code_names import CODES
@@ -121,16 +122,32 @@ def site_by_site(
     rows: list[dict[str, Any]] = []
     bar = tqdm(statistics.items(), description, unit="site", disable=description is None)
     for site, codes in bar:
-        name, found = site.name, {INTACT_CONDITION: intact}
-        for condition in of_codes(task.seed):
-            change = condition.make(Fit(codes))
-            found[condition.name, condition.control] = _scored(task, {name: change})
-            if condition.takes_code:
-                assert isinstance(change, CodeFilter)
-                control = size_matched(change, sizes_of(change, codes), codes, task.seed)
-                found[condition.name, SIZE_MATCHED] = _scored(task, {name: control})
+        found = {INTACT_CONDITION: intact}
+        with _acting_at(task, site) as name:
+            for condition in of_codes(task.seed):
+                change = condition.make(Fit(codes))
+                found[condition.name, condition.control] = _scored(task, {name: change})
+                if condition.takes_code:
+                    assert isinstance(change, CodeFilter)
+                    control = size_matched(change, sizes_of(change, codes), codes, task.seed)
+                    found[condition.name, SIZE_MATCHED] = _scored(task, {name: control})
         rows += _rows(task, found, {**context, "layer": site.layer, "site": site.hook})
     return rows
+
+
+@contextmanager
+def _acting_at(task: InterventionTask, site: Site) -> Iterator[str]:
+    """The hook at which a site's activations are changed; while it is open, a model of ours runs
+    what lies below once for each batch."""
+    model = task.model
+    if not isinstance(model, HookedTransformer):
+        yield site.name
+        return
+    # What a block gives is what the next is given: there is less to run from there.
+    followed = site.hook == STREAM and site.layer + 1 < model.cfg.n_layers
+    acting = Site(site.layer + 1, "resid_pre") if followed else site
+    with model.remembered_below(acting.layer):
+        yield acting.name
 
 
 def stream_sites(task: InterventionTask) -> list[Site]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -21,6 +22,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import ENCODINGS, AddedToEmbedding
 from nope_interp.models.hooked_module import HookedModule, Tokenizer
 from nope_interp.models.initialization import Initializer
+from nope_interp.models.memory import StreamMemory
 from nope_interp.shapes import Tokens
 
 _NORMALIZATION_TYPES = {"layer": "LN", "rms": "RMS", "none": None}
@@ -90,6 +92,7 @@ class HookedTransformer(HookedModule):
         self.unembed = linear(config.d_model, config.d_vocab)
         if config.tied_embeddings:
             self.unembed.weight = self.embed.weight
+        self._memory: StreamMemory | None = None
         self._initialize()
         self.setup()
         self.eval()
@@ -158,6 +161,25 @@ class HookedTransformer(HookedModule):
         if listening(*self.blocks[-1].modules(), *self.ln_final.modules()):
             return self.ln_final(self._stream(tokens, n_blocks))[:, first:]
         return self.ln_final(self._stream(tokens, n_blocks, first=first))
+
+    @contextmanager
+    def remembered_below(self, layer: int) -> Iterator[None]:
+        """A context in which the blocks below `layer` run once for each batch of tokens.
+
+        For runs that differ at this block's input or above it only: where the same tokens come
+        again, what reached the block is taken as it was, and hooks below do not fire.
+
+        Args:
+            layer: 0 to n_layers - 1.
+
+        Yields:
+            Nothing.
+        """
+        before, self._memory = self._memory, StreamMemory(layer)
+        try:
+            yield
+        finally:
+            self._memory = before
 
     @torch.no_grad()
     def generate(self, tokens: Tensor, max_new_tokens: int) -> Int[Tensor, "batch longer"]:
@@ -264,6 +286,22 @@ class HookedTransformer(HookedModule):
         keys = torch.arange(seen + tokens.shape[1], device=tokens.device)
         new = keys[seen:]
         context = AttentionContext(self.positions, self.config.causal, new, new, keys)
+        memory = None if kv_caches or self._memory is None else self._memory
+        known = None if memory is None or memory.layer > n_blocks else memory.of(tokens)
+        start = 0 if memory is None or known is None else memory.layer
+        stream = self._embedded(tokens, new) if known is None else known
+        for layer, block in enumerate(islice(self.blocks, start, n_blocks), start):
+            if memory is not None and layer == memory.layer:
+                memory.keep(tokens, stream)
+            if layer == len(self.blocks) - 1:
+                context = context.since(first)
+            stream = block(stream, context, kv_caches[layer] if kv_caches else None)
+        return stream
+
+    def _embedded(
+        self, tokens: Tensor, new: Int[Tensor, " pos"]
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """What the first block is given of tokens at these positions."""
         stream = self.hook_embed(self.embed(tokens))
         if isinstance(self.positions, AddedToEmbedding):
             added = self.positions(new).expand_as(stream)
@@ -271,12 +309,7 @@ class HookedTransformer(HookedModule):
                 # A copy, since hooks that write into their tensor would fail on an expanded one.
                 added = self.hook_pos_embed(added.clone())
             stream = stream + added
-        stream = self.dropout(stream)
-        for layer, block in enumerate(islice(self.blocks, n_blocks)):
-            if layer == len(self.blocks) - 1:
-                context = context.since(first)
-            stream = block(stream, context, kv_caches[layer] if kv_caches else None)
-        return stream
+        return self.dropout(stream)
 
     def _continuation(self, tokens: Tensor, length: int) -> Iterator[Int[Tensor, "batch 1"]]:
         cfg = self.cfg

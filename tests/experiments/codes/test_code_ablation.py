@@ -1,7 +1,9 @@
 """Codes taken away from models of which we know what they use."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,26 @@ def counting() -> pd.DataFrame:
     task = task_on(plant("counting"))
     rows = through_the_stream(task, context=CONTEXT)
     return table([*rows, *at_site(task)])
+
+
+def test_what_lies_below_a_site_is_run_once_and_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = HookedTransformer(TransformerConfig(2, 16, 2, d_vocab=11, n_ctx=8, init_scale=0.3))
+    tokens = torch.randint(11, (30, 8), generator=torch.Generator().manual_seed(0))
+    losses = partial(sequence_losses, batch_size=5)
+    task = InterventionTask(model, Split(tokens[:20], tokens[20:]), losses, chance=2.4)
+    sites = [Site(0, "resid_pre"), Site(0, "attn_out"), Site(0, STREAM), Site(1, STREAM)]
+    statistics = statistics_at(task, sites)
+    runs: list[int] = []
+    model.blocks[0].register_forward_hook(lambda *_: runs.append(1))
+    found = table(site_by_site(task, statistics, context=CONTEXT))
+    once = len(runs)
+    runs.clear()
+    monkeypatch.setattr(model, "remembered_below", lambda layer: nullcontext())
+    pd.testing.assert_frame_equal(found, table(site_by_site(task, statistics, context=CONTEXT)))
+    # Behind block 0 its two batches are run once, in place of once for each of 17 conditions.
+    assert len(runs) - once == 2 * 2 * (17 - 1)
 
 
 def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.DataFrame) -> None:
