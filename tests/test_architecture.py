@@ -41,18 +41,17 @@ ROOMS = {
     "experiments.probing": "nope_interp nope_interp.interventions nope_interp.pretrained "
     "nope_interp.tasks probes .results .runs",
     "experiments.codes": "nope_interp nope_interp.interventions nope_interp.models "
-    "nope_interp.tasks probes probes.codes .results .variants .probing",
+    "nope_interp.tasks nope_interp.training probes probes.codes .results .variants .probing",
     "experiments.heads": "nope_interp nope_interp.models nope_interp.positions "
     "nope_interp.pretrained nope_interp.tasks probes probes.heads .results .report .runs .variants "
     ".probing",
-    "experiments.emergence": "nope_interp nope_interp.models nope_interp.positions "
-    "nope_interp.tasks nope_interp.training probes probes.heads .results .report .runs .variants "
-    ".probing .codes .heads",
+    "experiments.emergence": "nope_interp nope_interp.models nope_interp.tasks "
+    "nope_interp.training probes .results .report .runs .variants .codes .heads",
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
     "nope_interp.positions nope_interp.tasks nope_interp.theory nope_interp.training probes "
     "probes.heads .results .report .runs .variants .probing .heads",
     "experiments.comparison": "nope_interp nope_interp.models nope_interp.tasks probes "
-    ".results .report .runs .variants .probing .codes .emergence",
+    ".results .report .runs .variants .probing .codes .heads",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison",
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps",
@@ -67,7 +66,7 @@ ROOMS = {
     "experiments.emergence experiments.papers experiments.comparison experiments.sweeps "
     "experiments.cli",
 }
-MOST_FLOORS = 10
+MOST_FLOORS = 9
 
 
 def module_of(path: Path) -> str:

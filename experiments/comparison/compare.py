@@ -16,11 +16,12 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
+from experiments.codes.history import history_rows
 from experiments.codes.task import check_enough_to_fit, intervention_task_of
 from experiments.comparison.cells import Read, TakeAway, ablation_of, conditions_of
 from experiments.comparison.config import CompareConfig, left_out
 from experiments.comparison.result import Comparison
-from experiments.emergence.history import history_rows
+from experiments.heads.history import head_history
 from experiments.probing.measure import sites
 from experiments.probing.shards import Reader, read_once
 from experiments.results.measurements import FIRST_POSITION, table
@@ -218,7 +219,7 @@ class _Reader(Reader[CompareConfig]):
         """What can be read of the model as it was early in its training."""
         config, label = self.config, self.label(f"{variant.kind}, history")
         read = partial(history_rows, experiment=config.experiment, description=label)
-        return Cell(table(read(config, self.out, variant)))
+        return Cell(table(read(config, self.out, variant, head_history)))
 
 
 def _merged(stages: Sequence[_Stage]) -> Iterator[_Stage]:

@@ -10,9 +10,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from experiments.codes.history import N_FIT, N_HELD_OUT, history_rows
 from experiments.emergence.config import EmergenceConfig
-from experiments.emergence.history import N_FIT, N_HELD_OUT, history_rows
 from experiments.emergence.result import SEEDS_TO_BE_SURE, Emergence
+from experiments.heads.history import head_history
 from experiments.results.measurements import table
 from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
@@ -85,4 +86,5 @@ def _seed(config: EmergenceConfig, run: RunFolder, seed: int) -> Cell:
     own, out = config.of_seed(seed), run.path.parent
     needed: dict[Split, int] = {"fit": N_FIT, "held_out": N_HELD_OUT}
     variant = variant_of(own, out, "cpu", False, needed=needed, keep_history=True)
-    return Cell(table(history_rows(own, out, variant, experiment=config.experiment)))
+    rows = history_rows(own, out, variant, head_history, experiment=config.experiment)
+    return Cell(table(rows))

@@ -12,8 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from experiments.codes.history import history_rows
 from experiments.comparison.config import CompareConfig
-from experiments.emergence.history import history_rows
+from experiments.heads.history import head_history
 from experiments.probing.measure import Site, code_probes, feed, reading_of
 from experiments.results.emergence import code_gains, onsets
 from experiments.results.measurements import table
@@ -121,7 +122,8 @@ def test_a_killed_training_leaves_no_gaps(
 def read(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, ModelVariant, pd.DataFrame]:
     out = tmp_path_factory.mktemp("read")
     variant = variant_of(CONFIG, out, "cpu", False, needed={}, keep_history=True)
-    return training(out), variant, table(history_rows(CONFIG, out, variant, experiment="compare"))
+    rows = history_rows(CONFIG, out, variant, head_history, experiment="compare")
+    return training(out), variant, table(rows)
 
 
 def test_all_is_read_at_every_step(read: tuple[RunFolder, ModelVariant, pd.DataFrame]) -> None:
