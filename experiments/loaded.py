@@ -14,7 +14,9 @@ from experiments.codes.counterfactual import counterfactuals
 from experiments.codes.counting import counting_rows
 from experiments.codes.interchange import interchange_rows
 from experiments.codes.order import order_rows
-from experiments.codes.task import intervention_task_of
+from experiments.codes.task import InterventionTask, intervention_task_of
+from experiments.codes.text_interchange import route_rows, text_interchange_rows
+from experiments.codes.text_order import text_order_rows
 from experiments.heads.cell import head_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
@@ -22,6 +24,7 @@ from experiments.heads.tokens import head_tokens
 from experiments.probing.measure import Site, Split, read_with, sites
 from experiments.results.interchange import followed, without_order
 from experiments.results.measurements import INTACT, table
+from experiments.results.text_use import routes_read, without_order_on_text
 from experiments.variants.ablation import Ablation
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
@@ -29,6 +32,7 @@ from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.layers import describe_positions, layer_positions
+from nope_interp.tasks.sources import TextSource
 from probes.heads.detectors import METRICS
 from probes.regression import LinearProbe
 from probes.streaming import StreamingProbe
@@ -178,20 +182,24 @@ class LoadedModel:
         hooks: Sequence[str] = ("resid_post",),
         n_fit: int = 300,
         n_held_out: int = 150,
+        seq_len: int | None = None,
         seed: int = 0,
     ) -> pd.DataFrame:
-        """Do its answers follow a position that is moved inside the model?
+        """Do its answers, or its predictions, follow a position that is moved inside the model?
 
-        On the task that a model of ours was trained on, positions are told by one code at one site,
-        and through the whole stream, to be others, and keep their content; and where order is
-        destroyed, one code alone is put back.
+        Positions are told by one code at one site, and through the whole stream, to be others, and
+        keep their content; and where order is destroyed, one code alone is put back. On the task
+        that a model of ours was trained on the answer elsewhere is known; on text it is what the
+        model predicts where the text stands further on, or in another order.
 
         Args:
-            by: how many symbols of the answer, or places, positions are moved on.
+            by: how many symbols of a task's answer, or places, positions are moved on.
             layers: which blocks; None for all.
             hooks: where in each block.
-            n_fit: examples that codes are fitted on.
-            n_held_out: other examples, which are answered.
+            n_fit: examples, or sequences of text, that codes are fitted on.
+            n_held_out: other ones, which are answered.
+            seq_len: tokens in a sequence of text; None takes 128, or the context where that is
+                shorter.
             seed: of the draw of examples, of the controls and of the bootstrap.
 
         Returns:
@@ -199,10 +207,15 @@ class LoadedModel:
             and a set of positions, with its word, the most followed first.
 
         Raises:
-            UserError: for a model that was trained on text or has not learned order, a task whose
-                answers elsewhere are not known, and too few examples or positions.
+            UserError: for a model that has not learned order, a task whose answers elsewhere are
+                not known, and too few examples or positions.
         """
-        config = ProbingConfig.like(self.config, n_fit=n_fit, n_held_out=n_held_out, seed=seed)
+        how = {"n_fit": n_fit, "n_held_out": n_held_out, "seed": seed}
+        if isinstance(self.variant.sources[0], TextSource):
+            task, context = self._on_text(seq_len, how)
+            statistics = statistics_at(task, sites(self.variant.n_layers, hooks, layers))
+            return followed(table(text_interchange_rows(task, statistics, context=context)))
+        config = ProbingConfig.like(self.config, **how)
         task = intervention_task_of(config, self.variant)
         elsewhere = counterfactuals(task, by)
         context = self.variant.context("probe", seed, task.begin_token)
@@ -212,6 +225,53 @@ class LoadedModel:
         rows = interchange_rows(task, statistics, elsewhere, context=context)
         rows += counting_rows(task, statistics, elsewhere, context=context)
         return followed(table(rows))
+
+    def position_routes(
+        self,
+        *,
+        n_fit: int = 300,
+        n_held_out: int = 150,
+        seq_len: int | None = None,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Which heads of a language model read position, by their queries, keys or values?
+
+        The positional part of what attention reads, its mean at each position, is moved for one
+        route of one head alone; the normalization keeps its value.
+
+        Args:
+            n_fit: sequences that the positional part is fitted on.
+            n_held_out: other ones, whose next tokens are predicted.
+            seq_len: tokens in a sequence; None takes 128, or the context where that is shorter.
+            seed: of the draw of sequences, of the controls and of the bootstrap.
+
+        Returns:
+            The table of `experiments.results.text_use.routes_read`: one row for a route of a head,
+            the one that predictions follow the most first.
+
+        Raises:
+            UserError: for a model that reads no text or has not learned order, and too few or too
+                short sequences.
+        """
+        if not isinstance(self.variant.sources[0], TextSource):
+            raise UserError("routes are read on text, and this model was trained on a task.")
+        how = {"n_fit": n_fit, "n_held_out": n_held_out, "seed": seed}
+        task, context = self._on_text(seq_len, how)
+        return routes_read(table(route_rows(task, context=context)))
+
+    def _on_text(
+        self, seq_len: int | None, how: dict[str, Any]
+    ) -> tuple[InterventionTask, dict[str, Any]]:
+        """The task of a language model that knows order, and its columns."""
+        source = self.variant.sources[0]
+        assert isinstance(source, TextSource)  # as the callers saw to
+        config = ProbingConfig.like(self.config, **how, seq_len=self._length(seq_len))
+        task = intervention_task_of(config, self.variant)
+        context = self.variant.context("probe", task.seed, task.begin_token)
+        rows = table(text_order_rows(task, source, context=context))
+        if (why := without_order_on_text(rows)) is not None:
+            raise UserError(why)
+        return task, context
 
     def _length(self, asked: int | None) -> int:
         limit = self.model.cfg.n_ctx

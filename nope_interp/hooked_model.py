@@ -38,3 +38,12 @@ class HookedModel(Protocol):
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def to_tokens(self, text: str | list[str]) -> Any: ...
+
+
+def key_heads(model: HookedModel) -> int:
+    """How many heads have keys of their own.
+
+    Args:
+        model: where heads share keys and values, its config says how many of these there are.
+    """
+    return getattr(model.cfg, "n_key_value_heads", None) or model.cfg.n_heads

@@ -55,8 +55,8 @@ ROOMS = {
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison",
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps",
-    "experiments": "nope_interp nope_interp.models nope_interp.positions probes probes.heads "
-    ".results .variants .probing .codes .heads",
+    "experiments": "nope_interp nope_interp.models nope_interp.positions nope_interp.tasks probes "
+    "probes.heads .results .variants .probing .codes .heads",
     "door of probes": "probes .heads .codes",
     # Doors hand on what stands inside, and only when it is asked for. That of `nope_interp`, which
     # a user needs alone, also looks up.

@@ -18,8 +18,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from experiments.codes.task import InterventionTask
@@ -27,11 +28,11 @@ from experiments.codes.way import Predictions, Way, as_written, mean_prediction,
 from experiments.probing.measure import Site
 from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
-from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Intervention
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.shapes import Sequences
+from probes.bootstrap import SequenceBootstrap
 from probes.shapes import Positions
 
 # Prefixes of each sequence in each half of the counterfactual.
@@ -42,7 +43,10 @@ _ASKED, _KEPT = 16, 8
 _SHIFT = 0.25
 # Predictions of all sequences by one run; some ten of them are held at one time.
 _BYTES = 2**29
-_SHORTEST = 4 * _KEPT
+# Shorter ones have too few tokens to move.
+SHORTEST = 4 * _KEPT
+# A way that is shorter, in nats, is the rounding of float32.
+_ROUNDING = 1e-9
 _EARLIER = "earlier tokens"
 
 # A context in which the model runs changed.
@@ -66,7 +70,7 @@ class Read:
     """
 
     predictions: Predictions
-    written: Mapping[Site, Predictions]
+    written: Mapping[Site, Float[Tensor, "sequence asked d_model"]]
 
 
 @dataclass(frozen=True)
@@ -146,11 +150,9 @@ def behind_more_text(task: InterventionTask, sites: Sequence[Site] = ()) -> Else
 
     Returns:
         The run and the way.
-
-    Raises:
-        UserError: for sequences too short.
     """
-    tokens, others, shift = task.split.held_out, task.split.fit, _shift(task)
+    tokens, others = task.split.held_out, task.split.fit
+    shift = int(_SHIFT * tokens.shape[1])
     own = tokens[:, : tokens.shape[1] - shift]
     run = _run(task, own, min(_ASKED, own.shape[1] // 4))
     generator = Generator().manual_seed(task.seed)
@@ -175,11 +177,7 @@ def in_another_order(
 
     Returns:
         The clean run with the way to the disordered one, and the other way round.
-
-    Raises:
-        UserError: for sequences too short.
     """
-    _shift(task)  # refuses short ones
     tokens = task.split.held_out
     length = tokens.shape[1]
     generator = Generator().manual_seed(task.seed)
@@ -194,6 +192,18 @@ def in_another_order(
         Elsewhere(_EARLIER, runs[0], stands, *_ways(clean, disordered)),
         Elsewhere(_EARLIER, runs[1], comes_from, *_ways(disordered, clean)),
     )
+
+
+def exceeds_noise(way: Way, seed: int) -> bool:
+    """Whether a way is surely longer than what is left of the noise at its end.
+
+    Args:
+        way: to a mean of runs.
+        seed: of the bootstrap over sequences.
+    """
+    bootstrap = SequenceBootstrap(seed=seed).update(np.stack([way.length, way.noise], axis=1))
+    low, _ = bootstrap.interval_of(lambda means: means[:, 0] - means[:, 1])
+    return bool(low > _ROUNDING)
 
 
 def with_prefix(
@@ -215,19 +225,9 @@ def with_prefix(
     return torch.cat([tokens[:, :FIRST_POSITION], prefix, tokens[:, FIRST_POSITION:]], dim=1)
 
 
-def _indices(places: Int[Tensor, " pos"]) -> Positions:
+def _indices(places: Int[Tensor, " every"]) -> Positions:
     """Of positions after the first, as indices into those that codes are fitted at."""
     return places[FIRST_POSITION:] - FIRST_POSITION
-
-
-def _shift(task: InterventionTask) -> int:
-    length = task.split.held_out.shape[1]
-    if length < _SHORTEST:
-        raise UserError(
-            f"sequences of {length} tokens are too short to be moved and still have the same "
-            f"tokens behind them: give {_SHORTEST} at least (--seq-len)."
-        )
-    return int(_SHIFT * length)
 
 
 def _run(task: InterventionTask, tokens: Sequences, asked: int) -> TextRun:

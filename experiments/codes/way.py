@@ -122,7 +122,8 @@ def share(name: str, first: int = 0) -> Share:
 
     def of(means: np.ndarray) -> np.ndarray:
         along, changed, length = np.moveaxis(means[..., first : first + 3], -1, 0)
-        longest = np.maximum(length, changed)
+        # Where there is no way and nothing changes, all stays.
+        longest = np.maximum(np.maximum(length, changed), np.finfo(float).tiny)
         gone = np.maximum(changed, along)
         shares = {TOWARDS: along, STAYS: longest - gone, NEITHER: gone - along}
         return np.asarray(shares[name] / longest)

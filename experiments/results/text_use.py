@@ -1,13 +1,32 @@
 """How the tidy table names what interchange did on text, and what it says. Needs no torch."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
+from experiments.results import interchange as names
+from experiments.results.answer import Judged, Score
+from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
+from experiments.results.position_use import Interval, Use, Word, strongest
+from experiments.results.readability import SETTING
+from probes.bootstrap import benjamini_hochberg
+
 PROBE = "interchange on text"
+# In nats: how far predictions move where positions are others; and, of runs behind other text of
+# one length, what is left of that in their mean.
+WAY, SAME_LENGTH, OVER_NOISE = "way", "prefix of one length", "over prefix of one length"
+# The share of the way in what later layers write.
+WRITTEN = "written towards"
 # What is lost per token, by the model and by whom it is held against.
 NATS, NATS_AT_ENDS = "nats", "nats at ends"
 BIGRAM = "bigram"
 PERMUTED = "earlier tokens permuted"
 ABOVE_BIGRAM, LOST_BY_PERMUTATION = "above_guesser", "lost_by_shuffle"
+
+
+def by_route(route: str) -> str:
+    """The name of the condition in which one route of a head reads other positions."""
+    return f"{route} read other positions"
 
 
 def without_order_on_text(measurements: pd.DataFrame) -> str | None:
@@ -31,3 +50,84 @@ def without_order_on_text(measurements: pd.DataFrame) -> str | None:
         f"{bigram:.3g}. Permuting earlier tokens adds {lost:.2g}. Train it longer, or give another "
         "one."
     )
+
+
+def judged_on_text(measurements: pd.DataFrame) -> list[Judged]:
+    """What moved positions say of a language model's codes, through all of the stream.
+
+    Args:
+        measurements: the tidy table.
+
+    Returns:
+        One for each setting in which positions were moved in text. A code's share is that of the
+        way that predictions go in the clean run, net of the control.
+    """
+    gated = measurements[measurements["probe"] == PROBE]
+    return [
+        _judged(measurements, of) for _, of in gated.groupby(SETTING, sort=False, observed=True)
+    ]
+
+
+def routes_read(measurements: pd.DataFrame) -> pd.DataFrame:
+    """Which heads read position, by which of their routes.
+
+    Args:
+        measurements: the tidy table with the rows of `route_rows`.
+
+    Returns:
+        layer, head, route; the share of the way to text in another order that predictions go where
+        this route alone reads other positions (`towards`), that of its size-matched control, the
+        difference (`net`) with its 95% interval over sequences, and its q-value. The most followed
+        first; empty where no attention reads a position in the mean.
+    """
+    rows = measurements[measurements["head"].notna() & (measurements["probe"] == names.PROBE)]
+    keys = ["layer", "head", "positions"]
+    own, control = (
+        rows[rows["control"] == side].pivot(index=keys, columns="metric", values="value")
+        for side in ("", SIZE_MATCHED)
+    )
+    net = rows[rows["metric"] == names.NET].set_index(keys)
+    told = own.reindex(columns=[names.TOWARDS, names.NET, names.RANK])
+    found = told.assign(
+        size_matched=control.get(names.TOWARDS),
+        net_low=net["ci_low"],
+        net_high=net["ci_high"],
+        q=benjamini_hochberg(told[names.RANK].to_numpy()),
+    ).reset_index()
+    found["route"] = found["positions"].str.removesuffix(by_route(""))
+    shown = ["layer", "head", "route", names.TOWARDS, "size_matched", names.NET]
+    found = found.sort_values(names.NET, ascending=False, kind="stable", ignore_index=True)
+    return found[[*shown, "net_low", "net_high", "q"]].rename_axis(columns=None)
+
+
+def _judged(measurements: pd.DataFrame, gate: pd.DataFrame) -> Judged:
+    first = gate.iloc[0]
+    same = (measurements[SETTING] == first[SETTING]).all(axis=1)
+    own = gate[(gate["metric"] == NATS) & (gate["control"] == "")].iloc[0]
+    reason = without_order_on_text(gate)
+    by_code: dict[str, list[Use]] = {}
+    for use in names.uses(measurements[same]):
+        if use.layer == EVERYWHERE:
+            by_code.setdefault(use.code, []).append(use)
+    words = {code: strongest([use.word for use in of]) for code, of in by_code.items()}
+    return Judged(
+        variant=str(first["variant"]),
+        tokens=str(first["tokens"]),
+        begin_token=bool(first["begin_token"]),
+        score=Score(
+            "loss",
+            "nats per token",
+            (float(own["value"]), float(own["ci_low"]), float(own["ci_high"])),
+            float(own["chance"]),
+        ),
+        words=words,
+        shares={code: _followed(of, words[code]) for code, of in by_code.items()},
+        share_of="way followed when moved",
+        reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
+    )
+
+
+def _followed(uses: Sequence[Use], word: Word) -> Interval | None:
+    """The most of the way that predictions go by one of the moves that gave the word."""
+    nets = [use.noising.net for use in uses if use.word is word and use.noising is not None]
+    return max(nets, default=None)

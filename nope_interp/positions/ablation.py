@@ -19,12 +19,12 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, key_heads
 from nope_interp.positions.changes import Change
 from nope_interp.positions.conditions import Condition, parse_condition
 from nope_interp.positions.hooks import bias_changes, embedding_changes, window_changes
 from nope_interp.positions.layers import LayerPositions, edge_notes, layer_positions
-from nope_interp.positions.rotation import key_heads, rotary_changes, turning_frequencies
+from nope_interp.positions.rotation import rotary_changes, turning_frequencies
 from nope_interp.sites import layer_ranges
 
 Layers = list[LayerPositions]

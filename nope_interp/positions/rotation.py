@@ -10,7 +10,7 @@ from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, key_heads
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.changes import Args, Change, Heads, Kwargs, shuffled_positions
 from nope_interp.positions.conditions import Condition
@@ -203,11 +203,6 @@ class _SecondRotation:
         turned = torch.stack((a * cos - b * sin, b * cos + a * sin))
         turned = rearrange(turned, f"pair batch head pos frequency -> batch head pos {columns}")
         return torch.cat((turned.to(x.dtype), x[..., 2 * n :]), dim=-1)
-
-
-def key_heads(model: HookedModel) -> int:
-    """How many heads have keys of their own."""
-    return getattr(model.cfg, "n_key_value_heads", None) or model.cfg.n_heads
 
 
 def _rotated(model: HookedModel, attn: Any, letter: str) -> tuple[str, str]:

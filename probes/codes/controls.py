@@ -5,8 +5,8 @@ moved the activations at all. Each control here moves them as far in a way that 
 """
 
 import torch
-from einops import rearrange
-from torch import Tensor
+from einops import einsum, rearrange
+from torch import Generator, Tensor
 
 from probes.codes.directions import Leace, MovedVectors, ScaledDirections
 from probes.codes.filter import CodeFilter, require_fitted_shape, with_deviation_scaled
@@ -50,15 +50,18 @@ class OtherContent:
     Sizes are those of `sizes_of`, one for each position. The others are the first sequences that
     the statistics were fitted on, in turn, from the second on: called on these themselves, it gives
     none its own deviation. Every other round takes their deviations with the opposite sign, so that
-    few of them have no mean of their own to add. Turns go on from call to call.
+    few of them have no mean of their own to add. With a generator each is a mixture of them all,
+    with Gaussian weights, so that there is no end of others. Turns go on from call to call.
     """
 
-    def __init__(self, sizes: PerPosition, statistics: CodeStatistics) -> None:
+    def __init__(
+        self, sizes: PerPosition, statistics: CodeStatistics, generator: Generator | None = None
+    ) -> None:
         # The chord of an angle a on a circle of radius 1 is 2 sin(a / 2).
         self._angle = 2 * (sizes / 2).clamp(max=0.5**0.5).asin()[:, None]
         self._means = statistics.positional_vectors().float()
         self._others = statistics.example_deviations()
-        self._next = 1
+        self._next, self._generator = 1, generator
 
     def __call__(self, x: Activations) -> Activations:
         """The activations so turned; raises ProbeError for another number of positions or width."""
@@ -76,6 +79,12 @@ class OtherContent:
         return turned.to(x.dtype)
 
     def _next_others(self, n: int) -> Activations:
+        if self._generator is not None:
+            weights = torch.randn((n, len(self._others)), generator=self._generator)
+            mixed = einsum(
+                weights.to(self._others), self._others, "batch other, other pos d -> batch pos d"
+            )
+            return mixed
         turns = torch.arange(self._next, self._next + n)
         self._next += n
         rounds, which = turns // len(self._others), turns % len(self._others)

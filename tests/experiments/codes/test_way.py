@@ -57,6 +57,7 @@ def test_the_end_is_all_of_the_way_the_start_none_and_a_broken_run_neither() -> 
     assert abs(towards) < 0.05
     assert stays == pytest.approx(0)
     assert neither > 0.95
+    np.testing.assert_allclose(shares(way_between(start, start), start), [0, 1, 0])
     for reached in (end, elsewhere, tenth):
         assert sum(shares(way, reached)) == pytest.approx(1)
 

@@ -1,0 +1,321 @@
+"""Does a language model follow positions that are moved inside it? On text, in two directions.
+
+- Noising: in a clean run every position but the first and the last few is told by one code to be
+  another. The share of the way that predictions then go to those of the text in that order.
+- Denoising: the text stands in that order, and nothing but one code tells position: at first that
+  of the place where each token stands, then that of the place where it belongs. The share of the
+  way that predictions then go to those of the text as it was.
+
+Noising is done in another way, too: all positions of a clean run are told to be a quarter of the
+sequence further on. The way is then that to the same text behind so many more tokens of other
+texts. Where it is not surely longer than what prefixes of one length differ by, there is nothing to
+follow.
+
+A control moves each activation as far, in directions drawn for each sequence as the activations at
+the site vary. Similarity acts in the scores alone: queries and keys read activations that resemble
+one another as those elsewhere, values and the stream stay. Its control mixes in as much of another
+sequence's content there.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from tqdm import tqdm
+
+from experiments.codes.ablation import statistics_at, stream_sites
+from experiments.codes.task import InterventionTask
+from experiments.codes.text_moves import Place, TextMoves, Trial
+from experiments.codes.text_order import text_order_rows
+from experiments.codes.text_runs import SHORTEST, Within
+from experiments.codes.way import PerSequence, Way, share
+from experiments.probing.measure import Site
+from experiments.results import interchange as names
+from experiments.results import text_use
+from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
+from experiments.results.measurements import table
+from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
+from nope_interp.errors import UserError
+from nope_interp.hooked_model import key_heads
+from nope_interp.sites import ATTENTION_INPUT
+from nope_interp.tasks.sources import TextSource
+from probes.bootstrap import SequenceBootstrap
+from probes.code_names import JUDGED, MEAN_RESIDUAL
+from probes.codes.similarity import SIMILARITY
+from probes.codes.statistics import CodeStatistics
+
+# Each sequence has a draw of its own, and a rank among fewer says little.
+_FEWEST_DRAWS = 20
+# A rank is settled once so many draws have come as far as the code (Besag and Clifford 1991).
+_SETTLED = 5
+
+# Along, changed and length of a run, for each sequence.
+Measured = Float[np.ndarray, "sequence 3"]
+
+
+def text_interchange_rows(
+    task: InterventionTask,
+    statistics: Mapping[Site, CodeStatistics],
+    *,
+    context: Mapping[str, Any],
+    description: str | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of the tidy table: what becomes of predictions where positions are told to be others.
+
+    The condition (direction, code and positions) stands in the column `positions`. Rows of all of
+    the stream at once are of layer -1; so are those of similarity at all layers, whose site is what
+    attention reads.
+
+    - `CARRIED`: the share of sites that tell position by the code at all; where none does, there is
+      nothing to move, and no other row.
+    - `TOWARDS`, `STAYS` and `NEITHER` share out the way (`experiments.codes.way`), and so they do
+      under the control `SIZE_MATCHED`; of the way back there is the share `RESTORED`.
+    - `NET`: what is gone of the way less the control's, by chance 0.
+    - `WRITTEN`: the share of the way in what is written behind a site.
+    - `RANK`: the share of control draws whose slope over `DOSES`, less what its sequence's draws
+      have in common, is at least the code's; 1 where the code surely goes less than a tenth.
+
+    Rows of the ways themselves: `WAY`, the mean length in nats of that which positions make; so
+    long is, with the control `SAME_LENGTH`, what other prefixes of one length leave of it.
+
+    Args:
+        task: a model on text.
+        statistics: of its fit sequences at each site, as from `statistics_at`.
+        context: the columns that tell this model variant from others.
+        description: label of the progress bar; None draws no bar.
+
+    Returns:
+        The rows.
+
+    Raises:
+        UserError: for fewer than 20 sequences to score, and for sequences too short.
+    """
+    _check_enough(task)
+    stream, reads = tuple(stream_sites(task)), _inputs_of_attention(task)
+    missing = [site for site in (*stream, *reads) if site not in statistics]
+    known = {**statistics, **statistics_at(task, missing)}
+    places = [Place(site.layer, site.hook, (site,)) for site in statistics]
+    asked = [(place, code) for place in places for code in JUDGED]
+    asked += [(Place(EVERYWHERE, STREAM, stream), code) for code in JUDGED]
+    asked += [(Place(EVERYWHERE, ATTENTION_INPUT, reads), SIMILARITY)]
+    made = TextMoves(task, known, stream)
+    # So many draws that one code may pass by itself among so many effects.
+    most_draws = math.ceil(2 * len(asked) / FALSE_DISCOVERIES)
+    rows = list(_of_ways(made, task.seed, context))
+    for place, code in tqdm(asked, description, unit="code", disable=description is None):
+        carried = np.mean([made.carries(site, code) for site in place.sites])
+        here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
+        for conditions, trial in made.trials(place, code).items():
+            found = [_fact(names.CARRIED, float(carried), here)]
+            found += _tried(trial(), most_draws, task.seed, here) if carried else []
+            rows += [{**row, "positions": told} for told in conditions for row in found]
+    return rows
+
+
+def text_rows(
+    task: InterventionTask,
+    source: TextSource,
+    *,
+    context: Mapping[str, Any],
+    description: str | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of the tidy table: whether a language model knows order, and, where it does, what
+    becomes of its predictions where positions are moved through all of the stream.
+
+    Args:
+        task: a model on text.
+        source: the text.
+        context: the columns that tell this model variant from others.
+        description: label of the progress bar; None draws no bar.
+
+    Returns:
+        The rows.
+
+    Raises:
+        UserError: as `text_order_rows` and `text_interchange_rows`.
+    """
+    rows = text_order_rows(task, source, context=context)
+    if text_use.without_order_on_text(table(rows)) is None:
+        rows += text_interchange_rows(task, {}, context=context, description=description)
+    return rows
+
+
+def route_rows(
+    task: InterventionTask, *, context: Mapping[str, Any], description: str | None = None
+) -> list[dict[str, Any]]:
+    """Rows of the tidy table: which heads read position, by queries, keys or values.
+
+    For one route of one head alone, the mean of what attention reads at the earlier tokens is moved
+    as in the noising of `text_interchange_rows`, whose metrics these are. `head` counts queries'
+    heads, or the groups that share keys and values; `positions` names the route.
+
+    Args:
+        task: a model on text.
+        context: the columns that tell this model variant from others.
+        description: label of the progress bar; None draws no bar.
+
+    Returns:
+        The rows; none of a layer whose attention reads no position in the mean.
+
+    Raises:
+        UserError: as `text_interchange_rows`.
+    """
+    _check_enough(task)
+    reads = _inputs_of_attention(task)
+    made = TextMoves(task, statistics_at(task, reads), ())
+    shared = key_heads(task.model)
+    heads = {"queries": task.model.cfg.n_heads, "keys": shared, "values": shared}
+    asked = [
+        (site, route, head)
+        for site in reads
+        for route, n in heads.items()
+        for head in range(n)
+        if made.carries(site, MEAN_RESIDUAL)
+    ]
+    most_draws = math.ceil(len(asked) / FALSE_DISCOVERIES)
+    rows: list[dict[str, Any]] = []
+    for site, route, head in tqdm(asked, description, unit="route", disable=description is None):
+        here = {"layer": site.layer, "head": head, "site": site.hook, "probe": names.PROBE}
+        told = {**context, **here, "positions": text_use.by_route(route)}
+        rows += _tried(made.by_route(site.layer, route, head), most_draws, task.seed, told)
+    return rows
+
+
+def too_little_to_move(n_held_out: int, seq_len: int) -> str | None:
+    """Why positions cannot be moved in sequences of text.
+
+    Args:
+        n_held_out: how many sequences are scored.
+        seq_len: tokens in each.
+
+    Returns:
+        A sentence; None where they can.
+    """
+    if n_held_out < _FEWEST_DRAWS:
+        return (
+            f"{n_held_out} held-out sequences are too few to move positions in: give "
+            f"{_FEWEST_DRAWS} at least, better some hundreds."
+        )
+    if seq_len < SHORTEST:
+        return (
+            f"sequences of {seq_len} tokens are too short to move positions in: give {SHORTEST} "
+            "at least (--seq-len)."
+        )
+    return None
+
+
+def _check_enough(task: InterventionTask) -> None:
+    if (why := too_little_to_move(*task.split.held_out.shape)) is not None:
+        raise UserError(why)
+
+
+def _inputs_of_attention(task: InterventionTask) -> tuple[Site, ...]:
+    return tuple(Site(layer, ATTENTION_INPUT) for layer in range(task.model.cfg.n_layers))
+
+
+def _of_ways(made: TextMoves, seed: int, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """How far positions move predictions, beside how far other prefixes do."""
+    context = {**context, "layer": EVERYWHERE, "site": STREAM, "probe": names.PROBE}
+    for elsewhere in (made.shifted, made.noised):
+        condition = {**context, "positions": elsewhere.moved}
+        pair = np.stack([elsewhere.way.length, elsewhere.way.noise], axis=1)
+        bootstrap = SequenceBootstrap(seed=seed).update(pair)
+        for column, control in enumerate(("", text_use.SAME_LENGTH)):
+            of = partial(_column, column=column)
+            score = bootstrap.score(text_use.WAY, of, chance=math.nan, control=control)
+            yield {**condition, **vars(score)}
+        over = bootstrap.score(text_use.OVER_NOISE, lambda m: m[:, 0] - m[:, 1], chance=0.0)
+        yield {**condition, **vars(over)}
+
+
+def _column(means: np.ndarray, column: int) -> np.ndarray:
+    return np.asarray(means[:, column])
+
+
+def _tried(
+    trial: Trial, most_draws: int, seed: int, context: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Rows of one trial, beside its control."""
+
+    ways = [trial.way, *trial.written.values()]
+
+    def by_dose(make: Callable[[float], Within]) -> list[list[Measured]]:
+        return [_measured(trial, ways, make(dose)) for dose in trial.doses]
+
+    def slopes(found: list[list[Measured]]) -> PerSequence:
+        # Of the line through 0 that fits the shares best. Not of what lies along the way in nats:
+        # of that a broken run has much, whatever broke it.
+        gone = np.stack([share(names.TOWARDS)(of_predictions) for of_predictions, *_ in found])
+        return np.asarray(np.array(trial.doses) @ gone / np.square(trial.doses).sum())
+
+    def drawn(turn: int) -> list[list[Measured]]:
+        return by_dose(lambda dose: trial.drawn(dose, turn))
+
+    own, first = by_dose(trial.own), drawn(0)
+    found = list(_shares(trial, own[-1], first[-1], seed, context))
+    yield from found
+    level, of_draws = float(slopes(own).mean()), [slopes(first)]
+    net = next(row for row in found if row["metric"] == names.NET)
+    # What surely follows by less is not called anything for its rank.
+    while net["ci_high"] >= WORTH_NAMING and not _settled(level, of_draws, most_draws):
+        of_draws.append(slopes(drawn(len(of_draws))))
+    above, n = _reached(level, of_draws)
+    yield _fact(names.RANK, (1 + above) / (1 + n), {**context, "n": n})
+
+
+def _measured(trial: Trial, ways: Sequence[Way], within: Within) -> list[Measured]:
+    """How far a run goes the way in what it predicts, and then in what is written."""
+    found = trial.run.read(list(trial.written), within)
+    reached = [found.predictions, *found.written.values()]
+    return [way.measured(of) for way, of in zip(ways, reached, strict=True)]
+
+
+def _shares(
+    trial: Trial,
+    own: Sequence[Measured],
+    control: Sequence[Measured],
+    seed: int,
+    context: Mapping[str, Any],
+) -> Iterator[dict[str, Any]]:
+    """What share of the way a full move goes, stays or does neither, and so its control."""
+    bootstrap = SequenceBootstrap(seed=seed)
+    bootstrap.update(np.concatenate([own[0], control[0], *own[1:], *control[1:]], axis=1))
+    told = [(metric, metric, 0) for metric in (names.TOWARDS, names.STAYS, names.NEITHER)]
+    told = [(names.RESTORED, names.TOWARDS, 0)] if trial.back else told
+    told += [(text_use.WRITTEN, names.TOWARDS, 6)] if len(own) > 1 else []
+    for metric, of, first in told:
+        for number, side in enumerate(("", SIZE_MATCHED)):
+            shares = share(of, first + 3 * number)
+            score = bootstrap.score(metric, shares, chance=math.nan, control=side)
+            yield {**context, **vars(score)}
+    towards, by_control = share(names.TOWARDS), share(names.TOWARDS, 3)
+    net = bootstrap.score(names.NET, lambda means: towards(means) - by_control(means), chance=0.0)
+    yield {**context, **vars(net)}
+
+
+def _reached(level: float, drawn: Sequence[PerSequence]) -> tuple[int, int]:
+    """How many draws come as far as the level, and how many there are.
+
+    Each is a draw's deviation from the mean of its sequence's draws, about the mean of them all:
+    ways differ in length from sequence to sequence, and draws are to be ranked by their directions.
+    Of one draw for each sequence nothing is known.
+    """
+    if len(drawn) < 2:
+        return 0, 0
+    slopes = np.stack(drawn)
+    deviations = (slopes - slopes.mean(axis=0)) * math.sqrt(len(drawn) / (len(drawn) - 1))
+    return int((slopes.mean() + deviations >= level).sum()), slopes.size
+
+
+def _settled(level: float, drawn: Sequence[PerSequence], most: int) -> bool:
+    above, n = _reached(level, drawn)
+    return above >= _SETTLED or n >= most
+
+
+def _fact(metric: str, value: float, context: Mapping[str, Any]) -> dict[str, Any]:
+    """A number without an interval."""
+    bare = {"control": "", "ci_low": value, "ci_high": value, "chance": math.nan, "n": 0}
+    return {**bare, **context, "metric": metric, "value": value}

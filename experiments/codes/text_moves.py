@@ -1,0 +1,251 @@
+"""Codes of a language model that are moved in text: what is tried, and what it is held against."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import torch
+from torch import Generator
+
+from experiments.codes.ablation import FittedOnTheWay, made_in_depth
+from experiments.codes.conditions import Fit
+from experiments.codes.shift import writes_add_up
+from experiments.codes.task import InterventionTask
+from experiments.codes.text_runs import (
+    Elsewhere,
+    TextRun,
+    Within,
+    behind_more_text,
+    exceeds_noise,
+    in_another_order,
+)
+from experiments.codes.way import Way, way_between
+from experiments.probing.measure import ALL_BUT_FIRST, Site, Split
+from experiments.results import interchange as names
+from nope_interp.interventions.intervene import intervene
+from nope_interp.interventions.reading import SCORES, read_changed
+from nope_interp.sites import ATTENTION_INPUT
+from probes.code_names import MEAN_RESIDUAL
+from probes.codes.controls import OtherContent, sizes_of
+from probes.codes.interchange import Move, interchange, put_back, variation_at
+from probes.codes.similarity import SIMILARITY, moved_similarity
+from probes.codes.statistics import CodeStatistics, Intervention
+from probes.codes.trends import carries
+
+# The shares of the way that codes are moved where they are noised.
+DOSES = (0.3, 1.0)
+# Seeds of draws: turns come one after the other, and each draws at every site.
+_TURNS, _SITES = 10_000, 1_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where codes are moved: at one site, or at several at once."""
+
+    layer: int
+    hook: str
+    sites: tuple[Site, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One code moved in one run.
+
+    Attributes:
+        run: as it is, under what it starts from.
+        way: from what it predicts there to what it would predict elsewhere.
+        written: the same of what is written behind the place; empty where that is no one site.
+        own: makes the context in which the code is moved by a dose.
+        drawn: that of the control, by a dose, with the draws of a turn.
+        doses: shares of the way that it is moved, the last one all of it.
+        back: whether the way is back to the text as it was.
+    """
+
+    run: TextRun
+    way: Way
+    written: Mapping[Site, Way]
+    own: Callable[[float], Within]
+    drawn: Callable[[float, int], Within]
+    doses: Sequence[float]
+    back: bool = False
+
+
+class TextMoves:
+    """Codes of a language model moved in text.
+
+    Args:
+        task: a model on text.
+        statistics: of its fit sequences at each site that is asked of and at all of the stream, and
+            at the inputs of attention for similarity.
+        stream: the sites of the stream.
+    """
+
+    def __init__(
+        self,
+        task: InterventionTask,
+        statistics: Mapping[Site, CodeStatistics],
+        stream: Sequence[Site],
+    ) -> None:
+        self._task, self._codes = task, statistics
+        self._variation = {site: variation_at(codes) for site, codes in statistics.items()}
+        behind = stream if writes_add_up(task.model) else []
+        self.shifted = behind_more_text(task, behind)
+        self.noised, self.denoised = in_another_order(task, behind)
+        self._disordered = replace(task, split=Split(self._ordered(task.split.fit), task.split.fit))
+
+    @cached_property
+    def further_on(self) -> bool:
+        """Whether text that stands further on is predicted in another way, beyond what prefixes of
+        one length differ by."""
+        return exceeds_noise(self.shifted.way, self._task.seed)
+
+    def trials(self, place: Place, code: str) -> dict[tuple[str, ...], Callable[[], Trial]]:
+        """What is tried of one code at one place, by the names of the condition.
+
+        The way back to the text as it was stands for both ways of moving it: there is one.
+        """
+        carried = [site for site in place.sites if self.carries(site, code)]
+        there = [self.noised, *([self.shifted] if self.further_on else [])]
+        found: dict[tuple[str, ...], Callable[[], Trial]] = {
+            (names.noising(code, one.moved),): partial(self._moved, one, code, carried)
+            for one in there
+        }
+        back = tuple(names.denoising(code, one.moved) for one in there)
+        return {**found, back: partial(self._back, code, place.sites)}
+
+    def by_route(self, layer: int, route: str, head: int) -> Trial:
+        """The positional part of what one head's queries, keys or values are made of, moved: the
+        mean of what attention reads, past the normalization, which so keeps its value."""
+        site, sources = Site(layer, ATTENTION_INPUT), self._of_all(self.noised.sources)
+        moves = {site: interchange(self._codes[site], MEAN_RESIDUAL, sources)}
+        within = partial(self._in_scores, routes=(route,), heads=(head,))
+        return self._trial(self.noised, self.noised.way, {}, moves, (1.0,), within)
+
+    def carries(self, site: Site, code: str) -> bool:
+        """Whether a site tells position by a code at all."""
+        return code == SIMILARITY or carries(self._codes[site], code)
+
+    def _ordered(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Sequences in the other order of their tokens."""
+        ordered = tokens.clone()
+        ordered[:, ALL_BUT_FIRST] = tokens[:, ALL_BUT_FIRST][:, self.denoised.sources]
+        return ordered
+
+    def _moved(self, elsewhere: Elsewhere, code: str, sites: Sequence[Site]) -> Trial:
+        """Positions told by a code to be where they stand elsewhere."""
+        if code == SIMILARITY:
+            return self._resembling(elsewhere, sites)
+        sources = self._of_all(elsewhere.sources)
+
+        def make(site: Site, current: CodeStatistics | None) -> Move:
+            return interchange(self._codes[site], code, sources, current=current)
+
+        moves = self._in_depth(self._task, sites, make)
+        return self._trial(elsewhere, elsewhere.way, elsewhere.written, moves, DOSES)
+
+    def _back(self, code: str, sites: Sequence[Site]) -> Trial:
+        """Tokens in another order told by one code alone, where they stand, then where they
+        belong."""
+        elsewhere = self.denoised
+        if code == SIMILARITY:
+            return replace(self._resembling(elsewhere, sites), back=True)
+
+        def put(at: torch.Tensor) -> Callable[[Site, CodeStatistics | None], Move]:
+            return lambda site, now: put_back(self._codes[site], code, at, current=now)
+
+        stands = torch.arange(len(elsewhere.sources))
+        standing = self._in_depth(self._disordered, sites, put(stands))
+        base = {site: move.by(1.0) for site, move in standing.items()}
+        belonging = self._in_depth(self._disordered, sites, put(elsewhere.sources))
+        moves = {site: move.on(base[site]) for site, move in belonging.items()}
+        # The clean run is where the way of the noised one starts.
+        start = elsewhere.run.read(within=self._within(base)).predictions
+        way = way_between(start, self.noised.way.start)
+        return replace(self._trial(elsewhere, way, {}, moves, (1.0,)), back=True)
+
+    def _trial(
+        self,
+        elsewhere: Elsewhere,
+        way: Way,
+        written: Mapping[Site, Way],
+        moves: Mapping[Site, Move],
+        doses: Sequence[float],
+        within: Callable[[Mapping[Site, Intervention]], Within] | None = None,
+    ) -> Trial:
+        at = torch.arange(len(elsewhere.sources))
+        moves = {site: move.at(at) for site, move in moves.items()}
+        within = self._within if within is None else within
+
+        def own(dose: float) -> Within:
+            return within({site: move.by(dose) for site, move in moves.items()})
+
+        def drawn(dose: float, turn: int) -> Within:
+            made: dict[Site, Intervention] = {}
+            for number, (site, move) in enumerate(moves.items()):
+                generator = self._generator(turn, number)
+                made[site] = move.elsewhere(self._variation[site], generator, dose)
+            return within(made)
+
+        behind = {site: of for site, of in written.items() if [site] == list(moves)}
+        return Trial(elsewhere.run, way, behind, own, drawn, doses)
+
+    def _resembling(self, elsewhere: Elsewhere, sites: Sequence[Site]) -> Trial:
+        """Queries and keys that resemble one another as elsewhere."""
+        sources = elsewhere.sources
+        changes = {site: moved_similarity(self._codes[site], sources) for site in sites}
+        at = torch.arange(len(sources))
+
+        def drawn(_: float, turn: int) -> Within:
+            mixed: dict[Site, Intervention] = {}
+            for number, (site, change) in enumerate(changes.items()):
+                codes, generator = self._codes[site].among(at), self._generator(turn, number)
+                mixed[site] = OtherContent(sizes_of(change, codes), codes, generator)
+            return self._in_scores(mixed)
+
+        own = self._in_scores(changes)
+        return Trial(elsewhere.run, elsewhere.way, {}, lambda _: own, drawn, (1.0,))
+
+    def _generator(self, turn: int, site: int) -> Generator:
+        seed = (self._task.seed * _TURNS + turn) * _SITES + site
+        return Generator().manual_seed(seed)
+
+    def _of_all(self, sources: torch.Tensor) -> torch.Tensor:
+        """Sources of all positions fitted on: later ones than the run's keep their own, which under
+        a causal mask no earlier one sees."""
+        every = torch.arange(len(self._task.numbers()))
+        every[: len(sources)] = sources
+        return every
+
+    def _within(self, changes: Mapping[Site, Intervention]) -> Within:
+        named = {site.name: change for site, change in changes.items()}
+        return partial(intervene, self._task.model, named, ALL_BUT_FIRST)
+
+    def _in_scores(
+        self,
+        changes: Mapping[Site, Intervention],
+        routes: Sequence[str] = SCORES,
+        heads: Sequence[int] | None = None,
+    ) -> Within:
+        """What attention reads changed, for queries and keys alone or for other routes."""
+        layers = {site.layer: change for site, change in changes.items()}
+        return partial(read_changed, self._task.model, layers, routes, ALL_BUT_FIRST, heads)
+
+    def _in_depth(
+        self,
+        task: InterventionTask,
+        sites: Sequence[Site],
+        make: Callable[[Site, CodeStatistics | None], Move],
+    ) -> dict[Site, Move]:
+        """What is made at each site of what comes there, with those before it in place."""
+        if len(sites) == 1:
+            return {site: make(site, None) for site in sites}
+        kept: dict[Site, Move] = {}
+
+        def fitted(fit: Fit, site: Site) -> Move:
+            kept[site] = make(site, fit.codes)
+            return kept[site]
+
+        numbers = task.numbers()
+        made = {site.name: FittedOnTheWay(partial(fitted, site=site), numbers) for site in sites}
+        made_in_depth(task, made)
+        return kept

@@ -1,0 +1,184 @@
+"""Positions moved in text: in models whose answer elsewhere is known from their weights."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from experiments.codes.ablation import statistics_at
+from experiments.codes.task import InterventionTask
+from experiments.codes.text_interchange import text_interchange_rows
+from experiments.codes.text_runs import (
+    behind_more_text,
+    exceeds_noise,
+    in_another_order,
+    with_prefix,
+)
+from experiments.probing.measure import Site
+from experiments.results import interchange as names
+from experiments.results.code_ablation import SIZE_MATCHED
+from experiments.results.measurements import table
+from experiments.results.text_use import WAY
+from nope_interp.errors import UserError
+from nope_interp.models.losses import next_log_probabilities
+from nope_interp.tasks.sources import TextSource
+from tests.experiments.codes.on_text import CONTEXT, embedded, on_text
+from tests.small_models import D_VOCAB
+from tests.small_models import model as own_model
+
+LENGTH = 32
+EMBEDDING = Site(0, "resid_pre")
+
+
+@cache
+def letters() -> TextSource:
+    """A text of letters drawn by themselves: their mean is the same everywhere."""
+    generator = torch.Generator().manual_seed(0)
+    return TextSource(torch.randint(D_VOCAB, (60_000,), generator=generator), None)
+
+
+def task_of(model: Any) -> InterventionTask:
+    return on_text(model, letters(), n_fit=400, n_held_out=40, seq_len=LENGTH)
+
+
+def one_layer(positions: str) -> Any:
+    """Attention alone: what it reads of earlier tokens is a sum, in whatever order they stand."""
+    return own_model(positions=positions, attn_only=True, n_layers=1, n_ctx=LENGTH)
+
+
+@pytest.fixture(scope="module")
+def learned() -> pd.DataFrame:
+    """Of a model that knows positions by its table and in no other way."""
+    task = task_of(one_layer("learned"))
+    return table(text_interchange_rows(task, statistics_at(task, [EMBEDDING]), context=CONTEXT))
+
+
+def at_embedding(rows: pd.DataFrame, condition: str) -> pd.DataFrame:
+    here = rows[(rows["layer"] == 0) & (rows["positions"] == condition)]
+    return here.set_index(["metric", "control"])
+
+
+def test_a_table_of_positions_is_followed_all_of_the_way_and_put_back(
+    learned: pd.DataFrame,
+) -> None:
+    for condition, metric in (
+        (names.noising("mean residual", "earlier tokens"), names.TOWARDS),
+        (names.denoising("mean residual", "earlier tokens"), names.RESTORED),
+    ):
+        found = at_embedding(learned, condition)
+        assert found.loc[(metric, ""), "value"] > 0.9, condition
+        assert found.loc[(metric, SIZE_MATCHED), "value"] < 0.4, condition
+        assert found.loc[(names.NET, ""), "ci_low"] > 0.5, condition
+    words = {
+        use.moved: use.word
+        for use in names.uses(learned)
+        if (use.code, use.layer) == ("mean residual", 0)
+    }
+    assert words["earlier tokens"] == "used"
+
+
+def test_shares_share_out_the_way(learned: pd.DataFrame) -> None:
+    shares = learned[learned["metric"].isin([names.TOWARDS, names.STAYS, names.NEITHER])]
+    assert not shares["positions"].str.startswith("put back").any()
+    summed = shares.groupby(["layer", "site", "positions", "control"], observed=True)["value"].sum()
+    assert len(summed) > 10
+    np.testing.assert_allclose(summed, 1)
+
+
+def test_what_a_site_does_not_carry_is_not_moved() -> None:
+    """At the embedding of a model without positions there are none."""
+    task = task_of(one_layer("none"))
+    rows = table(text_interchange_rows(task, statistics_at(task, [EMBEDDING]), context=CONTEXT))
+    for code in ("mean residual", "smooth trend", "variance"):
+        for named in (names.noising, names.denoising):
+            found = at_embedding(rows, named(code, "earlier tokens"))
+            assert found.loc[(names.CARRIED, ""), "value"] == 0
+            assert len(found) == 1
+    (use,) = {use.word for use in names.uses(rows) if use.layer == 0}
+    assert use == "not used"
+
+
+def test_without_positions_order_changes_nothing_to_follow() -> None:
+    noised, denoised = in_another_order(task_of(one_layer("none")))
+    np.testing.assert_allclose(noised.way.length, 0, atol=1e-9)
+    np.testing.assert_allclose(denoised.way.length, 0, atol=1e-9)
+
+
+def test_tokens_of_the_other_order_stand_where_it_says() -> None:
+    task = task_of(one_layer("learned"))
+    noised, denoised = in_another_order(task)
+    clean, disordered = noised.run.tokens, denoised.run.tokens
+    assert torch.equal(clean, task.split.held_out)
+    assert torch.equal(
+        disordered[:, [0, *range(LENGTH - 8, LENGTH)]], clean[:, [0, *range(24, 32)]]
+    )
+    assert torch.equal(disordered[:, 1:], clean[:, 1 + denoised.sources])
+    assert torch.equal(disordered[:, 1 + noised.sources], clean[:, 1:])
+    assert (noised.sources[:23] != torch.arange(23)).sum() > 15
+    # The run predicts what the model does: the last positions, as it is called.
+    expected = next_log_probabilities(task.model, clean, LENGTH - 8)
+    torch.testing.assert_close(noised.way.start, expected)
+
+
+def test_text_behind_more_text_is_the_same_text() -> None:
+    task = task_of(one_layer("learned"))
+    elsewhere = behind_more_text(task)
+    assert elsewhere.moved == "text by 8 positions"
+    assert torch.equal(elsewhere.run.tokens, task.split.held_out[:, :24])
+    assert torch.equal(elsewhere.sources, torch.arange(23) + 8)
+    generator = torch.Generator().manual_seed(0)
+    longer = with_prefix(elsewhere.run.tokens, task.split.fit, 8, generator)
+    assert longer.shape == (40, LENGTH)
+    kept = [0, *range(9, LENGTH)]
+    assert torch.equal(longer[:, kept], elsewhere.run.tokens)
+    prefixes = {tuple(row) for row in task.split.fit[:, 1:9].tolist()}
+    assert {tuple(row) for row in longer[:, 1:9].tolist()} <= prefixes
+    assert len({tuple(row) for row in longer[:, 1:9].tolist()}) > 30
+
+
+def test_where_prefixes_of_one_length_differ_as_much_there_is_nothing_to_follow() -> None:
+    """A model whose attention sees the prefix's tokens and no position of any: all that a prefix
+    changes it changes by its content, and by being there."""
+    here = task_of(one_layer("learned"))
+    way = behind_more_text(here).way
+    assert exceeds_noise(way, seed=0)
+    blind = one_layer("none")
+    with torch.no_grad():
+        blind.blocks[0].attn.out.weight.zero_()  # reads nothing of any other token
+    nothing = behind_more_text(task_of(blind)).way
+    assert not exceeds_noise(nothing, seed=0)
+    rows = table(text_interchange_rows(task_of(blind), {}, context=CONTEXT))
+    assert not rows["positions"].str.endswith("text by 8 positions").drop(index=[0, 1, 2]).any()
+    lengths = rows[rows["metric"] == WAY]["value"]
+    np.testing.assert_allclose(lengths, 0, atol=1e-9)
+
+
+def test_the_embedded_model_is_read_at_all_of_its_stream() -> None:
+    task = on_text(embedded(), n_fit=30, n_held_out=20, seq_len=LENGTH)
+    rows = table(text_interchange_rows(task, {}, context=CONTEXT))
+    conditions = set(rows["positions"])
+    assert names.noising("similarity", "earlier tokens") in conditions
+    assert names.denoising("similarity", "text by 8 positions") in conditions
+    assert names.noising("mean residual", "text by 8 positions") in conditions
+    assert set(rows["site"]) == {"resid_post", "attn_in"}
+    shares = rows[rows["metric"].isin([names.TOWARDS, names.RESTORED, names.NET])]
+    assert shares["value"].abs().max() <= 1.5
+    assert rows[rows["metric"] == names.RANK]["value"].between(0, 1).all()
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    task = on_text(one_layer("learned"), letters(), n_fit=60, n_held_out=20, seq_len=LENGTH)
+    first, again = (table(text_interchange_rows(task, {}, context=CONTEXT)) for _ in range(2))
+    pd.testing.assert_frame_equal(first, again)
+
+
+def test_few_or_short_sequences_are_refused() -> None:
+    few = on_text(embedded(), n_fit=60, n_held_out=19, seq_len=LENGTH)
+    with pytest.raises(UserError, match="19 held-out sequences are too few"):
+        text_interchange_rows(few, {}, context=CONTEXT)
+    short = on_text(embedded(), n_fit=60, n_held_out=20, seq_len=31)
+    with pytest.raises(UserError, match="31 tokens are too short to move"):
+        text_interchange_rows(short, {}, context=CONTEXT)
