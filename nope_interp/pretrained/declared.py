@@ -27,7 +27,7 @@ _KNOWN = frozenset(
 # keeps those that a family does not declare, and does not heed them.
 _DENIED_BY_FALSE = ("use_rope", "rope", "use_rotary", "use_rotary_embeddings")
 _DENIED_BY_TRUE = ("nope", "use_nope", "no_rope")
-_DENIED_BY_NULL = ("rope_theta",)
+_DENIED_BY_NULL = ("rope_theta", "rope_parameters")
 _DENIED_BY_NAME = (
     "position_embedding_type",
     "positional_embedding_type",
@@ -124,7 +124,7 @@ def _check_possible(model: str, own: str | None, asked: str) -> None:
 def _hint(name: str, raw: Mapping[str, Any], config: Any) -> str | None:
     """What hints at a checkpoint without positions, where transformers does not heed it."""
     # What a family declares, its code heeds; a base of rotation only where it does without one.
-    heeded = set(type(config)().to_dict())
+    heeded = set(type(config)().to_dict()) - set(_DENIED_BY_NULL)
     rope = getattr(config, "rope_parameters", None) or {}
     bases = [kind.get("rope_theta") for kind in (rope, *rope.values()) if isinstance(kind, dict)]
     if not any(bases):

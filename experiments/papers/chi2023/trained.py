@@ -136,18 +136,18 @@ def given_model(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         (_GIVEN, _RANDOM),
         {"resid_post": ("pretrained",), "attn_out": ()},
     )
-    note = (
-        f"{name} has no positional encoding."
-        if found["without_positions"]
-        else f"{name} may have a positional encoding of its own, which is then at work in what is "
-        "measured: the claim is about models without one."
-    )
+    notes = sentences(found["told"])
+    if not found["without_positions"]:
+        notes.append(
+            f"The claim is about models without positions: those of {name} are at work in what is "
+            "measured."
+        )
     ends = found[f"text/{_GIVEN}/resid_post"][..., [0, -1]]
     return Findings(
         {"pretrained": over_seeds(ends, least_shrinkage)},
         figures,
         f"{name} on {_GIVEN_SEQUENCES} sequences of {seen[-1]} tokens",
-        (note, *sentences(found["told"])),
+        tuple(notes),
     )
 
 

@@ -96,7 +96,7 @@ def test_a_trained_checkpoint_is_read_by_layer(tmp_path: Path) -> None:
     assert claim.value == pytest.approx(max(ratios), rel=1e-5)
     assert claim.n == 64
     assert claim.ci_low < claim.value < claim.ci_high
-    assert found.notes == ("model.safetensors has no positional encoding.",)
+    assert found.notes == ("No positional encoding in layers 0-1.",)
 
 
 @pytest.mark.slow
@@ -124,7 +124,12 @@ def test_a_pretrained_model_is_the_plain_one(tmp_path: Path) -> None:
     found = read(folder, tmp_path / "cells", text=str(text))
     # Its context of 64 is shorter than the 128 tokens that are read by default.
     assert found.setting == "llama on 64 sequences of 64 tokens"
-    assert "may have a positional encoding of its own" in found.notes[0]
+    rotary, caveat = found.notes
+    assert rotary.startswith("Rotary positions (base 10,000, 8 dimensions of a head) in layers 0-1")
+    assert "those of llama are at work" in caveat
+    without = read(folder, tmp_path / "without", text=str(text), positions="none", length=0.5)
+    assert "No positional encoding in layers 0-1." in without.notes
+    assert "switched off" in without.notes[0]
     source = load_pretrained(str(folder)).text_source(text.read_text())
     tokens = source.sequences(64, 64, begin_token=True, split="held_out", seed=0)
     inner: list[torch.Tensor] = []
@@ -144,7 +149,7 @@ def test_a_pretrained_model_is_the_plain_one(tmp_path: Path) -> None:
 
 def test_an_encoding_is_said_to_be_at_work(tmp_path: Path) -> None:
     found = read(saved(tmp_path, positions="rotary"), tmp_path / "cells", length=0.25)
-    assert "may have a positional encoding" in found.notes[0]
+    assert "are at work in what is measured" in found.notes[-1]
     assert set(found.claims) == {"pretrained"}
 
 
@@ -165,7 +170,7 @@ def test_a_run_with_a_model_tests_one_more_claim(tmp_path: Path) -> None:
     row = found.claims.set_index("claim").loc["pretrained"]
     assert row["status"] in ("reproduced", "not reproduced")
     assert "model.safetensors on 64 sequences of 16 tokens" in found.info["setting"]
-    assert "model.safetensors has no positional encoding." in found.info["notes"]
+    assert "No positional encoding in layers 0-1." in found.info["notes"]
     assert {"given-resid_post", "given-attn_out"} <= {figure.id for figure in found.figures}
 
 
@@ -175,7 +180,7 @@ def test_gemma_is_read_with_its_encoding_at_work(tmp_path: Path) -> None:
     found = read(gemma_gguf(), tmp_path, length=0.25)
     assert len(found.figures[0].panels) == 2 * 18
     assert np.isfinite(found.claims["pretrained"].value)
-    assert "may have a positional encoding" in found.notes[0]
+    assert "are at work in what is measured" in found.notes[-1]
 
 
 # ---------------------------------------------------------------- trained models

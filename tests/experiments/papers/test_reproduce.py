@@ -140,6 +140,10 @@ def test_a_config_comes_back_from_its_dictionary() -> None:
     assert again.to_dict() == config.to_dict()
     assert list(config.seeds) == list(range(3, 23))
     assert config.command() == "nope-interp reproduce chi2023 --seeds 20 --width 2 --seed 3"
+    given = ReproduceConfig("chi2023", model="a/b", positions="none")
+    assert given.command().endswith("--model a/b --positions none")
+    assert ReproduceConfig.from_dict(given.to_dict()).positions == "none"
+    assert "positions" not in config.to_dict()  # whose run folders keep their names
     assert config.scaled("width", 100, multiple_of=12) == 204
     assert config.scaled("length", 3, least=16) == 16
 

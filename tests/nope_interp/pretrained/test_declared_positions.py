@@ -199,6 +199,7 @@ def test_the_code_models_are_refused_by_name(name: str) -> None:
         ({"attention_type": "qk_norm_nope"}, '`attention_type: "qk_norm_nope"`'),
         ({"position_encoding_type": "none"}, '`position_encoding_type: "none"`'),
         ({"rope_theta": None}, "`rope_theta: null`"),
+        ({"rope_parameters": None}, "`rope_parameters: null`"),
     ],
 )
 def test_a_hint_that_transformers_does_not_heed_is_refused_with_both_remedies(
