@@ -2,6 +2,7 @@
 
 from collections.abc import Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,12 +26,12 @@ class Comparison(FinishedRun):
     )
     leads_to: ClassVar[tuple[str, ...]] = (".answer", ".verdicts", ".uses")
 
-    @property
+    @cached_property
     def verdicts(self) -> list[Verdict]:
         """What each hypothesis comes to, by the rules in `experiments.results.readability`."""
         return verdicts(self.measurements)
 
-    @property
+    @cached_property
     def uses(self) -> list[UseVerdict]:
         """Which position codes the model uses, by the rules in `experiments.results.usage`."""
         return use_verdicts(self.measurements)

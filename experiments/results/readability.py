@@ -19,6 +19,7 @@ sequences, not of other draws of the weights. Position is called
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -139,8 +140,13 @@ def widened(value: float, low: float, high: float, n_compared: int, n: int) -> t
     Returns:
         The new ends.
     """
-    stretch = float(student.isf(0.025 / n_compared, n - 1) / student.isf(0.025, n - 1))
+    stretch = _stretch(n_compared, n)
     return value - stretch * (value - low), value + stretch * (high - value)
+
+
+@cache
+def _stretch(n_compared: int, n: int) -> float:
+    return float(student.isf(0.025 / n_compared, n - 1) / student.isf(0.025, n - 1))
 
 
 def gain(value: float, chance: float, smaller: bool) -> float:

@@ -30,7 +30,9 @@ its removal undoes the pooling: a model that uses what was pooled, in whatever o
 user of similarity, too.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -58,6 +60,8 @@ _LEAST_COVERAGE = 0.5
 
 # A number and the bounds of its interval.
 Interval = tuple[float, float, float]
+# The rows of a site, by condition, control and metric.
+_There = dict[tuple[str, str, str], dict[Hashable, Any]]
 
 
 @dataclass(frozen=True)
@@ -231,47 +235,50 @@ def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
     return [replace(use, word="undecided") for use in uses]
 
 
-def _matters(there: pd.DataFrame, losses: pd.DataFrame, n_compared: int) -> bool:
+def _matters(there: _There, losses: pd.DataFrame, n_compared: int) -> bool:
     """Whether the total effect at a site is surely a tenth of that through the stream."""
     stream = _at(losses, EVERYWHERE, STREAM)
-    if stream.empty:
+    if not stream:
         return True
     whole, _, _ = _interval(stream, NONE_KEPT, "", "increase", 1)
     return _interval(there, NONE_KEPT, "", "increase", n_compared)[1] >= _WORTH_NAMING * whole
 
 
-def _coverage(there: pd.DataFrame) -> float:
+def _coverage(there: _There) -> float:
     """1 where the run did not say."""
-    key = (*INTACT_CONDITION, "coverage")
-    return float(there.loc[[key]].iloc[0]["value"]) if key in there.index else 1.0
+    row = there.get((*INTACT_CONDITION, "coverage"))
+    return 1.0 if row is None else float(row["value"])
 
 
-def _beats_chance(there: pd.DataFrame) -> bool:
+def _beats_chance(there: _There) -> bool:
     _, _, high = _interval(there, *INTACT_CONDITION, "nats", len(CODES))
     return high < _chance(there)
 
 
-def _chance(there: pd.DataFrame) -> float:
+def _chance(there: _There) -> float:
     """The loss without any context."""
-    return float(there.loc[[(*INTACT_CONDITION, "nats")]].iloc[0]["chance"])
+    return float(there[(*INTACT_CONDITION, "nats")]["chance"])
 
 
-def _at(losses: pd.DataFrame, layer: int, site: str) -> pd.DataFrame:
-    """The rows of a site, by condition, control and metric."""
-    there = losses[(losses["layer"] == layer) & (losses["site"] == site)]
-    return there.set_index(["positions", "control", "metric"])
+def _at(losses: pd.DataFrame, layer: int, site: str) -> _There:
+    rows = losses[(losses["layer"] == layer) & (losses["site"] == site)]
+    there: _There = {}
+    for row in rows.to_dict("records"):
+        # The first of several counts.
+        there.setdefault((row["positions"], row["control"], row["metric"]), row)
+    return there
 
 
-def _use(there: pd.DataFrame, code: str, layer: int, site: str, n_compared: int) -> Use:
+def _use(there: _There, code: str, layer: int, site: str, n_compared: int) -> Use:
     def interval(condition: str, control: str, metric: str) -> Interval:
         return _interval(there, condition, control, metric, n_compared)
 
     taken, alone = without(code), only(code)
-    shared = interval(NONE_KEPT, "", "increase")[1] > 0 and (taken, "", "necessity") in there.index
+    shared = interval(NONE_KEPT, "", "increase")[1] > 0 and (taken, "", "necessity") in there
     necessity = interval(taken, "", "necessity") if shared else None
     sufficiency = interval(alone, "", "sufficiency") if shared else None
     permuted = (alone, SHUFFLED, "sufficiency")
-    elsewhere = interval(*permuted) if shared and permuted in there.index else None
+    elsewhere = interval(*permuted) if shared and permuted in there else None
     above = min(
         interval(taken, "", f"over_{control}")[1] for control in ("size_matched", "rescaled")
     )
@@ -302,9 +309,9 @@ def _word(
 
 
 def _interval(
-    there: pd.DataFrame, condition: str, control: str, metric: str, n_compared: int
+    there: _There, condition: str, control: str, metric: str, n_compared: int
 ) -> Interval:
     """Value and widened bounds of a number, one of so many that are compared."""
-    row = there.loc[[(condition, control, metric)]].iloc[0]
+    row = there[condition, control, metric]
     value, n = float(row["value"]), int(row["n"])
     return value, *widened(value, float(row["ci_low"]), float(row["ci_high"]), n_compared, n)
