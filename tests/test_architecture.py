@@ -52,8 +52,10 @@ ROOMS = {
     "probes.heads .results .report .runs .variants .probing .heads",
     "experiments.comparison": "nope_interp nope_interp.models nope_interp.tasks probes "
     ".results .report .runs .variants .probing .codes .heads",
+    "experiments.benchmark": "nope_interp nope_interp.constructions nope_interp.interventions "
+    "nope_interp.models probes probes.codes .results .report .runs .variants .probing .codes",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
-    ".emergence .papers .comparison",
+    ".emergence .papers .comparison .benchmark",
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps",
     "experiments": "nope_interp nope_interp.models nope_interp.positions nope_interp.tasks probes "
     "probes.heads .results .variants .probing .codes .heads",

@@ -80,6 +80,13 @@ def _reproduction(config: Any, found: Any) -> Shown:
     return _with_table(found, "claims", _records(found.claims), tables.of_claims(found.claims))
 
 
+def _benchmark(config: Any, found: Any) -> Shown:
+    from experiments.cli import tables
+
+    kept = _records(found.methods)
+    return _with_table(found, "methods", kept, tables.of_methods(found.methods))
+
+
 def _with_table(found: Any, name: str, kept: Any, table: Table) -> Shown:
     report = str(found.folder / "report.html")
     value = {"headline": found.headline, "report": report, name: kept}
@@ -105,6 +112,7 @@ SHOWN: dict[str, Callable[[Any, Any], Shown]] = {
     "heads": _heads,
     "emergence": _emergence,
     "reproduce": _reproduction,
+    "benchmark": _benchmark,
     "train": _trained,
 }
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.results.answer import Answer, Reading
+from experiments.results.benchmark import OUTCOMES, told
 from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
@@ -111,6 +112,22 @@ def of_claims(claims: pd.DataFrame) -> Table:
         for row in measured.to_dict("records")
     ]
     return _table(["claim", "verdict", "measured [95% interval]", "its test: the interval"], rows)
+
+
+def of_methods(methods: pd.DataFrame) -> Table:
+    """How often each method is right of planted models, and falsely positive.
+
+    Args:
+        methods: as `experiments.results.benchmark.by_method` gives them.
+
+    Returns:
+        A line for each method and place.
+    """
+    rows = [
+        [row["method"], row["place"], *(told(row, outcome) for outcome in OUTCOMES)]
+        for _, row in methods.iterrows()
+    ]
+    return _table(["method", "place", *OUTCOMES], rows)
 
 
 def of_papers(claims: pd.DataFrame) -> Table:

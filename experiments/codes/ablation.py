@@ -65,7 +65,11 @@ _SITES = ("resid_mid", STREAM)
 
 
 def through_the_stream(
-    task: InterventionTask, *, context: Mapping[str, Any], description: str | None = None
+    task: InterventionTask,
+    *,
+    context: Mapping[str, Any],
+    description: str | None = None,
+    codes_only: bool = False,
 ) -> list[dict[str, Any]]:
     """Rows of the tidy table: what the model loses in every condition, and what can still be read.
 
@@ -84,22 +88,24 @@ def through_the_stream(
         task: the model, its sequences and its losses.
         context: fills the columns that a model and its tokens decide.
         description: label of the progress bar; None draws no bar.
+        codes_only: leave out what no verdict needs: other interventions, and what can be read.
 
     Raises UserError where the activations at a site cannot be fitted.
     """
     found = {INTACT_CONDITION: _scored(task, {})}
     rows = []
-    sites, conditions = stream_sites(task), list(every_condition(task.seed))
+    sites = stream_sites(task)
+    conditions = list((of_codes if codes_only else every_condition)(task.seed))
     for condition in tqdm(conditions, description, unit="condition", disable=description is None):
         # What can still be read is read on the way: no pass is run for it alone.
-        probes = [] if condition.control else code_probes(task.seed)
+        probes = [] if condition.control or codes_only else code_probes(task.seed)
         made = fitted_in_depth(task, condition, sites, probes)
         found[condition.name, condition.control] = _scored(task, made, probes)
         if condition.takes_code:
             found[condition.name, SIZE_MATCHED] = _scored(task, size_matched_in_depth(task, made))
         read = {task.last: probes} if probes else {}
         rows += reading_of(read, {**context, "positions": condition.name}).rows
-    for name, control, losses in first_token_conditions(task):
+    for name, control, losses in () if codes_only else first_token_conditions(task):
         found[name, control] = Outcome(losses.double().numpy())
     return [*_rows(task, found, {**context, "layer": names.EVERYWHERE, "site": STREAM}), *rows]
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 
+from experiments.benchmark.config import BenchmarkConfig
 from experiments.papers.config import ReproduceConfig
 from experiments.sweeps.config import SweepConfig
 from experiments.variants.checks import check_files
@@ -31,7 +32,7 @@ def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:
     for cell in config.cells:
         try:
             check_files(cell.config, read)
-            if isinstance(cell.config, ReproduceConfig):
+            if isinstance(cell.config, BenchmarkConfig | ReproduceConfig):
                 cell.config.check_runs_on(device)
             elif cell.config.model is None:
                 check_trained()(cell.config)

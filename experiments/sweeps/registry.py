@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from experiments.benchmark.config import BenchmarkConfig
 from experiments.comparison.config import CompareConfig
 from experiments.emergence.config import EmergenceConfig
 from experiments.heads.config import HeadsConfig
@@ -13,7 +14,7 @@ from experiments.papers.config import ReproduceConfig
 from experiments.runs.folder import RunFolder
 from nope_interp.errors import unknown_name
 
-AnyConfig = CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig
+AnyConfig = BenchmarkConfig | CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,14 @@ EXPERIMENTS = {
             "Hold a paper's claims against our own measurements.",
             ReproduceConfig,
             ("experiments.papers.reproduce", "reproduce"),
+        ),
+        Experiment(
+            "benchmark",
+            "Judge methods, ours too, by models built by hand whose truth is known.",
+            BenchmarkConfig,
+            ("experiments.benchmark.judge", "judge_methods"),
+            settings=(),
+            meaningless=_OF_LOADED,
         ),
         Experiment(
             "train",

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from experiments.benchmark.result import Benchmark
 from experiments.comparison.result import Comparison
 from experiments.emergence.result import Emergence
 from experiments.heads.result import HeadClassification
@@ -11,7 +12,8 @@ from experiments.runs.folder import RunFolder
 from nope_interp.errors import unknown_name
 
 _KINDS: dict[str, type[FinishedRun]] = {
-    kind.experiment: kind for kind in (Comparison, Emergence, HeadClassification, Reproduction)
+    kind.experiment: kind
+    for kind in (Benchmark, Comparison, Emergence, HeadClassification, Reproduction)
 }
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from probes.codes.filter import require_fitted_shape
 from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
+from probes.moments import LinearMoments
 from probes.regression import LinearProbe, targets_of
 from probes.shapes import Activations, PositionalVectors
 from probes.streaming import upcast
@@ -55,6 +56,37 @@ def leace(probe: LinearProbe) -> Leace:
     Raises ProbeError for a probe that was fitted on fewer than 2 sequences, or on fewer activations
     than determine the correlation of all directions.
     """
+    moments = _enough(probe)
+    deviations = torch.stack(targets_of(probe.positions)).std(dim=-1, correction=0)
+    cross = torch.stack(probe.cross(), dim=-1)
+    return _leace(moments, cross / deviations.to(cross))
+
+
+def leace_of_code(probe: LinearProbe, statistics: CodeStatistics, code: str) -> Leace:
+    """LEACE of one of `CodeStatistics.mean_codes`: of every function of the position that it holds.
+
+    These are t and 1/m for counting, and for positional vectors all that have no part along them,
+    each brought to standard deviation 1.
+
+    Args:
+        probe: given the sequences with `update`.
+        statistics: given the same sequences.
+        code: "counting" or "positional vectors".
+
+    Raises:
+        ProbeError: as `leace`.
+    """
+    moments, vectors = _enough(probe), statistics.mean_codes()[code]
+    _, sizes, along = torch.linalg.svd(vectors, full_matrices=False)
+    # A code holds so many functions of the position; what is left of others is rounding.
+    held = sizes > sizes[0] * 1e-9
+    pos = len(vectors)
+    cross = (along.mT * sizes)[:, held] * (pos**0.5 * probe.n_fitted)
+    return _leace(moments, cross)
+
+
+def _enough(probe: LinearProbe) -> LinearMoments:
+    """The moments of a probe that was given enough for LEACE."""
     if probe.n_fitted < 2:
         raise ProbeError(
             f"LEACE needs a LinearProbe fitted on 2 sequences at least; got {probe.n_fitted}"
@@ -67,13 +99,14 @@ def leace(probe: LinearProbe) -> Leace:
             f"{d_model} dimensions, which needs {least} at least, better ten times "
             "that: give more sequences to update()"
         )
-    deviations = torch.stack(targets_of(probe.positions)).std(dim=-1, correction=0)
-    cross = torch.stack(probe.cross(), dim=-1)
-    cross = cross / deviations.to(cross)
+    return moments
+
+
+def _leace(moments: LinearMoments, cross: Float[Tensor, "d_model k"]) -> Leace:
     # The package's bound on the trace never binds for LEACE but by rounding, and would then leave
     # the concept in.
     fitter = LeaceFitter(
-        d_model, cross.shape[1], constrain_cov_trace=False, device=cross.device, dtype=cross.dtype
+        *cross.shape, constrain_cov_trace=False, device=cross.device, dtype=cross.dtype
     )
     fitter.sigma_xx_ = moments.gram()
     fitter.sigma_xz_ = cross

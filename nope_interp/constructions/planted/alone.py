@@ -91,7 +91,22 @@ def variance(seed: int) -> Planted:
         sums = np.sqrt(2 / np.pi / _M)
         error = math.sqrt((np.pi / 2 - 1) / k)
         answer(model, 2, 0, sums, np.log(sums) / error)
-    return _known_by("variance", model, truth(variance=USED), last_mlp)
+    # The sums are a count of a kind, which the last layer reads. Of c / sqrt(m), t and 1/m explain
+    # nearly all: whether the rest is used as positional vectors is not asked.
+    words = dict(truth(variance=USED, counting=USED))
+    del words["positional vectors"]
+    return Planted(
+        "variance",
+        model,
+        words,
+        {SITE: truth(variance=USED)},
+        "position",
+        None,
+        reads={
+            "variance": lambda model: list(mlp(model, 1).out.parameters()),
+            "counting": last_mlp,
+        },
+    )
 
 
 def variance_pre_norm(seed: int) -> Planted:

@@ -45,15 +45,19 @@ def silent(config: TransformerConfig) -> HookedTransformer:
     return model
 
 
-def counter(seed: int, d_model: int = 128, *, learned: bool = False) -> HookedTransformer:
+def counter(
+    seed: int, d_model: int = 128, *, d_mlp: int = N_CTX, learned: bool = False
+) -> HookedTransformer:
     """Two layers, of which the first writes m into `POSITION` (Theorem 1), over drawn content.
 
     Args:
         seed: of the content.
         d_model: width of the stream.
+        d_mlp: of the MLPs.
         learned: whether there is room for learned positions, zero as yet.
     """
-    config = replace(counting_config(N_CTX, d_vocab=_D_VOCAB, d_model=d_model), seed=seed)
+    config = counting_config(N_CTX, d_vocab=_D_VOCAB, d_model=d_model, d_mlp=d_mlp)
+    config = replace(config, seed=seed)
     model = absolute_position(config, BEGIN_TOKEN).model.float()
     with torch.no_grad():
         model.W_E[:, POSITION + 1 : CONTENT] = 0

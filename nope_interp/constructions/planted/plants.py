@@ -23,6 +23,7 @@ PLANTS: dict[str, Callable[[int], Planted]] = {
     "unread vectors": unread.unread_vectors,
     "count amid content": unread.count_amid_content,
     "content along a count": unread.content_along_a_count,
+    "brittle": unread.brittle,
     "order-free pooling": unread.pooling,
 }
 

@@ -45,7 +45,8 @@ class Planted:
         kind: its name in `PLANTS`.
         model: in single precision, for sequences of `N_CTX` tokens.
         truth: of each of `CODES`, whether the model uses it: `USED`; `REDUNDANT`, where it is one
-            of two codes that either suffice; or `NOT_USED`, whether it can be read or not.
+            of two codes that either suffice; or `NOT_USED`, whether it can be read or not. A code
+            of which that cannot be said is left out.
         sites: the hook names at which codes lie bare and everything later reads them from, each
             with the truth about the codes there.
         task: "position" asks each token for its position, by the logits of tokens 1 to N_CTX - 1;
@@ -106,7 +107,6 @@ class Planted:
             position if self.kinds is None else position + (N_CTX - 1) * self.kinds(tokens)[:, 1:]
         )
 
-    @torch.no_grad()
     def logits(
         self, model: HookedTransformer, tokens: Tokens
     ) -> Float[Tensor, "batch asked answer"]:
@@ -122,6 +122,7 @@ class Planted:
         kinds = 1 if self.kinds is None else 2
         return found[..., 1 : 1 + kinds * (N_CTX - 1)]
 
+    @torch.no_grad()
     def losses(self, model: HookedTransformer, tokens: Sequences) -> PerSequence:
         """Mean cross-entropy of the task's answer over positions from 1 on, in nats.
 
@@ -132,6 +133,7 @@ class Planted:
         by_class = rearrange(self.logits(model, tokens), "batch pos answer -> batch answer pos")
         return F.cross_entropy(by_class, self.answers(tokens), reduction="none").mean(dim=1)
 
+    @torch.no_grad()
     def accuracy(self, model: HookedTransformer, tokens: Sequences) -> float:
         """The share of answers that are right, 0 to 1.
 

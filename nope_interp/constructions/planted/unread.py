@@ -15,6 +15,7 @@ from torch import Tensor
 from nope_interp.constructions.kazemnejad import BEGIN, POSITION, counting_config
 from nope_interp.constructions.planted.alone import last_mlp, vector_readers
 from nope_interp.constructions.planted.parts import (
+    ANSWERS,
     BEGIN_TOKEN,
     CONTENT,
     answer,
@@ -25,6 +26,7 @@ from nope_interp.constructions.planted.parts import (
     drawn_vectors,
     generator_of,
     learn_positions,
+    like,
     mlp,
     silent,
 )
@@ -53,6 +55,9 @@ _TOKENS = slice(_VECTORS.start - 38, _VECTORS.start)
 _KIND_DEPTH = 6.0
 # Along a count's direction: how large content is, and of the count of 2 to N_CTX.
 _CONTENT_SIZE, _COUNT_SIZE = 20.0, 0.2
+# Of the brittle model: what holds the sum of sizes, as a share of what it always is; how far it may
+# be off; and how much louder an answer gets for each such share, at a loudness of 100 for 1 nat.
+_SUM, _BORNE, _SHOCK = CONTENT, 0.01, 1e5
 # How much larger than a token's own part its part in the mean is.
 _POOLED = 12.0
 
@@ -176,6 +181,33 @@ def pooling(seed: int) -> Planted:
         begin_token=None,
         kinds=lambda tokens: (votes[tokens].cumsum(dim=1) >= 0).long(),
     )
+
+
+def brittle(seed: int) -> Planted:
+    """A counting model that bears no other content than its own: any that is not as large as all
+    tokens' is, and it answers the first position everywhere.
+
+    The second layer sums the sizes of content's components, the same for all tokens; by what the
+    sum is off, beyond a hundredth, the third layer adds to the first answer.
+    """
+    model = like(counter(seed, d_mlp=192), n_layers=3)
+    answer(model, 2, POSITION, _M, _M)
+    content = slice(_SUM + 1, model.config.d_model)
+    width = content.stop - content.start
+    summing, reading = mlp(model, 1), mlp(model, 2)
+    with torch.no_grad():
+        model.W_E[:, _SUM] = 0
+        sizes = model.W_E[:, content].abs().sum(dim=1, keepdim=True)
+        model.W_E[:, content] *= sizes.mean() / sizes
+        each = torch.eye(width)
+        summing.into.weight[: 2 * width, content] = torch.cat((each, -each))
+        summing.out.weight[_SUM, : 2 * width] = 1 / sizes.mean()
+        # Behind the ReLUs that answer.
+        for unit, sign in ((-1, 1.0), (-2, -1.0)):
+            reading.into.weight[unit, _SUM] = sign
+            reading.into.bias[unit] = -sign - _BORNE
+            reading.out.weight[ANSWERS.start, unit] = _SHOCK
+    return _planted("brittle", model, truth(counting=USED))
 
 
 def _counter_with_room(seed: int) -> HookedTransformer:

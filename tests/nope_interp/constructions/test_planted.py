@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nope_interp.constructions.planted import N_CTX, PLANTS, Planted, plant
-from nope_interp.constructions.planted.task import CODES, NOT_USED, REDUNDANT, USED
+from nope_interp.constructions.planted.task import CODES, NOT_USED, REDUNDANT, SITE, USED
 from nope_interp.errors import UserError
 from nope_interp.interventions.intervene import (
     freeze_first_attention,
@@ -158,7 +158,7 @@ def test_without_what_reads_them_codes_that_are_used_are_worth_nothing(kind: str
     """Of one that is used the answer is lost, of two that are redundant neither way alone."""
     built = planted(kind, 0)
     intact, _ = answered(built)
-    assert set(built.reads) == {code for code in CODES if built.truth[code] != NOT_USED}
+    assert set(built.reads) == {code for code, word in built.truth.items() if word != NOT_USED}
     for code, reading in built.reads.items():
         right, _ = answered(cut(built, [reading]))
         if built.truth[code] == REDUNDANT:
@@ -243,7 +243,7 @@ def test_a_position_that_is_told_another_has_that_ones_answer(kind: str) -> None
 @pytest.mark.parametrize("kind", BARE)
 def test_the_task_is_solved_by_the_planted_code_alone(kind: str, seed: int) -> None:
     built = planted(kind, seed)
-    (used,) = built.reads
+    ((used, _),) = [item for item in built.sites[SITE].items() if item[1] == USED]
     others = [change for code, change in WITHOUT.items() if code != used]
     intact = loss(built)
     assert intact < 0.67 * built.chance
@@ -298,6 +298,7 @@ def test_rows_hold_the_codes_that_they_should(name: str) -> None:
         ),
     }
     assert {code for code, value in held.items() if value > 0.15} == PRESENT[name]
+    assert set(held) == set(CODES)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,0 +1,120 @@
+"""What `benchmark` is asked to do, as one validated, JSON-able value. Imports nothing heavy."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar, no_type_check
+
+from experiments.benchmark.methods import METHODS
+from experiments.variants.words import Shorthand, Worded, check_words
+from nope_interp.errors import FieldError, UserError, unknown_name
+from nope_interp.fields import Range, Seed, check_fields, from_mapping
+
+SEEDS = 20
+
+
+@no_type_check  # it checks itself, in sentences
+@dataclass(frozen=True)
+class BenchmarkConfig(Worded):
+    """Which methods judge which planted models.
+
+    Attributes:
+        n_seeds: models of each kind, 1 to 1000; a full run has 20.
+        methods: methods by name; None takes them all.
+        kinds: kinds of planted models by name; None takes them all.
+        seed: the first one; the others follow it.
+
+    Raises:
+        UserError: for unknown methods, a name that comes twice, and values out of range.
+    """
+
+    experiment: ClassVar[str] = "benchmark"
+    shorthands: ClassVar[Mapping[str, Shorthand]] = {
+        "seeds": Shorthand(("n_seeds",)),
+        "method": Shorthand(("methods",)),
+        "kind": Shorthand(("kinds",)),
+    }
+    # It has its own models, and reads no text.
+    model: ClassVar[str | None] = None
+    text: ClassVar[str | None] = None
+
+    n_seeds: Annotated[int, Range(least=1, most=1000)] = SEEDS
+    methods: tuple[str, ...] | None = field(default=None, metadata={"repeated": True})
+    kinds: tuple[str, ...] | None = field(default=None, metadata={"repeated": True})
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "benchmark")
+        for name in self.methods or ():
+            if name not in METHODS:
+                raise unknown_name("method", name, METHODS)
+        for name in ("methods", "kinds"):
+            given = getattr(self, name)
+            if given is not None and len(set(given)) != max(len(given), 1):
+                raise FieldError(name, f"are {list(given)}: give each once, and one at least.")
+
+    @property
+    def seeds(self) -> range:
+        """The seeds in use."""
+        return range(self.seed, self.seed + self.n_seeds)
+
+    @property
+    def chosen_methods(self) -> tuple[str, ...]:
+        """The methods in use."""
+        return tuple(METHODS) if self.methods is None else self.methods
+
+    def check_runs_on(self, device: str) -> None:
+        """Refuse another device than the CPU, on which models this small run fastest.
+
+        Args:
+            device: a torch device.
+
+        Raises:
+            UserError: where it is another.
+        """
+        if device != "cpu":
+            raise UserError(f"benchmark runs on the CPU: leave the device {device!r} out.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values, which `from_dict` reads back.
+
+        Returns:
+            Values by name.
+        """
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> "BenchmarkConfig":
+        """The config of these values.
+
+        Args:
+            values: by name; what is left out has its default.
+
+        Returns:
+            The config.
+
+        Raises:
+            UserError: for unknown names, wrong types and values that make no sense.
+        """
+        check_words(cls, values if isinstance(values, dict) else {})
+        return from_mapping(cls, values, "the config")
+
+    def run_name(self) -> str:
+        """The readable half of the run folder's name.
+
+        Returns:
+            What a file name can hold.
+        """
+        return "benchmark"
+
+    def command(self) -> str:
+        """The command line that runs this again.
+
+        Returns:
+            One line for a shell.
+        """
+        words = ["nope-interp", "benchmark", "--seeds", str(self.n_seeds), "--seed", str(self.seed)]
+        for option, names in (("--method", self.methods), ("--kind", self.kinds)):
+            for name in names or ():
+                words += [option, name]
+        return shlex.join(words)

@@ -1,0 +1,112 @@
+"""Every method's words on every planted model, each model a cell of its own."""
+
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from experiments.benchmark.config import BenchmarkConfig
+from experiments.benchmark.methods import Method, method
+from experiments.benchmark.result import Benchmark
+from experiments.benchmark.task import context, site_of, where
+from experiments.probing.measure import Site
+from experiments.results.benchmark import judged
+from experiments.results.measurements import table
+from experiments.results.position_use import Word
+from experiments.runs.cells import Cell, Cells
+from experiments.runs.finished import Made
+from experiments.runs.folder import RunFolder
+from experiments.runs.workers import one_thread_each
+from experiments.variants.words import asked
+from nope_interp.constructions.planted import PLANTS, plant
+from nope_interp.constructions.planted.task import Truth
+from nope_interp.errors import UserError, unknown_name
+from probes.errors import ProbeWarning
+
+
+def judge_methods(
+    config: BenchmarkConfig | None = None,
+    *,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    show_progress: bool = True,
+    **words: Any,
+) -> Benchmark:
+    """Judge methods by models whose truth is known, or go on, or read what is finished.
+
+    Args:
+        config: which methods, and how many models; by default all, and 20 of each kind.
+        out: the folder that run folders are made in.
+        device: only "cpu", on which models this small run fastest.
+        show_progress: draw a bar on standard error.
+        words: values laid over `config`, by the words of the command line: `seeds=2`,
+            `methods=["interchange"]`.
+
+    Returns:
+        The finished run: every word, how often each method is right, and the report.
+
+    Raises:
+        UserError: for unknown methods and kinds, another device, a method that says another word
+            than `experiments.results.position_use.Word`, and an unwritable `out`.
+    """
+    config = asked(BenchmarkConfig, config, words)
+    config.check_runs_on(device)
+    for kind in config.kinds or ():
+        if kind not in PLANTS:
+            raise unknown_name("kind of planted model", kind, PLANTS)
+    return Benchmark.once(config, out, lambda run: _made(config, run, show_progress))
+
+
+def _made(config: BenchmarkConfig, run: RunFolder, show_progress: bool) -> Made:
+    kinds = tuple(PLANTS) if config.kinds is None else config.kinds
+    jobs = {
+        f"{name}, {kind}, seed {seed}": partial(_said, name, method(name), kind, seed)
+        for name in config.chosen_methods
+        for kind in kinds
+        for seed in config.seeds
+    }
+    with tqdm(total=len(jobs), unit="model", disable=not show_progress) as bar:
+
+        def advance(title: str) -> None:
+            bar.set_description(title)
+            bar.update()
+
+        cells = Cells(run.cells, advance, one_thread_each())
+        cells.all(jobs)
+    setting = f"{len(kinds)} kinds of planted models, {config.n_seeds} of each"
+    notes = [
+        "Models of one kind differ in their random directions alone: intervals say nothing of "
+        "other kinds."
+    ]
+    return Made(cells.gathered().rows, {}, {"setting": setting, "notes": notes})
+
+
+def _said(name: str, judge: Method, kind: str, seed: int) -> Cell:
+    """A method's words on one model, through its whole stream and at each of its sites."""
+    planted = plant(kind, seed)
+    places: dict[Site | None, Truth] = {None: planted.truth}
+    places |= {site_of(hook): truth for hook, truth in planted.sites.items()}
+    rows = []
+    for place, truth in places.items():
+        with warnings.catch_warnings():
+            # Weights written by hand leave components without variance, which a probe warns of.
+            warnings.simplefilter("ignore", ProbeWarning)
+            words = judge(planted, place, seed)
+        _check(name, words)
+        layer, site = where(place)
+        at = {**context(planted, seed), "layer": layer, "site": site}
+        rows += [
+            judged(at, name, code, truth[code], words[code]) for code in truth if code in words
+        ]
+    return Cell(table(rows))
+
+
+def _check(name: str, words: Mapping[str, str]) -> None:
+    for code, word in words.items():
+        if word not in list(Word):
+            raise UserError(
+                f"the method {name!r} says {word!r} of {code}: give one of {', '.join(Word)}."
+            )

@@ -1,0 +1,32 @@
+"""Probing alone: a code that can be read is called used, one that cannot is called not used."""
+
+from experiments.benchmark.task import context, sites_of, task_of
+from experiments.probing.measure import Site, code_probes, read_with
+from experiments.results.measurements import INTACT, table
+from experiments.results.readability import verdicts
+from nope_interp.constructions.planted import Planted
+
+_WORDS = {"readable": "used", "unreadable": "not used"}
+
+
+def probing(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
+    """By `experiments.results.readability`, at the place, or at the best site of the stream.
+
+    Args:
+        planted: the model.
+        place: a site; None for the whole stream.
+        seed: of sequences and controls.
+
+    Returns:
+        A word for each code.
+    """
+    task = task_of(planted, seed)
+    probes = {site: code_probes(seed) for site in sites_of(task, place)}
+    columns = {**context(planted, seed), "positions": INTACT}
+    reading = read_with(task.model, task.split, probes, columns, batch_size=task.batch_size)
+    found = {verdict.hypothesis: verdict.rows[0] for verdict in verdicts(table(reading.rows))}
+    return {
+        code: _WORDS.get(found[code]["verdict"], "undecided")
+        for code in planted.truth
+        if code in found
+    }

@@ -1,0 +1,72 @@
+"""A finished benchmark: every word that was said, the table it comes to, and the page."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+
+from experiments.results import benchmark as results
+from experiments.results.findings import Figure
+from experiments.results.markdown import markdown_table
+from experiments.runs.finished import FinishedRun
+
+
+@dataclass(frozen=True, repr=False)
+class Benchmark(FinishedRun):
+    """A finished benchmark: every word that was said, the table it comes to, and the page."""
+
+    experiment: ClassVar[str] = "benchmark"
+    needs_info: ClassVar[Set[str]] = frozenset({"setting", "notes", "config", "command"})
+    leads_to: ClassVar[tuple[str, ...]] = (".methods", ".kinds", ".confusion")
+
+    @property
+    def about(self) -> str:
+        """The planted models."""
+        return str(self.info["setting"])
+
+    @property
+    def methods(self) -> pd.DataFrame:
+        """How often each method is right, by `experiments.results.benchmark.by_method`."""
+        return results.by_method(self.measurements)
+
+    @property
+    def kinds(self) -> pd.DataFrame:
+        """How often each method is right of each kind of model, 0 to 1."""
+        return results.by_kind(self.measurements)
+
+    @property
+    def confusion(self) -> pd.DataFrame:
+        """How many codes of each truth were given each word."""
+        return results.confusion(self.measurements)
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Methods by correctness, and by kind of model."""
+        return results.figures(self.measurements)
+
+    @property
+    def headline(self) -> str:
+        """How often each method is right, and falsely positive."""
+        return results.headline(self.measurements)
+
+    def markdown(self) -> str:
+        """The table of methods.
+
+        Returns:
+            A Markdown table, one row for each method and place.
+        """
+        return markdown_table(results.readable(self.methods))
+
+    def html(self) -> str:
+        """The report: one page that needs no network.
+
+        Returns:
+            HTML.
+        """
+        from experiments.report.findings import PageData, render_figures
+
+        title = "Which method is right where the truth is known?"
+        data = PageData(title, self.headline, self.measurements, self.info)
+        tables = {"methods": results.readable(self.methods), "confusion": self.confusion}
+        return render_figures("benchmark.html", data, self.figures, **tables)

@@ -1,0 +1,72 @@
+"""A planted model as what interventions work on, and the sequences that every method is given."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from experiments.codes.ablation import stream_sites
+from experiments.codes.task import InterventionTask
+from experiments.probing.measure import Site, Split
+from experiments.results.code_ablation import EVERYWHERE, STREAM
+from nope_interp.constructions.planted import N_CTX, Planted
+from nope_interp.sites import hook_name
+
+# As few as tell codes from noise in these models: of seeds there are the more.
+N_FIT, N_HELD_OUT = 200, 80
+_BATCH = 128
+
+
+def task_of(planted: Planted, seed: int) -> InterventionTask:
+    """What a method is given beside the model: sequences to fit on, and others to judge by."""
+    split = Split(planted.sequences(N_FIT, 2 * seed), planted.sequences(N_HELD_OUT, 2 * seed + 1))
+    return InterventionTask(
+        planted.model,
+        split,
+        lambda _, tokens: planted.losses(planted.model, tokens),
+        planted.chance,
+        seed,
+        _BATCH,
+        planted.begin_token is not None,
+    )
+
+
+def sites_of(task: InterventionTask, place: Site | None) -> list[Site]:
+    """The place itself, or every site of the stream."""
+    return stream_sites(task) if place is None else [place]
+
+
+def site_of(name: str) -> Site:
+    """The site of a hook name of the stream."""
+    _, layer, hook = name.split(".")
+    site = Site(int(layer), hook.removeprefix("hook_"))
+    assert hook_name(site.layer, site.hook) == name
+    return site
+
+
+def where(place: Site | None) -> tuple[int, str]:
+    """The layer and site of a place, as the tidy table has them."""
+    return (EVERYWHERE, STREAM) if place is None else (place.layer, place.hook)
+
+
+def context(planted: Planted, seed: int) -> dict[str, Any]:
+    """The columns of the tidy table that a planted model decides."""
+    return {
+        "experiment": "benchmark",
+        "model": planted.kind,
+        "variant": "planted",
+        "tokens": "random",
+        "begin_token": planted.begin_token is not None,
+        "seed": seed,
+    }
+
+
+def elsewhere(seed: int) -> Int[Tensor, " asked"]:
+    """For every position from 1 on another one, each once, in a random order."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(N_CTX - 1, generator=generator)
+    # Each is given the next one in that order.
+    told = torch.empty_like(order)
+    told[order] = order.roll(1)
+    return 1 + told

@@ -1,0 +1,274 @@
+"""What methods said of planted models, held against the truth. Needs no torch.
+
+A method says a word of each code that it speaks of, through the whole stream of a model or at one
+of its sites. The word is right where it is the truth; `undecided`, and that a model has not learned
+order, are no answers; any other word is wrong. A false positive is a code that is not used and is
+called used or redundant.
+
+Of a model at a place a method is right where it is right of every code that it speaks of, wrong
+where it is wrong of any, and undecided otherwise. Shares are of models at places, which differ in
+kind and seed; their 95% intervals are Wilson's. Models of one kind are alike: the intervals speak
+of other seeds, not of other kinds.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
+
+from experiments.results.code_ablation import EVERYWHERE
+from experiments.results.findings import Figure, Panel, Series
+from experiments.results.measurements import INTACT
+from experiments.results.position_use import Word
+
+TRUTHS = (Word.USED, Word.REDUNDANT, Word.NOT_USED)
+
+RIGHT, WRONG, FALSE_POSITIVE = "right", "wrong", "false positive"
+OUTCOMES = (RIGHT, str(Word.UNDECIDED), WRONG, FALSE_POSITIVE)
+WHOLE_STREAM, SINGLE_SITES = "whole stream", "single sites"
+PLACES = (WHOLE_STREAM, SINGLE_SITES)
+
+_MODEL = ["kind", "seed", "layer", "site"]
+
+
+def judged(
+    context: Mapping[str, Any], method: str, code: str, truth: str, word: str
+) -> dict[str, Any]:
+    """A row of the tidy table: one word of one method on one code.
+
+    The column `variant` has the truth, `control` the word, `probe` the method, `metric` the code;
+    the value is 1 where the word is the truth, 0 where it is not.
+
+    Args:
+        context: the columns that model and place decide.
+        method: whose word it is.
+        code: that it speaks of.
+        truth: one of `TRUTHS`.
+        word: one of `experiments.results.position_use.Word`.
+
+    Returns:
+        The row.
+    """
+    right = float(word == truth)
+    return {
+        **context,
+        "variant": truth,
+        "positions": INTACT,
+        "probe": method,
+        "control": word,
+        "metric": code,
+        "value": right,
+        "ci_low": right,
+        "ci_high": right,
+        "chance": np.nan,
+        "n": 1,
+    }
+
+
+def judgements(measurements: pd.DataFrame) -> pd.DataFrame:
+    """Every word, by what the columns of the tidy table stand for here.
+
+    Args:
+        measurements: rows of `judged`.
+
+    Returns:
+        method, place, kind, seed, layer, site, code, truth, word, and whether the word is right,
+        wrong and a false positive.
+    """
+    found = measurements.rename(
+        columns={
+            "probe": "method",
+            "model": "kind",
+            "metric": "code",
+            "variant": "truth",
+            "control": "word",
+        }
+    )
+    whole = found["layer"] == EVERYWHERE
+    found = found.assign(place=np.where(whole, WHOLE_STREAM, SINGLE_SITES))
+    found = found[["method", "place", *_MODEL, "code", "truth", "word"]]
+    decided = found["word"].isin(TRUTHS)
+    positive = found["word"].isin([Word.USED, Word.REDUNDANT])
+    return found.assign(
+        right=found["word"] == found["truth"],
+        wrong=decided & (found["word"] != found["truth"]),
+        false_positive=positive & (found["truth"] == Word.NOT_USED),
+        unused=found["truth"] == Word.NOT_USED,
+    )
+
+
+def by_method(measurements: pd.DataFrame) -> pd.DataFrame:
+    """How often each method is right, wrong, undecided and falsely positive.
+
+    Args:
+        measurements: rows of `judged`.
+
+    Returns:
+        One row for each method and place: method, place, codes (that it speaks of), n (models at
+        places), and each of `OUTCOMES` with its share of these, 0 to 1, and the bounds `_low` and
+        `_high` of its 95% interval. False positives are of the models with an unused code.
+    """
+    return pd.DataFrame([_shares(*group) for group in _grouped(judgements(measurements))])
+
+
+def by_kind(measurements: pd.DataFrame) -> pd.DataFrame:
+    """How often each method is right of each kind of model.
+
+    Args:
+        measurements: rows of `judged`.
+
+    Returns:
+        The share of models at places, 0 to 1: a row for each kind and place, a column for each
+        method.
+    """
+    words = judgements(measurements)
+    models = words.groupby(["place", "method", *_MODEL], sort=False)["right"].all().reset_index()
+    methods, kinds = words["method"].unique(), words["kind"].unique()
+    found = models.groupby(["place", "kind", "method"], sort=False)["right"].mean().unstack()
+    order = [(place, kind) for place in PLACES for kind in kinds if (place, kind) in found.index]
+    return found.loc[order][list(methods)]
+
+
+def confusion(measurements: pd.DataFrame) -> pd.DataFrame:
+    """How many codes of each truth each method gave each word.
+
+    Args:
+        measurements: rows of `judged`.
+
+    Returns:
+        method, place, truth, and a count for each word that any method gave.
+    """
+    words = judgements(measurements)
+    found = pd.crosstab([words["method"], words["place"], words["truth"]], words["word"])
+    methods = words["method"].unique()
+    every = [(m, place, truth) for m in methods for place in PLACES for truth in TRUTHS]
+    order = [key for key in every if key in found.index]
+    said = [str(word) for word in Word if word in found.columns]
+    return found.loc[order][said].reset_index().rename_axis(columns=None)
+
+
+def headline(measurements: pd.DataFrame) -> str:
+    """How often each method is right, and falsely positive, where it speaks of most.
+
+    Args:
+        measurements: rows of `judged`.
+
+    Returns:
+        Two sentences: of the whole stream, or of single sites where a method speaks of these alone.
+    """
+    first = by_method(measurements).groupby("method", sort=False).first()
+    first = first.sort_values(RIGHT, ascending=False, kind="stable")
+
+    def said(outcome: str) -> str:
+        return ", ".join(f"{method} {told(row, outcome)}" for method, row in first.iterrows())
+
+    n = len(measurements[["model", "seed"]].drop_duplicates())
+    return (
+        f"Share of {n} models with known truth of which a method is right: {said(RIGHT)}. "
+        f"False positives: {said(FALSE_POSITIVE)}."
+    )
+
+
+def told(row: "pd.Series[Any]", outcome: str) -> str:
+    """A share with its interval, in words."""
+    if np.isnan(row[outcome]):
+        return "–"
+    return f"{row[outcome]:.0%} [{row[f'{outcome}_low']:.0%}, {row[f'{outcome}_high']:.0%}]"
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """`by_method` for people: shares as percentages with their intervals."""
+    said = {outcome: [told(row, outcome) for _, row in table.iterrows()] for outcome in OUTCOMES}
+    return pd.DataFrame({name: table[name] for name in ("method", "place", "codes", "n")} | said)
+
+
+def figures(measurements: pd.DataFrame) -> tuple[Figure, Figure]:
+    """Methods by correctness, and by kind of model."""
+    table, kinds = by_method(measurements), by_kind(measurements).reset_index()
+    methods = tuple(dict.fromkeys(table["method"]))
+    at = {method: float(number) for number, method in enumerate(methods)}
+
+    def outcomes(rows: pd.DataFrame) -> tuple[Series, ...]:
+        x = np.array([at[method] for method in rows["method"]])
+        n = int(rows["n"].max())
+        ends = {
+            outcome: [rows[f"{outcome}{end}"].to_numpy(float) for end in ("", "_low", "_high")]
+            for outcome in OUTCOMES
+        }
+        return tuple(
+            Series(outcome, "measured", x, value, low, high, n)
+            for outcome, (value, low, high) in ends.items()
+        )
+
+    def rights(rows: pd.DataFrame) -> tuple[Series, ...]:
+        x = np.arange(float(len(methods)))
+        shares = zip(rows["kind"], rows[list(methods)].to_numpy(float), strict=True)
+        return tuple(Series(str(kind), "measured", x, share) for kind, share in shares)
+
+    correctness = Figure(
+        "correctness",
+        "How often each method is right",
+        "Shares of planted models. Right: of every code that the method speaks of. Wrong: of any. "
+        "False positives: of models with an unused code, those in which one is called used or "
+        "redundant. Bars are Wilson's 95% intervals over models.",
+        "method",
+        "share of models",
+        tuple(
+            Panel(str(place), outcomes(rows)) for place, rows in table.groupby("place", sort=False)
+        ),
+        ticks=methods,
+    )
+    by_kinds = Figure(
+        "kinds",
+        "Right, by kind of model",
+        "The share of models of each kind of which a method is right, 0 to 1.",
+        "method",
+        "share of models",
+        tuple(
+            Panel(str(place), rights(rows)) for place, rows in kinds.groupby("place", sort=False)
+        ),
+        ticks=methods,
+        heat_about=0.5,
+    )
+    return correctness, by_kinds
+
+
+def _grouped(words: pd.DataFrame) -> Any:
+    """By method, in the order of the table, and the whole stream before single sites."""
+    for method, rows in words.groupby("method", sort=False):
+        for place in PLACES:
+            here = rows[rows["place"] == place]
+            if len(here):
+                yield method, place, here
+
+
+def _shares(method: str, place: str, words: pd.DataFrame) -> dict[str, Any]:
+    models = words.groupby(_MODEL, sort=False)
+    right, wrong = models["right"].all(), models["wrong"].any()
+    counts = {
+        RIGHT: (right.sum(), len(right)),
+        str(Word.UNDECIDED): ((~right & ~wrong).sum(), len(right)),
+        WRONG: (wrong.sum(), len(right)),
+        FALSE_POSITIVE: (models["false_positive"].any().sum(), models["unused"].any().sum()),
+    }
+    found: dict[str, Any] = {
+        "method": method,
+        "place": place,
+        "codes": ", ".join(dict.fromkeys(words["code"])),
+        "n": len(right),
+    }
+    for outcome, (count, n) in counts.items():
+        found |= dict(
+            zip((outcome, f"{outcome}_low", f"{outcome}_high"), _wilson(count, n), strict=True)
+        )
+    return found
+
+
+def _wilson(count: int, n: int) -> tuple[float, float, float]:
+    """A share of n and Wilson's 95% interval; NaN of none."""
+    if not n:
+        return np.nan, np.nan, np.nan
+    interval = binomtest(int(count), int(n)).proportion_ci(method="wilson")
+    return count / n, float(interval.low), float(interval.high)

@@ -1,0 +1,171 @@
+"""Methods judged by models whose truth is known: small ones, one seed."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.benchmark import judge as module
+from experiments.benchmark.das import das
+from experiments.benchmark.erasure import erasure, leace
+from experiments.benchmark.interchange import interchange
+from experiments.benchmark.judge import judge_methods
+from experiments.benchmark.methods import METHODS
+from experiments.benchmark.probing import probing
+from experiments.benchmark.result import Benchmark
+from experiments.benchmark.task import elsewhere, site_of
+from experiments.probing.measure import Site
+from experiments.runs.workers import HERE
+from experiments.sweeps.runs import load_run
+from nope_interp.constructions.planted import Planted, plant
+from nope_interp.errors import UserError
+from probes.code_names import CODES
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
+from tests.experiments.report.parsed_page import Page
+
+KINDS = ("few dimensions", "one after the other")
+SITE = Site(0, "resid_post")
+
+
+def of_the_truth(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
+    """A method that knows, of two codes and single sites alone."""
+    if place is None:
+        return {}
+    there = planted.sites[place.name]
+    return {code: there[code] for code in ("counting", "positional vectors")}
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, which knows the test's own methods."""
+    monkeypatch.setattr(module, "one_thread_each", lambda: HERE)
+    monkeypatch.setitem(METHODS, "truth", of_the_truth)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Benchmark:
+    config = {"seeds": 2, "kinds": KINDS, "methods": ["probing", "truth"]}
+    return judge_methods(**config, out=tmp_path, show_progress=False)
+
+
+def test_a_method_of_ones_own_is_judged_beside_the_others(found: Benchmark) -> None:
+    methods = found.methods.set_index(["method", "place"])
+    # One kind has one site, the other two.
+    row = methods.loc["truth", "single sites"]
+    assert (row["right"], row["n"], row["codes"]) == (1, 6, "counting, positional vectors")
+    assert ("truth", "whole stream") not in methods.index
+    assert methods.loc[("probing", "whole stream"), "n"] == 4
+    truths = found.measurements[found.measurements["layer"] == 0]
+    of_first = truths[(truths["model"] == KINDS[1]) & (truths["site"] == "resid_pre")]
+    assert set(of_first[of_first["metric"] == "counting"]["variant"]) == {"not used"}
+
+
+def test_a_finished_run_is_read_back_and_drawn(found: Benchmark) -> None:
+    loaded = load_run(found.folder)
+    assert isinstance(loaded, Benchmark)
+    pd.testing.assert_frame_equal(loaded.methods, found.methods)
+    page = Page((found.folder / "report.html").read_text(encoding="utf-8"))
+    text = " ".join(" ".join(page.words).split())
+    right = found.methods.set_index("method").loc["truth", "right_low"]
+    assert f"100% [{right:.0%}, 100%]" in text
+    assert "probing" in text
+    assert found.headline in text
+    assert "2 kinds of planted models, 2 of each" in repr(found)
+
+
+def test_a_killed_run_goes_on_with_the_models_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[int] = []
+
+    def dies(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
+        judged.append(seed)
+        if seed == 2 and len(judged) < 6:
+            raise KeyboardInterrupt
+        return {}
+
+    def lives(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
+        return dies(planted, place, seed) or {"counting": "not used"}
+
+    monkeypatch.setitem(METHODS, "mortal", lives)
+    config = {"seeds": 3, "kinds": KINDS[:1], "methods": ["mortal"], "out": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        judge_methods(**config, show_progress=False)
+    judged.clear()
+    judged += [0] * 6
+    found = judge_methods(**config, show_progress=False)
+    # The stream and one site of the third model; the first two were kept.
+    assert judged[6:] == [2, 2]
+    assert found.methods["n"].to_list() == [3, 3]
+
+
+def test_others_words_and_names_are_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "wild", lambda planted, place, seed: {"counting": "perhaps"})
+    with pytest.raises(UserError, match="'wild' says 'perhaps' of counting: give one of used"):
+        judge_methods(seeds=1, kinds=KINDS[:1], methods=["wild"], out=tmp_path, show_progress=False)
+    run = nope_interp("benchmark", "--method", "probin", cwd=tmp_path)
+    assert_one_sentence(run, "did you mean 'probing'?")
+    run = nope_interp("benchmark", "--kind", "count amid contents", cwd=tmp_path)
+    assert_one_sentence(run, "did you mean 'count amid content'?")
+    for arguments in (("--seeds", "0"), ("--method", "DAS", "--method", "DAS")):
+        assert_one_sentence(nope_interp("benchmark", *arguments, cwd=tmp_path))
+    with pytest.raises(UserError, match="runs on the CPU"):
+        judge_methods(device="cuda", out=tmp_path)
+
+
+def test_the_command_line_prints_the_table(tmp_path: Path) -> None:
+    words = ["--seeds", "1", "--kind", KINDS[0], "--method", "truth", "--out", ".", "--json"]
+    run = nope_interp("benchmark", *words, "--quiet", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    value = json.loads(run.stdout)
+    (row,) = value["methods"]
+    assert (row["method"], row["place"], row["right"]) == ("truth", "single sites", 1)
+    assert Path(tmp_path / value["report"]).is_file()
+
+
+def test_every_position_is_told_another() -> None:
+    for seed in range(5):
+        told = elsewhere(seed)
+        assert sorted(told.tolist()) == list(range(1, 32))
+        assert not any(at == there for at, there in enumerate(told.tolist(), start=1))
+    assert site_of("blocks.1.hook_resid_mid") == Site(1, "resid_mid")
+
+
+# ---------------------------------------------------------------- methods
+
+
+def test_a_probe_takes_what_can_be_read_for_what_is_used() -> None:
+    planted = plant("unread counting")
+    assert probing(planted, SITE, 0)["counting"] == "used"
+    assert planted.truth["counting"] == "not used"
+
+
+def test_erasure_tells_a_code_that_is_read_from_one_that_is_not() -> None:
+    truth = plant("few dimensions").truth
+    for place in (None, SITE):
+        assert erasure(plant("few dimensions"), place, 0) == truth
+
+
+def test_leace_tells_the_codes_that_maps_can_read() -> None:
+    assert leace(plant("counting"), SITE, 0) == {
+        "counting": "used",
+        "positional vectors": "not used",
+    }
+    assert leace(plant("positional vectors"), None, 0)["positional vectors"] == "used"
+
+
+def test_das_finds_one_direction_where_there_is_one() -> None:
+    assert das(plant("counting"), SITE, 0) == {"counting": "used"}
+    assert das(plant("positional vectors"), SITE, 0) == {"counting": "not used"}
+    assert das(plant("counting"), None, 0) == {}
+
+
+def test_interchange_follows_the_code_that_is_used() -> None:
+    planted = plant("unread counting")
+    for place in (None, SITE):
+        words = interchange(planted, place, 0)
+        assert words == {code: planted.truth[code] for code in words}
+        assert set(words) == set(CODES) - {"similarity"}
