@@ -107,6 +107,19 @@ class Planted:
             position if self.kinds is None else position + (N_CTX - 1) * self.kinds(tokens)[:, 1:]
         )
 
+    def answered(self, tokens: Tokens, told: Int[Tensor, " asked"] | None = None) -> Answers:
+        """The tokens that stand for the right answers, as `answers` gives these.
+
+        Args:
+            tokens: [batch pos].
+            told: as in `answers`.
+
+        Returns:
+            [batch asked].
+        """
+        answers = self.answers(tokens, told)
+        return answers if self.task == "previous token" else 1 + answers
+
     def logits(
         self, model: HookedTransformer, tokens: Tokens
     ) -> Float[Tensor, "batch asked answer"]:
