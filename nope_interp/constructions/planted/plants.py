@@ -2,9 +2,14 @@
 
 from collections.abc import Callable
 
+import torch
+
 from nope_interp.constructions.planted import alone, several, unread
 from nope_interp.constructions.planted.task import Planted
 from nope_interp.errors import unknown_name
+
+# The logit of tokens that stand for no answer.
+_NEVER = -30.0
 
 PLANTS: dict[str, Callable[[int], Planted]] = {
     "variance": alone.variance,
@@ -43,4 +48,10 @@ def plant(kind: str, seed: int = 0) -> Planted:
     """
     if kind not in PLANTS:
         raise unknown_name("planted model", kind, PLANTS)
-    return PLANTS[kind](seed)
+    planted = PLANTS[kind](seed)
+    with torch.no_grad():
+        bias = planted.model.unembed.bias
+        kept = bias[planted.answer_tokens].clone()
+        bias.fill_(_NEVER)
+        bias[planted.answer_tokens] = kept
+    return planted

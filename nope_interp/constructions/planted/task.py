@@ -71,6 +71,14 @@ class Planted:
     writes: Mapping[str, Weights] = field(default_factory=dict, repr=False)
     kinds: Callable[[Tokens], Tokens] | None = field(default=None, repr=False)
 
+    @property
+    def answer_tokens(self) -> slice:
+        """The tokens that stand for answers."""
+        if self.task == "previous token":
+            return slice(None)
+        kinds = 1 if self.kinds is None else 2
+        return slice(1, 1 + kinds * (N_CTX - 1))
+
     def sequences(self, n: int, seed: int) -> Sequences:
         """n sequences of `N_CTX` tokens, drawn uniformly.
 
@@ -130,10 +138,7 @@ class Planted:
             tokens: [batch pos].
         """
         found = torch.cat([model(batch)[:, 1:] for batch in tokens.split(_BATCH)])
-        if self.task == "previous token":
-            return found
-        kinds = 1 if self.kinds is None else 2
-        return found[..., 1 : 1 + kinds * (N_CTX - 1)]
+        return found[..., self.answer_tokens]
 
     @torch.no_grad()
     def losses(self, model: HookedTransformer, tokens: Sequences) -> PerSequence:

@@ -164,8 +164,9 @@ def test_das_finds_one_direction_where_there_is_one() -> None:
 
 
 def test_interchange_follows_the_code_that_is_used() -> None:
-    planted = plant("unread counting")
+    planted = plant("few dimensions")
     for place in (None, SITE):
         words = interchange(planted, place, 0)
-        assert words == {code: planted.truth[code] for code in words}
-        assert set(words) == set(CODES) - {"similarity"}
+        told = {code: word for code, word in words.items() if code in CODES}
+        assert told == {code: planted.truth[code] for code in told}
+        assert set(told) == set(CODES) - {"similarity"}
