@@ -12,6 +12,7 @@ from torch import Tensor
 from experiments.codes.ablation import site_by_site, statistics_at, through_the_stream
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask
+from experiments.codes.text_interchange import text_rows
 from experiments.comparison.config import CompareConfig
 from experiments.comparison.example import LONGEST, example_arrays
 from experiments.probing.measure import (
@@ -29,7 +30,7 @@ from experiments.results.measurements import table
 from experiments.runs.cells import Cell
 from experiments.variants.ablation import Ablation
 from experiments.variants.variants import ModelVariant
-from nope_interp.tasks.sources import TokenSource
+from nope_interp.tasks.sources import TextSource, TokenSource
 from probes.streaming import StreamingProbe
 
 
@@ -165,6 +166,37 @@ class TakeAway:
                 rows = site_by_site(task, statistics, context=context, description=self.description)
                 rows += shift_rows(task, statistics, context=context)
         return Cell(table(rows))
+
+
+@dataclass(frozen=True)
+class MoveInText:
+    """What becomes of a language model's predictions where positions are moved.
+
+    Attributes:
+        config: of the run.
+        variant: the model, which reads text first.
+        task: its sequences.
+        description: label of the progress bar; None draws none.
+    """
+
+    config: CompareConfig
+    variant: ModelVariant
+    task: InterventionTask
+    description: str | None
+
+    def __call__(self) -> Cell:
+        """Move them."""
+        source = self.variant.sources[0]
+        assert isinstance(source, TextSource)  # as `reads_text` saw to
+        context = _context(self.config, self.variant, self.task.begin_token, source.name)
+        with ablation_of(self.config).of(self.variant.model):
+            rows = text_rows(self.task, source, context=context, description=self.description)
+        return Cell(table(rows))
+
+
+def reads_text(variant: ModelVariant) -> bool:
+    """Whether what a variant was made for is text."""
+    return isinstance(variant.sources[0], TextSource)
 
 
 def ablation_of(config: CompareConfig) -> Ablation:

@@ -17,8 +17,16 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.codes.history import history_rows
-from experiments.codes.task import check_enough_to_fit, intervention_task_of
-from experiments.comparison.cells import Read, TakeAway, ablation_of, conditions_of
+from experiments.codes.task import InterventionTask, check_enough_to_fit, intervention_task_of
+from experiments.codes.text_interchange import too_little_to_move
+from experiments.comparison.cells import (
+    MoveInText,
+    Read,
+    TakeAway,
+    ablation_of,
+    conditions_of,
+    reads_text,
+)
 from experiments.comparison.config import CompareConfig, left_out
 from experiments.comparison.result import Comparison
 from experiments.heads.history import head_history
@@ -111,6 +119,8 @@ class _Reader(Reader[CompareConfig]):
         config, notes = self.config, [*self.notes, *left_out(self.config)]
         if config.code_ablation != "no" and config.task != "text":
             notes.append(_FRAME)
+        if (why := self._too_little()) is not None:
+            notes.append(f"No position was moved: {why}")
         facts: dict[str, Any] = {}
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
@@ -176,7 +186,8 @@ class _Reader(Reader[CompareConfig]):
         stages = [_Stage("readings", self._read(every, "closed form" if apart else "all"))]
         # An untrained variant uses nothing, and what an unmasked one loses says nothing.
         if self.config.code_ablation != "no":
-            stages += self._taken_away(every[0])
+            task = intervention_task_of(self.config, every[0])
+            stages += [*self._moved(every[0], task), *self._taken_away(every[0], task)]
         if apart:
             stages.append(_Stage("two-layer probes", self._read(every, "two-layer")))
         return stages if self.cells.at_once == 1 else [stages[0], *_merged(stages[1:])]
@@ -194,8 +205,21 @@ class _Reader(Reader[CompareConfig]):
                 found[title] = Read(self.config, variant, condition, *how)
         return found
 
-    def _taken_away(self, variant: ModelVariant) -> list[_Stage]:
-        task = intervention_task_of(self.config, variant)
+    def _moved(self, variant: ModelVariant, task: InterventionTask) -> list[_Stage]:
+        if not reads_text(variant) or self._too_little() is not None:
+            return []
+        name = "positions moved"
+        cell = MoveInText(self.config, variant, task, self._bar(f"{variant.kind}, {name}"))
+        return [_Stage(name, {"moved/stream": cell})]
+
+    def _too_little(self) -> str | None:
+        """Why no position is moved in text."""
+        config = self.config
+        if config.task != "text" or config.code_ablation == "no":
+            return None
+        return too_little_to_move(config.n_held_out, config.seq_len)
+
+    def _taken_away(self, variant: ModelVariant, task: InterventionTask) -> list[_Stage]:
         wheres = {"stream": "codes removed through the whole stream"}
         if self.config.code_ablation == "sites":
             wheres["sites"] = "codes removed site by site"

@@ -12,6 +12,7 @@ from experiments.results.answer import Answer, answer_of, judged_by_removal
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.mechanism import linear_probe_sentence
 from experiments.results.readability import Verdict, verdicts
+from experiments.results.text_use import judged_on_text
 from experiments.results.usage import UseVerdict, use_verdicts
 from experiments.runs.finished import FinishedRun
 
@@ -39,9 +40,9 @@ class Comparison(FinishedRun):
     @property
     def answer(self) -> Answer:
         """Each code at a glance: how well it is read before and after training, whether it is
-        used."""
-        judged = next(map(judged_by_removal, self.uses), None)
-        return answer_of(self.verdicts, judged)
+        used. Where positions were moved, that decides; else the removal of codes."""
+        judged = [*judged_on_text(self.measurements), *map(judged_by_removal, self.uses)]
+        return answer_of(self.verdicts, next(iter(judged), None))
 
     @property
     def headline(self) -> str:

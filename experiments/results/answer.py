@@ -177,7 +177,7 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
             None if variant == UNTRAINED else _reading(code, rows, UNTRAINED, setting),
             _reading(code, rows, variant, setting),
         )
-        for code in CODES
+        for code in dict.fromkeys([*words, *CODES])
         if code in rows or code in words
     ]
     tokens = setting_words(*setting)
@@ -217,8 +217,8 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
 def _reading(
     code: str, rows: Mapping[str, list[dict[str, Any]]], variant: str, setting: tuple[str, bool]
 ) -> Reading | None:
-    smaller = HYPOTHESES[code][2]
     for row in rows.get(code, ()):
+        smaller = HYPOTHESES[code][2]
         if (row["variant"], row["tokens"], bool(row["begin_token"])) == (variant, *setting):
             value = gain(row["value"], row["chance"], smaller)
             bounds = gain_bounds(row, smaller)
