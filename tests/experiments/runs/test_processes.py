@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 import torch
 from threadpoolctl import threadpool_info
@@ -39,20 +38,6 @@ def _process_and_threads(number: int) -> tuple[int, int, int]:
     return number, os.getpid(), torch.get_num_threads()
 
 
-def _process_and_all_threads() -> tuple[int, set[int]]:
-    pools = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
-    assert pools
-    return os.getpid(), pools | {torch.get_num_threads()}
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def _refused(number: int) -> int:
     if number == 2:
         raise UserError(f"piece {number} cannot be done.")
@@ -75,22 +60,6 @@ def test_pieces_run_in_several_processes_of_one_thread_and_in_order() -> None:
     assert [number for number, *_ in found] == list(range(6))
     assert os.getpid() not in {process for _, process, _ in found}
     assert {threads for *_, threads in found} == {1}
-
-
-@pytest.mark.parametrize("wanted", [1, 2, 3])
-@pytest.mark.parametrize("left", [1, 2])
-def test_every_piece_has_the_threads_of_all_others(
-    two_threads: None, monkeypatch: pytest.MonkeyPatch, wanted: int, left: int
-) -> None:
-    """However many there are, and however many run at once."""
-    for pool in ("OMP", "OPENBLAS", "MKL"):
-        monkeypatch.setenv(f"{pool}_NUM_THREADS", "2")
-    found = in_processes([_process_and_all_threads] * left, pool_of(wanted, remedy=""))
-    assert len(found) == left
-    for process, threads in found:
-        assert process != os.getpid()
-        assert threads == {1}
-    assert torch.get_num_threads() == 2
 
 
 def test_one_thread_keeps_the_work_here(two_threads: None) -> None:
@@ -126,20 +95,6 @@ def test_the_death_of_a_worker_goes_from_one_process_to_another() -> None:
 
 def _third_is_refused(seed: int) -> dict[str, np.ndarray]:
     return _noise(_refused(seed))
-
-
-def _killed_in_the_second(seed: int) -> dict[str, np.ndarray]:
-    if seed == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return _noise(seed)
-
-
-def test_a_dead_worker_is_one_sentence_and_what_was_finished_is_kept(tmp_path: Path) -> None:
-    one_by_one = pool_of(1, remedy="run one at a time")
-    with pytest.raises(UserError, match=r"^a worker died \(.*memory.*run one at a time.*is kept"):
-        Cells(tmp_path, print, one_by_one).side_by_side({"t": _killed_in_the_second}, [0, 1])
-    [kept] = tmp_path.iterdir()
-    np.testing.assert_array_equal(read_arrays(kept)["x"], _noise(0)["x"])
 
 
 def test_what_a_worker_keeps_is_not_sent_back(tmp_path: Path) -> None:
@@ -252,32 +207,50 @@ def test_a_run_without_processes_does_not_end_itself() -> None:
     assert run.stdout.split() == ["True", "2"]
 
 
-_KILLED = """
-import os, threading
-from tqdm import tqdm
-from experiments.runs.workers import pool_of
+# ---------------------------------------------------------------- workers of their own
 
-def piece(_):
-    list(tqdm(range(2)))
-    os.write(1, f"{os.getpid()}\\n".encode())
-    threading.Event().wait()
-
-list(pool_of(2, remedy="").run(piece, range(2)))
-"""
+# The tests above share two workers, which take seconds to start: those here want new ones.
 
 
-@pytest.mark.slow
-def test_workers_end_with_a_killed_run() -> None:
-    pipe = subprocess.PIPE
-    run = subprocess.Popen([sys.executable, "-c", _KILLED], stdout=pipe, stderr=pipe, text=True)
-    assert run.stdout is not None
-    assert run.stderr is not None
-    # Each says its number when it has a piece to do.
-    workers = [psutil.Process(int(run.stdout.readline())) for _ in range(2)]
-    run.kill()
-    run.wait()
-    # A patience that no machine needs: left alone they would wait for ever.
-    _, alive = psutil.wait_procs(workers, timeout=600)
-    assert not alive
-    # A progress bar's lock between processes: Python warns of it after our own last sentence.
-    assert "leaked semaphore" not in run.stderr.read()
+def _killed_in_the_second(seed: int) -> dict[str, np.ndarray]:
+    if seed == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _noise(seed)
+
+
+def test_a_dead_worker_is_one_sentence_and_what_was_finished_is_kept(tmp_path: Path) -> None:
+    one_by_one = pool_of(1, remedy="run one at a time")
+    with pytest.raises(UserError, match=r"^a worker died \(.*memory.*run one at a time.*is kept"):
+        Cells(tmp_path, print, one_by_one).side_by_side({"t": _killed_in_the_second}, [0, 1])
+    [kept] = tmp_path.iterdir()
+    np.testing.assert_array_equal(read_arrays(kept)["x"], _noise(0)["x"])
+
+
+def _process_and_all_threads() -> tuple[int, set[int]]:
+    pools = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+    assert pools
+    return os.getpid(), pools | {torch.get_num_threads()}
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("left", [1, 2])
+@pytest.mark.parametrize("wanted", [1, 2, 3])
+def test_every_piece_has_the_threads_of_all_others(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch, wanted: int, left: int
+) -> None:
+    """However many there are, and however many run at once."""
+    for pool in ("OMP", "OPENBLAS", "MKL"):
+        monkeypatch.setenv(f"{pool}_NUM_THREADS", "2")
+    found = in_processes([_process_and_all_threads] * left, pool_of(wanted, remedy=""))
+    assert len(found) == left
+    for process, threads in found:
+        assert process != os.getpid()
+        assert threads == {1}
+    assert torch.get_num_threads() == 2

@@ -30,6 +30,7 @@ from experiments.probing.measure import (
     sites,
 )
 from experiments.probing.shards import ONE_SHARD, Shards, cut, opened, shard_seed
+from experiments.runs import ray_cluster
 from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunFolder
 from experiments.variants.ablation import Ablation
@@ -318,6 +319,7 @@ def test_an_address_where_no_ray_answers_is_refused_before_ray_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listening: bool
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # it would wait for minutes; here it is an error
+    monkeypatch.setattr(ray_cluster, "_SECONDS_TO_ANSWER", 0.1)
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
         if listening:
@@ -344,6 +346,25 @@ def test_the_command_line_refuses_an_address_without_ray(
 
 
 # ---------------------------------------------------------------- processes
+
+
+def read_alone(whole: Comparison, out: Path) -> tuple[CompareConfig, RunFolder]:
+    """A config that reads the model of `whole` without variants, and a folder with the model."""
+    config = dataclasses.replace(COMPARE, variants=False)
+    return config, RunFolder.of(with_weights_of(whole, out), config)
+
+
+@pytest.mark.slow
+def test_processes_find_the_same_bits(
+    one_thread: None, tmp_path: Path, whole: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")  # one thread for each
+    runs = []
+    for name, opening in (("processes", opened), ("here", pickling)):
+        config, _ = read_alone(whole, tmp_path / name)
+        monkeypatch.setattr(shards_module, "opened", opening)
+        runs.append(compare(config, out=tmp_path / name, shards=2, show_progress=False))
+    assert_same_bits(*runs)
 
 
 def drowned(model: Any, share: object, description: str | None) -> None:
@@ -374,22 +395,3 @@ def test_workers_keep_their_model_and_their_death_is_one_sentence(
         assert all(models.get(process) != model for process, model, _ in third)
         with pytest.raises(UserError, match=r"a worker died .* fewer --shards"):
             shards.map(drowned, None, spec, range(2))
-
-
-def read_alone(whole: Comparison, out: Path) -> tuple[CompareConfig, RunFolder]:
-    """A config that reads the model of `whole` without variants, and a folder with the model."""
-    config = dataclasses.replace(COMPARE, variants=False)
-    return config, RunFolder.of(with_weights_of(whole, out), config)
-
-
-@pytest.mark.slow
-def test_processes_find_the_same_bits(
-    one_thread: None, tmp_path: Path, whole: Comparison, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")  # one thread for each
-    runs = []
-    for name, opening in (("processes", opened), ("here", pickling)):
-        config, _ = read_alone(whole, tmp_path / name)
-        monkeypatch.setattr(shards_module, "opened", opening)
-        runs.append(compare(config, out=tmp_path / name, shards=2, show_progress=False))
-    assert_same_bits(*runs)

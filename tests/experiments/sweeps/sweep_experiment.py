@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from experiments.cli.main import main
 from experiments.papers.config import ReproduceConfig
@@ -36,7 +37,8 @@ def run(config: ReproduceConfig, *, out: Path, device: str, show_progress: bool)
         if config.seed == DIES:
             os.kill(os.getpid(), signal.SIGKILL)
     folder = RunFolder.of(Path(out), config).begin(config)
-    with folder.locked():  # as every experiment does
+    # As every experiment does.
+    with tqdm(disable=False), folder.locked():
         leave(folder, config.seed)
 
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from experiments.comparison.config import CompareConfig
+from experiments.runs import ray_cluster
 from experiments.runs.folder import RunFolder
 from experiments.runs.workers import HERE, Pool, WorkerDied
 from experiments.sweeps import registry
@@ -672,6 +673,7 @@ def test_an_address_where_no_ray_answers_is_refused_before_ray_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listening: bool
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # it would wait for minutes; here it is an error
+    monkeypatch.setattr(ray_cluster, "_SECONDS_TO_ANSWER", 0.1)
     file = write_sweep(tmp_path, experiment="train", base=SMALL, grid={"seed": [0]})
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))

@@ -16,7 +16,7 @@ from transformers.models.falcon import modeling_falcon
 from nope_interp.errors import UserError
 from nope_interp.models.config import POSITIONS
 from nope_interp.models.encodings import RotaryPositions
-from nope_interp.models.losses import sequence_losses
+from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.changes import shuffled_positions
@@ -603,6 +603,9 @@ def test_the_real_gemma_without_rotary_positions() -> None:
     tokens = source.sequences(2, 64, begin_token=True, split="held_out", seed=0)
     permuted = torch.cat((tokens[:, :1], shuffled_past(tokens[:, 1:])), dim=1)
     intact = sequence_losses(loaded.model, tokens)
+    # With its positions the model knows far more than how often each token occurs.
+    seen = source.sequences(64, 64, begin_token=True, split="fit", seed=0)
+    assert (intact < unigram_losses(seen, tokens, loaded.model.cfg.d_vocab) - 2).all()
     assert differ(first_attention(loaded.model, permuted), first_attention(loaded.model, tokens))
     with ablate_positions(loaded.model) as ablation:
         assert_same(first_attention(loaded.model, permuted), first_attention(loaded.model, tokens))
