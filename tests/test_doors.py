@@ -140,7 +140,12 @@ def test_what_hides_a_package_of_ours_is_named(tmp_path: Path, package: str, kin
         hidden.mkdir()
     if kind == "package":
         (hidden / "__init__.py").touch()
-    code = "import nope_interp as ni\ntry:\n    ni.compare\nexcept ImportError as e:\n    print(e)"
+    # Names whose homes load nothing heavy: every name asks for both packages first.
+    code = (
+        "import nope_interp as ni\ntry:\n    ni.TransformerConfig\nexcept ImportError as e:\n"
+        "    print(e)\nelse:\n    from experiments import CompareConfig\n"
+        "    from probes import ProbeError"
+    )
     # As it is installed: our packages are found after the folder that Python is started in.
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     run = subprocess.run(
