@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SPREAD := --numprocesses auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup setup-dev report test test-fast lint bench clean
+.PHONY: setup setup-dev report docs test test-fast lint bench clean
 
 setup: $(VENV)/.product
 setup-dev: $(VENV)/.dev
@@ -24,6 +24,16 @@ $(VENV)/.dev: $(VENV)/.product
 
 report: setup
 	$(BIN)/nope-interp compare
+	@echo
+	@echo "Next:"
+	@echo "  $(BIN)/nope-interp compare --model openai-community/gpt2    # which codes does your model use?"
+	@echo "  $(BIN)/nope-interp heads                                    # which heads need positions?"
+	@echo "  $(BIN)/nope-interp reproduce --list                         # what do the papers claim?"
+
+# Every tutorial is run. Warnings, broken links and cells that fail end the build.
+docs: setup-dev
+	$(BIN)/sphinx-build -W --keep-going -q -b html -d build/doctrees docs build/docs
+	@echo "Documentation: build/docs/index.html"
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(SPREAD)

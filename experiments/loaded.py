@@ -27,6 +27,7 @@ from experiments.results.measurements import INTACT, table
 from experiments.results.text_use import routes_read, without_order_on_text
 from experiments.variants.ablation import Ablation
 from experiments.variants.config import ProbingConfig
+from experiments.variants.embedded import EMBEDDED_MODEL
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
@@ -281,7 +282,7 @@ class LoadedModel:
 
 
 def load(
-    name_or_path: str | Path,
+    name_or_path: str | Path = EMBEDDED_MODEL,
     *,
     device: str = "cpu",
     revision: str | None = None,
@@ -292,7 +293,8 @@ def load(
     """A model that is ready to be asked.
 
     Args:
-        name_or_path: a hub name, a Hugging Face folder, a GGUF file, or our model.safetensors.
+        name_or_path: a hub name, a Hugging Face folder, a GGUF file, or our model.safetensors; by
+            default the small model that ships with the package.
         device: a torch device, or "auto" to spread a pretrained model over several.
         revision: branch, tag or commit of a hub name.
         dtype: of a pretrained model's weights: float32, bfloat16 or float16.
@@ -307,8 +309,8 @@ def load(
         UserError: where it cannot be loaded.
 
     Example:
-        lm = load("examples/copy-rsc.safetensors")
-        lm.top_heads("first_token", 2)
+        >>> lm = load()
+        >>> lm.top_heads("first_token", 2)  # doctest: +SKIP
     """
     name = os.path.expanduser(name_or_path)
     # Sequences are as long as is asked of the loaded model. Here they are of a length that any

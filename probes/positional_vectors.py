@@ -22,13 +22,13 @@ class PositionalVectorProbe(StreamingProbe):
     """The share of the residual's variance that position explains: "positional_vectors".
 
     With p(t) the mean over the fitted sequences at position t, g their mean over all positions, and
-    h(t) the activations of a held-out sequence,
+    h(t) the activations of a held-out sequence::
 
         share = mean over sequences of sum_t (p(t) - g) . (h(t) - g)
               / mean over sequences of sum_t |h(t) - g|^2
 
     Because p(t) and h(t) come from different sequences, their noise does not multiply with itself:
-    the numerator's mean is the true sum of |E h(t) - E h|^2, and no correction for bias is needed
+    the numerator's mean is the true sum of `|E h(t) - E h|^2`, and no bias need be corrected
     (cross-validation as in the crossnobis distance, Walther et al. 2016). share is 0 by chance, at
     most 1, and can fall a little below 0.
 

@@ -180,7 +180,7 @@ class SimilarityProbe(StreamingProbe):
     * cosine [pos pos]: mean cosine matrix.
     * adjacency_a, adjacency_b, adjacency_c: chance 0.5.
     * mae, r2: position by ridge regression on its `cosine_profile`.
-    * seriation_tau: |Kendall tau| of the order that `seriate` finds; chance is a random order's.
+    * seriation_tau: `|Kendall tau|` of the order that `seriate` finds; chance is a random order's.
 
     Cosine matrices are as large as attention maps: only those of the first `n_sequences` sequences
     to fit on and as many held-out ones are kept, and further batches cost nothing. For the control

@@ -173,9 +173,9 @@ def set_position(
             sequences without these positions.
 
     Example:
-        code = fit_code(model, tokens, "mean residual", layer=0)
-        with set_position(model, code, {40: 41}):
-            logits = model(tokens)
+        >>> code = fit_code(model, tokens, "mean residual", layer=0)  # doctest: +SKIP
+        >>> with set_position(model, code, {40: 41}):  # doctest: +SKIP
+        ...     logits = model(tokens)
     """
     change, positions = code.moved(moves, dose)
     if code.site.hook == ATTENTION_INPUT:

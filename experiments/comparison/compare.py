@@ -190,7 +190,7 @@ class _Reader(Reader[CompareConfig]):
             stages += [*self._moved(every[0], task), *self._taken_away(every[0], task)]
         if apart:
             stages.append(_Stage("two-layer probes", self._read(every, "two-layer")))
-        return stages if self.cells.at_once == 1 else [stages[0], *_merged(stages[1:])]
+        return [stages[0], *_merged(stages[1:])]
 
     def _read(self, every: Sequence[ModelVariant], probes: str) -> dict[str, Callable[[], Cell]]:
         found: dict[str, Callable[[], Cell]] = {}
@@ -247,7 +247,8 @@ class _Reader(Reader[CompareConfig]):
 
 
 def _merged(stages: Sequence[_Stage]) -> Iterator[_Stage]:
-    """One stage, if any: where one leaves workers idle, the next has begun."""
+    """One stage, if any: where one leaves workers idle, the next has begun. A page costs seconds,
+    and so it is drawn once between the readings and the end."""
     if stages:
         cells = {title: cell for stage in stages for title, cell in stage.cells.items()}
         yield _Stage(", ".join(stage.name for stage in stages), cells)

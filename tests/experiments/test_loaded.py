@@ -7,6 +7,7 @@ import torch
 
 import nope_interp as ni
 from experiments.loaded import LoadedModel
+from experiments.variants.config import default_transformer
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
@@ -47,6 +48,12 @@ def test_the_strongest_heads_come_first() -> None:
     assert len(every) == lm.model.cfg.n_layers * lm.model.cfg.n_heads
     assert every.head(3).equals(found)
     assert len(repr(lm).splitlines()) <= 10
+
+
+def test_without_a_name_the_model_of_the_package_is_loaded() -> None:
+    lm = ni.load()
+    assert lm.model.config == default_transformer()
+    assert lm.variant.sources[0].name == "text"
 
 
 def test_what_cannot_be_asked_is_one_sentence(gpt2: LoadedModel) -> None:

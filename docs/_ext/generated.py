@@ -1,0 +1,107 @@
+"""Pages that are written from the code: commands and their options, and what users import."""
+
+import dataclasses
+import inspect
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from experiments.cli.options import option_of, parameters
+from experiments.sweeps.registry import EXPERIMENTS, Experiment
+from experiments.variants.words import flat
+
+_DOORS = ("nope_interp", "experiments", "probes")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.connect("builder-inited", _write)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _write(app: Sphinx) -> None:
+    folder = Path(app.srcdir) / "generated"
+    folder.mkdir(exist_ok=True)
+    for name, text in {"options.md": options_page(), "api.md": api_page()}.items():
+        path = folder / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def options_page() -> str:
+    """Every command, with each of its options, what it means and what it is by default."""
+    parts = [
+        "# Command line and configs",
+        "",
+        "Every field of a config is an option, a word of a `--config` file, a key of a sweep and "
+        "an argument in Python. `--transformer.n-layers 6` on the command line is "
+        "`transformer.n_layers` elsewhere.",
+        "",
+        "These options stand on the command line alone: `--config FILE`, `--device`, `--shards`, "
+        "`--ray`, `--out`, `--json` and `--quiet`.",
+    ]
+    for experiment in EXPERIMENTS.values():
+        parts += ["", *_command(experiment)]
+    return "\n".join(parts) + "\n"
+
+
+def _command(experiment: Experiment) -> Iterator[str]:
+    yield f"## `nope-interp {experiment.name}`"
+    yield ""
+    yield experiment.summary
+    yield ""
+    usual = flat("", experiment.config().to_dict()) if _has_defaults(experiment.config) else {}
+    rows = []
+    for word, parameter in parameters(experiment.config, experiment.meaningless).items():
+        (option,) = parameter.annotation.__metadata__
+        name = f"`{option_of(word)}`"
+        if word == experiment.config.argument:
+            name = f"`{option.metavar}`"
+        elif option.metavar:
+            name += f" `{option.metavar}`"
+        rows.append((name, _shown(usual.get(word)), option.help))
+    yield from _table(("option", "by default", "meaning"), rows)
+
+
+def _has_defaults(config: Any) -> bool:
+    return all(
+        field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        for field in dataclasses.fields(config)
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(f"`{one}`" for one in value)
+    return f"`{value}`"
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    header = list(header)
+    for row in (header, ["---"] * len(header), *rows):
+        cells = (str(cell).replace("|", r"\|").replace("\n", " ") for cell in row)
+        yield f"| {' | '.join(cells)} |"
+
+
+def api_page() -> str:
+    """What stands in the `__all__` of each package, with its docstring."""
+    parts = ["# Python names", "", "What a user imports. Each name stands here once."]
+    told: set[Any] = set()
+    for door in _DOORS:
+        module = import_module(door)
+        parts += ["", f"## `{door}`", ""]
+        for name in module.__all__:
+            found = getattr(module, name)
+            if found in told:
+                continue
+            told.add(found)
+            kind = "autoclass" if inspect.isclass(found) else "autofunction"
+            parts += ["```{eval-rst}", f".. {kind}:: {door}.{name}"]
+            parts += ["   :members:"] if inspect.isclass(found) else []
+            parts += ["```", ""]
+    return "\n".join(parts).rstrip() + "\n"

@@ -1,0 +1,63 @@
+"""The documentation builds without a warning, and its tutorials run."""
+
+import io
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from sphinx.application import Sphinx
+
+from tests.paths import ROOT
+
+DOCS = ROOT / "docs"
+TUTORIALS = sorted(path for path in (DOCS / "tutorials").glob("*.md") if path.stem != "index")
+# What a page would load by itself; links that a reader follows are none.
+ASKED_FOR = re.compile(
+    r"<(?:script|img|iframe|source)[^>]*\bsrc=.?(?:https?:)?//|"
+    r"<link(?![^>]*rel=.?(?:canonical|search|index|next|prev))[^>]*\bhref=.?(?:https?:)?//|"
+    r"url\(.?(?:https?:)?//|@import .?(?:https?:)?//"
+)
+
+
+def cells_of(page: Path) -> str:
+    """A tutorial's code; what follows `# short:` stands in place of a size."""
+    fenced = r"```\{code-cell\} python\n(?::tags:[^\n]*\n)?(.*?)```"
+    code = "\n".join(re.findall(fenced, page.read_text(encoding="utf-8"), re.S))
+    return re.sub(r"= [^\n]*?  # short: ([^\n]*)", r"= \1", code)
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_tutorials_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = cells_of(page)
+    assert code.count("\n") > 5
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "tutorial.py"
+    script.write_text(code)
+    runpy.run_path(str(script))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole site, its cells not run."""
+    built, warned = tmp_path_factory.mktemp("site"), io.StringIO()
+    confoverrides = {"nb_execution_mode": "off"}
+    app = Sphinx(DOCS, DOCS, built / "html", built / "trees", "html", confoverrides, None, warned)
+    app.build()
+    assert warned.getvalue() == ""
+    return built / "html"
+
+
+def test_every_page_is_built(site: Path) -> None:
+    for page in (*DOCS.glob("*.md"), *TUTORIALS):
+        assert (site / page.relative_to(DOCS).with_suffix(".html")).is_file()
+    options = (site / "generated" / "options.html").read_text(encoding="utf-8")
+    assert "--transformer.n-layers" in options
+    assert "SequenceBootstrap" in (site / "generated" / "api.html").read_text(encoding="utf-8")
+
+
+def test_no_page_asks_for_a_network(site: Path) -> None:
+    assert ASKED_FOR.search('<script src="https://example.org/x.js">')
+    for path in (*site.rglob("*.html"), *site.rglob("*.css")):
+        found = ASKED_FOR.search(path.read_text(encoding="utf-8"))
+        assert found is None, f"{path.relative_to(site)}: {found and found.group()}"
