@@ -73,7 +73,7 @@ class Comparison(FinishedRun):
                 info=self.info,
                 verdicts=self.verdicts,
                 uses=self.uses,
-                headline=self.headline,
+                answer=self.answer,
                 mechanism=self.mechanism,
                 example=example_of(self.info, self.arrays),
             )

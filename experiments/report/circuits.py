@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
-from experiments.report.encode import number, packed, script_text
+from experiments.report.encode import number, packed
 
 MOST_TOKENS = 64
 PATTERN_SCALE = 1000  # three digits after the point
@@ -26,14 +25,14 @@ _END_OF_RENDER = re.compile(
 )
 
 
-def bundle() -> Markup:
+def source() -> str:
     """CircuitsVis's script, which defines the global `CircuitsVis`; its `render` returns a root."""
     # Importing the package would import torch, which a page has no need of.
-    source = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
-    text = Path(str(source)).read_text(encoding="utf-8")
+    file = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
+    text = Path(str(file)).read_text(encoding="utf-8")
     # The map file is not on the page, and asking for it would be a request.
     text = text.replace("//# sourceMappingURL=iife.js.map", "")
-    return script_text(_END_OF_RENDER.sub(r"\1\2;return \3}", text))
+    return _END_OF_RENDER.sub(r"\1\2;return \3}", text)
 
 
 def attention_views(patterns: Mapping[str, Mapping[Any, np.ndarray]]) -> dict[str, Any]:

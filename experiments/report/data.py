@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.results.answer import Answer
 from experiments.results.measurements import COLUMNS
 from experiments.results.readability import Verdict
 from experiments.results.usage import UseVerdict
@@ -22,7 +23,7 @@ class ReportData:
     [pos], "predictions" {variant: {layer label: predicted position per token, None where there is
     none}} and "patterns" {variant: {layer: [head query key]}}; it may be empty. info is JSON-able;
     its "command" and "notes" are shown apart from the rest. verdicts say what can be read, uses
-    what is used: the page shows those of settings that the table has.
+    what is used: the page shows those of settings that the table has. answer is what is said first.
 
     Raises:
         UserError: a column of the table is missing, or a prediction or pattern of the example has
@@ -34,10 +35,15 @@ class ReportData:
     arrays: Mapping[str, np.ndarray] = field(repr=False)
     info: Mapping[str, Any] = field(repr=False)
     verdicts: Sequence[Verdict] = field(repr=False)
-    headline: str
+    answer: Answer
     uses: Sequence[UseVerdict] = ()
     mechanism: str | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def headline(self) -> str:
+        """The sentence under the title."""
+        return self.answer.sentence
 
     def __post_init__(self) -> None:
         missing = [column for column in COLUMNS if column not in self.measurements.columns]

@@ -1,6 +1,7 @@
 """Numbers and text made safe and small enough to stand inside the page."""
 
 import base64
+import gzip
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +19,11 @@ def json_text(value: Any) -> Markup:
     """JSON that may stand inside a script element; NaN and infinity are refused with ValueError."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return Markup(text.translate(_UNSAFE_TABLE))
+
+
+def compressed(text: str) -> Markup:
+    """Base64 of the gzipped text, the same bytes for the same text: a quarter of most scripts."""
+    return Markup(base64.b64encode(gzip.compress(text.encode("utf-8"), mtime=0)).decode("ascii"))
 
 
 def script_text(source: str) -> Markup:

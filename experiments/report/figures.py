@@ -5,7 +5,7 @@ has panels drawn side by side, a panel has series. What a series means is its ki
 "control" (what the chart names so), "chance", "fit" (a + b/m), "depth" (one layer of one sequence).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,6 +36,9 @@ _MEASURES = {"mae": "mean absolute error", "r2": "R²"}
 class Chart:
     """One figure of the page; `views` is keyed "tokens|begin|choice ..." in control order.
 
+    `caption` is one line, `reading` what a reader may unfold. `best` holds by setting the choices
+    of the menus at which the verdict was read: there the figure opens.
+
     `control` and `fit` name series of these kinds, `text` what their points' own texts are. With
     `named_x` the CSV has what `ticks` call each x instead of x itself.
     """
@@ -57,6 +60,8 @@ class Chart:
     fit: str = "perfect"
     text: str = "token"
     named_x: bool = False
+    reading: str = ""
+    best: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,39 +78,51 @@ def sections(data: ReportData) -> list[Section]:
     """Every section that the run has numbers for, in reading order."""
     points = lookup.Points(data)
     arrays = lookup.SiteArrays(data)
+    best = lookup.best_sites(data)
     found = [
         Section(
             "by-layer",
             "Position by layer",
-            "Error of the position that a probe recovers on held-out sequences, from one signal "
-            "alone. Below the dashed line position can be read; on it, it cannot.",
-            (_probe_chart(points),),
+            "How far off is the position that a probe recovers from one signal alone?",
+            (_probe_chart(points, best),),
         ),
         Section(
             "variance",
             "Variance by position",
-            "Causal attention averages over the tokens it sees, so the spread of what it writes "
-            "should fall as 1/m. A flat curve carries no position.",
-            (_variance_chart(arrays),),
+            "Attention averages over the m tokens it sees, so its variance should fall as 1/m.",
+            (_at_best(_variance_chart(arrays), best, "variance"),),
         ),
         Section(
             "similarity",
             "Similarity",
-            "If nearby positions point the same way, the matrix of cosines is brightest beside its "
-            "diagonal, and a cell nearer the diagonal beats one further away more often than a "
-            "coin would.",
-            (_cosine_chart(arrays), _adjacency_chart(points)),
+            "Do activations at nearby positions point the same way?",
+            (
+                _at_best(_cosine_chart(arrays), best, "similarity"),
+                _adjacency_chart(points, best),
+            ),
         ),
         Section(
             "by-position",
             "Error by position",
-            "Where in the sequence a probe goes wrong. A code such as 1/m tells early positions "
-            "apart well and late ones badly.",
-            (_error_chart(arrays, points),),
+            "Where in the sequence does a probe go wrong? A code such as 1/m blurs late positions.",
+            (_at_best(_error_chart(arrays, points), best, "any linear code"),),
         ),
     ]
     kept = (replace(s, charts=tuple(chart for chart in s.charts if chart.views)) for s in found)
     return [section for section in kept if section.charts]
+
+
+_Best = Mapping[str, Mapping[str, tuple[str, int]]]
+
+
+def _at_best(chart: Chart, best: _Best, hypothesis: str) -> Chart:
+    """The chart, opened in each setting at the site where the hypothesis was read best."""
+    found = {}
+    for setting, (stream, depth) in best.get(hypothesis, {}).items():
+        choices = [stream, str(depth)][: len(chart.controls)]
+        if "|".join([setting, *choices]) in chart.views:
+            found[setting] = choices
+    return replace(chart, best=found)
 
 
 def settings_of(data: ReportData) -> list[tuple[str, bool]]:
@@ -144,8 +161,8 @@ def sequence_chart(data: ReportData) -> Chart:
     return Chart(
         id="sequence-positions",
         title="Predicted against true position",
-        caption="One line per layer, from faint (early) to full (late). The thin line is a perfect "
-        "reading, the dashed one the guess that knows nothing: the middle of the whole sequence.",
+        caption="One line a layer, faint is early; the thin line is exact, the dashed one chance.",
+        reading="The dashed line is the guess that knows nothing: the middle of the sequence.",
         x="true position",
         views={"": {"panels": panels}} if panels else {},
         share_y=True,
@@ -161,32 +178,65 @@ def _shown(found: Mapping[str, Panels]) -> dict[str, Any]:
     return {key: {"panels": panels} for key, panels in found.items() if panels}
 
 
-def _probe_chart(points: lookup.Points) -> Chart:
+# The hypothesis that each panel of a probe is about.
+_ABOUT = {
+    "linear": "any linear code",
+    "two_layer": "two-layer code in the stream",
+    "positional_vectors": "positional vectors",
+}
+
+
+def _marked(panel: dict[str, Any], best: _Best, probe: str, setting: str, stream: str) -> Any:
+    """The panel with the depth at which its hypothesis was read best, where it shows that site."""
+    at = best.get(_ABOUT.get(probe, probe), {}).get(setting)
+    return panel | {"marked": at[1]} if at is not None and at[0] == stream else panel
+
+
+def _commonest(best: _Best) -> dict[str, list[str]]:
+    """By setting, the choices at which most hypotheses were read best."""
+    streams: dict[str, Counter[str]] = defaultdict(Counter)
+    for settings in best.values():
+        for setting, (stream, _) in settings.items():
+            streams[setting][stream] += 1
+    return {setting: ["mae", found.most_common(1)[0][0]] for setting, found in streams.items()}
+
+
+def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
     views = {}
+    titled = {title: probe for probe, title in PROBES.items()}
     share = ("positional_vectors", "share", "Positional vectors", "share of the variance explained")
     for tokens, begin, stream in points.groups:
         for metric, words in _MEASURES.items():
             unit = f"{words}, positions" if metric == "mae" else words
             drawn = [(probe, metric, title, unit) for probe, title in PROBES.items()]
             shares = points.panels((tokens, begin, stream), share)
-            views[lookup.view_key(tokens, begin, metric, stream)] = [
+            panels = [
                 *points.panels((tokens, begin, stream), *drawn),
                 *(panel | {"own_axis": True} for panel in shares),
+            ]
+            setting = lookup.view_key(tokens, begin)
+            views[lookup.view_key(tokens, begin, metric, stream)] = [
+                _marked(panel, best, titled.get(panel["title"], share[0]), setting, stream)
+                for panel in panels
             ]
     return Chart(
         id="probe-error",
         title="What each signal gives away, layer by layer",
-        caption="Held-out sequences; bars are 95% intervals over sequences. Dotted lines are the "
-        "same procedure on shuffled positions and should lie on chance.",
+        caption="Below the dashed line position can be read. Bars are 95% intervals; the upright "
+        "line marks the site of the verdict.",
+        reading="Each panel is one signal. Every point is a probe that was fitted on some "
+        "sequences and scored on others. Dotted lines are the same procedure on shuffled "
+        "positions: they should lie on chance.",
         x="after block",
         controls=[lookup.menu("metric", "Measure", _MEASURES), points.site_control()],
         views=_shown(views),
+        best=_commonest(best),
         share_y=True,
         ticks=points.ticks(),
     )
 
 
-def _adjacency_chart(points: lookup.Points) -> Chart:
+def _adjacency_chart(points: lookup.Points, best: _Best) -> Chart:
     metrics = (
         ("similarity", "adjacency_a", "A: all pairs, lower triangle", "probability"),
         ("similarity", "adjacency_b", "B: neighbouring cells only", "probability"),
@@ -194,19 +244,26 @@ def _adjacency_chart(points: lookup.Points) -> Chart:
         ("similarity", "seriation_tau", "Order recovered (seriation)", "|Kendall τ|"),
     )
     where = points.groups
-    views = {lookup.view_key(*at): points.panels(at, *metrics) for at in where}
-    return Chart(
+    views = {
+        lookup.view_key(*at): [
+            _marked(panel, best, "similarity", lookup.view_key(*at[:2]), at[2])
+            for panel in points.panels(at, *metrics)
+        ]
+        for at in where
+    }
+    chart = Chart(
         id="adjacency",
         title="Adjacency scores and recovered order",
-        caption="Probability that a cell nearer the diagonal holds the larger cosine, in three "
-        "variants; chance is one half. Seriation orders the tokens from the matrix alone; its "
-        "chance is the mean |τ| of random orders.",
+        caption="How often the nearer of two positions has the larger cosine; chance is one half.",
+        reading="Three variants of the score: all pairs, neighbours only, both sides. Seriation "
+        "orders the tokens from the matrix alone; its chance is the mean |τ| of random orders.",
         x="after block",
         controls=[points.site_control()],
         views=_shown(views),
         ticks=points.ticks(),
         from_zero=False,
     )
+    return _at_best(chart, best, "similarity")
 
 
 def _views(
@@ -237,9 +294,10 @@ def _variance_chart(found: lookup.SiteArrays) -> Chart:
     return Chart(
         id="variance-by-position",
         title="Variance of the components at each position",
-        caption="Mean over held-out sequences with its 95% band, the fitted a + b/m as a thin line "
-        "and, dashed, the curve's own mean: what no trace of position would look like. Each "
-        "variant has its own scale.",
+        caption="A flat curve, the dashed line, carries no position; the thin line is a + b/m.",
+        reading="The curve is the mean over held-out sequences with its 95% band. The thin line is "
+        "fitted to it. The dashed line is the curve's own mean: no trace of position would look "
+        "like it. Each variant has its own scale.",
         x="tokens visible, m",
         controls=found.controls(),
         views=_views(found.arrays("variance"), "curve", _variance_panel),
@@ -269,8 +327,9 @@ def _cosine_chart(found: lookup.SiteArrays) -> Chart:
     return Chart(
         id="cosine",
         title="Mean cosine between the activations at two positions",
-        caption="Mean over held-out sequences; one colour scale for all variants. The diagonal, "
-        f"always 1, is left out so that the rest can be seen.{thinned}",
+        caption="The brighter beside the diagonal, the more alike neighbours are." + thinned,
+        reading="Means over held-out sequences, on one colour scale for all variants. The "
+        "diagonal, always 1, is left out so that the rest can be seen.",
         x="position",
         kind="heat",
         controls=found.controls(),
@@ -312,8 +371,9 @@ def _error_chart(found: lookup.SiteArrays, points: lookup.Points) -> Chart:
     return Chart(
         id="error-by-position",
         title="Error at each position",
-        caption="Mean over held-out sequences with its 95% band. The dashed line is the chance "
-        "level of the error averaged over positions.",
+        caption="Below the dashed line, the chance of the mean error, position can be read.",
+        reading="The curve is the mean over held-out sequences with its 95% band. The dashed line "
+        "is the chance level of the error averaged over positions.",
         x="position",
         controls=found.controls(),
         views=_shown(views),

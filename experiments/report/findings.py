@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.encode import number, numbers
-from experiments.report.shell import fill, measurements_table, page_script, plotly
+from experiments.report.shell import PLOTLY, fill, measurements_table, page_script
 from experiments.results.claims import Outcome, Paper
 from experiments.results.findings import Figure, Series
 from experiments.results.measured import Measured
@@ -46,8 +46,8 @@ def render_figures(template: str, data: PageData, figures: Sequence[Figure], **w
         "figures": [_figure(figure) for figure in figures],
         "table": measurements_table(data.measurements),
     }
-    scripts = [plotly(), page_script("findings.js")]
-    return fill(template, scripts, page_data, data, figures=figures, **words)
+    script = page_script("findings.js")
+    return fill(template, script, [PLOTLY], page_data, data, figures=figures, **words)
 
 
 def _figure(figure: Figure) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.report import circuits, shell
+from experiments.report import shell
 from experiments.report.encode import nested, number, packed_patterns
 from experiments.results.measurements import INTACT
 from nope_interp.errors import UserError
@@ -121,9 +121,7 @@ def render_heads(data: HeadsReportData) -> str:
         The page.
     """
     has_patterns = any(len(patterns) for patterns in data.patterns.values())
-    scripts = [shell.plotly(), shell.page_script("heads_panel.js", "heads.js")]
-    if has_patterns:
-        scripts.insert(1, circuits.bundle())
+    libraries = [shell.PLOTLY, *([shell.CIRCUITS] if has_patterns else [])]
     profiles = {
         condition: nested(data.offset_profiles[condition])
         for condition in data.conditions
@@ -151,7 +149,8 @@ def render_heads(data: HeadsReportData) -> str:
     }
     return shell.fill(
         "heads.html",
-        scripts,
+        shell.page_script("heads_panel.js", "heads.js"),
+        libraries,
         page_data,
         data,
         losses=_losses(data.losses),

@@ -117,13 +117,29 @@ class SiteArrays:
         return {view_key(*where): found[where] for where in sorted(found, key=lambda at: at[3])}
 
     def controls(self) -> list[dict[str, Any]]:
-        """The menus of sites and layers that there are arrays for; the last layer is chosen."""
+        """The menus of sites and layers that there are arrays for; the last layer is chosen where
+        no verdict speaks of another."""
         found = [where for probe in self.found.values() for where in probe]
         depths = sorted({depth for *_, depth in found})
         layers = {str(depth): _depth_name(depth) for depth in depths}
         last = str(depths[-1]) if depths else ""
         sites = site_menu(stream for _, _, stream, _ in found)
         return [sites, menu("layer", "Layer", layers, last)]
+
+
+def best_sites(data: ReportData) -> dict[str, dict[str, tuple[str, int]]]:
+    """Where the verdict on each hypothesis was read: {hypothesis: {setting: (stream, depth)}}.
+
+    Of several variants, that of the model in question counts: the first one.
+    """
+    rank = {name: nth for nth, name in enumerate(variants_of(data))}
+    found: dict[str, dict[str, tuple[str, int]]] = {}
+    for verdict in data.verdicts:
+        rows = sorted(verdict.rows, key=lambda row: rank.get(str(row["variant"]), len(rank)))
+        for row in rows:
+            at = located(row["tokens"], row["begin_token"], row["site"], row["layer"])
+            found.setdefault(verdict.hypothesis, {}).setdefault(view_key(*at[:2]), at[2:])
+    return found
 
 
 def located(tokens: Any, begin: Any, site: Any, layer: Any) -> tuple[str, bool, str, int]:

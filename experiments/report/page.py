@@ -6,10 +6,14 @@ from typing import Any
 from experiments.report import circuits, figures, history, shell, uses
 from experiments.report.data import ReportData
 from experiments.report.encode import numbers
+from experiments.report.first import first_csv, first_figure, gists
 from experiments.report.lookup import variants_of
 
 # What a verdict row draws on its scale.
 _MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
+
+# What a metric of a verdict is called in a table.
+_MEASURES = {"mae": "error, positions", "r2": "R² of 1/m", "share": "share of variance"}
 
 
 def render(data: ReportData) -> str:
@@ -28,9 +32,7 @@ def render(data: ReportData) -> str:
     sections = figures.sections(data)
     sequence = figures.sequence_chart(data)
     patterns = circuits.attention_views(data.example.get("patterns", {}))
-    scripts = [shell.plotly(), shell.page_script("report.js")]
-    if patterns:
-        scripts.insert(1, circuits.bundle())
+    libraries = [shell.PLOTLY, *([shell.CIRCUITS] if patterns else [])]
     charts = [chart for section in sections for chart in section.charts]
     where, use_groups = uses.where_chart(data.uses), uses.use_groups(data)
     charts += [chart for chart in (where, sequence) if chart.views]
@@ -40,6 +42,7 @@ def render(data: ReportData) -> str:
     page_data = {
         "variants": variants,
         "setting": list(settings[0]) if settings else None,
+        "first": first_csv(data.answer),
         "charts": {chart.id: vars(chart) for chart in charts},
         "example": _example(data, variants, patterns),
         "history": told and told["lookup"],
@@ -49,10 +52,14 @@ def render(data: ReportData) -> str:
     }
     return shell.fill(
         "report.html",
-        scripts,
+        shell.page_script("report.js"),
+        libraries,
         page_data,
         data,
-        sections=sections,
+        first=first_figure(data.answer),
+        gists=gists(data.answer, variants),
+        measures=_MEASURES,
+        sections={section.id: section for section in sections},
         uses=use_groups,
         where=where,
         history=told,

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -11,23 +12,49 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from experiments.report.encode import json_text, number, script_text
+from experiments.report import circuits
+from experiments.report.encode import compressed, json_text, number, script_text
 from experiments.results.measurements import COLUMNS
 
+# What a table calls columns whose names are made for programs.
+COLUMN_TITLES = {
+    "positions": "condition",
+    "begin_token": "begin token",
+    "ci_low": "from (95%)",
+    "ci_high": "to (95%)",
+    "n": "sequences",
+}
 _TABLE_DIGITS = 6
 _SHOWN_APART = ("command", "notes", "missing", "layer_positions")
 _MOST_CHOICES = 40  # a column with more different values is found by the text box instead
 
 
+# The libraries that a page may ask for, by the names that its script calls them.
+PLOTLY, CIRCUITS = "plotly", "circuitsvis"
+
+
+# The scripts that every page has, in the order in which they stand.
+_SHARED = ("common.js", "pictures.js", "parts.js")
+
+
 def fill(
-    template: str, scripts: Sequence[Markup], page_data: Mapping[str, Any], data: Any, **words: Any
+    template: str,
+    script: Markup,
+    libraries: Sequence[str],
+    page_data: Mapping[str, Any],
+    data: Any,
+    **words: Any,
 ) -> str:
     """The page that a template makes.
 
+    Libraries and data stand in it compressed. The script unpacks a library when the first chart
+    that needs it comes into sight; so the first screen waits for none.
+
     Args:
         template: its file name.
-        scripts: what may run; a content security policy lets nothing else.
-        page_data: what they read, put in as JSON.
+        script: the page's own; a content security policy lets it and the libraries run, no more.
+        libraries: `PLOTLY`, `CIRCUITS` or both.
+        page_data: what the script reads, put in as JSON.
         data: has a title, a headline, measurements and info.
         words: what else the template asks for.
 
@@ -46,35 +73,43 @@ def fill(
         data=data,
         info={k: v for k, v in data.info.items() if k not in _SHOWN_APART},
         constant=_constant_columns(data.measurements),
-        scripts=scripts,
-        policy=_policy(scripts),
+        script=script,
+        libraries={name: _library(name)[0] for name in libraries},
+        policy=_policy([_digest(script), *(_library(name)[1] for name in libraries)]),
         style=script_text(_text("report.css")),
-        page_data=json_text(page_data),
+        page_data=compressed(json_text(page_data)),
         **words,
     )
     # A folder's name need not be valid Unicode; the page has to be.
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def plotly() -> Markup:
-    """Plotly's script, which defines the global `Plotly`."""
-    source = files("plotly") / "package_data" / "plotly.min.js"
-    return script_text(source.read_text(encoding="utf-8"))
+@cache
+def _library(name: str) -> tuple[Markup, str]:
+    """A library's script, compressed, and the digest that lets it run."""
+    if name == PLOTLY:
+        source = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    else:
+        source = circuits.source()
+    return compressed(source), _digest(source)
 
 
 def page_script(*names: str) -> Markup:
     """A page's own script from its files, with the helpers that all pages share before them."""
-    return script_text("".join(map(_text, ("common.js", *names))))
+    return script_text("".join(map(_text, (*_SHARED, *names))))
 
 
 def _text(name: str) -> str:
     return (files("experiments.report") / "templates" / name).read_text("utf-8")
 
 
-def _policy(scripts: Sequence[Markup]) -> str:
+def _digest(source: str) -> str:
+    return base64.b64encode(hashlib.sha256(source.encode("utf-8")).digest()).decode("ascii")
+
+
+def _policy(digests: Sequence[str]) -> str:
     """A content security policy: these scripts by hash, styles and images in the page, no more."""
-    digests = (hashlib.sha256(script.encode("utf-8")).digest() for script in scripts)
-    sources = " ".join(f"'sha256-{base64.b64encode(d).decode('ascii')}'" for d in digests)
+    sources = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -133,6 +168,7 @@ def sortable(
         columns.append(
             {
                 "name": str(name),
+                "title": COLUMN_TITLES.get(str(name), str(name).replace("_", " ")),
                 "numeric": bool(numeric),
                 "shown": shown(str(name), distinct),
                 "choices": chosen(str(name), distinct),

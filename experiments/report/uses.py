@@ -131,14 +131,15 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
             views[lookup.view_key(tokens, begin, measure, stream)] = {"panels": panels}
     depths = [where[3] for _, _, where in found]
     return Chart(
-        id="where",
+        id="removal",
         title="Cost of removing each code, site by site",
-        caption="Each code is removed at one layer and site only. Necessity is its share of the "
+        caption="What the removal of a code at one site costs; large marks are sites where it is "
+        "used.",
+        reading="Each code is removed at one layer and site only. Necessity is its share of the "
         "total effect at that same site, so shares at different sites have different wholes. There "
         "is no share where the total effect is not surely above zero. Bars are 95% intervals over "
         "held-out sequences, widened for the four codes and all sites. Dashed: no increase, which "
-        "is chance. Dotted, under loss increase: the size-matched control. Point at a mark for its "
-        "verdict.",
+        "is chance. Dotted, under loss increase: the size-matched control.",
         x="after block",
         controls=[
             lookup.menu(

@@ -5,7 +5,7 @@ either. What can be read comes from `experiments.results.readability`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.results.position_use import Interval, Word
@@ -15,7 +15,6 @@ from experiments.results.readability import (
     gain,
     gain_bounds,
     setting_words,
-    site_of,
 )
 from experiments.results.usage import UseVerdict
 from probes.code_names import CODES
@@ -24,6 +23,15 @@ UNTRAINED = "random-init"
 
 # What `experiments.results.usage` says, in the words that are said of every intervention.
 _OF_REMOVAL = {"used": Word.USED, "unused": Word.NOT_USED, "undecided": Word.UNDECIDED}
+
+# Where position was read, in words.
+_SITES = {
+    "resid_pre": "the input of layer {layer}",
+    "resid_mid": "the middle of layer {layer}",
+    "resid_post": "the output of layer {layer}",
+    "attn_out": "the attention of layer {layer}",
+    "mlp_out": "the MLP of layer {layer}",
+}
 
 # In which order codes are shown.
 _FIRST = (Word.USED, Word.REDUNDANT, Word.UNDECIDED, Word.NOT_USED, Word.NO_ORDER)
@@ -59,6 +67,7 @@ class Judged:
         words: what is said of each code.
         shares: how much of what the model does rests on each code; None where it has no share.
         share_of: what `shares` are shares of, as a column is headed.
+        controls: the same of the strongest control of each code, where `shares` are not net of it.
         reason: a sentence in place of words, where nothing can be said of any code; else "".
     """
 
@@ -69,6 +78,7 @@ class Judged:
     words: Mapping[str, Word]
     shares: Mapping[str, Interval | None]
     share_of: str
+    controls: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
 
 
@@ -97,6 +107,7 @@ class CodeAnswer:
         code: its name.
         word: whether it is used; None where no intervention was made.
         share: how much rests on it; None where it has no share.
+        control: how much rests on its strongest control; None where `share` is net of it.
         before: what can be read in the untrained model; None where that was not read.
         after: the same in the model in question.
     """
@@ -106,6 +117,7 @@ class CodeAnswer:
     share: Interval | None
     before: Reading | None
     after: Reading | None
+    control: float | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +188,7 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
             None if judged is None else judged.shares.get(code),
             None if variant == UNTRAINED else _reading(code, rows, UNTRAINED, setting),
             _reading(code, rows, variant, setting),
+            None if judged is None else judged.controls.get(code),
         )
         for code in dict.fromkeys([*words, *CODES])
         if code in rows or code in words
@@ -210,6 +223,11 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
         words={use.code: _OF_REMOVAL[use.word] for use in uses},
         shares={use.code: use.necessity for use in uses},
         share_of="effect lost without it",
+        controls={
+            use.code: max(use.size_matched[0], use.rescaled[0]) / verdict.total_effect[0]
+            for use in uses
+            if use.necessity is not None
+        },
         reason=reason,
     )
 
@@ -222,7 +240,9 @@ def _reading(
         if (row["variant"], row["tokens"], bool(row["begin_token"])) == (variant, *setting):
             value = gain(row["value"], row["chance"], smaller)
             bounds = gain_bounds(row, smaller)
-            return Reading(variant, str(row["verdict"]), (value, *bounds), site_of(row))
+            site = _SITES.get(str(row["site"]), f"{row['site']} of layer {{layer}}")
+            place = site.format(layer=row["layer"])
+            return Reading(variant, str(row["verdict"]), (value, *bounds), place)
     return None
 
 

@@ -18,6 +18,8 @@ from experiments.codes.ablation import site_by_site, statistics_at, through_the_
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Split
 from experiments.report.data import ReportData
+from experiments.report.page import render
+from experiments.results.answer import answer_of, judged_by_removal
 from experiments.results.measurements import COLUMNS, table
 from experiments.results.readability import Verdict
 from experiments.results.usage import use_verdicts
@@ -145,13 +147,10 @@ def synthetic_report(
             ],
         },
         "verdicts": _verdicts(measurements, variants, tokens),
-        "headline": (
-            "Synthetic numbers: after training, position can be read within 3 of 24 places from a "
-            "straight line through the residual stream; before training it cannot."
-        ),
         "example": _example(rng, variants, n_layers, example_tokens or _tokens(n_positions)),
     }
-    return ReportData(**(fields | changes))
+    fields |= {"answer": answer_of(fields["verdicts"], None)} | changes
+    return ReportData(**fields)
 
 
 def _tokens(n: int) -> list[str]:
@@ -165,7 +164,7 @@ def _verdicts(
     asked = {
         "variance": ("variance", "mae"),
         "similarity": ("similarity", "mae"),
-        "counting": ("counting", "mae"),
+        "counting": ("counting", "r2"),
         "positional vectors": ("positional_vectors", "share"),
     }
     verdicts = []
@@ -240,7 +239,17 @@ def with_code_ablations(report: ReportData) -> ReportData:
         *through_the_stream(nothing_lost, context=on_random),
     ]
     measurements = pd.concat([report.measurements, table(rows)], ignore_index=True)
-    return replace(report, measurements=measurements, uses=use_verdicts(measurements))
+    uses = use_verdicts(measurements)
+    answer = answer_of(report.verdicts, judged_by_removal(uses[0]))
+    return replace(report, measurements=measurements, uses=uses, answer=answer)
+
+
+@pytest.fixture(scope="session")
+def causal_file(causal_report: ReportData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of `causal_report`."""
+    path = tmp_path_factory.mktemp("page") / "causal.html"
+    path.write_text(render(causal_report), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="session")

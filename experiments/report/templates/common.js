@@ -1,7 +1,6 @@
 "use strict";
-// What every page's script stands on: elements, menus, downloads, colours, tables, the theme.
+// What every page's script stands on: elements, what is unpacked, downloads, menus, charts, tables.
 const common = (() => {
-const page = JSON.parse(document.getElementById("report-data").textContent);
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -21,11 +20,50 @@ const CONTROL_PICTURES = { "\n": "↵", "\t": "⇥", " ": "␣" };
 const visible = (token) => token === "" ? "∅" : token.replace(/[\u0000-\u0020\u007f]/g,
   (c) => CONTROL_PICTURES[c] ?? (c === "\u007f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
 
+// ---------------------------------------------------------------- what stands in the page compressed
+
+async function inflated(id) {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+const loading = {};
+// A library runs when it is first asked for; the page's policy knows its digest.
+function library(name) {
+  return loading[name] ??= inflated(`library-${name}`).then((source) => void document.head.append(element("script", source)));
+}
+
+// Each waits until its box comes near the window, or is shown or printed, and for its library.
+const waiting = new Map();
+const watcher = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) if (isIntersecting) arrive(target);
+}, { rootMargin: "300px" });
+async function arrive(box) {
+  watcher.unobserve(box);
+  await library(waiting.get(box).name);
+  drawWaiting(box);
+}
+function drawWaiting(box) {
+  const { draw } = waiting.get(box) ?? {};
+  waiting.delete(box);
+  delete box.dataset.waiting;
+  draw?.();
+}
+function whenSeen(box, name, draw) {
+  waiting.set(box, { name, draw });
+  box.dataset.waiting = "";
+  watcher.observe(box);
+}
+
 // ---------------------------------------------------------------- downloads
 
 function save(name, type, text) {
+  saveBlob(name, new Blob([text], { type: `${type};charset=utf-8` }));
+}
+
+function saveBlob(name, blob) {
   const link = element("a", "", { download: name.replace(/[^\w.-]+/g, "-") });
-  link.href = URL.createObjectURL(new Blob([text], { type: `${type};charset=utf-8` }));
+  link.href = URL.createObjectURL(blob);
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
@@ -62,8 +100,12 @@ function menus(host, controls, exists, changed) {
       host.append(label);
     });
   }
+  function choose(values) {
+    values.forEach((value, i) => { chosen[i] = value; });
+    refresh();
+  }
   refresh();
-  return { chosen, refresh };
+  return { chosen, refresh, choose };
 }
 
 // One menu of [value, words] with its label: the box that holds both, and the menu.
@@ -169,7 +211,7 @@ function sortableTable(box, { length, columns }, dress = () => {}) {
   }
   const titles = element("tr");
   for (const column of shown) {
-    const cell = element("th", undefined, { scope: "col" }), button = element("button", column.name, { type: "button" });
+    const cell = element("th", undefined, { scope: "col" }), button = element("button", column.title, { type: "button" });
     if (column.numeric) cell.className = "num";
     button.addEventListener("click", () => {
       descending = order === column ? !descending : false;
@@ -180,7 +222,7 @@ function sortableTable(box, { length, columns }, dress = () => {}) {
     });
     cell.append(button);
     if (column.choices) {
-      const select = element("select", undefined, { "aria-label": `only this ${column.name}`, name: column.name });
+      const select = element("select", undefined, { "aria-label": `only this ${column.title}`, name: column.name });
       const values = [...new Set(column.values.map((v) => String(v ?? "")))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
       select.append(element("option", "all", { value: "all" }), ...values.map((v, i) => element("option", v === "" ? "(none)" : v, { value: `=${i}` })));
       select.addEventListener("change", () => {
@@ -206,27 +248,11 @@ function sortableTable(box, { length, columns }, dress = () => {}) {
   return { turn, found: (kept = columns) => rows.map((i) => kept.map((c) => c.values[i])) };
 }
 
-function measurementsTable() {
-  const table = sortableTable($("#measurements"), page.table);
-  $("#table-csv").addEventListener("click", () => saveCsv("measurements", page.table.columns.map((c) => c.name), table.found()));
+function measurementsTable(data) {
+  const table = sortableTable($("#measurements"), data);
+  $("#table-csv").addEventListener("click", () => saveCsv("measurements", data.columns.map((c) => c.name), table.found()));
 }
 
-// ---------------------------------------------------------------- dark, light, paper
-
-function setUpTheme(redraw) {
-  const root = document.documentElement, dark = matchMedia("(prefers-color-scheme: dark)");
-  $("#theme").addEventListener("click", () => {
-    const now = root.dataset.theme ?? (dark.matches ? "dark" : "light");
-    root.dataset.theme = now === "dark" ? "light" : "dark";
-    redraw();
-  });
-  dark.addEventListener("change", redraw);
-  // Paper is white: draw for it, then go back.
-  let before;
-  addEventListener("beforeprint", () => { before = root.dataset.theme; root.dataset.theme = "light"; redraw(); });
-  addEventListener("afterprint", () => { before ? root.dataset.theme = before : delete root.dataset.theme; redraw(); });
-}
-
-return { page, $, $$, element, plotText, visible, shortened, saveCsv, save, menus, choice, errorBars, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
-  sortableTable, measurementsTable, setUpTheme };
+return { $, $$, element, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, shortened, saveCsv, save, saveBlob, menus, choice, errorBars,
+  hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits, sortableTable, measurementsTable };
 })();

@@ -1,6 +1,6 @@
 // Draws what Python chose: claims' curves and heat maps. It computes no science.
-(() => {
-const { page, $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, plotLayout, drawPlot, measurementsTable, setUpTheme } = common;
+common.start((page) => {
+const { $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, plotLayout, drawPlot, measurementsTable, setUpTheme, whenSeen, setUpPictures } = common;
 const redraws = [];
 
 const own = (nth) => `--label-${nth % 10}`;
@@ -75,19 +75,25 @@ function legend(panel) {
 
 function setUpFigure(box) {
   const figure = page.figures[Number(box.dataset.figure)], host = $(".panels", box), isHeat = figure.heat_about !== null;
+  const drawn = [];
   for (const panel of figure.panels) {
     const div = element("div", undefined, { class: "panel" }), plot = element("div", undefined, { class: "plot", role: "img", "aria-label": panel.title });
     div.append(element("h4", panel.title), element("p", isHeat ? "" : figure.y, { class: "unit" }), plot);
     if (isHeat) plot.style.height = `${60 + 21 * panel.series.length}px`;
     else div.append(legend(panel));
     host.append(div);
-    redraws.push(() => {
+    drawn.push(() => {
       let nth = 0;
       const shift = apart(figure, panel);
-      const drawn = isHeat ? [heat(figure, panel)] : panel.series.map((series) => series.kind === "measured" ? traces(figure, series, nth, shift(nth++)) : traces(figure, series));
-      drawPlot(plot, drawn, layoutOf(figure, panel));
+      const lines = isHeat ? [heat(figure, panel)] : panel.series.map((series) => series.kind === "measured" ? traces(figure, series, nth, shift(nth++)) : traces(figure, series));
+      drawPlot(plot, lines, layoutOf(figure, panel));
     });
   }
+  whenSeen(box, "plotly", () => {
+    redraws.push(...drawn);
+    drawn.forEach((draw) => draw());
+  });
+  setUpPictures(box, () => figure.id);
   $(".csv", box).addEventListener("click", () => {
     const rows = figure.panels.flatMap((panel) => panel.series.flatMap((series) => series.x.map((x, i) =>
       [panel.title, series.name, figure.ticks.length ? figure.ticks[x] : x, series.y[i], series.low?.[i], series.high?.[i]])));
@@ -97,7 +103,6 @@ function setUpFigure(box) {
 
 for (const box of $$("[data-figure]")) setUpFigure(box);
 const redraw = () => redraws.forEach((draw) => draw());
-redraw();
-measurementsTable();
+measurementsTable(page.table);
 setUpTheme(redraw);
-})();
+});

@@ -1,8 +1,8 @@
 // Draws what Python chose: colours, selects, sorts, filters, saves. It computes no science.
-(() => {
-const { page, $, $$, element, saveCsv, save, choice, CIVIDIS, plotLayout, drawPlot, sortableTable, measurementsTable, setUpTheme } = common;
+common.start((page) => {
+const { $, $$, element, saveCsv, save, choice, CIVIDIS, plotLayout, drawPlot, sortableTable, measurementsTable, setUpTheme, whenSeen, tips } = common;
 const { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, drawn, setUpPanel, showHead,
-  redrawPanel } = panel;
+  redrawPanel } = headPanel(page);
 const { conditions, metrics, labels } = page;
 const ABLATED = conditions[1];
 const redraws = [];
@@ -20,26 +20,6 @@ function factsOf(i) {
     if (column.retention[i] !== null) facts.push(`retention ${asFigure(column.retention[i])}${interval(column.retention_low[i], column.retention_high[i])}`);
   }
   return facts;
-}
-
-const tip = document.body.appendChild(element("div", undefined, { id: "tip", role: "tooltip" }));
-tip.hidden = true;
-function showTip(lines, x, y) {
-  tip.replaceChildren(...lines.map((line) => element("div", line)));
-  tip.hidden = false;
-  tip.style.left = `${Math.min(x + 14, innerWidth - tip.offsetWidth - 8)}px`;
-  tip.style.top = `${y + 18 + tip.offsetHeight > innerHeight ? y - tip.offsetHeight - 10 : y + 18}px`;
-}
-// Hover and keyboard focus both show `linesOf` the element that `selector` finds.
-function tips(root, selector, linesOf) {
-  const on = (event) => {
-    const item = event.target.closest?.(selector);
-    if (!item) return void (tip.hidden = true);
-    const box = item.getBoundingClientRect(), pointed = event.type === "pointermove";
-    showTip(linesOf(item), pointed ? event.clientX : box.left, pointed ? event.clientY : box.bottom - 10);
-  };
-  for (const type of ["pointermove", "focusin"]) root.addEventListener(type, on);
-  for (const type of ["pointerleave", "focusout"]) root.addEventListener(type, () => { tip.hidden = true; });
 }
 
 // ---------------------------------------------------------------- the selected head
@@ -292,15 +272,14 @@ function setUpHeadsTable(section) {
 
 // ---------------------------------------------------------------- the whole page
 
-document.documentElement.classList.add("ready");
 for (const item of $$("[data-role]")) item.style.setProperty("--own", `var(${LINES[item.dataset.role][0]})`);
 for (const item of $$("#rules .swatch")) item.style.setProperty("--own", `var(${colourOf(item.dataset.label)})`);
-measurementsTable();
+measurementsTable(page.table);
 if (column.name.length) {
   setUpMap($("#map"));
   setUpPanel((i) => select(i, true));
   setUpHeadsTable($("#heads"));
-  if (page.frequencies) setUpFrequencies($("#frequencies"));
+  if (page.frequencies) whenSeen($("#frequencies figure"), "plotly", () => setUpFrequencies($("#frequencies")));
   if (page.edges.length) setUpCircuit($("#circuit"));
   // The surest of the labelled heads first, unless the address names one.
   const sureness = (i) => column.label[i] === null || column.label[i] === PLAIN ? -1 : column.confidence[i] ?? 0;
@@ -310,4 +289,4 @@ if (column.name.length) {
   redraws.push(redrawPanel);
 }
 setUpTheme(() => redraws.forEach((draw) => draw()));
-})();
+});

@@ -1,6 +1,6 @@
 // One head: its label, attention, distances, frequencies and scores. And what words and colours heads have.
-const panel = (() => {
-const { page, $, $$, element, plotText, visible, shortened, saveCsv, choice, hoverText, resolve, plotLayout, drawPlot, showCircuits } = common;
+const headPanel = (page) => {
+const { $, $$, element, plotText, visible, shortened, saveCsv, choice, hoverText, resolve, plotLayout, drawPlot, showCircuits, whenSeen } = common;
 const { conditions, metrics, labels } = page;
 const ABLATED = conditions[1];
 const ROLES = ["intact", "ablated"];
@@ -60,8 +60,13 @@ function setUpPanel(select) {
   menu.addEventListener("change", () => select(numberOf.get(menu.value)));
   $("#head-menu").append(box);
   if ($("#attention .pair")) setUpAttention($("#attention"));
+  // What is drawn waits until it is seen; later picks find it ready.
+  const draws = [["#attention", "circuitsvis", drawAttention], ["#profile", "plotly", drawProfile], ["#usage", "plotly", drawUsage]];
+  for (const [id, library, draw] of draws) if ($(id)) whenSeen($(id), library, () => { ready.add(id); draw(); });
   saveHeadNumbers();
 }
+
+const ready = new Set();
 
 function redrawPanel() {
   drawProfile();
@@ -109,7 +114,7 @@ function setUpAttention(figure) {
 
 function drawAttention() {
   const figure = $("#attention");
-  if (!$(".pair", figure)) return;
+  if (!ready.has("#attention") || !$(".pair", figure)) return;
   const views = $$(".pair > div", figure), tokens = page.prompts[prompt], found = views.map((view) => weightsOf(view.dataset.condition, shown));
   // The first queries have few keys and so weights near one: they must not set the scale.
   const seen = found.flatMap((weights) => weights.flatMap((row, q) => row.slice(0, q + 1))).sort((a, b) => a - b);
@@ -150,7 +155,7 @@ function profilesOf(i) {
 
 function drawProfile() {
   const figure = $("#profile");
-  if (!$(".plot", figure)) return;
+  if (!ready.has("#profile") || !$(".plot", figure)) return;
   const layout = plotLayout("tokens back from the query");
   layout.yaxis.rangemode = "tozero";
   drawLines(figure, profilesOf(shown).map((line) => ({ ...line, x: line.y.map((_, offset) => offset), text: line.y.map((_, offset) => `${offset} back`) })), layout);
@@ -166,7 +171,7 @@ function frequencyTicks(radians, most) {
 }
 
 function drawUsage() {
-  const figure = $("#usage"), plot = $(".plot", figure);
+  const figure = $("#usage"), plot = ready.has("#usage") && $(".plot", figure);
   if (!plot) return;
   const radians = radiansOf(shown), rotates = radians.some((r) => r !== null);
   for (const part of [plot, $(".legend", figure), $("figcaption", figure)]) part.hidden = !rotates;
@@ -239,4 +244,4 @@ function saveHeadNumbers() {
 
 return { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, drawn, setUpPanel, showHead,
   redrawPanel };
-})();
+};

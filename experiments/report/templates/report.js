@@ -1,7 +1,7 @@
 // Draws what Python chose: switches views, redraws, sorts, filters, saves. It computes no science.
-(() => {
-const { page, $, $$, element, plotText, visible, shortened, saveCsv, menus, errorBars, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
-  measurementsTable, setUpTheme } = common;
+common.start((page) => {
+const { $, $$, element, plotText, visible, shortened, saveCsv, menus, errorBars, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
+  measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
 const redraws = [];
 let setting = page.setting ? `${page.setting[0]}|${page.setting[1] ? "begin" : "nobegin"}` : "";
 
@@ -47,7 +47,7 @@ function lineTraces(series, chart) {
   if (series.text) Object.assign(measured, { text: series.text.map(plotText), hovertemplate: `%{text}: ${hover}` });
   if (chart.interval === "bars") {
     measured.mode = "lines+markers";
-    measured.marker = { color: resolve(name), size: 7, symbol: SYMBOLS[series.variant] ?? "triangle-up" };
+    measured.marker = { color: resolve(name), size: chart.text === "word" ? series.text.map((word) => word === "used" ? 11 : 6) : 7, symbol: SYMBOLS[series.variant] ?? "triangle-up" };
     if (series.low) measured.error_y = errorBars(series, { thickness: 1.3, width: 3, color: resolve(name) });
     return [measured];
   }
@@ -127,6 +127,25 @@ function setUpChart(figure) {
     $(".csv", figure).before(toggle);
   }
   const key = () => [...prefix(), ...menu.chosen].join("|");
+  // The site that the verdict speaks of in this setting: the chart opens there, and says so.
+  const best = () => chart.best?.[setting];
+  let opened;
+  function openAtBest() {
+    if (opened === setting || !best()) return;
+    opened = setting;
+    menu.choose(best());
+  }
+  function say() {
+    const said = $(".here", figure), there = chart.ticks ? undefined : best();
+    said.hidden = !there;
+    if (!there) return;
+    const at = there.every((choice, i) => choice === menu.chosen[i]);
+    said.replaceChildren(at ? "The verdict speaks of this site." : "The verdict speaks of another site. ");
+    if (at) return;
+    const back = element("button", "Show it", { type: "button", class: "quiet" });
+    back.addEventListener("click", () => { menu.choose(best()); draw(); });
+    said.append(back);
+  }
 
   function drawLegend(view) {
     const series = view.panels.flatMap((panel) => panel.series);
@@ -154,8 +173,10 @@ function setUpChart(figure) {
   }
 
   function draw() {
+    openAtBest();
     const view = chart.views[key()];
     menu.refresh();
+    say();
     $(".controls", figure).hidden = $(".csv", figure).hidden = !view;
     if (!view) {
       $$(".plot", host).forEach((plot) => Plotly.purge(plot));
@@ -179,6 +200,7 @@ function setUpChart(figure) {
     const low = Math.min(...spans.map((p) => p.matrix.low)), high = Math.max(...spans.map((p) => p.matrix.high));
     panels.forEach((panel, i) => {
       const box = host.children[i], plot = $(".plot", box), layout = baseLayout(chart, log);
+      if (panel.marked !== undefined) layout.shapes = [marker(panel.marked)];
       $("h4", box).textContent = panel.title;
       $(".unit", box).textContent = panel.y;
       plot.setAttribute("aria-label", describe(chart, panel));
@@ -199,20 +221,21 @@ function setUpChart(figure) {
     });
   }
 
+  const name = () => [chart.id, ...key().split("|")].filter(Boolean).join("_");
+  setUpPictures(figure, name);
   $(".csv", figure).addEventListener("click", () => {
     const view = chart.views[key()];
     if (!view) return;
-    const name = [chart.id, ...key().split("|")].filter(Boolean).join("_");
     if (chart.kind === "heat") {
       const rows = view.panels.flatMap((panel) => {
         const z = cosineCells(panel.matrix), p = panel.matrix.positions;
         return z.flatMap((row, i) => row.map((value, j) => [panel.title, p[i], p[j], value])).filter((row) => row[1] !== row[2]);
       });
-      return saveCsv(name, ["variant", "position_1", "position_2", "cosine"], rows);
+      return saveCsv(name(), ["variant", "position_1", "position_2", "cosine"], rows);
     }
     const rows = view.panels.flatMap((panel) => panel.series.flatMap((s) => s.x.map((x, i) =>
       [panel.title, s.variant, ROLE[s.kind] ?? chart[s.kind], s.name, s.text?.[i], chart.named_x ? chart.ticks[x] : x, s.y[i], s.low?.[i], s.high?.[i], panel.y])));
-    saveCsv(name, ["panel", "variant", "role", "series", chart.text, chart.x.replace(/\W+/g, "_"), "value", "ci_low", "ci_high", "unit"], rows);
+    saveCsv(name(), ["panel", "variant", "role", "series", chart.text, chart.x.replace(/\W+/g, "_"), "value", "ci_low", "ci_high", "unit"], rows);
   });
   redraws.push(draw);
   draw();
@@ -284,6 +307,11 @@ function showSetting() {
   for (const when of $$(".when")) when.textContent = `, on ${tokens} tokens ${begin === "begin" ? "with" : "without"} a begin token`;
 }
 
+function setUpAnswer(figure) {
+  $(".csv", figure).addEventListener("click", () => saveCsv("answer", page.first.header, page.first.rows));
+  setUpPictures(figure, () => "answer", () => answerPicture(figure));
+}
+
 function setUpStill(figure) {
   const { name, header, rows } = page.still[Number(figure.dataset.still)];
   $(".csv", figure).addEventListener("click", () => saveCsv(name, header, rows));
@@ -299,7 +327,7 @@ function setUpHistory(section) {
     $$("tbody", section).forEach((body, i) => { body.hidden = i !== nth; });
     for (const figure of figures) {
       page.charts[figure.dataset.chart].marked = at[nth];
-      for (const plot of $$(".plot", figure)) Plotly.relayout(plot, { shapes: [marker(at[nth])] });
+      for (const plot of $$(".plot", figure)) if (plot.data) Plotly.relayout(plot, { shapes: [marker(at[nth])] });
     }
   }
   slider.addEventListener("input", go);
@@ -330,15 +358,15 @@ function setUpSettings(form) {
   offer();
 }
 
-document.documentElement.classList.add("ready");
 paint(document);
 showSetting();
 for (const form of $$(".settings")) setUpSettings(form);
 if ($("#history")) setUpHistory($("#history"));
-for (const figure of $$("[data-chart]")) setUpChart(figure);
+for (const figure of $$("[data-chart]")) whenSeen(figure, "plotly", () => setUpChart(figure));
 for (const figure of $$("[data-still]")) setUpStill(figure);
+if ($("#answer")) setUpAnswer($("#answer"));
 if ($("#strip")) setUpStrip($("#strip"));
-if ($("#attention")) setUpAttention($("#attention"));
-measurementsTable();
+if ($("#attention")) whenSeen($("#attention"), "circuitsvis", () => setUpAttention($("#attention")));
+measurementsTable(page.table);
 setUpTheme(redraw);
-})();
+});

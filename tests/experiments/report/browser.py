@@ -26,6 +26,24 @@ class Browser:
         driver.get_log("browser")
         driver.get(url)
 
+    def wait_until_ready(self) -> "Browser":
+        """Its data are unpacked and its menus work."""
+        self.wait(lambda: self.run("return document.documentElement.classList.contains('ready')"))
+        return self
+
+    def open_everything(self) -> "Browser":
+        """Every part is open and every chart is drawn."""
+        self.wait_until_ready()
+        self.run("for (const part of document.querySelectorAll('details.part')) part.open = true")
+        self.wait(self._draws_nothing_more)
+        return self
+
+    def _draws_nothing_more(self) -> bool:
+        waiting = self.all("[data-waiting]")
+        if waiting:
+            self.run("arguments[0].scrollIntoView({block: 'center'})", waiting[0])
+        return not waiting
+
     def find(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 

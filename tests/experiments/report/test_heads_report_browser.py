@@ -38,7 +38,7 @@ def page_file(report: HeadsReportData, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Iterator[Browser]:
     driver.get("about:blank")  # an address that differs in its hash alone would load nothing
-    browser = Browser(driver, page_file.as_uri(), downloads)
+    browser = Browser(driver, page_file.as_uri(), downloads).open_everything()
     yield browser
     assert driver.get_log("browser") == []
 
@@ -430,7 +430,7 @@ def test_a_run_with_positions_intact_alone(
     data = synthetic_heads(n_layers=2, ablation=None, frequencies=None, edges=[], **lacking)
     path = tmp_path / "heads.html"
     path.write_text(render_heads(data), encoding="utf-8")
-    browser = Browser(driver, path.as_uri(), downloads)
+    browser = Browser(driver, path.as_uri(), downloads).open_everything()
     browser.wait(lambda: len(canvases(browser)) == views)
     assert len(browser.all(".map")) == 1
     assert browser.all(".chips button") == []
@@ -459,7 +459,7 @@ def test_the_largest_run_draws_only_what_is_looked_at(
     path.write_text(render_heads(data), encoding="utf-8")
     added = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": COUNT})
     try:
-        browser = Browser(driver, path.as_uri(), downloads)
+        browser = Browser(driver, path.as_uri(), downloads).open_everything()
     finally:
         driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
     drawn = "return [...document.querySelectorAll('.circuits canvas')].filter(c => c.style.width)"

@@ -35,7 +35,7 @@ def page(page_text: str) -> Page:
 
 
 def section_of(page_text: str) -> str:
-    return page_text.split('<section id="history"')[1].split("</section>")[0]
+    return page_text.split('<details class="part" id="history"')[1].split("\n</details>\n")[0]
 
 
 def panels(page: Page, chart: str) -> dict[str, dict[str, dict[str, Any]]]:
@@ -174,7 +174,7 @@ def test_hostile_sites_and_labels_are_text(history_report: ReportData) -> None:
 def browser(driver: webdriver.Chrome, downloads: Path, page_text: str, tmp_path: Path) -> Browser:
     path = tmp_path / "report.html"
     path.write_text(page_text, encoding="utf-8")
-    return Browser(driver, path.as_uri(), downloads)
+    return Browser(driver, path.as_uri(), downloads).open_everything()
 
 
 def shown(browser: Browser) -> dict[str, list[str]]:

@@ -27,10 +27,12 @@ def page_file(small_report: ReportData, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Browser:
-    return Browser(driver, page_file.as_uri(), downloads)
+    return Browser(driver, page_file.as_uri(), downloads).open_everything()
 
 
 def test_the_page_draws_everything_and_complains_of_nothing(browser: Browser) -> None:
+    browser.choose("#probe-error select[name='site']", "resid")
+    browser.choose("#error-by-position select[name='site']", "resid")
     plots = browser.all(".plot")
     assert len(plots) == 6 + 3 + 3 + 4 + 2 + 3
     browser.wait(lambda: all(plot.find_elements(By.CSS_SELECTOR, ".main-svg") for plot in plots))
@@ -56,7 +58,7 @@ def test_the_console_would_have_told(driver: webdriver.Chrome, tmp_path: Path) -
 def test_a_hostile_token_shows_as_text(browser: Browser, small_report: ReportData) -> None:
     assert browser.driver.title == small_report.title
     assert browser.find("#strip li b").text == HOSTILE
-    assert len(browser.all("script")) == 4
+    assert len(browser.all("script")) == 6  # two libraries, each once packed and once unpacked
     # Plotly reads its labels as HTML of a kind: there the token must come escaped.
     hovers = browser.run(
         "return [...document.querySelectorAll('#sequence-positions .plot')]"
@@ -120,12 +122,14 @@ def test_the_condition_switches_every_chart_and_the_verdict(
         ]
         return rows["value"].tolist()
 
+    browser.choose("#probe-error select[name='site']", "resid")
     # Five significant digits are kept.
     assert np.allclose(browser.line("probe-error", "trained"), wanted("text", False), rtol=1e-4)
     names = ["probe-error", "variance-by-position", "adjacency", "error-by-position", "cosine"]
     before = {name: browser.traces(name) for name in names}
     browser.click("input[name='tokens'][value='random'] + span")
     browser.click("input[name='begin'][value='begin'] + span")
+    browser.choose("#probe-error select[name='site']", "resid")
     assert np.allclose(browser.line("probe-error", "trained"), wanted("random", True), rtol=1e-4)
     for name in names:
         assert browser.traces(name) != before[name], name
@@ -136,8 +140,8 @@ def test_the_condition_switches_every_chart_and_the_verdict(
 
 def test_a_variant_can_be_hidden(browser: Browser) -> None:
     assert browser.line("probe-error", "random-init")
-    (button,) = [b for b in browser.all("#probe-error .legend button") if b.text == "random-init"]
-    button.click()
+    browser.click("#probe-error .legend button:nth-child(2)")
+    assert browser.find("#probe-error .legend button:nth-child(2)").text == "random-init"
     names = [trace["name"] for trace in browser.traces("probe-error")]
     assert "random-init" not in names
     assert "trained" in names
@@ -294,7 +298,8 @@ def test_the_page_works_inside_a_frame(
     outer.write_text(f'<iframe srcdoc="{inner}" width="1100" height="900"></iframe>', "utf-8")
     browser = Browser(driver, outer.as_uri(), downloads)
     driver.switch_to.frame(browser.find("iframe"))
-    browser.wait(lambda: len(browser.all(".plot .main-svg")) > 20)
+    browser.open_everything()
+    assert len(browser.all(".plot .main-svg")) > 20
     browser.choose("#cosine select[name='layer']", "0")
     assert browser.driver.get_log("browser") == []
     driver.switch_to.default_content()
@@ -307,16 +312,9 @@ def test_printing_redraws_on_white_and_goes_back(browser: Browser) -> None:
     assert browser.run("return document.documentElement.dataset.theme") == theme
 
 
-@pytest.fixture(scope="module")
-def causal_file(causal_report: ReportData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("page") / "causal.html"
-    path.write_text(render(causal_report), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def causal(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Browser:
-    return Browser(driver, causal_file.as_uri(), downloads)
+    return Browser(driver, causal_file.as_uri(), downloads).open_everything()
 
 
 def test_the_tables_of_uses_follow_the_setting(causal: Browser) -> None:
@@ -336,13 +334,13 @@ def test_the_tables_of_uses_follow_the_setting(causal: Browser) -> None:
     causal.click("input[name='tokens'][value='random'] + span")
     assert shown("table") == []
     assert shown(".absent") == ["No code was taken away in this setting."]
-    assert not causal.find("#where .csv").is_displayed()  # there is nothing to save
+    assert not causal.find("#removal .csv").is_displayed()  # there is nothing to save
     causal.click("input[name='begin'][value='begin'] + span")
     assert shown(".absent") == []
     assert set(words().values()) == {"undecided"}
     causal.click("input[name='tokens'][value='text'] + span")
     causal.click("input[name='begin'][value='nobegin'] + span")
-    assert causal.find("#where .csv").is_displayed()
+    assert causal.find("#removal .csv").is_displayed()
     assert causal.driver.get_log("browser") == []
 
 
@@ -356,25 +354,25 @@ def test_the_chart_of_places_follows_measure_and_site(
         return [np.nan if not getattr(u, measure) else getattr(u, measure)[0] for u in kept]
 
     def drawn() -> np.ndarray:
-        return np.array(causal.line("where", "trained"), dtype=float)
+        return np.array(causal.line("removal", "trained"), dtype=float)
 
     # Five significant digits are kept.
     assert np.allclose(drawn(), stored("necessity", "resid"), rtol=1e-4, equal_nan=True)
     hover = causal.run(
-        "return document.querySelector('#where .plot').data.find(t => t.name === 'trained')"
+        "return document.querySelector('#removal .plot').data.find(t => t.name === 'trained')"
     )
     assert "used" in hover["text"]
     assert hover["hovertemplate"].startswith("%{text}: ")
-    assert "other content" not in causal.find("#where .legend").text
-    causal.choose("#where select[name='measure']", "increase")
+    assert "other content" not in causal.find("#removal .legend").text
+    causal.choose("#removal select[name='measure']", "increase")
     assert np.allclose(drawn(), stored("increase", "resid"), rtol=1e-4)
-    assert "size-matched control" in causal.find("#where .legend").text
-    header, *rows = causal.download("#where .csv")
+    assert "size-matched control" in causal.find("#removal .legend").text
+    header, *rows = causal.download("#removal .csv")
     assert header[:6] == ["panel", "variant", "role", "series", "word", "after_block"]
     assert {row[2] for row in rows} == {"measured", "chance", "size-matched control"}
     mine = [float(row[6]) for row in rows if row[0] == "variance" and row[2] == "measured"]
     assert np.allclose(mine, stored("increase", "resid"), rtol=1e-4)
-    causal.choose("#where select[name='site']", "attn_out")
+    causal.choose("#removal select[name='site']", "attn_out")
     assert np.allclose(drawn(), stored("increase", "attn_out"), rtol=1e-4)
 
 

@@ -43,7 +43,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
 def browser(
     driver: webdriver.Chrome, downloads: Path, found: Reproduction, tmp_path: Path
 ) -> Iterator[Browser]:
-    browser = Browser(driver, found.write_report(tmp_path / "page.html").as_uri(), downloads)
+    path = found.write_report(tmp_path / "page.html")
+    browser = Browser(driver, path.as_uri(), downloads).open_everything()
     yield browser
     assert driver.get_log("browser") == []
 

@@ -1,0 +1,126 @@
+"""The first screen of a comparison's page: one figure, understood without its caption."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.report.encode import number
+from experiments.results.answer import Answer, CodeAnswer, Reading
+from experiments.results.position_use import Interval
+from experiments.results.readability import WORTH_NAMING
+
+# A scale goes from no gain to all of it, with room for a mark at either end.
+_START, _LENGTH = 3.0, 94.0
+# What each twin of the model in question is.
+_TWINS = {
+    "random-init": "the same model before training",
+    "bidirectional": "a twin that sees the future",
+}
+_HEADER = ["code", "verdict", "shown", "value", "ci_low", "ci_high", "word", "best_at"]
+
+
+def first_figure(answer: Answer) -> dict[str, Any] | None:
+    """What the figure draws, in percent of its scales.
+
+    Args:
+        answer: what is said at a glance.
+
+    Returns:
+        A row for each code, which scales there are, and the numbers that are saved; None where
+        nothing was read and nothing judged.
+    """
+    if not answer.codes:
+        return None
+    judged = bool(answer.share_of)
+    readers = [name for name in ("before", "after") if any(getattr(c, name) for c in answer.codes)]
+    return {
+        "judged": judged,
+        "variant": next((c.after.variant for c in answer.codes if c.after), ""),
+        "share_of": answer.share_of,
+        "controlled": any(code.control is not None for code in answer.codes),
+        "readers": readers,
+        "least": _at(WORTH_NAMING),
+        "rows": [_row(code, judged) for code in answer.codes],
+    }
+
+
+def gists(answer: Answer, variants: Sequence[str]) -> dict[str, str]:
+    """One line under the title of each part, which says what is inside before it is opened.
+
+    Args:
+        answer: what is said at a glance.
+        variants: the model variants of the run.
+
+    Returns:
+        Lines by part.
+    """
+    sites: dict[str, list[str]] = {}
+    for code in answer.codes:
+        if code.after is not None:
+            sites.setdefault(code.after.site, []).append(code.code)
+    best = [f"{', '.join(codes)} at {site}" for site, codes in sites.items()]
+    twins = [_TWINS[name] for name in variants if name in _TWINS]
+    controls = ["95% intervals over held-out sequences", "permuted positions"]
+    controls += ["changes of the same size"] if answer.share_of else []
+    return {
+        "where": f"Read best: {'; '.join(best)}." if best else "Layer by layer.",
+        "sure": f"By {', '.join(controls)}.",
+        "compared": f"With {' and '.join(twins)}." if twins else "With chance.",
+    }
+
+
+def first_csv(answer: Answer) -> dict[str, Any]:
+    """The numbers behind the figure, as the page saves them."""
+    rows = []
+    for code in answer.codes:
+        word = None if code.word is None else str(code.word)
+        for shown, reading in (("untrained model", code.before), ("this model", code.after)):
+            if reading is not None:
+                numbers = [number(value) for value in reading.gain]
+                rows.append([code.code, word, shown, *numbers, reading.word, reading.site])
+        if code.share is not None:
+            share = [number(value) for value in code.share]
+            rows.append([code.code, word, answer.share_of, *share, None, None])
+        if code.control is not None:
+            control = number(code.control)
+            rows.append([code.code, word, "size-matched control", control, *[None] * 4])
+    return {"header": _HEADER, "rows": rows}
+
+
+def _row(code: CodeAnswer, judged: bool) -> dict[str, Any]:
+    after = code.after
+    word = code.word if judged else None if after is None else after.word
+    return {
+        "code": code.code,
+        "term": code.code.replace(" ", "-"),
+        "word": None if word is None else str(word),
+        "before": _read(code.before),
+        "after": _read(after),
+        "share": None if code.share is None else _mark(code.share),
+        "control": None if code.control is None else _at(code.control),
+    }
+
+
+def _read(reading: Reading | None) -> dict[str, Any] | None:
+    if reading is None:
+        return None
+    return _mark(reading.gain) | {"word": reading.word, "site": reading.site}
+
+
+def _mark(interval: Interval) -> dict[str, Any]:
+    value, low, high = interval
+    return {
+        "at": _at(value),
+        "low": _at(low),
+        "high": _at(high),
+        "percent": _percent(value),
+        "bounds": f"{_percent(low)} to {_percent(high)}",
+    }
+
+
+def _at(share: float) -> float:
+    return round(_START + _LENGTH * min(max(share, 0.0), 1.0), 2)
+
+
+def _percent(share: float) -> str:
+    # Adding zero makes a zero of what rounds to minus zero.
+    return f"{round(100 * share) + 0}%".replace("-", "−")

@@ -1,0 +1,115 @@
+// What a reader opens, points at and switches: words with their meanings, parts, dark and light, paper.
+Object.assign(common, (() => {
+const { $, $$, element, inflated, library, waiting, drawWaiting } = common;
+
+// ---------------------------------------------------------------- words and their meanings
+
+const tip = document.body.appendChild(element("div", undefined, { id: "tip", role: "tooltip" }));
+tip.hidden = true;
+function showTip(lines, x, y) {
+  tip.replaceChildren(...lines.map((line) => element("div", line)));
+  tip.hidden = false;
+  tip.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${y + 18 + tip.offsetHeight > innerHeight ? y - tip.offsetHeight - 10 : y + 18}px`;
+}
+// Hover and keyboard focus both show `linesOf` the element that `selector` finds.
+function tips(root, selector, linesOf) {
+  const on = (event) => {
+    const item = event.target.closest?.(selector);
+    if (!item) return void (tip.hidden = true);
+    const box = item.getBoundingClientRect(), pointed = event.type === "pointermove";
+    showTip(linesOf(item), pointed ? event.clientX : box.left, pointed ? event.clientY : box.bottom - 10);
+  };
+  for (const type of ["pointermove", "focusin"]) root.addEventListener(type, on);
+  for (const type of ["pointerleave", "focusout"]) root.addEventListener(type, () => { tip.hidden = true; });
+}
+addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
+
+// The first sentence of a word's entry in the glossary.
+function meaning(link) {
+  const entry = document.querySelector(link.getAttribute("href"));
+  return [$("dt", entry).textContent, $("dd", entry).textContent.split(/(?<=\.)\s/)[0]];
+}
+
+// ---------------------------------------------------------------- parts that open
+
+const parts = () => $$("details.part");
+// What an address or a link names is opened, and everything around it.
+function reveal(id) {
+  const target = document.getElementById(decodeURIComponent(id));
+  for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+  return target;
+}
+
+function setUpParts() {
+  const all = $("#open-all"), shown = () => parts().every((part) => part.open);
+  const say = () => {
+    all.textContent = shown() ? "Close all" : "Open all";
+    all.setAttribute("aria-pressed", shown());
+  };
+  all.addEventListener("click", () => {
+    const open = !shown();
+    for (const part of parts()) part.open = open;
+  });
+  for (const part of parts()) part.addEventListener("toggle", say);
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.('a[href^="#"]');
+    // Inside a notebook's frame the address alone would not lead there.
+    if (link && reveal(link.hash.slice(1))) setTimeout(() => reveal(link.hash.slice(1)).scrollIntoView());
+  });
+  if (location.hash) reveal(location.hash.slice(1))?.scrollIntoView();
+  addEventListener("hashchange", () => reveal(location.hash.slice(1)));
+  for (const button of $$(".copy")) button.addEventListener("click", async () => {
+    await copied($("code", button.parentElement));
+    button.textContent = "Copied";
+  });
+  tips(document.body, "a.term", meaning);
+}
+
+// In a page opened from a file the clipboard may be closed: then the words are marked, to be copied by hand.
+async function copied(box) {
+  try {
+    await navigator.clipboard.writeText(box.textContent);
+  } catch {
+    getSelection().selectAllChildren(box);
+    document.execCommand("copy");
+  }
+}
+
+// ---------------------------------------------------------------- dark, light, paper
+
+function setUpTheme(redraw) {
+  const root = document.documentElement, dark = matchMedia("(prefers-color-scheme: dark)");
+  $("#theme").addEventListener("click", () => {
+    const now = root.dataset.theme ?? (dark.matches ? "dark" : "light");
+    root.dataset.theme = now === "dark" ? "light" : "dark";
+    redraw();
+  });
+  dark.addEventListener("change", redraw);
+  // Paper is white and shows everything: draw for it, then go back.
+  let before, open;
+  addEventListener("beforeprint", () => {
+    before = root.dataset.theme;
+    open = parts().map((part) => part.open);
+    root.dataset.theme = "light";
+    for (const part of parts()) part.open = true;
+    if (window.Plotly) for (const box of [...waiting.keys()]) if (waiting.get(box).name === "plotly") drawWaiting(box);
+    redraw();
+  });
+  addEventListener("afterprint", () => {
+    before ? root.dataset.theme = before : delete root.dataset.theme;
+    parts().forEach((part, i) => { part.open = open[i]; });
+    redraw();
+  });
+}
+
+// The page's data, then its own script; what is not seen at once is made ready while nobody waits.
+async function start(main) {
+  setUpParts();
+  main(JSON.parse(await inflated("report-data")));
+  document.documentElement.classList.add("ready");
+  (window.requestIdleCallback ?? setTimeout)(() => library("plotly"));
+}
+
+return { setUpTheme, start, tips };
+})());

@@ -1,0 +1,75 @@
+// Charts as files: one SVG of a chart as it is shown, or the same as PNG.
+Object.assign(common, (() => {
+const { $, $$, element, resolve, save, saveBlob } = common;
+
+// A picture's SVG is saved as it is, or drawn at twice its size as PNG.
+async function savePicture(name, kind, svg) {
+  if (kind === "svg") return save(`${name}.svg`, "image/svg+xml", svg);
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+  await image.decode();
+  const canvas = element("canvas", undefined, { width: 2 * image.width, height: 2 * image.height });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  canvas.toBlob((blob) => saveBlob(`${name}.png`, blob));
+}
+
+const xml = (text) => String(text).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, "").replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
+const FONT = "system-ui, 'Liberation Sans', 'DejaVu Sans', sans-serif";
+
+// One SVG of a chart as it is shown: its title, its legend, and its panels side by side.
+async function chartPicture(figure) {
+  const EDGE = 16, boxes = $$(".panel, .plot-alone", figure).filter((box) => $(".plot", box)?.data), plots = boxes.map((box) => $(".plot", box));
+  if (!plots.length) return null;
+  const drawn = await Promise.all(plots.map((plot) => Plotly.toImage(plot, { format: "svg", width: plot.clientWidth, height: plot.clientHeight })));
+  const origin = $(".panels, .plot-alone", figure).getBoundingClientRect(), places = boxes.map((box) => box.getBoundingClientRect());
+  const keys = $$(".legend > *", figure).filter((key) => !key.hidden), HEAD = 34 + (keys.length ? 24 : 0);
+  const width = Math.ceil(origin.width + 2 * EDGE), height = Math.ceil(Math.max(...places.map((at) => at.bottom - origin.top)) + HEAD + 2 * EDGE);
+  const ink = resolve("--ink"), soft = resolve("--soft"), text = (x, y, size, fill, words, more = "") => `<text x="${x}" y="${y}" font-size="${size}" fill="${fill}" ${more}>${xml(words)}</text>`;
+  let x = EDGE;
+  const legend = keys.map((key) => {
+    const mark = $(".swatch, i", key), words = key.textContent.trim(), at = x;
+    x += 26 + 6.6 * words.length;
+    const colour = mark ? getComputedStyle(mark)[mark.className === "swatch" ? "backgroundColor" : "borderTopColor"] : soft;
+    return `<rect x="${at}" y="${EDGE + 28}" width="10" height="10" fill="${xml(colour)}"/>` + text(at + 15, EDGE + 37, 12, soft, words);
+  });
+  const panels = drawn.map((url, i) => {
+    const at = places[i], plot = plots[i].getBoundingClientRect(), left = at.left - origin.left + EDGE, top = at.top - origin.top + HEAD + EDGE;
+    const inner = decodeURIComponent(url.slice(url.indexOf(",") + 1)).replace(/^<svg /, `<svg x="${plot.left - at.left + left}" y="${plot.top - at.top + top}" `);
+    return text(left, top + 12, 12.5, ink, $("h4", boxes[i])?.textContent ?? "", 'font-weight="600"') + text(left, top + 27, 11, soft, $(".unit", boxes[i])?.textContent ?? "") + inner;
+  });
+  const title = $(".chart-head :is(h2, h3, h4)", figure)?.textContent ?? "";
+  return `<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="${width}" height="${height}" font-family="${FONT}"><rect width="100%" height="100%" fill="${resolve("--paper")}"/>`
+    + text(EDGE, EDGE + 12, 15, ink, title, 'font-weight="600"') + legend.join("") + panels.join("") + "</svg>";
+}
+
+// One SVG of the first figure: its words and its scales where the page has them.
+function answerPicture(figure) {
+  const origin = figure.getBoundingClientRect(), copied = ["stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "fill", "opacity"];
+  const seen = (element) => element.checkVisibility() && element.getBoundingClientRect().width > 1;
+  const words = $$("th, td > b, .numbers, .word, .legend .key, thead span", figure).filter(seen).map((box) => {
+    const own = box.matches("th") ? [...box.childNodes].filter((node) => node.nodeName !== "SPAN").map((node) => node.textContent).join("") : box.textContent;
+    const range = document.createRange();
+    range.selectNodeContents(box);
+    const at = range.getClientRects(), first = at[at.length > 1 && box.matches(".key") ? 1 : 0], look = getComputedStyle(box);
+    return `<text x="${first.left - origin.left}" y="${first.top - origin.top + 0.78 * first.height}" font-size="${look.fontSize}" font-weight="${look.fontWeight}" fill="${xml(look.color)}">${xml(own.trim().replace(/\s+/g, " "))}</text>`;
+  });
+  const scales = $$("svg", figure).filter(seen).map((svg) => {
+    const at = svg.getBoundingClientRect(), marks = $$("line, circle", svg).map((mark) => {
+      const made = mark.cloneNode(), look = getComputedStyle(mark);
+      for (const name of copied) made.setAttribute(name, look.getPropertyValue(name));
+      return new XMLSerializer().serializeToString(made);
+    });
+    return `<svg x="${at.left - origin.left}" y="${at.top - origin.top}" width="${at.width}" height="${at.height}" overflow="visible">${marks.join("")}</svg>`;
+  });
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${Math.ceil(origin.width)}" height="${Math.ceil(origin.height)}" font-family="${FONT}"><rect width="100%" height="100%" fill="${resolve("--paper")}"/>${words.join("")}${scales.join("")}</svg>`;
+}
+
+function setUpPictures(figure, name, draw = () => chartPicture(figure)) {
+  for (const button of $$(".picture", figure)) button.addEventListener("click", async () => {
+    const svg = await draw();
+    if (svg) await savePicture(name(), button.dataset.kind, svg);
+  });
+}
+
+return { setUpPictures, answerPicture };
+})());

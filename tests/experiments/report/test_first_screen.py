@@ -1,0 +1,245 @@
+"""What a reader meets first, in a real browser: the sentence, the figure, and a page that fits."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.keys import Keys
+
+from experiments.report.data import ReportData
+from tests.experiments.report.browser import Browser
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.browser
+
+DESKTOP, TABLET, PHONE = (1400, 900), (1024, 768), (400, 860)
+SCREENSHOTS = ROOT / "build" / "screenshots"
+
+# Text that is seen, on what it stands: the least contrast, after WCAG 2.1.
+CONTRASTS = """
+const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+const rgba = (colour) => {
+  canvas.clearRect(0, 0, 1, 1);
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data];
+};
+const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+  .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+const over = ([r, g, b, a], below) => [r, g, b].map((c, i) => (c * a + below[i] * (255 - a)) / 255);
+const ground = (element) => {
+  const layers = [];
+  for (let at = element; at; at = at.parentElement) {
+    const colour = rgba(getComputedStyle(at).backgroundColor);
+    layers.push(colour);
+    if (colour[3] === 255) break;
+  }
+  return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+};
+const found = [];
+for (const element of document.querySelectorAll("body *")) {
+  const words = [...element.childNodes].filter((n) => n.nodeType === 3 && n.textContent.trim());
+  if (!words.length || !element.checkVisibility() || element.closest(arguments[0])) continue;
+  let opacity = 1;
+  for (let at = element; at; at = at.parentElement) opacity *= getComputedStyle(at).opacity;
+  const below = ground(element), [r, g, b, a] = rgba(getComputedStyle(element).color);
+  const both = [light(over([r, g, b, a * opacity], below)), light(below)].sort((x, y) => y - x);
+  const said = words[0].textContent.trim().slice(0, 40);
+  found.push([(both[0] + 0.05) / (both[1] + 0.05), said, element.outerHTML.slice(0, 60)]);
+}
+return found.sort((x, y) => x[0] - y[0]);
+"""
+
+# CircuitsVis draws on canvas; a disabled control need not be read.
+NOT_READ = "script, .circuits, svg, .hidden, :disabled, :has(> :disabled), .skip"
+
+CONTROLS = """
+return [...document.querySelectorAll("a[href], button, select, input, summary, [tabindex='0']")]
+  .filter((e) => e.checkVisibility() && !e.disabled && !(e.type === "radio" && !e.checked))
+"""
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Browser:
+    return Browser(driver, causal_file.as_uri(), downloads).wait_until_ready()
+
+
+def window(page: Browser, size: tuple[int, int], scheme: str = "light") -> None:
+    width, height = size
+    wanted = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", wanted)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+@pytest.fixture(autouse=True)
+def _window_as_before(driver: webdriver.Chrome) -> Any:
+    yield
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def keep(page: Browser, name: str) -> None:
+    """A picture of the page, for people to look at."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    assert page.driver.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
+
+
+def box(page: Browser, selector: str) -> dict[str, float]:
+    return page.run("return document.querySelector(arguments[0]).getBoundingClientRect()", selector)
+
+
+def test_the_first_screen_answers_the_question(page: Browser, causal_report: ReportData) -> None:
+    window(page, DESKTOP)
+    assert page.find("h1").text == causal_report.title
+    said = page.find(".headline").text
+    assert said == causal_report.answer.sentence
+    assert len(said.split()) <= 25
+    # The figure and the line on model, tokens and loss end before the screen does.
+    assert box(page, "#answer")["bottom"] < box(page, ".measured")["bottom"] <= DESKTOP[1]
+    measured = page.find(".measured").text
+    assert "on text without a begin token" in measured
+    assert "nats per token; chance is" in measured
+    above = "return [...document.querySelectorAll('p')].filter(p => p.checkVisibility() && "
+    above += "p.getBoundingClientRect().top < arguments[0]).map(p => p.className)"
+    assert page.run(above, box(page, "#answer")["top"]) == ["eyebrow", "headline"]
+    keep(page, "compare-desktop")
+
+
+def test_a_phone_shows_the_same_in_one_column(page: Browser) -> None:
+    window(page, PHONE)
+    assert box(page, ".headline")["bottom"] < PHONE[1] / 3
+    assert box(page, "#answer table")["bottom"] <= PHONE[1]
+    keep(page, "compare-phone")
+
+
+def test_the_figure_draws_each_code(page: Browser, causal_report: ReportData) -> None:
+    window(page, DESKTOP)
+    rows = page.all("#answer tbody tr")
+    codes = causal_report.answer.codes
+    assert [row.text.split("\n")[0].split(" 0%")[0] for row in rows]
+    for row, code in zip(rows, codes, strict=True):
+        assert code.code in row.text
+        assert str(code.word) in row.text
+        assert code.after is not None
+        assert f"{100 * code.after.gain[0]:.0f}%" in row.text
+    # On one scale: the more can be read, the further to the right.
+    at = page.run(
+        "return [...document.querySelectorAll('#answer circle.full[cy]')]"
+        ".filter(c => c.closest('td')).map(c => parseFloat(c.getAttribute('cx')))"
+    )
+    gains = [code.after.gain[0] for code in codes if code.after]
+    assert at == pytest.approx([3 + 94 * min(max(gain, 0), 1) for gain in gains], abs=0.01)
+
+
+@pytest.mark.parametrize("size", [DESKTOP, TABLET, PHONE], ids=str)
+def test_nothing_sticks_out_sideways(page: Browser, size: tuple[int, int]) -> None:
+    window(page, size)
+    wide = "return [document.documentElement.scrollWidth, innerWidth]"
+    width, room = page.run(wide)
+    assert width <= room
+    page.open_everything()
+    width, room = page.run(wide)
+    assert width <= room
+    if size == DESKTOP:
+        # Tables that scroll sideways on a phone need not do so here.
+        cut = "return [...document.querySelectorAll('.scroll')].filter(box => box.checkVisibility()"
+        cut += " && box.scrollWidth > box.clientWidth + 1)"
+        cut += ".map(box => [box.ariaLabel, box.scrollWidth, box.clientWidth])"
+        assert page.run(cut) == []
+    assert page.driver.get_log("browser") == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(page: Browser, scheme: str) -> None:
+    window(page, DESKTOP, scheme)
+    page.open_everything()
+    faint = [found for found in page.run(CONTRASTS, NOT_READ) if found[0] < 4.5]
+    assert faint == []
+    keep(page, f"compare-open-{scheme}")
+
+
+def test_a_bar_never_hides_the_title_that_a_link_leads_to(page: Browser) -> None:
+    shown = "const title = document.querySelector('#compared h2').getBoundingClientRect();"
+    shown += "const top = document.elementFromPoint(title.left + 5, title.top + 5);"
+    shown += "return top && top.closest('#compared') !== null"
+    for size in (DESKTOP, PHONE):
+        window(page, size)
+        page.click("nav a[href='#compared']")
+        page.wait(lambda: page.run(shown))
+        assert page.find("#compared").get_attribute("open")
+
+
+def test_the_keyboard_alone_reaches_every_control(page: Browser) -> None:
+    window(page, DESKTOP)
+    page.run("document.querySelector('#sure').open = true")
+    wanted = page.run(CONTROLS)
+    assert len(wanted) > 30
+    reached = set()
+    body = page.find("body")
+    for _ in range(len(wanted) + 5):
+        page.driver.switch_to.active_element.send_keys(Keys.TAB)
+        reached.add(page.driver.switch_to.active_element.id)
+    missed = [element for element in wanted if element.id not in reached and element != body]
+    assert [element.get_attribute("outerHTML")[:120] for element in missed] == []
+
+
+def test_a_word_tells_its_meaning_on_hover_focus_and_click(page: Browser) -> None:
+    word = page.find("#answer a.term[href='#term-variance']")
+    tip = page.find("#tip")
+    page.find("#theme").send_keys(Keys.TAB)
+    while page.driver.switch_to.active_element != word:
+        page.driver.switch_to.active_element.send_keys(Keys.TAB)
+    page.wait(tip.is_displayed)
+    assert "spread of one activation vector" in tip.text
+    word.send_keys(Keys.ESCAPE)
+    assert not tip.is_displayed()
+    word.send_keys(Keys.ENTER)
+    page.wait(lambda: page.find("#term-variance").is_displayed())
+    assert page.find("#glossary").get_attribute("open")
+
+
+def test_charts_wait_until_they_are_seen(page: Browser) -> None:
+    assert page.all(".plot") == []
+    waiting = len(page.all("[data-waiting]"))
+    page.run("document.querySelector('#where').open = true")
+    page.wait(lambda: page.all("#probe-error .main-svg"))
+    assert 0 < len(page.all("[data-waiting]")) < waiting
+    assert page.all("#cosine .plot") == []
+
+
+def test_a_chart_opens_where_the_verdict_was_read(page: Browser, causal_report: ReportData) -> None:
+    (verdict,) = [v for v in causal_report.verdicts if v.hypothesis == "variance"]
+    row = next(r for r in verdict.rows if r["variant"] == "trained" and r["tokens"] == "text")
+    page.open_everything()
+    chosen = [s.get_attribute("value") for s in page.all("#variance-by-position select")]
+    assert chosen == ["attn_out" if row["site"] == "attn_out" else "resid", str(row["layer"])]
+    here = page.find("#variance-by-position .here")
+    assert here.text == "The verdict speaks of this site."
+    page.choose("#variance-by-position select[name='layer']", "0")
+    assert here.text.startswith("The verdict speaks of another site.")
+    page.click("#variance-by-position .here button")
+    assert here.text == "The verdict speaks of this site."
+
+
+def test_figures_are_saved_as_pictures(page: Browser) -> None:
+    page.open_everything()
+    drawn = page.saved("#adjacency .picture[data-kind='svg']", ".svg")
+    words = "".join(ElementTree.parse(drawn).getroot().itertext())
+    assert "Adjacency scores" in words
+    assert "Order recovered" in words
+    assert "random-init" in words
+    assert "</script>" not in drawn.read_text()
+    picture = page.saved("#adjacency .picture[data-kind='png']", ".png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    first = page.saved("#answer .picture[data-kind='svg']", ".svg")
+    words = "".join(ElementTree.parse(first).getroot().itertext())
+    assert all(part in words for part in ("Position code", "variance", "used", "95% interval"))
+    header, *rows = page.download("#answer .csv")
+    assert header[:4] == ["code", "verdict", "shown", "value"]
+    assert {row[2] for row in rows} >= {"untrained model", "this model"}
+    assert json.dumps(rows).count("positional vectors") >= 3
