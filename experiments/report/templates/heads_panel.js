@@ -61,8 +61,8 @@ function setUpPanel(select) {
   $("#head-menu").append(box);
   if ($("#attention .pair")) setUpAttention($("#attention"));
   // What is drawn waits until it is seen; later picks find it ready.
-  const draws = [["#attention", "circuitsvis", drawAttention], ["#profile", "plotly", drawProfile], ["#usage", "plotly", drawUsage]];
-  for (const [id, library, draw] of draws) if ($(id)) whenSeen($(id), library, () => { ready.add(id); draw(); });
+  const draws = [["#attention", ".pair", "circuitsvis", drawAttention], ["#profile", ".plot", "plotly", drawProfile], ["#usage", ".plot", "plotly", drawUsage]];
+  for (const [id, inside, library, draw] of draws) if ($(`${id} ${inside}`)) whenSeen($(id), library, () => { ready.add(id); draw(); });
   saveHeadNumbers();
 }
 
@@ -114,7 +114,7 @@ function setUpAttention(figure) {
 
 function drawAttention() {
   const figure = $("#attention");
-  if (!ready.has("#attention") || !$(".pair", figure)) return;
+  if (!ready.has("#attention")) return;
   const views = $$(".pair > div", figure), tokens = page.prompts[prompt], found = views.map((view) => weightsOf(view.dataset.condition, shown));
   // The first queries have few keys and so weights near one: they must not set the scale.
   const seen = found.flatMap((weights) => weights.flatMap((row, q) => row.slice(0, q + 1))).sort((a, b) => a - b);
@@ -155,7 +155,7 @@ function profilesOf(i) {
 
 function drawProfile() {
   const figure = $("#profile");
-  if (!ready.has("#profile") || !$(".plot", figure)) return;
+  if (!ready.has("#profile")) return;
   const layout = plotLayout("tokens back from the query");
   layout.yaxis.rangemode = "tozero";
   drawLines(figure, profilesOf(shown).map((line) => ({ ...line, x: line.y.map((_, offset) => offset), text: line.y.map((_, offset) => `${offset} back`) })), layout);

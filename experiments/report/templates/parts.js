@@ -14,14 +14,21 @@ function showTip(lines, x, y) {
 }
 // Hover and keyboard focus both show `linesOf` the element that `selector` finds.
 function tips(root, selector, linesOf) {
+  // Roots lie within one another: each takes away only what it has shown itself.
+  let mine = false;
+  const off = () => {
+    if (mine) tip.hidden = true;
+    mine = false;
+  };
   const on = (event) => {
     const item = event.target.closest?.(selector);
-    if (!item) return void (tip.hidden = true);
+    if (!item) return off();
+    mine = true;
     const box = item.getBoundingClientRect(), pointed = event.type === "pointermove";
     showTip(linesOf(item), pointed ? event.clientX : box.left, pointed ? event.clientY : box.bottom - 10);
   };
   for (const type of ["pointermove", "focusin"]) root.addEventListener(type, on);
-  for (const type of ["pointerleave", "focusout"]) root.addEventListener(type, () => { tip.hidden = true; });
+  for (const type of ["pointerleave", "focusout"]) root.addEventListener(type, off);
 }
 addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
 

@@ -93,7 +93,7 @@ def test_hostile_tokens_show_as_text(browser: Browser, report: HeadsReportData) 
     assert browser.find(".prompt span").text == HOSTILE
     option = browser.find("select[name=prompt] option")
     assert option.text.startswith("1: </script><script>")
-    assert len(browser.all("script")) == 4
+    assert len(browser.all("script")) == 6  # two libraries, each once packed and once unpacked
     assert browser.all("script script, .prompt script, option script") == []
 
 
@@ -410,6 +410,7 @@ def test_the_page_works_inside_a_frame(
     outer.write_text(f'<iframe srcdoc="{inner}" width="1100" height="900"></iframe>', "utf-8")
     browser = Browser(driver, outer.as_uri(), downloads)
     driver.switch_to.frame(browser.find("iframe"))
+    browser.open_everything()
     browser.wait(lambda: len(canvases(browser)) == 2)
     browser.click(cell(1, 2))
     assert title(browser).startswith("L1H2 ")
@@ -442,7 +443,9 @@ def test_a_run_with_positions_intact_alone(
 
 # Counts the patterns that are unpacked, from before the page's own scripts run.
 COUNT = (
-    "window.unpacked = 0; const own = atob; window.atob = (t) => { unpacked++; return own(t); };"
+    "window.unpacked = 0; const own = atob;"
+    # Not the data and the libraries, which are unpacked once.
+    "window.atob = (t) => { unpacked += t.length < 1e5; return own(t); };"
 )
 
 
