@@ -153,7 +153,7 @@ class Answer:
     def measured_on(self) -> str:
         """What the model read and how well it does there, against chance."""
         if self.score is None:
-            return f"Read on {self.tokens}."
+            return f"Read on {self.tokens}." if self.tokens else "Nothing was read yet."
         value, low, high = self.score.value
         return (
             f"Read on {self.tokens}. Its {self.score.name} is {value:.3g} [{low:.3g}, {high:.3g}] "
