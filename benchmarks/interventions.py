@@ -1,8 +1,10 @@
-"""Position codes taken away from a model of six layers and width 512: 32 sequences of 128 tokens.
+"""Position codes taken away and moved in a model of six layers and width 512: 32 sequences of 128
+tokens.
 
 `trunk` is its forward pass without the unembedding. With an intervention, the same pass has one
-code taken away after one block, the dearest of the four; with statistics, the probes of every
-block's output, and these with what interventions are made from.
+code taken away after one block, the dearest of the four; or one code of each position exchanged for
+the next one's there; or its control, with directions drawn for each sequence. With statistics, it
+has the probes of every block's output, and these with what interventions are made from.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,8 @@ from nope_interp.interventions.intervene import intervene
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.streams import run_trunk, stream
-from probes.code_names import CODES
+from probes.code_names import CODES, JUDGED
+from probes.codes.interchange import interchange, variation_at
 from probes.codes.statistics import CodeStatistics, Intervention
 
 ROUNDS, LENGTH = 15, 128
@@ -62,9 +65,17 @@ def claims() -> list[Claim]:
 
     removals = [statistics.kept([kept for kept in CODES if kept != code]) for code in CODES]
     dearest = max(paired_ratio(partial(changed, removal), trunk, ROUNDS) for removal in removals)
+    sources = (torch.arange(len(POSITIONS)) + 1).clamp(max=len(POSITIONS) - 1)
+    moves = [interchange(statistics, code, sources) for code in JUDGED]
+    moved = max(paired_ratio(partial(changed, move), trunk, ROUNDS) for move in moves)
+    variation, generator = variation_at(statistics), torch.Generator().manual_seed(0)
+    controls = [move.elsewhere(variation, generator) for move in moves]
+    drawn = max(paired_ratio(partial(changed, control), trunk, ROUNDS) for control in controls)
     together = paired_ratio(lambda: probed(True), lambda: probed(False), ROUNDS)
     return [
         Claim("a code taken away at one site: time by the plain forward pass", dearest, 1.15),
+        Claim("a code moved at one site: time by the plain forward pass", moved, 1.15),
+        Claim("its control, drawn for each sequence: time by the same", drawn, 1.15),
         Claim("probes and statistics of codes in one stream: time by the probes'", together, 1.15),
     ]
 

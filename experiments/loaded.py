@@ -10,10 +10,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.codes.ablation import statistics_at
-from experiments.codes.counterfactual import counterfactuals
-from experiments.codes.counting import counting_rows
-from experiments.codes.interchange import interchange_rows
-from experiments.codes.order import order_rows
+from experiments.codes.following import following_rows, movable
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import route_rows, text_interchange_rows
 from experiments.codes.text_order import text_order_rows
@@ -218,14 +215,13 @@ class LoadedModel:
             return followed(table(text_interchange_rows(task, statistics, context=context)))
         config = ProbingConfig.like(self.config, **how)
         task = intervention_task_of(config, self.variant)
-        elsewhere = counterfactuals(task, by)
+        elsewhere = movable(task, by)
         context = self.variant.context("probe", seed, task.begin_token)
-        if (why := without_order(table(order_rows(task, context=context)))) is not None:
+        where = sites(self.variant.n_layers, hooks, layers)
+        rows = table(following_rows(task, elsewhere, where, context=context))
+        if (why := without_order(rows)) is not None:
             raise UserError(why)
-        statistics = statistics_at(task, sites(self.variant.n_layers, hooks, layers))
-        rows = interchange_rows(task, statistics, elsewhere, context=context)
-        rows += counting_rows(task, statistics, elsewhere, context=context)
-        return followed(table(rows))
+        return followed(rows)
 
     def position_routes(
         self,

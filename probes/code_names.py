@@ -1,6 +1,7 @@
 """The position codes that can be taken away. Needs no torch."""
 
-CODES = ("variance", "similarity", "counting", "positional vectors")
+COUNTING = "counting"
+CODES = ("variance", "similarity", COUNTING, "positional vectors")
 
 # What is moved from one position to another. The mean residual is the sum of what t and 1/m explain
 # of it, a smooth trend, and of what is left, positional vectors.

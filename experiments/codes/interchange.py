@@ -80,6 +80,8 @@ def interchange_rows(
       and under `ORDER_DESTROYED`, where no code is put back. `net` and `slope` likewise.
     - `rank among controls` is the p-value: the share of draws whose slope is at least the code's.
 
+    There are none of positions of which the clean model gets no answer right.
+
     Args:
         task: of a model of ours.
         statistics: of its fit sequences at each site, as from `statistics_at`.
@@ -92,14 +94,9 @@ def interchange_rows(
         The rows.
 
     Raises:
-        UserError: for fewer than 20 sequences to score, and for a model that gets none of the
-            answers right that are to move.
+        UserError: for fewer than 20 sequences to score.
     """
-    if len(task.split.held_out) < _FEWEST_DRAWS:
-        raise UserError(
-            f"{len(task.split.held_out)} examples are too few to move codes in: give "
-            f"{_FEWEST_DRAWS} at least, better some hundreds."
-        )
+    check_enough_to_draw(task)
     stream = stream_sites(task)
     missing = [site for site in stream if site not in statistics]
     known = {**statistics, **statistics_at(task, missing)}
@@ -113,10 +110,20 @@ def interchange_rows(
     with tqdm(desc=description, total=total, unit="site", disable=description is None) as bar:
         for one in elsewhere:
             run = _Run(task, one, known, most)
-            for place in places:
+            for place in places if run.counts else ():
                 rows += run.rows(place, {**context, "probe": names.PROBE})
                 bar.update()
     return rows
+
+
+def check_enough_to_draw(task: InterventionTask) -> None:
+    """Raise UserError where there are too few sequences to score: each has a draw of its own."""
+    n = len(task.split.held_out)
+    if n < _FEWEST_DRAWS:
+        raise UserError(
+            f"{n} examples are too few to move codes in: give {_FEWEST_DRAWS} at least, better "
+            "some hundreds."
+        )
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,11 @@ class _Place:
 
 
 class _Run:
-    """One set of positions that is moved, in one model."""
+    """One set of positions that is moved, in one model.
+
+    Attributes:
+        counts: whether the clean model gets any of the answers right.
+    """
 
     def __init__(
         self,
@@ -148,11 +159,7 @@ class _Run:
         own = elsewhere.own
         right = Asking(clean, own, own, elsewhere.asked).right()
         counted = elsewhere.counted & right
-        if not counted.any():
-            raise UserError(
-                "the model gets no answer right that would be another one at another position: "
-                "train it longer, or give another one."
-            )
+        self.counts = bool(counted.any())
         self._clean, self._disordered = clean, disordered
         self._noising = Asking(clean, own, elsewhere.other, counted, elsewhere.to_stay)
         self._denoising = Asking(disordered, own, own, elsewhere.asked & right)

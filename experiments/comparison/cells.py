@@ -3,6 +3,7 @@
 Each is a function of plain values, so that small models are read side by side in other processes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.codes.ablation import site_by_site, statistics_at, through_the_stream
+from experiments.codes.counterfactual import Counterfactual
+from experiments.codes.following import following_rows
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_interchange import text_rows
@@ -192,6 +195,36 @@ class MoveInText:
         with ablation_of(self.config).of(self.variant.model):
             rows = text_rows(self.task, source, context=context, description=self.description)
         return Cell(table(rows))
+
+
+@dataclass(frozen=True)
+class MoveInTask:
+    """What becomes of a model's answers where positions are moved.
+
+    Attributes:
+        config: of the run.
+        variant: the model, which answers a task's examples.
+        task: these.
+        elsewhere: the positions that are moved.
+        description: label of the progress bar; None draws none.
+    """
+
+    config: CompareConfig
+    variant: ModelVariant
+    task: InterventionTask
+    elsewhere: Sequence[Counterfactual]
+    description: str | None
+
+    def __call__(self) -> Cell:
+        """Move them."""
+        config, task, variant = self.config, self.task, self.variant
+        context = _context(config, variant, task.begin_token, variant.sources[0].name)
+        where: list[Site] = []
+        if config.code_ablation == "sites":
+            where = sites(variant.n_layers, config.sites, config.layers)
+        how: dict[str, Any] = {"context": context, "description": self.description}
+        with ablation_of(config).of(variant.model):
+            return Cell(table(following_rows(task, self.elsewhere, where, **how)))
 
 
 def reads_text(variant: ModelVariant) -> bool:

@@ -16,10 +16,12 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
+from experiments.codes.following import movable
 from experiments.codes.history import history_rows
 from experiments.codes.task import InterventionTask, check_enough_to_fit, intervention_task_of
 from experiments.codes.text_interchange import too_little_to_move
 from experiments.comparison.cells import (
+    MoveInTask,
     MoveInText,
     Read,
     TakeAway,
@@ -40,6 +42,7 @@ from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, bidirectional, random_init, variant_of
 from experiments.variants.words import asked
+from nope_interp.errors import UserError
 from nope_interp.models.transformer import HookedTransformer
 
 _FRAME = (
@@ -138,9 +141,10 @@ class _Reader(Reader[CompareConfig]):
                     facts["positions"] = ablation.name
                     notes += ablation.caveats(config.seq_len)
             facts["example_tokens"] = variant.token_strings(self._example(variant))
+        stages = self._stages(every, notes)
         # What holds of every variant is said once.
         facts["notes"] = list(dict.fromkeys(notes))
-        self._finish(self._stages(every), facts)
+        self._finish(stages, facts)
         if config.history and every[0].kind == "trained":
             self.cells.get("history", partial(self._history, every[0]))
         return self._made(facts)
@@ -179,15 +183,16 @@ class _Reader(Reader[CompareConfig]):
     def _example(self, variant: ModelVariant) -> Int[Tensor, " pos"]:
         return conditions_of(variant)[0].example(self.config)
 
-    def _stages(self, every: Sequence[ModelVariant]) -> list[_Stage]:
-        """What there is to compute, in the order in which a page is of use."""
+    def _stages(self, every: Sequence[ModelVariant], notes: list[str]) -> list[_Stage]:
+        """What there is to compute, in the order in which a page is of use; what cannot be is added
+        to the notes."""
         # Pretrained models are not read twice for what one pass can give.
         apart = self.config.is_ours
         stages = [_Stage("readings", self._read(every, "closed form" if apart else "all"))]
         # An untrained variant uses nothing, and what an unmasked one loses says nothing.
         if self.config.code_ablation != "no":
             task = intervention_task_of(self.config, every[0])
-            stages += [*self._moved(every[0], task), *self._taken_away(every[0], task)]
+            stages += [*self._moved(every[0], task, notes), *self._taken_away(every[0], task)]
         if apart:
             stages.append(_Stage("two-layer probes", self._read(every, "two-layer")))
         return [stages[0], *_merged(stages[1:])]
@@ -205,12 +210,28 @@ class _Reader(Reader[CompareConfig]):
                 found[title] = Read(self.config, variant, condition, *how)
         return found
 
-    def _moved(self, variant: ModelVariant, task: InterventionTask) -> list[_Stage]:
+    def _moved(
+        self, variant: ModelVariant, task: InterventionTask, notes: list[str]
+    ) -> list[_Stage]:
+        if task.source is not None:
+            return self._moved_in_task(variant, task, notes)
         if not reads_text(variant) or self._too_little() is not None:
             return []
         name = "positions moved"
         cell = MoveInText(self.config, variant, task, self._bar(f"{variant.kind}, {name}"))
         return [_Stage(name, {"moved/stream": cell})]
+
+    def _moved_in_task(
+        self, variant: ModelVariant, task: InterventionTask, notes: list[str]
+    ) -> list[_Stage]:
+        name = "positions moved"
+        try:
+            elsewhere = movable(task)
+        except UserError as error:
+            notes.append(f"No position was moved: {error}")
+            return []
+        bar = self._bar(f"{variant.kind}, {name}")
+        return [_Stage(name, {"moved": MoveInTask(self.config, variant, task, elsewhere, bar)})]
 
     def _too_little(self) -> str | None:
         """Why no position is moved in text."""

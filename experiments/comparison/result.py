@@ -6,9 +6,11 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 
 from experiments.report.data import ReportData
 from experiments.results.answer import Answer, answer_of, judged_by_removal
+from experiments.results.interchange import followed, judged_on_task
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.mechanism import linear_probe_sentence
 from experiments.results.readability import Verdict, verdicts
@@ -25,7 +27,7 @@ class Comparison(FinishedRun):
     needs_info: ClassVar[Set[str]] = frozenset(
         {"model", "positions", "notes", "example_tokens", "config", "command"}
     )
-    leads_to: ClassVar[tuple[str, ...]] = (".answer", ".verdicts", ".uses")
+    leads_to: ClassVar[tuple[str, ...]] = (".answer", ".verdicts", ".followed", ".uses")
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
@@ -41,8 +43,15 @@ class Comparison(FinishedRun):
     def answer(self) -> Answer:
         """Each code at a glance: how well it is read before and after training, whether it is
         used. Where positions were moved, that decides; else the removal of codes."""
-        judged = [*judged_on_text(self.measurements), *map(judged_by_removal, self.uses)]
+        moved = [*judged_on_text(self.measurements), *judged_on_task(self.measurements)]
+        judged = [*moved, *map(judged_by_removal, self.uses)]
         return answer_of(self.verdicts, next(iter(judged), None))
+
+    @cached_property
+    def followed(self) -> pd.DataFrame:
+        """What follows where positions are moved inside the model, and the word of each code, by
+        the rules in `experiments.results.position_use`; empty where none was moved."""
+        return followed(self.measurements)
 
     @property
     def headline(self) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.results.answer import Judged, Score
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
-from experiments.results.position_use import Effect, Use, Word, controlled
-from probes.code_names import SMOOTH
+from experiments.results.position_use import Effect, Interval, Use, Word, controlled, strongest
+from probes.code_names import JUDGED, SMOOTH
 
 PROBE = "interchange"
 # Which positions are moved.
@@ -141,6 +142,42 @@ def _counting(judged: Sequence[Use], rows: pd.DataFrame) -> list[Use]:
     ]
 
 
+def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
+    """What moved positions say of the codes of a model on a task, through its whole stream.
+
+    Args:
+        measurements: the tidy table.
+
+    Returns:
+        The same as every intervention tells it; a code's share is what follows, net of the control.
+        None where no position was moved in a task.
+    """
+    rows = measurements[measurements["probe"] == PROBE]
+    records = rows.to_dict("records")
+    scores = {row["control"]: row for row in records if row["metric"] == ACCURACY}
+    if not scores:
+        return []
+    first = records[0]
+    accuracy = Score("accuracy", "of answers", _interval(scores[""]), scores[GUESSER]["value"])
+    stream = [use for use in uses(rows) if use.layer == EVERYWHERE]
+    words = {name: strongest([use.word for use in of]) for name, of in _by_name(stream).items()}
+    best = {name: _most(of) for name, of in _by_name(stream).items()}
+    reason = without_order(rows) or ""
+    if not reason and not stream:
+        reason = "The model gets no answer right that would be another one at another position."
+    judged = Judged(
+        variant=str(first["variant"]),
+        tokens=str(first["tokens"]),
+        begin_token=bool(first["begin_token"]),
+        score=accuracy,
+        words=words if not reason else dict.fromkeys(JUDGED, Word.NO_ORDER),
+        shares=best,
+        share_of="answers that follow it",
+        reason=reason[:1].upper() + reason[1:],
+    )
+    return [judged]
+
+
 def followed(measurements: pd.DataFrame) -> pd.DataFrame:
     """What is said of each code, one row for a code at a site and a set of moved positions.
 
@@ -149,17 +186,19 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         code (a smooth trend that is one of 1/m is called counting), layer (-1 for the whole
-        stream), site, moved, word; the shares of moved answers, 0 to
-        1, that go towards those of the other positions (`towards`), that stay or do neither, and
-        under the size-matched control (`size_matched`), the difference (`net`) with its 95%
-        interval over sequences and draws, and its q-value; and the same of the answers that are
-        restored where the code alone is put back (`restored`), with the share where none is
-        (`destroyed`). The most followed first.
+        stream), site, moved, word; the shares of moved answers, 0 to 1, that go towards those of
+        the other positions (`towards`), that stay or do neither, and that go towards them under
+        the size-matched control (`size_matched`), the difference (`net`) with its 95% interval over
+        sequences and draws, and its q-value; and the same of the answers that are restored where
+        the code alone is put back (`restored`), with the share where none is (`destroyed`). The
+        most followed first. Empty where nothing was moved.
     """
     rows = measurements[measurements["probe"] == PROBE]
     keys = ["positions", "layer", "site", "metric", "control"]
     values = dict(zip(rows[keys].itertuples(index=False, name=None), rows["value"], strict=True))
     found = pd.DataFrame([_told(use, values) for use in uses(measurements)])
+    if found.empty:
+        return found
     return found.sort_values("net", ascending=False, kind="stable", ignore_index=True)
 
 
@@ -195,8 +234,25 @@ def _net(effect: Effect | None, prefix: str) -> dict[str, float]:
     return {f"{prefix}{name}": number for name, number in named.items()}
 
 
+def _by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
+    """The uses of each code, by what it is called: counting where all that are used count."""
+    found: dict[str, list[Use]] = {}
+    for use in judged:
+        found.setdefault(use.code, []).append(use)
+    used = [use for use in found.get(SMOOTH, ()) if use.word == Word.USED]
+    called = {use.name for use in used} or {SMOOTH}
+    name = called.pop() if len(called) == 1 else SMOOTH
+    return {name if code == SMOOTH else code: of for code, of in found.items()}
+
+
+def _most(of: Sequence[Use]) -> Interval | None:
+    """The largest net effect of moving a code; None where there is nothing to move."""
+    return max((use.noising.net for use in of if use.noising), default=None)
+
+
 def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:
-    if NET not in rows:
-        return None
-    net = rows[NET]
-    return Effect((net["value"], net["ci_low"], net["ci_high"]), rows[RANK]["value"])
+    return Effect(_interval(rows[NET]), rows[RANK]["value"]) if NET in rows else None
+
+
+def _interval(row: Mapping[Any, Any]) -> Interval:
+    return row["value"], row["ci_low"], row["ci_high"]

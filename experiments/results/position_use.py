@@ -38,6 +38,7 @@ from enum import StrEnum
 import numpy as np
 
 from probes.bootstrap import benjamini_hochberg
+from probes.code_names import COUNTING
 
 WORTH_NAMING = 0.1
 FALSE_DISCOVERIES = 0.05
@@ -103,7 +104,7 @@ class Use:
     @property
     def name(self) -> str:
         """What the code is called: counting where a smooth trend counts."""
-        return "counting" if self.counts else self.code
+        return COUNTING if self.counts else self.code
 
     @property
     def word(self) -> Word:

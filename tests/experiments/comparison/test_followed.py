@@ -1,0 +1,91 @@
+"""The verdict of a comparison on a task: positions are moved first, codes are taken away second."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import Comparison, compare
+from experiments.cli.shown import SHOWN
+from experiments.comparison.config import CompareConfig
+from experiments.results.position_use import Word
+from nope_interp.models.config import TransformerConfig
+from nope_interp.training.config import TrainingConfig
+from probes.code_names import MEAN_RESIDUAL, VARIANCE
+
+LENGTH = 10  # <begin> a b c d = d c b a
+CONFIG = CompareConfig(
+    task="reversal",
+    lengths=(4, 4),
+    transformer=TransformerConfig(2, 32, 4, d_vocab=28, n_ctx=LENGTH, positions="learned"),
+    training=TrainingConfig(
+        steps=600, batch_size=64, seq_len=LENGTH, warmup=50, learning_rate=5e-3
+    ),
+    seq_len=LENGTH,
+    n_fit=200,
+    n_held_out=60,
+    layers=(0,),
+    uses="stream",
+)
+
+
+def run(out: Path, **changes: Any) -> Comparison:
+    return compare(dataclasses.replace(CONFIG, **changes), out=out, show_progress=False)
+
+
+def untrained(out: Path, **changes: Any) -> Comparison:
+    training = dataclasses.replace(CONFIG.training, steps=2, seq_len=changes.get("seq_len", LENGTH))
+    return run(out, training=training, **changes)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return run(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.mark.slow
+def test_the_verdict_is_that_of_moved_positions(learned: Comparison) -> None:
+    answer = learned.answer
+    words = {code.code: code.word for code in answer.codes}
+    assert words[MEAN_RESIDUAL] is Word.USED
+    assert words[VARIANCE] is Word.NOT_USED
+    # Similarity was read, and not moved.
+    assert words["similarity"] is None
+    assert "counting" in words or "smooth trend" in words
+    assert answer.score is not None
+    assert answer.score.name == "accuracy"
+    assert answer.score.value[1] > 0.9 > 0.6 > answer.score.chance
+    share = next(code.share for code in answer.codes if code.code == MEAN_RESIDUAL)
+    stream = learned.followed.query("layer == -1 and code == @MEAN_RESIDUAL")
+    assert share is not None
+    assert share[0] == pytest.approx(stream["net"].max())
+    assert learned.headline.startswith(f"This model uses {MEAN_RESIDUAL}")
+    # What a removal costs stands second.
+    (removed,) = learned.uses
+    assert {use.code for use in removed.of_stream} >= {"counting", "positional vectors"}
+
+
+@pytest.mark.slow
+def test_a_command_prints_the_verdict_and_the_page_tells_it(learned: Comparison) -> None:
+    shown = SHOWN["compare"](CONFIG, learned)
+    assert learned.headline in shown.lines
+    assert {row["code"] for row in shown.value["followed"]} >= {MEAN_RESIDUAL, VARIANCE}
+    assert learned.headline in learned.html()
+
+
+def test_a_model_that_has_not_learned_order_gets_no_verdict(tmp_path: Path) -> None:
+    found = untrained(tmp_path)
+    assert found.headline.startswith("The model has not learned order: ")
+    assert {code.word for code in found.answer.codes} <= {Word.NO_ORDER, None}
+    assert found.followed.empty
+    assert found.uses  # the second table is there
+
+
+def test_where_the_answer_elsewhere_is_not_known_a_note_says_so(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG.transformer, d_vocab=120, n_ctx=16)
+    found = untrained(tmp_path, task="copy-rdc", seq_len=16, transformer=config)
+    assert found.followed.empty
+    assert any("'copy-rdc' would answer at another position" in of for of in found.info["notes"])
+    few = untrained(tmp_path, n_held_out=19)
+    assert any("19 examples are too few to move codes in" in note for note in few.info["notes"])
