@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from experiments.comparison.config import CompareConfig
 from experiments.papers.chi2023 import probes as chi2023_probes
+from experiments.papers.chi2023 import trained as chi2023_trained
 from experiments.papers.chi2023.trained import _trained, given_model, least_shrinkage
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import paper
@@ -26,7 +27,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.load import load_pretrained
 from nope_interp.tasks.registry import make_task
 from nope_interp.training.config import TrainingConfig
-from tests.gemma import gemma_gguf
+from tests.gemma import first_blocks
 from tests.huggingface import plain_model, save_folder, words
 
 BYTES: dict[str, Any] = {"n_heads": 2, "d_vocab": 257, "n_ctx": 64}
@@ -176,9 +177,13 @@ def test_a_run_with_a_model_tests_one_more_claim(tmp_path: Path) -> None:
 
 @pytest.mark.gemma
 @pytest.mark.slow
-def test_gemma_is_read_with_its_encoding_at_work(tmp_path: Path) -> None:
-    found = read(gemma_gguf(), tmp_path, length=0.25)
-    assert len(found.figures[0].panels) == 2 * 18
+def test_gemma_is_read_with_its_encoding_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chi2023_trained, "_GIVEN_SEQUENCES", 8)
+    (tmp_path / "gemma").mkdir()
+    found = read(first_blocks(6, tmp_path / "gemma"), tmp_path / "cells", length=0.25)
+    assert len(found.figures[0].panels) == 2 * 6
     assert np.isfinite(found.claims["pretrained"].value)
     assert "are at work in what is measured" in found.notes[-1]
 
