@@ -173,9 +173,14 @@ def set_position(
             sequences without these positions.
 
     Example:
-        >>> code = fit_code(model, tokens, "mean residual", layer=0)  # doctest: +SKIP
-        >>> with set_position(model, code, {40: 41}):  # doctest: +SKIP
-        ...     logits = model(tokens)
+        >>> from nope_interp import HookedTransformer, TransformerConfig
+        >>> config = TransformerConfig(1, 16, 2, d_vocab=9, n_ctx=8, positions="learned")
+        >>> model, tokens = HookedTransformer(config).eval(), torch.arange(80).view(10, 8) ** 2 % 9
+        >>> code = fit_code(model, tokens, "mean residual", site="resid_pre")
+        >>> with set_position(model, code, {4: 5}):
+        ...     moved = model(tokens)
+        >>> (moved != model(tokens)).any(dim=(0, 2)).tolist()
+        [False, False, False, False, True, True, True, True]
     """
     change, positions = code.moved(moves, dose)
     if code.site.hook == ATTENTION_INPUT:

@@ -478,7 +478,8 @@ def test_the_page_holds_claims_and_curves(finished: Reproduction) -> None:
     page = Page(text)
     page.assert_asks_nothing_of_the_network()
     page.assert_lets_only_its_own_scripts_run()
-    assert text.count("* plotly.js v") == 1
+    assert "* plotly.js v" in page.libraries["plotly"]
+    assert text.count('id="library-plotly"') == 1
     words = " ".join(" ".join(page.words).split())
     for claim in finished.paper.claims:
         assert claim.says in words
