@@ -82,7 +82,7 @@ def _variance_there(plain: pd.DataFrame, blind: pd.DataFrame) -> list[str]:
     return [
         f"At {site_of(first)}, variance alone recovers position to within "
         f"{_number(variance.iloc[0])}.",
-        "There position is in even moments, which no linear map reads.",
+        "There position changes variances and cosines, which a linear probe cannot read.",
     ]
 
 
