@@ -7,6 +7,7 @@ runs of a sweep, is a function and jobs that are handed to a `Pool`.
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -86,7 +87,13 @@ class Pool:
         how: dict[str, Any] = {"pre_dispatch": jobs, "batch_size": 1}
         if self.parent is not None:  # Ray's pool gives no result before it has them all
             how["return_as"] = "generator"
-        with self.backend(), Parallel(max(2, jobs), **how) as parallel:
+        with (
+            warnings.catch_warnings(),
+            self.backend(),
+            Parallel(max(2, jobs), **how) as parallel,
+        ):
+            # A worker whose memory has grown is replaced by a new one, and nothing is lost.
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
 
             def run(function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
                 settled = partial(_settled, function, self.threads, Path.cwd(), self.parent)
