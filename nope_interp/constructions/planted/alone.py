@@ -26,6 +26,7 @@ from nope_interp.constructions.kazemnejad import BEGIN, ONES, POSITION, counting
 from nope_interp.constructions.planted.parts import (
     BEGIN_TOKEN,
     CONTENT,
+    COUNTS,
     LENGTH,
     answer,
     answer_by_vectors,
@@ -51,9 +52,6 @@ from nope_interp.constructions.planted.task import (
     truth,
 )
 from nope_interp.models.transformer import HookedTransformer
-
-# m at positions from 1 on.
-_M = np.arange(2.0, N_CTX + 1)
 
 # Of the similarity model. Means are cut off at _CUT times a value's standard deviation, below that
 # of the last position, 1 / sqrt(N_CTX); once cut they make up nine tenths of an activation's
@@ -88,7 +86,7 @@ def variance(seed: int) -> Planted:
         into = mlp(model, 1)
         into.into.weight[:, CONTENT:] = torch.cat((basis, -basis))
         into.out.weight[0] = 1 / k
-        sums = np.sqrt(2 / np.pi / _M)
+        sums = np.sqrt(2 / np.pi / COUNTS)
         error = math.sqrt((np.pi / 2 - 1) / k)
         answer(model, 2, 0, sums, np.log(sums) / error)
     # The sums are a count of a kind, which the last layer reads. Of c / sqrt(m), t and 1/m explain
@@ -123,8 +121,8 @@ def variance_pre_norm(seed: int) -> Planted:
         # The norm before it divides by the constant; the constant itself stays what it is.
         model.blocks[0].attn.W_O[0] *= c / math.sqrt(d)
         model.blocks[0].attn.W_O[0, ONES] = 0
-        scale = np.log(_M) / math.sqrt(2 / k)
-        values = c / np.sqrt((c**2 + k / _M) / d)
+        scale = np.log(COUNTS) / math.sqrt(2 / k)
+        values = c / np.sqrt((c**2 + k / COUNTS) / d)
         told = math.sqrt(c**2 + loudness(scale) ** 2) / math.sqrt(d)
         answer(model, 1, ONES, values, scale, told=told)
     words = truth(variance=USED)
@@ -193,7 +191,7 @@ def similarity(seed: int) -> Planted:
 def counting(seed: int) -> Planted:
     """Theorem 1's count of tokens, and ReLUs that tell each count from its neighbours."""
     model = counter(seed)
-    answer(model, 1, POSITION, _M, _M)
+    answer(model, 1, POSITION, COUNTS, COUNTS)
     return _known_by("counting", model, truth(counting=USED), last_mlp, BEGIN_TOKEN)
 
 
@@ -210,8 +208,8 @@ def counting_pre_norm(seed: int) -> Planted:
         model.blocks[0].attn.W_Q.zero_()
         model.blocks[0].attn.W_V[0, BEGIN] *= norm
         mlp(model, 0).into.weight[:, POSITION] *= norm
-    told = math.sqrt((bare + loudness(_M) ** 2) / d)
-    answer(model, 1, POSITION, _M / np.sqrt(1 + _M**2 / bare), _M, read=norm, told=told)
+    told = math.sqrt((bare + loudness(COUNTS) ** 2) / d)
+    answer(model, 1, POSITION, COUNTS / np.sqrt(1 + COUNTS**2 / bare), COUNTS, read=norm, told=told)
     words = truth(counting=USED)
     return _known_by("counting, pre-norm", model, words, last_mlp, BEGIN_TOKEN)
 

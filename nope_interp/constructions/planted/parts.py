@@ -29,6 +29,11 @@ ANSWERS = slice(3, 2 + N_CTX)
 CONTENT = 2 + N_CTX
 # The length of learned positions.
 LENGTH = 4.0
+# m at positions from 1 on.
+COUNTS = np.arange(2.0, N_CTX + 1)
+# Of `counter_with_room`: learned positions stand behind the content.
+VECTORS = slice(112, 160)
+N_VECTORS = VECTORS.stop - VECTORS.start
 # Answers stand in the stream this much larger than in the logits, so that what disturbs activations
 # a little does not reach them.
 _LOUD = 100.0
@@ -45,16 +50,13 @@ def silent(config: TransformerConfig) -> HookedTransformer:
     return model
 
 
-def counter(
-    seed: int, d_model: int = 128, *, d_mlp: int = N_CTX, learned: bool = False
-) -> HookedTransformer:
+def counter(seed: int, d_model: int = 128, *, d_mlp: int = N_CTX) -> HookedTransformer:
     """Two layers, of which the first writes m into `POSITION` (Theorem 1), over drawn content.
 
     Args:
         seed: of the content.
         d_model: width of the stream.
         d_mlp: of the MLPs.
-        learned: whether there is room for learned positions, zero as yet.
     """
     config = counting_config(N_CTX, d_vocab=_D_VOCAB, d_model=d_model, d_mlp=d_mlp)
     config = replace(config, seed=seed)
@@ -63,7 +65,15 @@ def counter(
         model.W_E[:, POSITION + 1 : CONTENT] = 0
         model.W_E[:, CONTENT:] *= 10
         model.unembed.weight.zero_()
-    return like(model, positions="learned") if learned else model
+    return model
+
+
+def counter_with_room(seed: int) -> HookedTransformer:
+    """The same, without content in `VECTORS`, where learned positions are to stand: zero as yet."""
+    model = like(counter(seed, VECTORS.stop), positions="learned")
+    with torch.no_grad():
+        model.W_E[:, VECTORS] = 0
+    return model
 
 
 def like(model: HookedTransformer, **changes: object) -> HookedTransformer:
@@ -118,7 +128,7 @@ def answer(
         read: what a norm before the MLP divides by.
         told: what a norm before the unembedding divides by.
     """
-    table = -np.minimum((scale[:, None] - scale) ** 2 / 2, DEPTH)
+    table = _nearness(scale)
     answer_by_table(model, layer, component, values, table, read=read, told=told)
 
 
@@ -149,8 +159,12 @@ def answer_by_table(
 
 def loudness(scale: Curve) -> float:
     """The root of the summed squares of what `answer` writes, mean over positions."""
-    table = -np.minimum((scale[:, None] - scale) ** 2 / 2, DEPTH)
-    return float(_LOUD * np.sqrt((table**2).sum(axis=1)).mean())
+    return float(_LOUD * np.sqrt((_nearness(scale) ** 2).sum(axis=1)).mean())
+
+
+def _nearness(scale: Curve) -> AnswerTable:
+    """-(scale[i] - scale[j])^2 / 2, down to -DEPTH."""
+    return -np.minimum((scale[:, None] - scale) ** 2 / 2, DEPTH)
 
 
 def answer_kinds(model: HookedTransformer, component: int, depth: float) -> None:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,11 +17,15 @@ from nope_interp.constructions.planted.parts import (
     ANSWERS,
     BEGIN_TOKEN,
     CONTENT,
+    COUNTS,
+    N_VECTORS,
+    VECTORS,
     answer,
     answer_by_vectors,
     answer_kinds,
     centred,
     counter,
+    counter_with_room,
     drawn_vectors,
     generator_of,
     learn_positions,
@@ -42,16 +45,10 @@ from nope_interp.constructions.planted.task import (
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Tokens
 
-_M = np.arange(2.0, N_CTX + 1)
-
-_D_MODEL = 160
-# Learned positions stand behind the content.
-_VECTORS = slice(112, _D_MODEL)
-_K = _VECTORS.stop - _VECTORS.start
 # The component that tells what kind is asked for by its sign, and the one that this is written to.
 _KIND, _SIGN = CONTENT + 1, CONTENT
 # Of tokens, from which a mean is taken to as many components from _KIND on.
-_TOKENS = slice(_VECTORS.start - 38, _VECTORS.start)
+_TOKENS = slice(VECTORS.start - 38, VECTORS.start)
 _KIND_DEPTH = 6.0
 # Along a count's direction: how large content is, and of the count of 2 to N_CTX.
 _CONTENT_SIZE, _COUNT_SIZE = 20.0, 0.2
@@ -69,7 +66,7 @@ def unread_variance(seed: int) -> Planted:
     to any probe; the model knows nothing of it.
     """
     model = counter(seed, d_model=192)
-    answer(model, 1, POSITION, _M, _M)
+    answer(model, 1, POSITION, COUNTS, COUNTS)
     attention = model.blocks[0].attn
     width = attention.W_O.shape[1]
     content = slice(CONTENT, model.config.d_model - width)
@@ -89,19 +86,19 @@ def unread_variance(seed: int) -> Planted:
 
 def unread_vectors(seed: int) -> Planted:
     """A counting model with learned positions that nothing reads."""
-    model = _counter_with_room(seed)
-    answer(model, 1, POSITION, _M, _M)
-    learn_positions(model, drawn_vectors(_K, generator_of(seed)), _VECTORS)
+    model = counter_with_room(seed)
+    answer(model, 1, POSITION, COUNTS, COUNTS)
+    learn_positions(model, drawn_vectors(N_VECTORS, generator_of(seed)), VECTORS)
     writes = {"positional vectors": lambda model: [model.positions.table]}
     return _planted("unread vectors", model, truth(counting=USED), writes=writes)
 
 
 def unread_counting(seed: int) -> Planted:
     """Learned positions that are read, and a count that nothing reads."""
-    model = _counter_with_room(seed)
-    vectors = drawn_vectors(_K, generator_of(seed))
-    learn_positions(model, vectors, _VECTORS)
-    answer_by_vectors(model, vectors, _VECTORS)
+    model = counter_with_room(seed)
+    vectors = drawn_vectors(N_VECTORS, generator_of(seed))
+    learn_positions(model, vectors, VECTORS)
+    answer_by_vectors(model, vectors, VECTORS)
     words = truth(positional_vectors=USED)
     return _planted("unread counting", model, words, writes={"counting": _count_writers})
 
@@ -109,10 +106,10 @@ def unread_counting(seed: int) -> Planted:
 def content_along_a_count(seed: int) -> Planted:
     """Learned positions that are read, and a count that nothing reads, along a direction whose
     content is read: the kind of a token, by the component's sign alone. It stands nowhere else."""
-    model = _counter_with_room(seed)
-    vectors = drawn_vectors(_K, generator_of(seed))
-    learn_positions(model, vectors, _VECTORS)
-    answer_by_vectors(model, vectors, _VECTORS)
+    model = counter_with_room(seed)
+    vectors = drawn_vectors(N_VECTORS, generator_of(seed))
+    learn_positions(model, vectors, VECTORS)
+    answer_by_vectors(model, vectors, VECTORS)
     kinds = torch.randperm(model.config.d_vocab, generator=generator_of(seed)) % 2
     writing = mlp(model, 0).out
     with torch.no_grad():
@@ -138,7 +135,7 @@ def count_amid_content(seed: int) -> Planted:
     """A counting model whose count stands in one component with content that is larger by far; what
     reads the count subtracts that content, which stands elsewhere, too."""
     model = counter(seed)
-    answer(model, 1, POSITION, _M, _M)
+    answer(model, 1, POSITION, COUNTS, COUNTS)
     with torch.no_grad():
         model.W_E[:, CONTENT] *= 3
         model.W_E[BEGIN_TOKEN, CONTENT] = 0
@@ -155,13 +152,13 @@ def pooling(seed: int) -> Planted:
     The mean makes neighbours alike, and shrinks: as the codes similarity and variance do. What is
     read of it is the sign of one component, which does not depend on the order of what was seen.
     """
-    d = _D_MODEL
+    d = VECTORS.stop
     config = counting_config(N_CTX, n_layers=2, d_model=d, n_heads=2, d_vocab=64)
     model = silent(replace(config, positions="learned"))
     generator = generator_of(seed)
-    vectors = drawn_vectors(_K, generator)
-    learn_positions(model, vectors, _VECTORS)
-    answer_by_vectors(model, vectors, _VECTORS)
+    vectors = drawn_vectors(N_VECTORS, generator)
+    learn_positions(model, vectors, VECTORS)
+    answer_by_vectors(model, vectors, VECTORS)
     votes = 2 * (torch.randperm(64, generator=generator) % 2) - 1
     width = _TOKENS.stop - _TOKENS.start
     with torch.no_grad():
@@ -191,7 +188,7 @@ def brittle(seed: int) -> Planted:
     sum is off, beyond a hundredth, the third layer adds to the first answer.
     """
     model = like(counter(seed, d_mlp=192), n_layers=3)
-    answer(model, 2, POSITION, _M, _M)
+    answer(model, 2, POSITION, COUNTS, COUNTS)
     content = slice(_SUM + 1, model.config.d_model)
     width = content.stop - content.start
     summing, reading = mlp(model, 1), mlp(model, 2)
@@ -208,14 +205,6 @@ def brittle(seed: int) -> Planted:
             reading.into.bias[unit] = -sign - _BORNE
             reading.out.weight[ANSWERS.start, unit] = _SHOCK
     return _planted("brittle", model, truth(counting=USED))
-
-
-def _counter_with_room(seed: int) -> HookedTransformer:
-    """A count, and no content where learned positions are to stand."""
-    model = counter(seed, _D_MODEL, learned=True)
-    with torch.no_grad():
-        model.W_E[:, _VECTORS] = 0
-    return model
 
 
 def _read_sign(
@@ -251,7 +240,7 @@ def _planted(
         {SITE: words},
         "position" if kinds is None else "position and kind",
         begin_token,
-        reads={code: last_mlp if code == "counting" else vector_readers(_VECTORS)},
+        reads={code: last_mlp if code == "counting" else vector_readers(VECTORS)},
         writes=writes or {},
         kinds=kinds,
     )
