@@ -7,7 +7,15 @@ from typing import Any
 from experiments.results.claims import OURS, RECALLED, SECOND_HAND, VERIFIED, Claim, Paper
 from nope_interp.errors import unknown_name
 
-_IN_ORDER = ("chi2023", "haviv2022", "zuo2025", "kazemnejad2023", "barbero2024", "koutnik2014")
+_IN_ORDER = (
+    "chi2023",
+    "haviv2022",
+    "zuo2025",
+    "kazemnejad2023",
+    "barbero2024",
+    "koutnik2014",
+    "kim2025",
+)
 _HOW_SURE = {
     "VERIFIED": VERIFIED,
     "SECOND_HAND": SECOND_HAND,

@@ -57,6 +57,7 @@ TINY: dict[str, dict[str, Any]] = {
     "kazemnejad2023": {"length": 0.25},
     "barbero2024": {"training": 0.01},
     "koutnik2014": {"width": 0.5, "training": 0.005},
+    "kim2025": {"width": 0.25, "length": 0.3, "training": 0.01},
 }
 
 
@@ -434,6 +435,7 @@ def test_what_holds_at_any_size_is_reproduced_at_tiny_ones(runs: Path) -> None:
         "chi2023": ("bidirectional", "post-norm"),
         "zuo2025": ("first-layer",),
         "koutnik2014": ("parameters", "work", "rotary"),
+        "kim2025": ("by-hand", "near"),
     }
     for name, ids in expected.items():
         status = reproduce(tiny(name), out=runs).claims.set_index("claim")["status"]
