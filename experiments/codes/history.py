@@ -22,7 +22,7 @@ from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
-from nope_interp.training.train import watched_steps
+from nope_interp.training.loop import watched_steps
 from probes.bootstrap import SequenceBootstrap
 
 Row = dict[str, Any]

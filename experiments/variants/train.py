@@ -19,8 +19,9 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask, dataset
 from nope_interp.tasks.registry import Task, make_task
 from nope_interp.tasks.text import TextTask
+from nope_interp.training.loop import watched_steps
 from nope_interp.training.state import saved_step
-from nope_interp.training.train import check_trainable, watched_steps
+from nope_interp.training.train import check_trainable
 from nope_interp.training.train import train as train_model
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, no_type_check
@@ -130,11 +131,11 @@ def _digest(tensors: dict[str, Tensor], header: str) -> str:
     return digest.hexdigest()
 
 
-def load_weights(model: HookedTransformer, weights: dict[str, Tensor], path: Path) -> None:
-    """Copy `weights` into `model`.
+def load_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:
+    """Copy `weights` into a model's own.
 
     Args:
-        model: takes them, in its own precision.
+        own: the model's, by name; they keep their precision and device.
         weights: by name.
         path: where they come from, for sentences.
 
@@ -147,13 +148,13 @@ def load_weights(model: HookedTransformer, weights: dict[str, Tensor], path: Pat
                 f"the checkpoint {str(path)!r} holds NaN or infinite weights at {name}: train it "
                 "again, or give another one."
             )
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
+    if {n: w.shape for n, w in own.items()} != {n: w.shape for n, w in weights.items()}:
         raise UserError(
             f"the checkpoint {str(path)!r} does not fit its own config: train it again, or "
             "give another one."
-        ) from error
+        )
+    for name, weight in weights.items():
+        own[name].copy_(weight)
 
 
 def save_model(
@@ -214,7 +215,7 @@ def load_model(path: Path) -> tuple[HookedTransformer, TrainedOn]:
     except UserError as error:
         raise UserError(f"the header of the checkpoint {str(path)!r} is wrong: {error}") from error
     model = HookedTransformer(config)
-    load_weights(model, weights, path)
+    load_weights(model.state_dict(), weights, path)
     return model.eval(), trained_on
 
 

@@ -1,5 +1,6 @@
 """What a stopped training goes on from: weights, the optimiser's moments, and how many steps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from torch import Tensor
 
 from nope_interp.errors import UserError, shown
 from nope_interp.models.checkpoints import load_tensors, load_weights, save_tensors
-from nope_interp.models.transformer import HookedTransformer
 
 _MODEL = "model/"
 _OPTIMIZER = "optimizer/"
@@ -22,13 +22,13 @@ class TrainingState:
     Attributes:
         path: the file.
         header: which training it is; another one's state is refused.
-        model: whose weights are kept and restored.
-        optimizer: AdamW over all weights of the model.
+        weights: what is trained, by name; restored in place.
+        optimizer: AdamW over all of them.
     """
 
     path: Path
     header: dict[str, Any]
-    model: HookedTransformer
+    weights: Mapping[str, Tensor]
     optimizer: torch.optim.Optimizer
 
     def save(self) -> None:
@@ -64,7 +64,7 @@ class TrainingState:
                 f"{str(self.path)!r} does not fit its own training: delete it, and it begins again."
             )
         weights = {n.removeprefix(_MODEL): tensors[n] for n in tensors if n.startswith(_MODEL)}
-        load_weights(self.model, weights, self.path)
+        load_weights(self.weights, weights, self.path)
         moments: dict[int, dict[str, Tensor]] = {}
         for key, tensor in kept.items():
             _, index, name = key.split("/")
@@ -74,7 +74,7 @@ class TrainingState:
 
     def _tensors(self) -> dict[str, Tensor]:
         """Weights and moments as one flat dictionary; moments by the optimiser's index."""
-        tensors = {f"{_MODEL}{name}": value for name, value in self.model.state_dict().items()}
+        tensors = {f"{_MODEL}{name}": value for name, value in self.weights.items()}
         for index, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"{_OPTIMIZER}{index}/{name}": value for name, value in moments.items()}
         return tensors

@@ -21,7 +21,7 @@ from experiments.papers.zuo2025.scores import (
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.runs.cells import Cells
-from nope_interp.training.train import watched_steps
+from nope_interp.training.loop import watched_steps
 
 # Arrays by task, seeds along the first axis and watched steps along the second; and of a sweep, by
 # setting too, which says so where the task was not learned.

@@ -26,8 +26,9 @@ from nope_interp.tasks.characters import ReversalTask
 from nope_interp.tasks.text import TextTask
 from nope_interp.training import train as training_module
 from nope_interp.training.config import TrainingConfig
+from nope_interp.training.loop import learning_rate
 from nope_interp.training.state import saved_step
-from nope_interp.training.train import learning_rate, masked_loss, train
+from nope_interp.training.train import masked_loss, train
 from tests.gpt2 import gpt2_weights
 
 CONFIG = TransformerConfig(

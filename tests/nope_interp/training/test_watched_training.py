@@ -15,7 +15,8 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.text import TextTask
 from nope_interp.training import train as training_module
 from nope_interp.training.config import TrainingConfig
-from nope_interp.training.train import train, watched_steps
+from nope_interp.training.loop import watched_steps
+from nope_interp.training.train import train
 
 CONFIG = TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=32, dropout=0.1)
 TRAINING = TrainingConfig(
