@@ -29,9 +29,11 @@ from nope_interp.constructions.kim import parameter_free_scores
 _LAYERS = 4
 _DRAWS, _AT_ONCE = 4000, 500
 _PRINTED = {(1, 0): 0.154, (2, 0): 0.132, (2, 1): 0.150}
-# What is changed of inputs that are drawn independently, with activations of unit length.
-_SETTINGS: dict[str, dict[str, Any]] = {
-    **{f"correlation {alpha:g}": {"correlation": alpha} for alpha in (0.0, 0.2, 0.4, 0.6, 0.8)},
+# What is changed of inputs of about unit length that are drawn independently.
+_JUDGED: dict[str, dict[str, Any]] = {
+    f"correlation {alpha:g}": {"correlation": alpha} for alpha in (0.0, 0.2, 0.4, 0.6, 0.8)
+}
+_DRAWN: dict[str, dict[str, Any]] = {
     "layer norm, scores over the width": {"norm": "layer"},
     "layer norm, scores over its root": {"norm": "layer_sqrt"},
 }
@@ -65,12 +67,12 @@ def _without_parameters(config: ReproduceConfig, cells: Cells) -> Findings:
             config.seeds,
             partial(_mean_scores, width, length, **changes),
         )["mean"]
-        for name, changes in (_SETTINGS | _CONTROLS).items()
+        for name, changes in (_JUDGED | _DRAWN | _CONTROLS).items()
     }
     exact = parameter_free_scores(torch.eye(length)[None].double(), _LAYERS)[:, 0].numpy()
     nearer = {
-        (name, layer): over_seeds(means[name][:, layer], partial(_nearer, length))
-        for name in _SETTINGS
+        (name, layer): over_seeds(nearer_share(means[name][:, layer]))
+        for name in _JUDGED
         for layer in range(1, _LAYERS)
     }
     name, layer = least = min(nearer, key=lambda where: nearer[where].ci_low)
@@ -101,6 +103,7 @@ def _mean_scores(
         own = torch.randn(_AT_ONCE, length, width, generator=generator)
         common = torch.randn(_AT_ONCE, 1, width, generator=generator)
         inputs = correlation**0.5 * common + (1 - correlation) ** 0.5 * own
+        inputs /= width**0.5
         total += parameter_free_scores(inputs, _LAYERS, **changes).double().sum(dim=1)
     return {"mean": (total / _DRAWS).numpy()}
 
@@ -110,10 +113,6 @@ def _off_by_hand() -> float:
     first, second = parameter_free_scores(torch.eye(3)[None].double(), 2)[:, 0].numpy()
     printed = [abs(second[pair] - value) for pair, value in _PRINTED.items()]
     return max(np.abs(first - np.eye(3)).max(), *printed)
-
-
-def _nearer(length: int, means: Float[Array, "row pair"]) -> Float[Array, " row"]:
-    return nearer_share(means.reshape(-1, length, length))
 
 
 @figure("rows", "key, from 1", "score", claims=("by-hand", "near"))
@@ -143,7 +142,9 @@ def _shares(means: Means) -> Iterator[Panel]:
 
     Share of pairs of earlier keys, by their mean scores over all draws; 0.5 is no pattern.
     """
-    shares = {name: nearer_share(means[name].mean(axis=0))[1:] for name in (*_SETTINGS, _NO_MASK)}
+    shares = {
+        name: nearer_share(means[name].mean(axis=0))[1:] for name in (*_JUDGED, *_DRAWN, _NO_MASK)
+    }
     yield panel("without parameters", np.arange(_LAYERS - 1), measured=shares)
 
 
