@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # What each example prints, page by page.
 EXPECTED = {
     "README.md": ["This model does not surely beat chance"],
-    "python.md": ["Of 2 heads:", "Score(metric='mae'", "tensor([5.", "9.0000, 10.0000]"],
+    "python.md": ["of 2 heads", "Score(metric='mae'", "tensor([5.", "9.0000, 10.0000]"],
     "verdict.md": ["tensor(5.", "torch.Size([2, 64, 256])"],
 }
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
@@ -64,8 +64,9 @@ def _comparison(config: Any, found: Any) -> Shown:
 def _heads(config: Any, found: Any) -> Shown:
     from experiments.cli import tables
 
-    ablated = bool(found.info["ablation"])
-    return _with_table(found, "heads", _records(found.heads), tables.of_heads(found.heads, ablated))
+    table = tables.of_heads(found.heads, bool(found.info["ablation"]))
+    shown = _with_table(found, "heads", _records(found.heads), table)
+    return replace(shown, lines=[found.measured_on, *shown.lines])
 
 
 def _emergence(config: Any, found: Any) -> Shown:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from experiments.heads.cell import HeadCell, dependence_rows, edge_rows, head_rows, label_rows
 from experiments.heads.config import HeadsConfig
+from experiments.heads.prompts import readable
 from experiments.heads.reading import read_cell, read_layer
 from experiments.heads.result import HeadClassification
 from experiments.heads.tokens import HeadTokens, head_tokens
@@ -241,9 +242,10 @@ def _check_chance_levels(model: HookedModel, seq_len: int) -> None:
 def _prompts(
     variant: ModelVariant, config: HeadsConfig, tokens: HeadTokens
 ) -> list[Int[Tensor, " _pos"]]:
-    """The user's texts, or the beginnings of the text that was read."""
+    """The user's texts, or what reads best of the text that was read."""
     if config.prompts is None:
-        return list(tokens.text[:N_PROMPTS, :SHOWN_TOKENS])
+        shown = {"n": N_PROMPTS, "length": SHOWN_TOKENS, "start": tokens.start}
+        return readable(tokens.text, variant.token_strings, **shown)
     begin_id = variant.sources[0].begin_id if tokens.start else None
     most = min(MOST_TOKENS, variant.model.cfg.n_ctx)
     encoded = []

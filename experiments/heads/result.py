@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from experiments.results import heads as tables
-from experiments.results.heads import headline
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
 from experiments.runs.finished import FinishedRun
@@ -33,8 +32,13 @@ class HeadClassification(FinishedRun):
 
     @property
     def headline(self) -> str:
-        """How many heads of each kind there are, what the ablation leaves, and what it costs."""
-        return headline(self.heads, tables.losses(self.measurements), self.info)
+        """How many heads have a label, and how many of these keep it without positions."""
+        return tables.headline(self.heads, self.info["ablation"])
+
+    @property
+    def measured_on(self) -> str:
+        """What the model read, and how well it does there, against chance."""
+        return tables.measured_on(self.measurements, self.info["ablation"])
 
     def markdown(self) -> str:
         """The table of heads: labels, confidence, and what is left of them.
@@ -62,6 +66,7 @@ class HeadClassification(FinishedRun):
             HeadsReportData(
                 title=f"The attention heads of {self.info['model']}",
                 headline=self.headline,
+                measured=self.measured_on,
                 measurements=measurements,
                 heads=self.heads,
                 metrics=tables.head_metrics(measurements),

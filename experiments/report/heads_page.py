@@ -39,7 +39,8 @@ class HeadsReportData:
     and key_norm [layer head freq], with NaN for layers that do not rotate. `patterns` holds one
     [layer head query key] array for each prompt, {condition: [prompt ...]}; `edges` K-composition
     scores of head pairs with their chance level; `rules` the classification table. info is
-    JSON-able; its "command" and "notes" are shown apart from the rest.
+    JSON-able; its "command" and "notes" are shown apart from the rest. headline answers in one
+    sentence; measured says what was read, and how well the model does there.
 
     Raises:
         UserError: an array has another shape than the heads and prompts ask for, or a pattern is no
@@ -48,6 +49,7 @@ class HeadsReportData:
 
     title: str
     headline: str
+    measured: str
     measurements: pd.DataFrame
     heads: pd.DataFrame
     metrics: Sequence[str]
@@ -99,6 +101,9 @@ def _damaged(name: str, how: str) -> UserError:
 
 # A CircuitsVis view of more is neither readable nor quick.
 MOST_TOKENS = 128
+# More attention weights would make the page too heavy: prompts are cut, then left out.
+_MOST_WEIGHTS = 2_400_000
+_LEAST_TOKENS = 64
 
 # What the table of heads shows beside the metrics; the rest stands in the head's own panel and in
 # the downloads.
@@ -112,7 +117,8 @@ def render_heads(data: HeadsReportData) -> str:
 
     Every string of `data` is shown as text whatever it holds, and a content security policy names
     the page's own scripts by their hashes, so that nothing else can run. Attention weights are kept
-    to 1/255, of the first `MOST_TOKENS` tokens of each prompt.
+    to 1/255, of at most the first `MOST_TOKENS` tokens of each prompt, and of as many prompts as a
+    page can carry.
 
     Args:
         data: what the page shows.
@@ -122,6 +128,8 @@ def render_heads(data: HeadsReportData) -> str:
     """
     has_patterns = any(len(patterns) for patterns in data.patterns.values())
     libraries = [shell.PLOTLY, *([shell.CIRCUITS] if has_patterns else [])]
+    n_prompts, n_tokens = _carried(data)
+    prompts = [[str(token) for token in prompt[:n_tokens]] for prompt in data.prompts[:n_prompts]]
     profiles = {
         condition: nested(data.offset_profiles[condition])
         for condition in data.conditions
@@ -135,11 +143,11 @@ def render_heads(data: HeadsReportData) -> str:
         "profiles": profiles,
         "chance": nested(data.offset_profiles[CHANCE]) if CHANCE in data.offset_profiles else None,
         "frequencies": _frequencies(data.frequencies),
-        "prompts": [[str(token) for token in prompt[:MOST_TOKENS]] for prompt in data.prompts],
+        "prompts": prompts,
         "patterns": {
             condition: [
-                packed_patterns(np.asarray(pattern)[:, :, :MOST_TOKENS, :MOST_TOKENS])
-                for pattern in data.patterns[condition]
+                packed_patterns(np.asarray(pattern)[:, :, :n_tokens, :n_tokens])
+                for pattern in data.patterns[condition][:n_prompts]
             ]
             for condition in data.conditions
             if condition in data.patterns
@@ -149,16 +157,51 @@ def render_heads(data: HeadsReportData) -> str:
     }
     return shell.fill(
         "heads.html",
-        shell.page_script("heads_panel.js", "heads.js"),
+        shell.page_script("heads_attention.js", "heads_panel.js", "heads.js"),
         libraries,
         page_data,
         data,
         losses=_losses(data.losses),
         has_patterns=has_patterns,
         has_profiles=bool(profiles),
-        cropped=any(len(prompt) > MOST_TOKENS for prompt in data.prompts),
-        most_tokens=MOST_TOKENS,
+        gists=_gists(data),
+        own_prompt=f"{data.info['command']} --prompt 'A text of your own.'",
+        n_left_out=len(data.prompts) - n_prompts,
+        cropped=any(len(prompt) > n_tokens for prompt in data.prompts),
+        most_tokens=n_tokens,
     )
+
+
+def _carried(data: HeadsReportData) -> tuple[int, int]:
+    """How many prompts, and how many tokens of each, the page shows."""
+    n_prompts, each = len(data.prompts), len(data.heads) * len(data.patterns)
+    longest = min(MOST_TOKENS, max(map(len, data.prompts), default=0))
+
+    def fits(n_prompts: int, n_tokens: int) -> bool:
+        return n_prompts * each * n_tokens * (n_tokens + 1) // 2 <= _MOST_WEIGHTS
+
+    n_tokens = min(longest, _LEAST_TOKENS)
+    while n_prompts > 1 and not fits(n_prompts, n_tokens):
+        n_prompts -= 1
+    while n_tokens > 2 and not fits(n_prompts, n_tokens):
+        n_tokens -= 1
+    while n_tokens < longest and fits(n_prompts, n_tokens + 1):
+        n_tokens += 1
+    return n_prompts, n_tokens
+
+
+def _gists(data: HeadsReportData) -> dict[str, str]:
+    """One line under the title of each part, which says what is inside before it is opened."""
+    ablated = len(data.conditions) > 1
+    return {
+        "head": "What it attends to, token by token, and its numbers.",
+        "heads": f"{len(data.heads)} heads: labels, scores, intervals; to sort, filter and save.",
+        "loss": "Next-token loss with positions intact"
+        + (" and taken away." if ablated else "; none were taken away in this run."),
+        "frequencies": "How much of its queries and keys each head puts on each frequency.",
+        "circuit": f"{len(data.edges)} pairs of heads, and how strongly one can feed the other.",
+        "rules": "Each label, its rule, and what the rule is tested against.",
+    }
 
 
 def labels_of(data: HeadsReportData) -> list[str]:

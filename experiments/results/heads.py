@@ -1,6 +1,6 @@
 """The table of heads and its companions, out of the tidy table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -98,60 +98,60 @@ def edges(measurements: pd.DataFrame) -> list[Row]:
     return edges
 
 
-# A sentence names at most this many heads of a kind.
-_MOST_NAMED = 6
+# A sentence names at most this many kinds of heads.
+_MOST_KINDS = 3
 
 
-def headline(heads: pd.DataFrame, losses: Sequence[Mapping[str, Any]], info: Any) -> str:
-    """How many heads of each kind there are, what the ablation leaves, and what it costs.
+def headline(heads: pd.DataFrame, ablation: str | None) -> str:
+    """How many heads have a label, and how many of these keep it without positions.
 
     Args:
         heads: what `heads_table` gives.
-        losses: what `losses` gives.
-        info: how the run was made.
+        ablation: the condition in which positions were taken away, if any.
 
     Returns:
-        A few sentences.
+        One sentence.
     """
     labelled = heads[heads["label"] != "none"]
-    kinds = [
-        f"{len(group)} {label} ({_names(group)})"
-        for label, group in labelled.groupby("label", sort=False)
-    ]
-    found = ", ".join(sorted(kinds, key=lambda text: -int(text.split()[0])))
-    without = len(heads) - len(labelled)
-    sentences = [
-        f"Of {len(heads)} heads: {found}; {without} without a label."
-        if kinds
-        else f"None of the {len(heads)} heads has a label."
-    ]
-    if info["ablation"] and kinds:
-        kept = (labelled["label"] == labelled["ablated_label"]).sum()
-        counts = labelled["dependence"].value_counts()
-        judged = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        sentences.append(
-            f"With positions ablated ({info['ablation']}), {kept} of the {len(labelled)} labelled "
-            "heads keep their label"
-            + (f"; with their own layer alone ablated, {judged}." if judged else ".")
-        )
-    sentences.append(_losses(losses, info["ablation"]))
-    return " ".join(sentences)
-
-
-def _losses(losses: Sequence[Mapping[str, Any]], ablation: str | None) -> str:
-    by_condition = {row["positions"]: row for row in losses}
-    intact = by_condition[INTACT]
-    text = f"Loss over all tokens {_with_interval(intact)} nats per token"
+    if labelled.empty:
+        return f"None of the {len(heads)} heads has a label."
+    have = (
+        f"{len(labelled)} of {len(heads)} heads {'has' if len(labelled) == 1 else 'have'} a label"
+    )
     if ablation:
-        text += f", {_with_interval(by_condition[ablation])} with positions ablated ({ablation})"
-    return f"{text}; token frequencies alone give {intact['chance']:.3g}."
+        kept = int((labelled["label"] == labelled["ablated_label"]).sum())
+        return (
+            f"{have}; {kept} of these {_keep(kept)} it when positions are taken away ({ablation})."
+        )
+    counts = labelled["label"].value_counts()
+    kinds = [f"{count} {label}" for label, count in counts.head(_MOST_KINDS).items()]
+    others = int(counts.iloc[_MOST_KINDS:].sum())
+    return f"{have}: {', '.join([*kinds, *([f'{others} others'] if others else [])])}."
+
+
+def _keep(n: int) -> str:
+    return "keeps" if n == 1 else "keep"
+
+
+def measured_on(measurements: pd.DataFrame, ablation: str | None) -> str:
+    """What the model read, and how well it does there, against chance.
+
+    Args:
+        measurements: the tidy table.
+        ablation: the condition in which positions were taken away, if any.
+
+    Returns:
+        Two sentences.
+    """
+    begin = bool(_in_question(measurements)["begin_token"].iloc[0])
+    by_condition = {row["positions"]: row for row in losses(measurements)}
+    intact = by_condition[INTACT]
+    without = f", and {_with_interval(by_condition[ablation])} under {ablation}" if ablation else ""
+    return (
+        f"Read on text {'with' if begin else 'without'} a begin token. Its loss is "
+        f"{_with_interval(intact)} nats per token{without}; chance is {intact['chance']:.3g}."
+    )
 
 
 def _with_interval(row: Mapping[str, Any]) -> str:
     return f"{row['value']:.3g} [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
-
-
-def _names(group: pd.DataFrame) -> str:
-    names = [f"L{layer}H{head}" for layer, head in zip(group["layer"], group["head"], strict=True)]
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -13,6 +13,13 @@ function element(tag, text, attributes = {}) {
   return made;
 }
 
+const SVG = "http://www.w3.org/2000/svg";
+function drawn(tag, attributes) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
 // Plotly reads labels as a kind of HTML.
 const plotText = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
@@ -253,6 +260,6 @@ function measurementsTable(data) {
   $("#table-csv").addEventListener("click", () => saveCsv("measurements", data.columns.map((c) => c.name), table.found()));
 }
 
-return { $, $$, element, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, shortened, saveCsv, save, saveBlob, menus, choice, errorBars,
+return { $, $$, element, drawn, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, shortened, saveCsv, save, saveBlob, menus, choice, errorBars,
   hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits, sortableTable, measurementsTable };
 })();

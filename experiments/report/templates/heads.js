@@ -1,8 +1,9 @@
 // Draws what Python chose: colours, selects, sorts, filters, saves. It computes no science.
 common.start((page) => {
-const { $, $$, element, saveCsv, save, choice, CIVIDIS, plotLayout, drawPlot, sortableTable, measurementsTable, setUpTheme, whenSeen, tips } = common;
-const { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, drawn, setUpPanel, showHead,
-  redrawPanel } = headPanel(page);
+const { $, $$, element, saveCsv, save, choice, CIVIDIS, plotLayout, drawPlot, sortableTable, measurementsTable, setUpTheme, whenSeen, tips,
+  drawn, setUpPictures, boxesPicture, drawnPicture } = common;
+const { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, setUpPanel, showHead,
+  recolourPanel } = headPanel(page);
 const { conditions, metrics, labels } = page;
 const ABLATED = conditions[1];
 const redraws = [];
@@ -31,6 +32,7 @@ function select(i, reveal = false) {
   showHead(i);
   if (!reveal) return;
   if (location.hash !== `#${column.name[i]}`) location.hash = column.name[i];
+  $("#head").open = true;
   const box = $("#head").getBoundingClientRect();
   if (box.top < 0 || box.top > innerHeight * 0.6) {
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -56,6 +58,7 @@ function setUpMap(section) {
     const box = element("figure", undefined, { class: "map" }), grid = element("div", undefined, { class: "grid", role: "grid", "aria-label": `Heads, ${condition}` });
     box.append(element("h3", c ? `Ablated: ${condition}` : "Positions intact"), grid);
     grid.style.setProperty("--heads", heads.length);
+    grid.style.setProperty("--layers", layers.length);
     const top = element("div", undefined, { role: "row", class: "cells" });
     top.append(element("span", "", { role: "columnheader" }), ...heads.map((h) => element("span", `H${h}`, { role: "columnheader" })));
     grid.append(top);
@@ -118,6 +121,9 @@ function setUpMap(section) {
   }
   shade.addEventListener("change", draw);
   draw();
+  $(".csv", section).addEventListener("click", () => saveCsv("labels", ["layer", "head", ...conditions.map((c) => `label, ${c}`)],
+    column.name.map((_, i) => [column.layer[i], column.head[i], ...conditions.map((_, c) => labelOf(i, c))])));
+  setUpPictures(section, () => "heads", () => boxesPicture(section, $$(".cells button", section), $$(".cells > span, h3, .legend .key", section)));
 }
 
 const labelOf = (i, c) => (c ? column.ablated_label : column.label)[i];
@@ -161,6 +167,7 @@ function setUpFrequencies(section) {
   redraws.push(draw);
   draw();
   plot.on("plotly_click", ({ points }) => select(numberOf.get(points[0].y), true));
+  setUpPictures(section, () => "frequencies");
   $(".csv", section).addEventListener("click", () => {
     const { query_norm: query, key_norm: key } = page.frequencies;
     const rows = column.name.flatMap((_, i) => { const l = column.layer[i], h = column.head[i]; return radians[l].map((r, f) => [l, h, f, r, query[l][h][f], key[l][h][f]]); });
@@ -233,6 +240,7 @@ function setUpCircuit(section) {
     row.append(headLink(edge.from), headLink(edge.to), element("td", asFigure(edge.score), { class: "num" }), element("td", asFigure(edge.chance), { class: "num" }));
     return row;
   }));
+  setUpPictures(section, () => "composition", () => drawnPicture(svg));
   $(".csv", section).addEventListener("click", () => saveCsv("composition", ["from", "to", "k_composition", "chance"], strongest.map((e) => [e.from, e.to, e.score, e.chance])));
 }
 
@@ -286,7 +294,7 @@ if (column.name.length) {
   const surest = [...column.name.keys()].reduce((best, i) => sureness(i) > sureness(best) ? i : best, 0);
   if (!followHash()) select(surest);
   addEventListener("hashchange", followHash);
-  redraws.push(redrawPanel);
+  redraws.push(recolourPanel);
 }
 setUpTheme(() => redraws.forEach((draw) => draw()));
 });

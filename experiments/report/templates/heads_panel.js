@@ -1,6 +1,6 @@
 // One head: its label, attention, distances, frequencies and scores. And what words and colours heads have.
 const headPanel = (page) => {
-const { $, $$, element, plotText, visible, shortened, saveCsv, choice, hoverText, resolve, plotLayout, drawPlot, showCircuits, whenSeen } = common;
+const { $, element, plotText, saveCsv, choice, hoverText, resolve, plotLayout, drawPlot, whenSeen, drawn, setUpPictures } = common;
 const { conditions, metrics, labels } = page;
 const ABLATED = conditions[1];
 const ROLES = ["intact", "ablated"];
@@ -8,6 +8,7 @@ const column = Object.fromEntries(page.heads.columns.map((c) => [c.name, c.value
 const numberOf = new Map(column.name.map((name, i) => [name, i]));
 const words = (name) => name.replaceAll("_", " ");
 let shown = null;
+const attention = $("#attention") && headAttention(page, column, asFigure);
 
 // Three digits, at most four after the point, as in the tables that Python writes.
 function asFigure(value) {
@@ -49,9 +50,7 @@ function showHead(i) {
   }));
   redrawPanel();
   drawScores();
-  // Last, and once only where several heads are picked in a row: the views take longest to draw.
-  clearTimeout(attention);
-  attention = setTimeout(drawAttention);
+  attention?.show(i);
 }
 
 // `select` is called with the number of the head that the panel's menu picks.
@@ -59,10 +58,12 @@ function setUpPanel(select) {
   const { box, select: menu } = choice("head", "Head", column.name.map((name, i) => [name, `${name} ${column.label[i] ?? ""}`]));
   menu.addEventListener("change", () => select(numberOf.get(menu.value)));
   $("#head-menu").append(box);
-  if ($("#attention .pair")) setUpAttention($("#attention"));
   // What is drawn waits until it is seen; later picks find it ready.
-  const draws = [["#attention", ".pair", "circuitsvis", drawAttention], ["#profile", ".plot", "plotly", drawProfile], ["#usage", ".plot", "plotly", drawUsage]];
-  for (const [id, inside, library, draw] of draws) if ($(`${id} ${inside}`)) whenSeen($(id), library, () => { ready.add(id); draw(); });
+  if (attention) {
+    attention.setUp($("#attention"), select);
+    whenSeen($("#attention"), "circuitsvis", attention.start);
+  }
+  for (const [id, draw] of [["#profile", drawProfile], ["#usage", drawUsage]]) if ($(id)) whenSeen($(id), "plotly", () => { ready.add(id); draw(); });
   saveHeadNumbers();
 }
 
@@ -73,59 +74,10 @@ function redrawPanel() {
   drawUsage();
 }
 
-// -- its attention
-
-let prompt = 0, side = "both", attention;
-
-// The weights [query key] of one head, unpacked only when it is looked at.
-function weightsOf(condition, head) {
-  const bytes = atob(page.patterns[condition][prompt][column.layer[head]][column.head[head]]), n = page.prompts[prompt].length;
-  let at = 0;
-  return Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => k > q ? 0 : Math.round(bytes.charCodeAt(at++) / 0.255) / 1000));
-}
-
-function setUpAttention(figure) {
-  const { box, select } = choice("prompt", "Prompt", page.prompts.map((tokens, p) => {
-    const start = tokens.map(visible).join("");
-    return [p, `${p + 1}: ${start.length > 40 ? start.slice(0, 40) + "…" : start}`];
-  }));
-  select.addEventListener("change", () => { prompt = Number(select.value); drawAttention(); });
-  $(".controls", figure).append(box);
-  const kept = conditions.filter((condition) => condition in page.patterns);
-  if (kept.length > 1) for (const [value, name] of [["both", "side by side"], ...kept.map((condition) => [condition, condition])]) {
-    const chip = element("button", name, { type: "button", "aria-pressed": value === side });
-    chip.addEventListener("click", () => {
-      side = value;
-      for (const other of $$(".chips button", figure)) other.setAttribute("aria-pressed", other === chip);
-      drawAttention();
-    });
-    $(".chips", figure).append(chip);
-  }
-  $(".pair", figure).append(...kept.map((condition) => {
-    const view = element("div", undefined, { "data-condition": condition });
-    view.append(element("h4", condition), element("div", undefined, { class: "circuits", role: "group", "aria-label": `Attention pattern, ${condition}` }));
-    return view;
-  }));
-  $(".csv", figure).addEventListener("click", () => {
-    const rows = kept.flatMap((condition) => weightsOf(condition, shown).flatMap((row, q) => row.slice(0, q + 1).map((w, k) => [condition, q, k, w])));
-    saveCsv(`attention-${column.name[shown]}-prompt-${prompt + 1}`, ["positions", "query", "key", "weight"], rows);
-  });
-}
-
-function drawAttention() {
-  const figure = $("#attention");
-  if (!ready.has("#attention")) return;
-  const views = $$(".pair > div", figure), tokens = page.prompts[prompt], found = views.map((view) => weightsOf(view.dataset.condition, shown));
-  // The first queries have few keys and so weights near one: they must not set the scale.
-  const seen = found.flatMap((weights) => weights.flatMap((row, q) => row.slice(0, q + 1))).sort((a, b) => a - b);
-  const top = Math.max(0.05, seen[Math.floor(0.99 * (seen.length - 1))]);
-  views.forEach((view, v) => {
-    view.hidden = side !== "both" && side !== view.dataset.condition;
-    if (!view.hidden) showCircuits($(".circuits", view), CircuitsVis.AttentionPattern, { attention: found[v], tokens: tokens.map(shortened), maskUpperTri: true, minValue: 0, maxValue: top });
-  });
-  $(".pair", figure).classList.toggle("single", views.filter((view) => !view.hidden).length < 2);
-  $(".prompt", figure).replaceChildren(...tokens.map((token, t) => element("span", visible(token), { title: `token ${t}` })));
-  $(".top", figure).textContent = ` Full colour from a weight of ${asFigure(top)}.`;
+// In other colours: the small pictures too.
+function recolourPanel() {
+  redrawPanel();
+  attention?.draw();
 }
 
 // -- its numbers by distance and by frequency
@@ -210,13 +162,6 @@ function drawScores() {
   }));
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-function drawn(tag, attributes) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
-}
-
 function dots(scale, at) {
   const svg = drawn("svg", { viewBox: "0 0 100 16", preserveAspectRatio: "none", "aria-hidden": "true" });
   const line = (kind, from, to, y1, y2) => from !== null && to !== null && svg.append(drawn("line", { class: kind, x1: scale(from), x2: scale(to), y1, y2 }));
@@ -231,6 +176,7 @@ function dots(scale, at) {
 
 function saveHeadNumbers() {
   const name = (what) => `${what}-${column.name[shown]}`;
+  for (const id of ["profile", "usage"]) if ($(`#${id}`)) setUpPictures($(`#${id}`), () => name(id));
   $("#profile .csv")?.addEventListener("click", () => saveCsv(name("distance"), ["positions", "tokens_back", "weight"],
     profilesOf(shown).flatMap((line) => line.y.map((y, offset) => [line.name, offset, y]))));
   $("#usage .csv")?.addEventListener("click", () => {
@@ -242,6 +188,6 @@ function saveHeadNumbers() {
     metrics.map((metric) => [metric, ...ends.map((end) => column[metric + end][shown])])));
 }
 
-return { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, drawn, setUpPanel, showHead,
-  redrawPanel };
+return { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, setUpPanel, showHead,
+  recolourPanel };
 };

@@ -14,7 +14,11 @@ async function savePicture(name, kind, svg) {
 }
 
 const xml = (text) => String(text).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, "").replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
+const textAt = (x, y, size, fill, words, more = "") => `<text x="${x}" y="${y}" font-size="${size}" fill="${xml(fill)}" ${more}>${xml(words)}</text>`;
 const FONT = "system-ui, 'Liberation Sans', 'DejaVu Sans', sans-serif";
+
+// Whatever is drawn, as a file of its own, on the page's ground.
+const framed = (width, height, inside) => `<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="${width}" height="${height}" font-family="${FONT}"><rect width="100%" height="100%" fill="${resolve("--paper")}"/>${inside}</svg>`;
 
 // One SVG of a chart as it is shown: its title, its legend, and its panels side by side.
 async function chartPicture(figure) {
@@ -24,44 +28,66 @@ async function chartPicture(figure) {
   const origin = $(".panels, .plot-alone", figure).getBoundingClientRect(), places = boxes.map((box) => box.getBoundingClientRect());
   const keys = $$(".legend > *", figure).filter((key) => !key.hidden), HEAD = 34 + (keys.length ? 24 : 0);
   const width = Math.ceil(origin.width + 2 * EDGE), height = Math.ceil(Math.max(...places.map((at) => at.bottom - origin.top)) + HEAD + 2 * EDGE);
-  const ink = resolve("--ink"), soft = resolve("--soft"), text = (x, y, size, fill, words, more = "") => `<text x="${x}" y="${y}" font-size="${size}" fill="${fill}" ${more}>${xml(words)}</text>`;
+  const ink = resolve("--ink"), soft = resolve("--soft");
   let x = EDGE;
   const legend = keys.map((key) => {
     const mark = $(".swatch, i", key), words = key.textContent.trim(), at = x;
     x += 26 + 6.6 * words.length;
     const colour = mark ? getComputedStyle(mark)[mark.className === "swatch" ? "backgroundColor" : "borderTopColor"] : soft;
-    return `<rect x="${at}" y="${EDGE + 28}" width="10" height="10" fill="${xml(colour)}"/>` + text(at + 15, EDGE + 37, 12, soft, words);
+    return `<rect x="${at}" y="${EDGE + 28}" width="10" height="10" fill="${xml(colour)}"/>` + textAt(at + 15, EDGE + 37, 12, soft, words);
   });
   const panels = drawn.map((url, i) => {
     const at = places[i], plot = plots[i].getBoundingClientRect(), left = at.left - origin.left + EDGE, top = at.top - origin.top + HEAD + EDGE;
     const inner = decodeURIComponent(url.slice(url.indexOf(",") + 1)).replace(/^<svg /, `<svg x="${plot.left - at.left + left}" y="${plot.top - at.top + top}" `);
-    return text(left, top + 12, 12.5, ink, $("h4", boxes[i])?.textContent ?? "", 'font-weight="600"') + text(left, top + 27, 11, soft, $(".unit", boxes[i])?.textContent ?? "") + inner;
+    return textAt(left, top + 12, 12.5, ink, $("h4", boxes[i])?.textContent ?? "", 'font-weight="600"') + textAt(left, top + 27, 11, soft, $(".unit", boxes[i])?.textContent ?? "") + inner;
   });
   const title = $(".chart-head :is(h2, h3, h4)", figure)?.textContent ?? "";
-  return `<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="${width}" height="${height}" font-family="${FONT}"><rect width="100%" height="100%" fill="${resolve("--paper")}"/>`
-    + text(EDGE, EDGE + 12, 15, ink, title, 'font-weight="600"') + legend.join("") + panels.join("") + "</svg>";
+  return framed(width, height, textAt(EDGE, EDGE + 12, 15, ink, title, 'font-weight="600"') + legend.join("") + panels.join(""));
 }
 
-// One SVG of the first figure: its words and its scales where the page has them.
-function answerPicture(figure) {
-  const origin = figure.getBoundingClientRect(), copied = ["stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "fill", "opacity"];
-  const seen = (element) => element.checkVisibility() && element.getBoundingClientRect().width > 1;
-  const words = $$("th, td > b, .numbers, .word, .legend .key, thead span", figure).filter(seen).map((box) => {
+const COPIED = ["stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "fill", "opacity", "font-size", "font-weight", "text-anchor"];
+const seen = (element) => element.checkVisibility() && element.getBoundingClientRect().width > 1;
+// A mark of the page with the look that the page's style gives it.
+function dressed(mark) {
+  const made = mark.cloneNode(true), look = getComputedStyle(mark);
+  for (const name of COPIED) made.setAttribute(name, look.getPropertyValue(name));
+  return new XMLSerializer().serializeToString(made);
+}
+
+// The words of boxes, where they stand on the page.
+function wordsOf(boxes, origin) {
+  return boxes.filter(seen).map((box) => {
     const own = box.matches("th") ? [...box.childNodes].filter((node) => node.nodeName !== "SPAN").map((node) => node.textContent).join("") : box.textContent;
     const range = document.createRange();
     range.selectNodeContents(box);
     const at = range.getClientRects(), first = at[at.length > 1 && box.matches(".key") ? 1 : 0], look = getComputedStyle(box);
-    return `<text x="${first.left - origin.left}" y="${first.top - origin.top + 0.78 * first.height}" font-size="${look.fontSize}" font-weight="${look.fontWeight}" fill="${xml(look.color)}">${xml(own.trim().replace(/\s+/g, " "))}</text>`;
-  });
+    if (!first) return "";
+    return textAt(first.left - origin.left, first.top - origin.top + 0.78 * first.height, look.fontSize, look.color, own.trim().replace(/\s+/g, " "), `font-weight="${look.fontWeight}"`);
+  }).join("");
+}
+
+// One SVG of the first figure: its words and its scales where the page has them.
+function answerPicture(figure) {
+  const origin = figure.getBoundingClientRect();
   const scales = $$("svg", figure).filter(seen).map((svg) => {
-    const at = svg.getBoundingClientRect(), marks = $$("line, circle", svg).map((mark) => {
-      const made = mark.cloneNode(), look = getComputedStyle(mark);
-      for (const name of copied) made.setAttribute(name, look.getPropertyValue(name));
-      return new XMLSerializer().serializeToString(made);
-    });
-    return `<svg x="${at.left - origin.left}" y="${at.top - origin.top}" width="${at.width}" height="${at.height}" overflow="visible">${marks.join("")}</svg>`;
+    const at = svg.getBoundingClientRect();
+    return `<svg x="${at.left - origin.left}" y="${at.top - origin.top}" width="${at.width}" height="${at.height}" overflow="visible">${$$("line, circle", svg).map(dressed).join("")}</svg>`;
   });
-  return `<svg xmlns="http://www.w3.org/2000/svg" width="${Math.ceil(origin.width)}" height="${Math.ceil(origin.height)}" font-family="${FONT}"><rect width="100%" height="100%" fill="${resolve("--paper")}"/>${words.join("")}${scales.join("")}</svg>`;
+  const words = $$("th, td > b, .numbers, .word, .legend .key, thead span", figure);
+  return framed(Math.ceil(origin.width), Math.ceil(origin.height), wordsOf(words, origin) + scales.join(""));
+}
+
+// One SVG of a figure made of coloured boxes: these, with their letters, and the words around them.
+function boxesPicture(figure, boxes, words) {
+  const origin = figure.getBoundingClientRect(), place = (box) => { const at = box.getBoundingClientRect(); return `x="${at.left - origin.left}" y="${at.top - origin.top}" width="${at.width}" height="${at.height}"`; };
+  const grounds = [...boxes.filter(seen), ...$$(".swatch", figure).filter(seen)].map((box) => `<rect ${place(box)} rx="3" fill="${xml(getComputedStyle(box).backgroundColor)}"/>`);
+  return framed(Math.ceil(origin.width), Math.ceil(origin.height), grounds.join("") + wordsOf([...boxes.filter((box) => box.textContent), ...words], origin));
+}
+
+// One SVG of what is one on the page already.
+function drawnPicture(svg) {
+  const { width, height } = svg.viewBox.baseVal;
+  return framed(width, height, $$("path, circle, text", svg).filter((mark) => !mark.matches(".edge-target")).map(dressed).join(""));
 }
 
 function setUpPictures(figure, name, draw = () => chartPicture(figure)) {
@@ -71,5 +97,5 @@ function setUpPictures(figure, name, draw = () => chartPicture(figure)) {
   });
 }
 
-return { setUpPictures, answerPicture };
+return { setUpPictures, answerPicture, boxesPicture, drawnPicture, framed, textAt };
 })());

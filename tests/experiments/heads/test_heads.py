@@ -103,7 +103,17 @@ def test_losses_stand_beside_every_condition(found: HeadClassification) -> None:
     assert losses["chance"].nunique() == 1
     assert losses["chance"].between(3, 4).all()
     assert losses["value"].between(4, 6).all()
-    assert "nats per token" in found.headline
+    value = losses["value"].iloc[:2].tolist()
+    assert all(f"{number:.3g} [" in found.measured_on for number in value)
+    assert "nats per token" in found.measured_on
+
+
+def test_one_sentence_says_how_many_heads_have_a_label(found: HeadClassification) -> None:
+    labelled = found.heads[found.heads["label"] != "none"]
+    wanted = "None of the" if labelled.empty else f"{len(labelled)} of {N_HEADS} heads"
+    assert found.headline.startswith(wanted)
+    assert labelled.empty or "; " in found.headline
+    assert len(found.headline.split()) <= 25
 
 
 def test_the_model_is_the_same_again_after_the_ablation(

@@ -14,8 +14,52 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from tests.paths import ROOT
+
 # Far more than a redraw takes, so that a busy machine does not fail the test.
 PATIENCE = 30
+
+DESKTOP, TABLET, PHONE = (1400, 900), (1024, 768), (400, 860)
+SCREENSHOTS = ROOT / "build" / "screenshots"
+
+# Text that is seen, on what it stands: the least contrast, after WCAG 2.1.
+CONTRASTS = """
+const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+const rgba = (colour) => {
+  canvas.clearRect(0, 0, 1, 1);
+  canvas.fillStyle = colour;
+  canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data];
+};
+const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+  .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+const over = ([r, g, b, a], below) => [r, g, b].map((c, i) => (c * a + below[i] * (255 - a)) / 255);
+const ground = (element) => {
+  const layers = [];
+  for (let at = element; at; at = at.parentElement) {
+    const colour = rgba(getComputedStyle(at).backgroundColor);
+    layers.push(colour);
+    if (colour[3] === 255) break;
+  }
+  return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+};
+const found = [];
+for (const element of document.querySelectorAll("body *")) {
+  const words = [...element.childNodes].filter((n) => n.nodeType === 3 && n.textContent.trim());
+  if (!words.length || !element.checkVisibility() || element.closest(arguments[0])) continue;
+  let opacity = 1;
+  for (let at = element; at; at = at.parentElement) opacity *= getComputedStyle(at).opacity;
+  const below = ground(element), [r, g, b, a] = rgba(getComputedStyle(element).color);
+  const both = [light(over([r, g, b, a * opacity], below)), light(below)].sort((x, y) => y - x);
+  const said = words[0].textContent.trim().slice(0, 40);
+  found.push([(both[0] + 0.05) / (both[1] + 0.05), said, element.outerHTML.slice(0, 60)]);
+}
+return found.sort((x, y) => x[0] - y[0]);
+"""
+
+# CircuitsVis draws on canvas; a disabled control need not be read.
+NOT_READ = "script, .circuits, svg, .hidden, :disabled, :has(> :disabled), .skip"
 
 
 class Browser:
@@ -23,6 +67,8 @@ class Browser:
 
     def __init__(self, driver: webdriver.Chrome, url: str, downloads: Path) -> None:
         self.driver, self.downloads = driver, downloads
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
         driver.get_log("browser")
         driver.get(url)
 
@@ -128,3 +174,21 @@ def _program(name: str, package: str) -> str:
     if path is None:
         pytest.fail(f"{name} is not on the PATH: install it (Debian: apt-get install {package}).")
     return path
+
+
+def window(page: Browser, size: tuple[int, int], scheme: str = "light") -> None:
+    width, height = size
+    wanted = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", wanted)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def keep(page: Browser, name: str) -> None:
+    """A picture of the page, for people to look at."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    assert page.driver.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
+
+
+def box(page: Browser, selector: str) -> dict[str, float]:
+    return page.run("return document.querySelector(arguments[0]).getBoundingClientRect()", selector)

@@ -80,10 +80,8 @@ def synthetic_heads(
     heads = _heads(rng, kinds, len(conditions) > 1)
     fields: dict[str, Any] = {
         "title": "The attention heads of a made-up model",
-        "headline": (
-            "Synthetic numbers: 5 of 16 heads look at a fixed distance, and without rotary "
-            "positions none of them does."
-        ),
+        "headline": "Synthetic numbers: 5 of 16 heads have a label, and none keeps it.",
+        "measured": "Read on text with a begin token. Its loss is 3.1 nats per token.",
         "measurements": _measurements(heads, conditions),
         "heads": heads,
         "metrics": list(METRICS),

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -10,52 +9,19 @@ from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
 from experiments.report.data import ReportData
-from tests.experiments.report.browser import Browser
-from tests.paths import ROOT
+from tests.experiments.report.browser import (
+    CONTRASTS,
+    DESKTOP,
+    NOT_READ,
+    PHONE,
+    TABLET,
+    Browser,
+    box,
+    keep,
+    window,
+)
 
 pytestmark = pytest.mark.browser
-
-DESKTOP, TABLET, PHONE = (1400, 900), (1024, 768), (400, 860)
-SCREENSHOTS = ROOT / "build" / "screenshots"
-
-# Text that is seen, on what it stands: the least contrast, after WCAG 2.1.
-CONTRASTS = """
-const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-const rgba = (colour) => {
-  canvas.clearRect(0, 0, 1, 1);
-  canvas.fillStyle = colour;
-  canvas.fillRect(0, 0, 1, 1);
-  return [...canvas.getImageData(0, 0, 1, 1).data];
-};
-const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
-  .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-const over = ([r, g, b, a], below) => [r, g, b].map((c, i) => (c * a + below[i] * (255 - a)) / 255);
-const ground = (element) => {
-  const layers = [];
-  for (let at = element; at; at = at.parentElement) {
-    const colour = rgba(getComputedStyle(at).backgroundColor);
-    layers.push(colour);
-    if (colour[3] === 255) break;
-  }
-  return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
-};
-const found = [];
-for (const element of document.querySelectorAll("body *")) {
-  const words = [...element.childNodes].filter((n) => n.nodeType === 3 && n.textContent.trim());
-  if (!words.length || !element.checkVisibility() || element.closest(arguments[0])) continue;
-  let opacity = 1;
-  for (let at = element; at; at = at.parentElement) opacity *= getComputedStyle(at).opacity;
-  const below = ground(element), [r, g, b, a] = rgba(getComputedStyle(element).color);
-  const both = [light(over([r, g, b, a * opacity], below)), light(below)].sort((x, y) => y - x);
-  const said = words[0].textContent.trim().slice(0, 40);
-  found.push([(both[0] + 0.05) / (both[1] + 0.05), said, element.outerHTML.slice(0, 60)]);
-}
-return found.sort((x, y) => x[0] - y[0]);
-"""
-
-# CircuitsVis draws on canvas; a disabled control need not be read.
-NOT_READ = "script, .circuits, svg, .hidden, :disabled, :has(> :disabled), .skip"
 
 CONTROLS = """
 return [...document.querySelectorAll("a[href], button, select, input, summary, [tabindex='0']")]
@@ -66,31 +32,6 @@ return [...document.querySelectorAll("a[href], button, select, input, summary, [
 @pytest.fixture
 def page(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Browser:
     return Browser(driver, causal_file.as_uri(), downloads).wait_until_ready()
-
-
-def window(page: Browser, size: tuple[int, int], scheme: str = "light") -> None:
-    width, height = size
-    wanted = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", wanted)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
-@pytest.fixture(autouse=True)
-def _window_as_before(driver: webdriver.Chrome) -> Any:
-    yield
-    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-
-def keep(page: Browser, name: str) -> None:
-    """A picture of the page, for people to look at."""
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    assert page.driver.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
-
-
-def box(page: Browser, selector: str) -> dict[str, float]:
-    return page.run("return document.querySelector(arguments[0]).getBoundingClientRect()", selector)
 
 
 def test_the_first_screen_answers_the_question(page: Browser, causal_report: ReportData) -> None:

@@ -102,10 +102,15 @@ def test_the_largest_run_stays_small() -> None:
         prompts=[small.prompts[0]] * 4,
         patterns={"intact": patterns, "rotary:none": patterns},
     )
-    # 26 x 8 heads x 4 prompts x 2 conditions, at most 8 bits for each visible cell, twice 4/3 in
-    # base64, and the libraries.
-    cells = 26 * 8 * 4 * 2 * n * (n + 1) // 2
-    assert len(render_heads(data).encode()) < 3_000_000 + cells
+    text = render_heads(data)
+    assert len(text.encode()) < 6_000_000
+    page = Page(text)
+    # What is left out is told.
+    shown, n = len(page.data["prompts"]), len(page.data["prompts"][0])
+    assert (shown, n >= 64) == (2, True)
+    words = "".join(page.words)
+    assert f"the first {n} tokens" in words
+    assert "leaves out 2 more prompts" in words
 
 
 # ---------------------------------------------------------------- the numbers are the run's
@@ -208,31 +213,33 @@ def test_the_whole_table_is_in_the_page(report: HeadsReportData, page: Page) -> 
 # ---------------------------------------------------------------- what a run may lack
 
 
-def test_what_a_run_lacks_is_said_in_words() -> None:
+def ids(page: Page) -> set[str]:
+    return {str(attributes["id"]) for _, attributes in page.elements if "id" in attributes}
+
+
+OPTIONAL = {"loss", "attention", "usage", "frequencies", "circuit", "rules"}
+
+
+def test_what_a_run_lacks_is_not_there() -> None:
     data = synthetic_heads(
         ablation=None, frequencies=None, edges=[], prompts=[], patterns={}, losses=[], rules=[]
     )
     page = Page(render_heads(data))
-    words = " ".join(page.words)
-    for sentence in (
-        "No loss was measured",
-        "No positions were taken away",
-        "No prompt was kept",
-        "no rotary positions",
-        "no circuit to draw",
-        "No rules came",
-    ):
-        assert sentence in words, sentence
+    assert not ids(page) & OPTIONAL
+    links = {str(attributes.get("href")) for tag, attributes in page.elements if tag == "a"}
+    assert not links & {f"#{name}" for name in OPTIONAL}
     assert list(page.libraries) == ["plotly"]
     shown = [column["name"] for column in page.data["heads"]["columns"] if column["shown"]]
     assert not {"dependence", "retention", "ablated_label"} & set(shown)
 
 
-def test_a_full_run_says_none_of_this(page: Page) -> None:
-    words = " ".join(page.words)
-    assert "No loss was measured" not in words
-    assert "No positions were taken away" not in words
-    assert "no circuit to draw" not in words
+def test_a_full_run_has_every_part(page: Page) -> None:
+    assert ids(page) >= OPTIONAL
+
+
+def test_the_command_for_a_prompt_of_ones_own(page: Page, report: HeadsReportData) -> None:
+    words = "".join(page.words)
+    assert f"{report.info['command']} --prompt 'A text of your own.'" in words
 
 
 def test_a_run_without_heads_or_measurements_still_makes_a_page(report: HeadsReportData) -> None:

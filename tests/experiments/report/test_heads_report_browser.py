@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,7 +15,17 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from experiments.report.heads_page import HeadsReportData, render_heads
-from tests.experiments.report.browser import Browser
+from tests.experiments.report.browser import (
+    CONTRASTS,
+    DESKTOP,
+    NOT_READ,
+    PHONE,
+    TABLET,
+    Browser,
+    box,
+    keep,
+    window,
+)
 from tests.experiments.report.parsed_page import HOSTILE
 from tests.experiments.report.synthetic_heads import METRICS, synthetic_heads
 
@@ -191,9 +202,60 @@ def test_attention_of_the_chosen_head_and_prompt(browser: Browser, report: Heads
             wanted = report.patterns[condition][prompt][layer, head]
             # Steps of 1/255, then three digits.
             assert np.allclose(weights[condition], wanted, atol=0.5 / 255 + 5.1e-4)
-    words = [item.text for item in browser.all(".prompt span")]
+    words = [item.text for item in browser.all(".pair > div:first-child .prompt span")]
     assert words[0] == HOSTILE
-    assert words[1] == "␣quick"
+    assert words[1] == " quick"
+
+
+def told(browser: Browser, condition: int = 0) -> str:
+    return browser.all("#attention .told")[condition].text
+
+
+def test_a_token_shows_where_it_looks(browser: Browser, report: HeadsReportData) -> None:
+    layer, head = head_of(report, "previous-token")
+    browser.choose("select[name=head]", f"L{layer}H{head}")
+    token = ".pair > div:first-child [data-token='{}']"
+    words = browser.find(token.format(12))
+    browser.run("arguments[0].scrollIntoView({block: 'center'})", words)
+    ActionChains(browser.driver).move_to_element(words).perform()
+    weights = report.patterns["intact"][0][layer, head]
+    browser.wait(lambda: "(12) looks at" in told(browser))
+    assert f"(11) {100 * weights[12, 11]:.0f}%" in told(browser)
+    lines = browser.all(".pair > div:first-child .lines path")
+    keys = {int(str(line.get_attribute("data-key"))) for line in lines}
+    # The page keeps weights to 1/255.
+    clear = np.abs(weights[12] - 0.04) > 1 / 255
+    drawn = {key for key in range(13) if weights[12, key] >= 0.04}
+    assert {key for key in keys if clear[key]} == {key for key in drawn if clear[key]}
+    # The same token under the other condition, and by the keyboard alone.
+    assert "(12) looks at" in told(browser, 1)
+    words.click()
+    browser.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+    assert f"(10) {100 * weights[11, 10]:.0f}%" in told(browser)
+    browser.driver.switch_to.active_element.send_keys(Keys.END)
+    assert "(23) looks at" in told(browser)
+    assert len(browser.all(".pair > div:first-child [data-token][tabindex='0']")) == 1
+
+
+def test_small_pictures_show_all_heads_of_the_layer(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    browser.choose("select[name=head]", "L1H2")
+    thumbs = browser.wait(lambda: [t for t in browser.all(".thumbs button") if "L1" in t.text])
+    assert [thumb.text.split("\n")[0] for thumb in thumbs] == [f"L1H{head}" for head in range(4)]
+    # Darker where more is attended to: each pixel is one weight.
+    pixels = browser.run(
+        "const canvas = document.querySelectorAll('.thumbs button')[3].querySelector('canvas');"
+        "const n = canvas.width, image = canvas.getContext('2d').getImageData(0, 0, n, n).data;"
+        "return Array.from({length: n * n}, (_, i) => image[4 * i])"
+    )
+    n = len(report.prompts[0])
+    red = np.array(pixels).reshape(n, n)[np.tril_indices(n)]
+    weights = report.patterns["intact"][0][1, 3][np.tril_indices(n)]
+    assert red[np.argmin(weights)] > red[np.argmax(weights)]
+    assert np.corrcoef(np.sqrt(np.minimum(weights, 0.3)), red)[0, 1] < -0.8
+    thumbs[3].click()
+    assert title(browser).startswith("L1H3 ")
 
 
 def test_intact_and_ablated_stand_side_by_side_or_alone(browser: Browser) -> None:
@@ -437,7 +499,7 @@ def test_a_run_with_positions_intact_alone(
     assert browser.all(".chips button") == []
     browser.click(cell(0, 1))
     assert title(browser).startswith("L0H1 ")
-    assert "There is no pair" in browser.find("#circuit").text
+    assert browser.all("#circuit, #frequencies, #usage") == []
     assert driver.get_log("browser") == []
 
 
@@ -453,7 +515,7 @@ COUNT = (
 def test_the_largest_run_draws_only_what_is_looked_at(
     driver: webdriver.Chrome, downloads: Path, tmp_path: Path
 ) -> None:
-    """Of 26 layers of 8 heads on 4 prompts under two conditions: one head, one prompt, two views.
+    """Of 26 layers of 8 heads on 4 prompts under two conditions: one layer, one prompt.
 
     That is what makes such a page quick, and it does not depend on the machine.
     """
@@ -467,9 +529,61 @@ def test_the_largest_run_draws_only_what_is_looked_at(
         driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
     drawn = "return [...document.querySelectorAll('.circuits canvas')].filter(c => c.style.width)"
     browser.wait(lambda: len(browser.run(drawn)) == 2)
-    assert browser.run("return unpacked") == 2
+    # The head itself, and the small pictures of its layer's heads, under both conditions.
+    each = 2 * (1 + 8)
+    browser.wait(lambda: browser.run("return unpacked") == each)
     browser.click(cell(20, 3, heads=8))
     assert title(browser).startswith("L20H3 ")
-    browser.wait(lambda: browser.run("return unpacked") == 4)
+    browser.wait(lambda: browser.run("return unpacked") == 2 * each)
     assert len(browser.all("#heads tbody tr")) == 25
     assert driver.find_element(By.ID, "count").text.startswith("rows 1 to 25 of")
+
+
+# ---------------------------------------------------------------- the first screen
+
+
+def test_the_first_screen_is_one_sentence_and_the_grids(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    window(browser, DESKTOP)
+    browser.run("scrollTo(0, 0)")
+    assert browser.find(".headline").text == report.headline
+    assert 0 < box(browser, ".maps")["top"] < box(browser, ".measured")["bottom"] <= DESKTOP[1]
+    above = "return [...document.querySelectorAll('p')].filter(p => p.checkVisibility() && "
+    above += "p.getBoundingClientRect().top < arguments[0]).map(p => p.className)"
+    assert browser.run(above, box(browser, ".maps")["top"]) == ["eyebrow", "headline"]
+    keep(browser, "heads-desktop")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, TABLET, PHONE], ids=str)
+def test_nothing_sticks_out_sideways(browser: Browser, size: tuple[int, int]) -> None:
+    window(browser, size)
+    browser.open_everything()
+    width, room = browser.run("return [document.documentElement.scrollWidth, innerWidth]")
+    assert width <= room == size[0]
+    keep(browser, f"heads-{size[0]}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(browser: Browser, scheme: str) -> None:
+    window(browser, DESKTOP, scheme)
+    browser.open_everything()
+    # Letters in the grids repeat what the legend and the labels of their buttons say.
+    faint = [found for found in browser.run(CONTRASTS, NOT_READ) if found[0] < 4.5]
+    assert faint == []
+
+
+def test_every_figure_is_saved_as_a_picture(browser: Browser) -> None:
+    browser.choose("select[name=head]", "L1H2")  # in a layer that rotates
+    for figure, word in (
+        ("map", "Positions intact"),
+        ("attention", "rows are queries"),
+        ("profile", "Attention by distance"),
+        ("usage", "Use of rotary frequencies"),
+        ("frequencies", "All heads"),
+        ("circuit", "L0"),
+    ):
+        drawn = browser.saved(f"#{figure} .picture[data-kind='svg']", ".svg")
+        assert word in "".join(ElementTree.parse(drawn).getroot().itertext()), figure
+    picture = browser.saved("#attention .picture[data-kind='png']", ".png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
