@@ -165,6 +165,7 @@ class LoadedModel:
             seed=seed,
             batch_size=self.config.batch_size,
             condition=Ablation(ablate, seed=seed).of,
+            losses=False,
         )
         context = self.variant.context("probe", seed, False, positions=ablate or INTACT)
         rows = table(head_rows(cell, context))

@@ -88,6 +88,7 @@ def stream(
     batch_size: int = 32,
     until: str | None = None,
     description: str | None = None,
+    run: Callable[[HookedModel, Tokens], None] = run_trunk,
 ) -> None:
     """Run `model` once over `tokens` and let every listener see its activations.
 
@@ -100,6 +101,7 @@ def stream(
         batch_size: sequences in a forward pass.
         until: the name of a listener after which a forward pass ends: nothing deeper is wanted.
         description: label of the progress bar; None draws no bar.
+        run: what a batch goes through, with the model and the batch as arguments.
 
     Raises:
         UserError: for a hook that the model lacks (with the layers that have it, or the nearest
@@ -125,7 +127,7 @@ def stream(
     for batch, start in enumerate(bar):
         hooks = [(name, partial(listen, name=name, batch=batch)) for name in listeners]
         with torch.no_grad(), one_thread_pool(), model.hooks(fwd_hooks=hooks), suppress(_Enough):
-            run_trunk(model, tokens[start : start + batch_size].to(device))
+            run(model, tokens[start : start + batch_size].to(device))
     silent = [name for name, count in fired.items() if count == 0]
     if silent and len(tokens):
         raise _never_fired(silent[0], [name for name, count in fired.items() if count])

@@ -25,39 +25,58 @@ class HeadCell:
             `[layer head (value, ci_low, ci_high, chance)]`, NaN in layers that do not rotate; empty
             where none does.
         loss: next-token loss on the text, in nats; chance is that of knowing how often each token
-            occurs and nothing of the context.
+            occurs and nothing of the context; None where it was not asked for.
         patterns: attention on each prompt, `[layer head query key]`.
+        alone: each layer's scores where it alone is ablated; empty where none is.
     """
 
     scores: list[HeadScores]
     frequencies: dict[str, np.ndarray]
-    loss: Score
+    loss: Score | None
     patterns: list[np.ndarray]
+    alone: list[HeadScores]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The cell as named arrays; `of_arrays` reads them back."""
-        arrays = {
-            f"scores/{name}": np.stack([getattr(layer, name) for layer in self.scores])
-            for name in _SCORE_ARRAYS
-        }
+        arrays = _score_arrays("scores", self.scores) | _score_arrays("alone", self.alone)
         arrays |= {f"frequencies/{name}": array for name, array in self.frequencies.items()}
         arrays |= {f"patterns/{i:03}": pattern for i, pattern in enumerate(self.patterns)}
-        numbers = [getattr(self.loss, name) for name in _LOSS_NUMBERS]
-        return arrays | {"loss": np.array(numbers, dtype=float)}
+        if self.loss is not None:
+            numbers = [getattr(self.loss, name) for name in _LOSS_NUMBERS]
+            arrays["loss"] = np.array(numbers, dtype=float)
+        return arrays
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "HeadCell":
         """The cell that `arrays` made these of."""
-        value, low, high, chance, n = arrays["loss"].tolist()
+        loss = None
+        if "loss" in arrays:
+            value, low, high, chance, n = arrays["loss"].tolist()
+            loss = Score("loss", value, low, high, chance, int(n))
         return cls(
-            scores=[
-                HeadScores(METRICS, **{name: arrays[f"scores/{name}"][i] for name in _SCORE_ARRAYS})
-                for i in range(len(arrays["scores/value"]))
-            ],
+            scores=_scores_of(arrays, "scores"),
             frequencies=_under(arrays, "frequencies/"),
-            loss=Score("loss", value, low, high, chance, int(n)),
+            loss=loss,
             patterns=list(_under(arrays, "patterns/").values()),
+            alone=_scores_of(arrays, "alone"),
         )
+
+
+def _score_arrays(of: str, layers: Sequence[HeadScores]) -> dict[str, np.ndarray]:
+    if not layers:
+        return {}
+    return {
+        f"{of}/{name}": np.stack([getattr(layer, name) for layer in layers])
+        for name in _SCORE_ARRAYS
+    }
+
+
+def _scores_of(arrays: Mapping[str, np.ndarray], of: str) -> list[HeadScores]:
+    found = _under(arrays, f"{of}/")
+    return [
+        HeadScores(METRICS, **{name: found[name][i] for name in _SCORE_ARRAYS})
+        for i in range(len(found.get("value", ())))
+    ]
 
 
 def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -76,7 +95,7 @@ _SITES = {"text": "pattern", "repeated": "pattern", "copies": "pattern", "scores
 
 
 def head_rows(cell: HeadCell, context: Row) -> Iterator[Row]:
-    """Every detector's number for every head, the share of high frequencies, and the loss."""
+    """Every detector's number for every head, the share of high frequencies, and any loss."""
     text = context | {"tokens": "text"}
     for layer, scores in enumerate(cell.scores):
         for head in range(scores.n_heads):
@@ -90,9 +109,11 @@ def head_rows(cell: HeadCell, context: Row) -> Iterator[Row]:
     for layer, head in np.ndindex(*shares.shape[:2]):
         if np.isfinite(shares[layer, head, 0]):
             value, low, high, chance = shares[layer, head].tolist()
-            score = Score("high_frequency_share", value, low, high, chance, cell.loss.n)
+            n = int(cell.scores[layer].n[head, 0])
+            score = Score("high_frequency_share", value, low, high, chance, n)
             yield _row(text, layer, head, "rot_q rot_k", "frequency usage", score)
-    yield _row(text, len(cell.scores) - 1, None, "logits", "loss", cell.loss)
+    if cell.loss is not None:
+        yield _row(text, len(cell.scores) - 1, None, "logits", "loss", cell.loss)
 
 
 def label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:

@@ -7,7 +7,7 @@ written to disk when it is done.
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from tqdm import tqdm
 
 from experiments.heads.cell import HeadCell, dependence_rows, edge_rows, head_rows, label_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.prompts import readable
-from experiments.heads.reading import read_cell, read_layer
+from experiments.heads.reading import read_cell
 from experiments.heads.result import HeadClassification
 from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.shards import Reader, read_once
@@ -37,14 +36,13 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.composition import adds_up, k_composition
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.positions.layers import (
-    LayerPositions,
     describe_positions,
     layer_positions,
     rotary_frequencies,
 )
 from nope_interp.sites import layer_ranges
 from nope_interp.tasks.sources import Split, with_begin_token
-from probes.heads.detectors import HeadScores, offset_chance
+from probes.heads.detectors import offset_chance
 from probes.heads.labels import HeadLabel, dependence, label_heads
 
 # Prompts that the report takes from the text by itself, and how many of their tokens it shows.
@@ -124,15 +122,14 @@ class _Reader(Reader[HeadsConfig]):
         tokens = head_tokens(variant, config)
         prompts = _prompts(variant, config, tokens)
         cell = partial(self._cell, tokens)
-        found = {INTACT: cell(variant, INTACT, _INTACT, prompts)}
+        alone = ablation if name is not None else None
+        found = {INTACT: cell(variant, INTACT, _INTACT, prompts, alone=alone, losses=True)}
         # Where the model in question is untrained itself, the next draw of such weights.
         untrained = random_init(variant, config.seed, draw=int(config.random_init))
         nulls = {INTACT: cell(untrained, INTACT, _INTACT, [])}
-        alone: list[HeadScores] = []
         if name is not None:
-            found[name] = cell(variant, name, ablation, prompts)
+            found[name] = cell(variant, name, ablation, prompts, losses=True)
             nulls[name] = cell(untrained, name, ablation, [])
-            alone = self._one_layer_at_a_time(variant, tokens, *found.values())
         labels = {title: label_heads(of.scores, nulls[title].scores) for title, of in found.items()}
         facts = {
             "model": variant.name,
@@ -147,7 +144,7 @@ class _Reader(Reader[HeadsConfig]):
         begin = bool(tokens.start)
         context = variant.context(config.experiment, config.seed, begin, tokens="")
         rows_of_run = [
-            *_rows(context, found, nulls, untrained.kind, alone, labels),
+            *_rows(context, found, nulls, untrained.kind, labels),
             *edge_rows(_edges(variant.model, labels[INTACT]), context),
         ]
         return Made(table(rows_of_run), _arrays(config, variant.model, found), facts)
@@ -178,50 +175,19 @@ class _Reader(Reader[HeadsConfig]):
         condition: str,
         ablation: Ablation,
         prompts: Sequence[Tensor],
+        alone: Ablation | None = None,
+        losses: bool = False,
     ) -> HeadCell:
-        """What one variant shows under one condition."""
-        title = f"{variant.kind}/{condition}"
-        how = self._how(variant, ablation) | {"description": self.label(title)}
-        read = partial(read_cell, variant.model, tokens=tokens, prompts=prompts, **how)
-        positions = _seen(layer_positions(variant.model), ablation)
-        return self._kept(title, lambda: read(positions=positions))
-
-    def _one_layer_at_a_time(
-        self, variant: ModelVariant, tokens: HeadTokens, intact: HeadCell, ablated: HeadCell
-    ) -> list[HeadScores]:
-        """Each layer's scores where it alone is ablated: what its heads themselves owe to
-        positions.
+        """What one variant shows under one condition, and where each layer alone is ablated.
 
         With the whole model ablated a head also loses what earlier heads no longer bring it.
-        Encodings that are added to the embedding cannot be taken from one layer: there it is the
-        whole model.
         """
-        positions, ablation = layer_positions(variant.model), _ablation(self.config)
-        if any(layer.encoding in ("learned", "sinusoidal") for layer in positions):
-            return ablated.scores
-        without = ("none", "recurrence")
-        layers = [
-            at for at in positions if ablation.acts_in(at.layer) and at.encoding not in without
-        ]
-
-        def read() -> HeadCell:
-            scores, hidden = list(intact.scores), not self.show_progress
-            for layer in tqdm(layers, "one layer ablated", disable=hidden, leave=False):
-                lifted = ablation.lift_window and layer.reach is not None
-                only = replace(ablation, layers=(layer.layer,), lift_window=lifted)
-                (seen,), how = _seen([layer], only), self._how(variant, only)
-                scores[layer.layer] = read_layer(variant.model, seen, tokens, **how)
-            return replace(intact, scores=scores, frequencies={}, patterns=[])
-
-        return self._kept("one layer ablated", read).scores
-
-
-def _seen(positions: Sequence[LayerPositions], ablation: Ablation) -> list[LayerPositions]:
-    """What the layers see once windows are lifted where the ablation acts."""
-    return [
-        replace(at, window=None) if ablation.lift_window and ablation.acts_in(at.layer) else at
-        for at in positions
-    ]
+        title = f"{variant.kind}/{condition}"
+        kept = f"{title} and each layer ablated" if alone else title
+        how = self._how(variant, ablation) | {"description": self.label(title)}
+        read = partial(read_cell, variant.model, tokens=tokens, prompts=prompts, **how)
+        read = partial(read, positions=ablation.seen(layer_positions(variant.model)))
+        return self._kept(kept, lambda: read(alone=alone, losses=losses))
 
 
 def _check_chance_levels(model: HookedModel, seq_len: int) -> None:
@@ -294,7 +260,6 @@ def _rows(
     cells: Mapping[str, HeadCell],
     nulls: Mapping[str, HeadCell],
     untrained: str,
-    alone: Sequence[HeadScores],
     labels: Mapping[str, Sequence[HeadLabel]],
 ) -> Iterator[dict[str, Any]]:
     for title, cell in cells.items():
@@ -303,11 +268,13 @@ def _rows(
         yield from label_rows(labels[title], here)
     for title, cell in nulls.items():
         yield from head_rows(cell, context | {"variant": untrained, "positions": title})
-    # What is left with the head's own layer ablated, and with the whole model.
+    # What is left with the head's own layer ablated, and with the whole model. What is added to the
+    # embedding cannot be taken from one layer: there it is the whole model.
     intact, *ablated = cells
     for name in ablated:
         here = context | {"positions": name}
-        ablations = {"dependence": alone, "retention, whole model": cells[name].scores}
+        whole = cells[name].scores
+        ablations = {"dependence": cells[intact].alone or whole, "retention, whole model": whole}
         for probe, scores in ablations.items():
             left = {
                 (found.layer, found.head): dependence(

@@ -41,8 +41,8 @@ def head_history(
     untrained: list[HeadScores] = []
 
     def rows(model: HookedModel, context: Row) -> Iterator[Row]:
-        positions, size = layer_positions(model), config.batch_size
-        cell = read_cell(model, tokens, positions, seed=config.seed, batch_size=size)
+        how: Row = {"seed": config.seed, "batch_size": config.batch_size, "losses": False}
+        cell = read_cell(model, tokens, layer_positions(model), **how)
         if not untrained:
             untrained.extend(cell.scores)
         # One head is too few for a spread.

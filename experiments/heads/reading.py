@@ -16,13 +16,15 @@ from tqdm import tqdm
 from experiments.heads.cell import HeadCell
 from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
+from experiments.variants.ablation import Ablation
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.losses import sequence_losses, unigram_losses
+from nope_interp.positions.alone import AloneAblated
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
 from probes.bootstrap import SequenceBootstrap
-from probes.heads.detectors import HeadProbe, HeadScores
+from probes.heads.detectors import HeadProbe
 from probes.heads.frequencies import FrequencyUsage
 from probes.scores import Score
 
@@ -37,6 +39,8 @@ def read_cell(
     batch_size: int,
     description: str | None = None,
     condition: Condition = nullcontext,
+    alone: Ablation | None = None,
+    losses: bool = True,
     shards: Shards = ONE_SHARD,
     spec: ModelSpec | None = None,
 ) -> HeadCell:
@@ -54,6 +58,10 @@ def read_cell(
         batch_size: sequences in a forward pass.
         description: label of the progress bars; None draws none.
         condition: what the model is under while it is read.
+        alone: what each layer is read under once more, on text and repeated tokens, with no other
+            layer ablated; None for nothing. `condition` then leaves the model intact.
+        losses: whether the losses on text are computed, which take as long as the layers where the
+            vocabulary is large.
         shards: who reads the sequences.
         spec: how workers make the model; see `Shards.map`.
 
@@ -61,10 +69,9 @@ def read_cell(
     """
     run = partial(shards.map, model=model, spec=spec, condition=condition)
     parts = _parts(tokens, seed, shards.n)
-    to_read = [(part, HeadReaders.of(positions, own)) for part, own in parts]
-    readers, *rest = run(
-        partial(_read, batch_size=batch_size), shares=to_read, description=description
-    )
+    to_read = [(part, HeadReaders.of(positions, own, alone)) for part, own in parts]
+    read = partial(_read, batch_size=batch_size, alone=alone, losses=losses)
+    readers, *rest = run(read, shares=to_read, description=description)
     for others in rest:
         readers.merge(others)
     # Copies of what was fitted, or for the only share the probes themselves.
@@ -80,35 +87,47 @@ def read_cell(
                 probe.merge(copy)
     with one_thread_pool():
         scores = [probe.result() for probe in readers.probes]
+        scores_alone = [
+            readers.alone[layer].result() if layer in readers.alone else intact
+            for layer, intact in enumerate(scores)
+        ]
     with condition(model):
         patterns = [_patterns(model, prompt) for prompt in prompts]
     return HeadCell(
         scores=scores,
         frequencies=_frequencies(readers.usages, len(scores), model.cfg.n_heads),
-        loss=_loss(readers.losses, tokens, model.cfg.d_vocab, seed),
+        loss=_loss(readers.losses, tokens, model.cfg.d_vocab, seed) if losses else None,
         patterns=patterns,
+        alone=scores_alone if readers.alone else [],
     )
 
 
 @dataclass
 class HeadReaders:
     """What becomes a `HeadCell`: the probe of every layer, of those that rotate how they use their
-    frequencies, and the losses of the sequences of text."""
+    frequencies, the probes of layers that are ablated alone, and the losses on text."""
 
     probes: list[HeadProbe]
+    alone: dict[int, HeadProbe]
     usages: dict[int, FrequencyUsage]
     losses: Float[Tensor, " sequence"]
 
     @classmethod
-    def of(cls, positions: Sequence[LayerPositions], seed: int) -> "HeadReaders":
-        """Readers that have read nothing yet."""
+    def of(
+        cls, positions: Sequence[LayerPositions], seed: int, alone: Ablation | None = None
+    ) -> "HeadReaders":
+        """Readers that have read nothing yet, of layers that are ablated alone too."""
         usages = {
             layer.layer: FrequencyUsage(layer.rotary_dims, seed=seed)
             for layer in positions
             if layer.rotary_dims is not None
         }
         probes = [HeadProbe(seed, window=layer.window) for layer in positions]
-        return cls(probes, usages, torch.empty(0))
+        ablated = {}
+        for layer, only in ({} if alone is None else alone.of_each_layer(positions)).items():
+            (seen,) = only.seen([positions[layer]])
+            ablated[layer] = HeadProbe(seed, window=seen.window)
+        return cls(probes, ablated, usages, torch.empty(0))
 
     def merge(self, other: "HeadReaders") -> None:
         """Adds what `other` read, of later sequences."""
@@ -116,6 +135,8 @@ class HeadReaders:
             probe.merge(theirs)
         for layer, usage in self.usages.items():
             usage.merge(other.usages[layer])
+        for layer, probe in self.alone.items():
+            probe.merge(other.alone[layer])
         self.losses = torch.cat([self.losses, other.losses])
 
 
@@ -125,58 +146,50 @@ def _read(
     description: str | None,
     *,
     batch_size: int,
+    alone: Ablation | None,
+    losses: bool,
 ) -> HeadReaders:
     """Give the readers every kind of tokens but the held-out scores, which are judged by them."""
     tokens, readers = share
-    rotated = on_rotated(model, {layer: usage.update for layer, usage in readers.usages.items()})
-    by_layer = {_pattern_hook(layer): probe for layer, probe in enumerate(readers.probes)}
-    repeated = {hook: _repeated_reader(tokens, probe) for hook, probe in by_layer.items()}
-    copies: dict[str, Listener] = {
-        hook: partial(probe.read_copies, start=tokens.start) for hook, probe in by_layer.items()
-    }
-    text = {hook: probe.read_text for hook, probe in by_layer.items()} | rotated
-    for kind, sequences, listeners in (
-        ("text", tokens.text, text),
-        ("repeated tokens", tokens.repeated, repeated),
-        ("copies", tokens.copies, copies),
-    ):
+
+    def how(kind: str) -> dict[str, Any]:
         label = description and f"{description}, {kind}"
-        stream(model, sequences, listeners, batch_size=batch_size, description=label)
-    label = description and f"{description}, fit of scores"
-    _stream_scores(model, (tokens, readers.probes), label, batch_size=batch_size, held_out=False)
-    readers.losses = sequence_losses(model, tokens.text)
+        return {"batch_size": batch_size, "description": label}
+
+    conditions = {} if alone is None else alone.of_each_layer(layer_positions(model))
+    twice = AloneAblated(model, {layer: only.of for layer, only in conditions.items()})
+    text, repeated = _listeners(model, tokens, readers, twice)
+    copies: dict[str, Listener] = {
+        _pattern_hook(layer): partial(probe.read_copies, start=tokens.start)
+        for layer, probe in enumerate(readers.probes)
+    }
+    with twice.opened():
+        if losses:
+            readers.losses = sequence_losses(model, tokens.text, listeners=text, **how("text"))
+        else:
+            stream(model, tokens.text, text, **how("text"))
+        stream(model, tokens.repeated, repeated, **how("repeated tokens"))
+    stream(model, tokens.copies, copies, **how("copies"))
+    fit: dict[str, Any] = how("fit of scores") | {"held_out": False}
+    _stream_scores(model, (tokens, readers.probes), **fit)
     return readers
 
 
-def read_layer(
-    model: HookedModel,
-    layer: LayerPositions,
-    tokens: HeadTokens,
-    *,
-    seed: int,
-    batch_size: int,
-    condition: Condition = nullcontext,
-    shards: Shards = ONE_SHARD,
-    spec: ModelSpec | None = None,
-) -> HeadScores:
-    """One layer's scores on text and repeated tokens; passes end there.
-
-    With the same `seed`, `batch_size` and number of shards they are paired with those of
-    `read_cell`.
-
-    Args:
-        layer: which one, and how far it sees.
-        model, tokens, seed, batch_size, condition, shards, spec: as `read_cell` takes them.
-
-    Raises UserError as `read_cell` does.
-    """
-    work = partial(_read_layer, layer=layer, batch_size=batch_size)
-    shares = _parts(tokens, seed, shards.n)
-    probe, *others = shards.map(work, model, spec, shares, condition=condition)
-    for other in others:
-        probe.merge(other)
-    with one_thread_pool():
-        return probe.result()
+def _listeners(
+    model: HookedModel, tokens: HeadTokens, readers: HeadReaders, twice: AloneAblated
+) -> tuple[dict[str, Listener], dict[str, Listener]]:
+    """Those on text, and those on repeated tokens."""
+    rotated = on_rotated(model, {layer: usage.update for layer, usage in readers.usages.items()})
+    text = {hook: twice.listener(listener) for hook, listener in rotated.items()}
+    repeated: dict[str, Listener] = {}
+    for layer, probe in enumerate(readers.probes):
+        hook, ablated = _pattern_hook(layer), readers.alone.get(layer)
+        text[hook], repeated[hook] = probe.read_text, _repeated_reader(tokens, probe)
+        if ablated is not None:
+            text[hook] = twice.listener(text[hook], ablated.read_text)
+            again = _repeated_reader(tokens, ablated)
+            repeated[hook] = twice.listener(repeated[hook], again)
+    return text, repeated
 
 
 def _parts(tokens: HeadTokens, seed: int, n: int) -> list[tuple[HeadTokens, int]]:
@@ -193,24 +206,6 @@ def _parts(tokens: HeadTokens, seed: int, n: int) -> list[tuple[HeadTokens, int]
         )
         for shard in range(n)
     ]
-
-
-def _read_layer(
-    model: HookedModel,
-    share: tuple[HeadTokens, int],
-    description: str | None,
-    *,
-    layer: LayerPositions,
-    batch_size: int,
-) -> HeadProbe:
-    tokens, seed = share
-    probe, hook = HeadProbe(seed, window=layer.window), _pattern_hook(layer.layer)
-    for sequences, reader in (
-        (tokens.text, probe.read_text),
-        (tokens.repeated, _repeated_reader(tokens, probe)),
-    ):
-        stream(model, sequences, {hook: reader}, batch_size=batch_size, until=hook)
-    return probe
 
 
 def _repeated_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:

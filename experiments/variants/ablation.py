@@ -1,13 +1,14 @@
 """The condition under which a model variant is read: positions intact, or some taken away."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.variants.config import ExperimentConfig
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import PositionAblation, ablate_positions
+from nope_interp.positions.layers import LayerPositions
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,31 @@ class Ablation:
     def acts_in(self, layer: int) -> bool:
         """Whether it acts in this block."""
         return self.layers is None or layer in self.layers
+
+    def seen(self, positions: Sequence[LayerPositions]) -> list[LayerPositions]:
+        """What layers see under it: its windows are lifted where it acts."""
+        return [
+            replace(at, window=None) if self.lift_window and self.acts_in(at.layer) else at
+            for at in positions
+        ]
+
+    def of_each_layer(self, positions: Sequence[LayerPositions]) -> dict[int, "Ablation"]:
+        """The same of one layer alone, for each layer with positions of its own that it acts in.
+
+        Encodings that are added to the embedding cannot be taken from one layer: then there is
+        none.
+        """
+        if any(at.encoding in ("learned", "sinusoidal") for at in positions):
+            return {}
+        return {
+            at.layer: replace(
+                self,
+                layers=(at.layer,),
+                lift_window=self.lift_window and at.reach is not None,
+            )
+            for at in positions
+            if self.acts_in(at.layer) and at.encoding not in ("none", "recurrence")
+        }
 
     @contextmanager
     def of(self, model: HookedModel) -> Iterator[PositionAblation | None]:

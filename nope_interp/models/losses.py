@@ -1,6 +1,7 @@
 """How well a model predicts each sequence, in memory that does not grow with the vocabulary."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Activations, Marked, PerSequence, Sequences, Tokens
-from nope_interp.streams import check_tokens
+from nope_interp.streams import Listener, check_tokens, stream
 
 # Logits and their logarithms of probability, in single precision, held at one time.
 _BYTES = 2**28
@@ -20,8 +21,14 @@ _BYTES = 2**28
 Unembedding = Callable[[Tensor], Tensor]
 
 
-@torch.no_grad()
-def sequence_losses(model: HookedModel, tokens: Sequences, *, batch_size: int = 32) -> PerSequence:
+def sequence_losses(
+    model: HookedModel,
+    tokens: Sequences,
+    *,
+    batch_size: int = 32,
+    listeners: Mapping[str, Listener] | None = None,
+    description: str | None = None,
+) -> PerSequence:
     """Mean cross-entropy of the next token, in nats, of each sequence.
 
     Hooks on the unembedding see pieces of the sequences; all others see what they always see.
@@ -30,22 +37,31 @@ def sequence_losses(model: HookedModel, tokens: Sequences, *, batch_size: int = 
         model: a HookedTransformer or a bridge, in evaluation mode.
         tokens: sequences of equal length, at least two tokens, never padded.
         batch_size: sequences in a forward pass.
+        listeners: a callable for each hook name, as `stream` takes them.
+        description: label of the progress bar; None draws no bar.
 
     Returns:
         `[sequence]`, on the CPU.
 
     Raises:
         UserError: for tokens out of vocabulary, sequences too short, losses that are not finite,
-            and an architecture whose logits are not its unembedding of the last layer's output.
+            an architecture whose logits are not its unembedding of the last layer's output, and, of
+            listeners, as `stream`.
     """
-    check_tokens(model, tokens, batch_size)
     if len(tokens) == 0 or tokens.shape[1] < 2:
         raise UserError(
             f"tokens have shape {tuple(tokens.shape)}: a loss needs at least one sequence of at "
             "least two tokens."
         )
-    device = next(model.parameters()).device
-    losses = [_losses(model, batch.to(device)).cpu() for batch in tokens.split(batch_size)]
+    losses: list[Tensor] = []
+    how: dict[str, Any] = {"batch_size": batch_size, "description": description}
+    stream(
+        model,
+        tokens,
+        listeners or {},
+        run=lambda of, batch: losses.append(_losses(of, batch).cpu()),
+        **how,
+    )
     every = torch.cat(losses)
     if not every.isfinite().all():
         raise UserError("the model's losses hold NaN or infinite values: is it damaged?")

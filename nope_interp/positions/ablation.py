@@ -97,7 +97,9 @@ def ablate_positions(
     )
     left = [layer for layer in found if layer.reach is not None and layer not in windowed]
     left += [layer for layer in found if layer.encoding == "recurrence"]
-    return PositionAblation(str(condition), model, encodings, changes, left)
+    added = any(target.encoding in _ADDED for target in targets)
+    first = 0 if added else min(at.layer for at in (*targets, *windowed))
+    return PositionAblation(str(condition), model, first, encodings, changes, left)
 
 
 class PositionAblation(AbstractContextManager["PositionAblation", None]):
@@ -111,6 +113,7 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         self,
         name: str,
         model: HookedModel,
+        first: int,
         encodings: set[str],
         changes: Iterable[Change],
         left: Layers,
@@ -123,7 +126,8 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         with ExitStack() as undo:
             taken.update(encodings)
             undo.callback(taken.difference_update, encodings)
-            undo.callback(model.blocks[0].register_forward_pre_hook(self._note_pass).remove)
+            reached = model.blocks[first].attn
+            undo.callback(reached.register_forward_pre_hook(self._note_pass).remove)
             for change in changes:
                 self._attach(change, undo)
             self._undo = undo.pop_all()
@@ -145,7 +149,8 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         """Make sure that nothing was missed.
 
         Raises:
-            UserError: where the model ran and a part of this ablation was never reached.
+            UserError: where the model ran, up to the first layer that it acts in, and a part of
+                this ablation was never reached.
         """
         silent = [name for name, count in self._fired.items() if count == 0]
         if self._ran and silent:

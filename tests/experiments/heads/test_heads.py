@@ -20,7 +20,10 @@ from experiments.heads.cell import HeadCell
 from experiments.heads.tokens import HeadTokens
 from experiments.results.measurements import write_arrays
 from experiments.sweeps.runs import load_run
+from experiments.variants.ablation import Ablation
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
+from nope_interp.models import attention
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
@@ -28,6 +31,7 @@ from nope_interp.positions.layers import layer_positions
 from nope_interp.streams import run_trunk
 from nope_interp.tasks.sources import CopiesSource, RepeatedSource, UniformSource
 from nope_interp.training.config import TrainingConfig
+from probes.heads.detectors import FEEDS
 from tests.huggingface import (
     FAMILIES,
     bridged_model,
@@ -98,7 +102,8 @@ def test_the_table_of_heads_comes_from_the_measurements(found: HeadClassificatio
 
 def test_losses_stand_beside_every_condition(found: HeadClassification) -> None:
     losses = found.measurements[found.measurements["probe"] == "loss"]
-    assert losses["positions"].tolist() == ["intact", "rotary:none"] * 2
+    assert losses["positions"].tolist() == ["intact", "rotary:none"]
+    assert set(losses["variant"]) == {"trained"}
     # The model is hardly trained: worse than knowing how often each byte occurs.
     assert losses["chance"].nunique() == 1
     assert losses["chance"].between(3, 4).all()
@@ -342,20 +347,49 @@ def random_tokens(vocabulary: int) -> HeadTokens:
     )
 
 
-def test_a_layer_is_judged_with_it_alone_ablated() -> None:
-    model = HookedTransformer(dataclasses.replace(CONFIG.transformer, init_scale=0.3))
+@pytest.mark.parametrize(
+    ("family", "windows"),
+    [
+        *((family, False) for family in ("rotary", "alibi", "llama", "gptj", "t5", "bloom")),
+        *(("falcon_alibi", False), ("gemma3", True), ("smollm3", False)),
+    ],
+)
+def test_a_layer_is_judged_with_it_alone_ablated(family: str, windows: bool) -> None:
+    if family in ("rotary", "alibi"):
+        own = dataclasses.replace(CONFIG.transformer, init_scale=0.3, positions=family)
+        model: HookedModel = HookedTransformer(own)
+    else:
+        model = bridged_model(family)
+    positions, tokens = layer_positions(model), random_tokens(model.cfg.d_vocab)
+    read = partial(head_cells.read_cell, model, tokens, seed=0, batch_size=3, losses=False)
+    ablation = Ablation("all", lift_window=windows)
+    undisturbed, cell = read(positions), read(positions, alone=ablation)
+    text = [cell.scores[0].column(of) for of in (*FEEDS["text"], *FEEDS["repeated"])]
+    changed = False
+    for at, intact, again, found in zip(
+        positions, undisturbed.scores, cell.scores, cell.alone, strict=True
+    ):
+        np.testing.assert_array_equal(again.value, intact.value)
+        expected = intact
+        if at.encoding != "none":
+            lift = windows and at.window is not None
+            seen = [dataclasses.replace(o, window=None) if lift else o for o in positions]
+            with ablate_positions(model, "all", layers=[at.layer], lift_window=lift):
+                # A whole pass of its own for each layer.
+                expected = read(seen).scores[at.layer]
+            changed |= bool(np.abs(expected.value - intact.value)[:, text].max() > 1e-5)
+        np.testing.assert_array_equal(found.value[:, text], expected.value[:, text])
+    assert changed
+
+
+def test_the_ablation_of_a_layer_alone_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = HookedTransformer(CONFIG.transformer)
     positions, tokens = layer_positions(model), random_tokens(257)
-    how = {"seed": 0, "batch_size": 4}
-    with ablate_positions(model, "rotary"):
-        whole = head_cells.read_cell(model, tokens, positions, [], description=None, **how).scores
-    alone = []
-    for layer in positions:
-        with ablate_positions(model, "rotary", layers=[layer.layer]):
-            alone.append(head_cells.read_layer(model, layer, tokens, **how))
-    text = [alone[0].column(metric) for metric in ("diagonal", "previous_token", "induction")]
-    # Nothing comes before the first layer: there it is the same as ablating the whole model.
-    np.testing.assert_allclose(alone[0].value[:, text], whole[0].value[:, text], atol=1e-6)
-    assert np.abs(alone[1].value[:, text] - whole[1].value[:, text]).max() > 1e-4
+    monkeypatch.setattr(attention, "_hooked", lambda point, shared: shared)
+    with pytest.raises(UserError, match=r"never reached blocks\.0\.attn\.hook_cos"):
+        head_cells.read_cell(
+            model, tokens, positions, seed=0, batch_size=4, alone=Ablation("rotary")
+        )
 
 
 # Weights of a model with sinks sum to less than one, which has no labels.
