@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.codes.ablation import statistics_at
 from experiments.codes.following import following_rows, movable
+from experiments.codes.in_depth import statistics_at
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import route_rows, text_interchange_rows
 from experiments.codes.text_order import text_order_rows

@@ -5,13 +5,9 @@ from functools import partial
 import numpy as np
 
 from experiments.benchmark.task import context, sites_of, task_of, where
-from experiments.codes.ablation import (
-    fitted_in_depth,
-    site_by_site,
-    statistics_at,
-    through_the_stream,
-)
+from experiments.codes.ablation import site_by_site, through_the_stream
 from experiments.codes.conditions import Condition, Fit
+from experiments.codes.in_depth import fitted_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site
 from experiments.results.measurements import table

@@ -8,8 +8,8 @@ code tells any more get one code back.
 import torch
 
 from experiments.benchmark.task import context, elsewhere, task_of, where
-from experiments.codes.ablation import statistics_at
 from experiments.codes.counterfactual import Counterfactual
+from experiments.codes.in_depth import statistics_at
 from experiments.codes.interchange import interchange_rows
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.codes.ablation import stream_sites
+from experiments.codes.in_depth import stream_sites
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Split
 from experiments.results.code_ablation import EVERYWHERE, STREAM

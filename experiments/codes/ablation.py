@@ -4,37 +4,36 @@ A condition (`experiments.codes.conditions`) runs the model with interventions a
 is fitted on some sequences and scored, by what the model then loses, on others.
 
 - At one site, a layer and hook, the intervention is fitted on the model as it is.
-- Through the whole stream, at the input, after every attention and after every block but the last,
-  interventions are fitted in order of depth: each on what the layers below make of the fit
-  sequences once those before it are in place. Otherwise a code that is gone below would be taken
-  away a second time, and so put in reversed. The last block's output is left alone: only the
-  unembedding reads it, and what depends on position there is an answer. Where attention and MLP
-  stand side by side, or there is no MLP, nothing reads the stream between them.
+- Through the whole stream they are fitted in order of depth (`experiments.codes.in_depth`).
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.codes.conditions import Condition, Fit, Maker, every_condition, of_codes
+from experiments.codes.conditions import Fit, every_condition, of_codes
 from experiments.codes.first_token import first_token_conditions
+from experiments.codes.in_depth import (
+    fitted_in_depth,
+    reading_last,
+    size_matched_in_depth,
+    stream_sites,
+)
 from experiments.codes.task import InterventionTask
-from experiments.probing.measure import Site, Stage, code_probes, feed, reading_of
+from experiments.probing.measure import Site, code_probes, reading_of
 from experiments.results import code_ablation as names
 from experiments.results.code_ablation import INTACT_CONDITION, SIZE_MATCHED, STREAM, only, without
 from experiments.results.measurements import LOSS
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
 from probes.bootstrap import ArrayFunction, NamedBootstrap, ratio
 from probes.code_names import CODES
 from probes.codes.controls import SIDE_EFFECTS, side_effects, size_matched, sizes_of
@@ -60,8 +59,6 @@ class Outcome:
 
 # By the name of a condition and its control.
 ByCondition = dict[tuple[str, str], Outcome]
-
-_SITES = ("resid_mid", STREAM)
 
 
 def through_the_stream(
@@ -156,133 +153,6 @@ def _acting_at(task: InterventionTask, site: Site) -> Iterator[str]:
         yield acting.name
 
 
-def stream_sites(task: InterventionTask) -> list[Site]:
-    """The input and the stream after every attention and every block, but the last block's."""
-    sites = [(layer, site) for layer in range(task.model.cfg.n_layers) for site in _SITES]
-    every = [Site(0, "resid_pre"), *(Site(*where) for where in sites[:-1])]
-    hooks = [site.name for site in every]
-    firing = firing_hooks(task.model, hooks, task.split.fit[:1])
-    return [site for site, hook in zip(every, hooks, strict=True) if hook in firing]
-
-
-class FittedOnTheWay:
-    """An intervention made from the first activations that come to it: those of all fit sequences,
-    at positions of these numbers.
-
-    Attributes:
-        made: the intervention; None before they came.
-        sizes: how far it moved these, by position, where that is asked for; None before they came.
-    """
-
-    def __init__(
-        self,
-        make: Maker,
-        numbers: Int[Tensor, " pos"],
-        *,
-        sized: bool = False,
-        linear: bool = False,
-    ) -> None:
-        self.made: Intervention | None = None
-        self.sizes: Float[Tensor, " pos"] | None = None
-        self._make, self._numbers, self._sized, self._linear = make, numbers, sized, linear
-
-    def __call__(self, activations: Float[Tensor, "batch pos d_model"]) -> Tensor:
-        if self.made is None:
-            fit = Fit(CodeStatistics())
-            for part in (fit.codes, fit.linear) if self._linear else (fit.codes,):
-                part.update(activations, self._numbers)
-            self.made = self._make(fit)
-            if self._sized:
-                self.sizes = sizes_of(self.made, fit.codes)
-        return self.made(activations)
-
-
-def fitted_in_depth(
-    task: InterventionTask,
-    condition: Condition,
-    sites: Sequence[Site],
-    probes: Sequence[StreamingProbe] = (),
-) -> dict[str, FittedOnTheWay]:
-    """The condition's interventions at all of these sites at once, by hook name.
-
-    One forward pass over all fit sequences at once makes them: memory grows with these, but holds
-    one layer at a time. `probes` are fitted in it to what they make of the last block's output.
-    """
-    how = {"sized": condition.takes_code, "linear": condition.linear}
-    made = partial(FittedOnTheWay, condition.make, task.numbers(), **how)
-    return made_in_depth(task, {site.name: made() for site in sites}, probes)
-
-
-def size_matched_in_depth(
-    task: InterventionTask, removal: Mapping[str, FittedOnTheWay]
-) -> dict[str, FittedOnTheWay]:
-    """Activations moved at every site as far as a removal moved them there, with all codes left.
-
-    What is moved, and how far, is that of the removal's own pass, in which codes gone below had
-    little left to move above.
-    """
-
-    def control(removed: FittedOnTheWay) -> Maker:
-        made, sizes = removed.made, removed.sizes
-        assert isinstance(made, CodeFilter)
-        assert sizes is not None
-        return lambda fit: size_matched(made, sizes, fit.codes, task.seed)
-
-    numbers = task.numbers()
-    made = {name: FittedOnTheWay(control(removed), numbers) for name, removed in removal.items()}
-    return made_in_depth(task, made)
-
-
-def made_in_depth(
-    task: InterventionTask,
-    made: dict[str, FittedOnTheWay],
-    probes: Sequence[StreamingProbe] = (),
-) -> dict[str, FittedOnTheWay]:
-    """Interventions at all of these sites, by hook name, made in one pass over the fit sequences.
-
-    Args:
-        task: the model, and what they are fitted on.
-        made: what makes them.
-        probes: are fitted to what they make of the last block's output.
-
-    Returns:
-        The same, each fitted on what those before it leave.
-
-    Raises:
-        UserError: where a site is never reached, and what `intervene` raises.
-    """
-    model = task.model
-    tokens = task.split.fit.to(next(model.parameters()).device)
-    with torch.no_grad(), intervene(model, made, task.positions) as acted:
-        with _reading(task, probes, "update"):
-            run_trunk(model, tokens)
-        acted.verify()
-    return made
-
-
-@contextmanager
-def _reading(
-    task: InterventionTask, probes: Sequence[StreamingProbe], stage: Stage
-) -> Iterator[None]:
-    """While it is open, probes read the last block's output, whatever the model is run for."""
-
-    def read(activations: Tensor, hook: object) -> None:
-        for probe in probes:
-            getattr(probe, stage)(activations[:, task.positions], task.numbers())
-
-    with one_thread_pool(), task.model.hooks(fwd_hooks=[(task.last.name, read)] if probes else []):
-        yield
-
-
-def statistics_at(task: InterventionTask, sites: Sequence[Site]) -> dict[Site, CodeStatistics]:
-    """What interventions at single sites are made from, in one stream of the intact model."""
-    found = {site: CodeStatistics() for site in sites}
-    each = {site: [statistics] for site, statistics in found.items()}
-    read = partial(feed, batch_size=task.batch_size, positions=task.positions)
-    read(task.model, task.split.fit, each, "update")
-    return found
-
-
 class _Watched:
     """An intervention, and how far it moves what comes to it besides what it aims at."""
 
@@ -307,7 +177,7 @@ def _scored(
     """What the model loses on the held-out sequences, on which `probes` are scored on the way."""
     watched = {name: _Watched(change) for name, change in made.items()}
     with intervene(task.model, watched, task.positions) as intervention:
-        with _reading(task, probes, "evaluate"):
+        with reading_last(task, probes, "evaluate"):
             losses = task.losses(task.model, task.split.held_out).double().numpy()
         intervention.verify()
     if not watched:

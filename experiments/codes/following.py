@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.codes.ablation import statistics_at
 from experiments.codes.counterfactual import Counterfactual, counterfactuals
 from experiments.codes.counting import counting_rows
+from experiments.codes.in_depth import statistics_at
 from experiments.codes.interchange import check_enough_to_draw, interchange_rows
 from experiments.codes.order import order_rows
 from experiments.codes.task import InterventionTask

@@ -20,23 +20,22 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator
 from tqdm import tqdm
 
-from experiments.codes.ablation import FittedOnTheWay, made_in_depth, statistics_at, stream_sites
 from experiments.codes.answering import Answers, Asking, Changes, PerExample
-from experiments.codes.conditions import Fit
 from experiments.codes.counterfactual import Counterfactual
+from experiments.codes.in_depth import moves_in_depth, statistics_at, stream_sites
 from experiments.codes.order import share_rows
+from experiments.codes.ranks import FEWEST_DRAWS, enough_draws, fact, rank_row
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Split
 from experiments.results import interchange as names
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
-from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
 from nope_interp.errors import UserError
 from probes.bootstrap import NamedBootstrap, SequenceBootstrap
 from probes.code_names import JUDGED
@@ -46,15 +45,8 @@ from probes.codes.trends import carries
 
 # The shares of the way that codes are moved.
 DOSES = (0.05, 0.3, 1.0)
-# Each sequence has a draw of its own, and a rank among fewer says little.
-_FEWEST_DRAWS = 20
-# A rank is settled once so many draws have come as far as the code (Besag and Clifford 1991).
-_SETTLED = 5
-
 # Draws are made in turns, each of as many as there are sequences to score.
 _TURNS = 10_000
-
-Change = TypeVar("Change", Move, Moved)
 
 
 def interchange_rows(
@@ -102,9 +94,7 @@ def interchange_rows(
     known = {**statistics, **statistics_at(task, missing)}
     places = [_Place(site.layer, site.hook, (site,)) for site in statistics]
     places.append(_Place(EVERYWHERE, STREAM, tuple(stream)))
-    # So many draws that one code may pass by itself among so many effects.
-    n_effects = 2 * len(elsewhere) * len(places) * len(JUDGED)
-    most = math.ceil(n_effects / FALSE_DISCOVERIES)
+    most = enough_draws(2 * len(elsewhere) * len(places) * len(JUDGED))
     rows: list[dict[str, Any]] = []
     total = len(elsewhere) * len(places)
     with tqdm(desc=description, total=total, unit="site", disable=description is None) as bar:
@@ -119,9 +109,9 @@ def interchange_rows(
 def check_enough_to_draw(task: InterventionTask) -> None:
     """Raise UserError where there are too few sequences to score: each has a draw of its own."""
     n = len(task.split.held_out)
-    if n < _FEWEST_DRAWS:
+    if n < FEWEST_DRAWS:
         raise UserError(
-            f"{n} examples are too few to move codes in: give {_FEWEST_DRAWS} at least, better "
+            f"{n} examples are too few to move codes in: give {FEWEST_DRAWS} at least, better "
             "some hundreds."
         )
 
@@ -174,7 +164,7 @@ class _Run:
             noised = {**context, "positions": names.noising(code, moved)}
             denoised = {**context, "positions": names.denoising(code, moved)}
             for condition in (noised, denoised):
-                yield _fact(names.CARRIED, len(carried) / len(place.sites), condition)
+                yield fact(names.CARRIED, len(carried) / len(place.sites), condition)
             if carried:
                 moves = self._moves(code, carried)
                 yield from self._trial(self._noising, intact, moves, DOSES, noised)
@@ -187,7 +177,7 @@ class _Run:
         def make(site: Site, current: CodeStatistics | None) -> Moved:
             return levelled(self._codes[site], current=current)
 
-        return self._in_depth(self._disordered, place.sites, make)
+        return moves_in_depth(self._disordered, place.sites, make)
 
     def _moves(self, code: str, sites: Sequence[Site]) -> dict[Site, Move]:
         """At each site, what tells these positions by a code to be others."""
@@ -195,7 +185,7 @@ class _Run:
         def make(site: Site, current: CodeStatistics | None) -> Move:
             return interchange(self._codes[site], code, self._elsewhere.sources, current=current)
 
-        return self._in_depth(self._clean, sites, make)
+        return moves_in_depth(self._clean, sites, make)
 
     def _put_back(self, code: str, base: Mapping[Site, Moved]) -> dict[Site, Move]:
         """At each site, what tells these positions by a code alone where they belong."""
@@ -203,28 +193,8 @@ class _Run:
         def make(site: Site, current: CodeStatistics | None) -> Move:
             return put_back(self._codes[site], code, self._elsewhere.origins, current=current)
 
-        made = self._in_depth(self._disordered, tuple(base), make)
+        made = moves_in_depth(self._disordered, tuple(base), make)
         return {site: move.on(base[site]) for site, move in made.items()}
-
-    def _in_depth(
-        self,
-        task: InterventionTask,
-        sites: Sequence[Site],
-        make: Callable[[Site, CodeStatistics | None], Change],
-    ) -> dict[Site, Change]:
-        """What is made at each site of what comes there, with those before it in place."""
-        if len(sites) == 1:
-            return {site: make(site, None) for site in sites}
-        kept: dict[Site, Change] = {}
-
-        def fitted(fit: Fit, site: Site) -> Change:
-            kept[site] = make(site, fit.codes)
-            return kept[site]
-
-        numbers = task.numbers()
-        made = {site.name: FittedOnTheWay(partial(fitted, site=site), numbers) for site in sites}
-        made_in_depth(task, made)
-        return kept
 
     def _trial(
         self,
@@ -251,15 +221,14 @@ class _Run:
         found = list(_shares(asking, before, own, drawn, doses, self._seed, context))
         yield from found
         counted = asking.n > 0
-        level, of_draws = float(slopes(own)[counted].mean()), [slopes(drawn)[counted]]
-        yield from _slopes(slopes(own)[counted], of_draws[0], self._seed, context)
-        follows = next(row for row in found if row["metric"] == names.NET)
-        while follows["ci_low"] >= WORTH_NAMING and not _settled(level, of_draws, self._most):
-            turn = len(of_draws)
-            more = by_dose(partial(self._drawn, moves, turn=turn))
-            of_draws.append(slopes(more)[counted])
-        above, n = _reached(level, of_draws)
-        yield _fact(names.RANK, (1 + above) / (1 + n), {**context, "n": n})
+        level, first = float(slopes(own)[counted].mean()), slopes(drawn)[counted]
+        yield from _slopes(slopes(own)[counted], first, self._seed, context)
+        net = next(row for row in found if row["metric"] == names.NET)
+
+        def turn_of(turn: int) -> PerExample:
+            return slopes(by_dose(partial(self._drawn, moves, turn=turn)))[counted]
+
+        yield rank_row(net, level, first, turn_of, _reached, self._most)
 
     def _drawn(self, moves: Mapping[Site, Move], dose: float, turn: int) -> Changes:
         """The control of moves: for each sequence and site other directions in every turn."""
@@ -274,11 +243,6 @@ class _Run:
 def _reached(level: float, drawn: Sequence[PerExample]) -> tuple[int, int]:
     """How many draws come as far as the level, and how many there are."""
     return sum(int((of >= level).sum()) for of in drawn), sum(len(of) for of in drawn)
-
-
-def _settled(level: float, drawn: Sequence[PerExample], most: int) -> bool:
-    above, n = _reached(level, drawn)
-    return above >= _SETTLED or n >= most
 
 
 def _shares(
@@ -320,12 +284,6 @@ def _slopes(
     for control in ("", SIZE_MATCHED):
         score = bootstrap.score(names.SLOPE, bootstrap.mean(control), chance=math.nan)
         yield {**context, **vars(score), "control": control}
-
-
-def _fact(metric: str, value: float, context: Mapping[str, Any]) -> dict[str, Any]:
-    """A number without an interval."""
-    bare = {"control": "", "ci_low": value, "ci_high": value, "chance": math.nan, "n": 0}
-    return {**bare, **context, "metric": metric, "value": value}
 
 
 def _named(made: Mapping[Site, Intervention]) -> Changes:

@@ -26,7 +26,8 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from experiments.codes.ablation import statistics_at, stream_sites
+from experiments.codes.in_depth import statistics_at, stream_sites
+from experiments.codes.ranks import FEWEST_DRAWS, enough_draws, fact, rank_row
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_moves import Place, TextMoves, Trial
 from experiments.codes.text_order import text_order_rows
@@ -37,7 +38,6 @@ from experiments.results import interchange as names
 from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
 from experiments.results.measurements import table
-from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import key_heads
 from nope_interp.sites import ATTENTION_INPUT
@@ -46,11 +46,6 @@ from probes.bootstrap import SequenceBootstrap
 from probes.code_names import JUDGED, MEAN_RESIDUAL
 from probes.codes.similarity import SIMILARITY
 from probes.codes.statistics import CodeStatistics
-
-# Each sequence has a draw of its own, and a rank among fewer says little.
-_FEWEST_DRAWS = 20
-# A rank is settled once so many draws have come as far as the code (Besag and Clifford 1991).
-_SETTLED = 5
 
 # Along, changed and length of a run, for each sequence.
 Measured = Float[np.ndarray, "sequence 3"]
@@ -76,7 +71,8 @@ def text_interchange_rows(
     - `NET`: what is gone of the way less the control's, by chance 0.
     - `WRITTEN`: the share of the way in what is written behind a site.
     - `RANK`: the share of control draws whose slope over `DOSES`, less what its sequence's draws
-      have in common, is at least the code's; 1 where the code surely goes less than a tenth.
+      have in common, is at least the code's; 1 where the code does not surely go a tenth, since
+      then no rank says that it is used.
 
     Rows of the ways themselves: `WAY`, the mean length in nats of that which positions make; so
     long is, with the control `SAME_LENGTH`, what other prefixes of one length leave of it.
@@ -102,14 +98,13 @@ def text_interchange_rows(
     asked += [(Place(EVERYWHERE, STREAM, stream), code) for code in JUDGED]
     asked += [(Place(EVERYWHERE, ATTENTION_INPUT, reads), SIMILARITY)]
     made = TextMoves(task, known, stream)
-    # So many draws that one code may pass by itself among so many effects.
-    most_draws = math.ceil(2 * len(asked) / FALSE_DISCOVERIES)
+    most_draws = enough_draws(2 * len(asked))
     rows = list(_of_ways(made, task.seed, context))
     for place, code in tqdm(asked, description, unit="code", disable=description is None):
         carried = np.mean([made.carries(site, code) for site in place.sites])
         here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
         for conditions, trial in made.trials(place, code).items():
-            found = [_fact(names.CARRIED, float(carried), here)]
+            found = [fact(names.CARRIED, float(carried), here)]
             found += _tried(trial(), most_draws, task.seed, here) if carried else []
             rows += [{**row, "positions": told} for told in conditions for row in found]
     return rows
@@ -175,7 +170,7 @@ def route_rows(
         for head in range(n)
         if made.carries(site, MEAN_RESIDUAL)
     ]
-    most_draws = math.ceil(len(asked) / FALSE_DISCOVERIES)
+    most_draws = enough_draws(len(asked))
     rows: list[dict[str, Any]] = []
     for site, route, head in tqdm(asked, description, unit="route", disable=description is None):
         here = {"layer": site.layer, "head": head, "site": site.hook, "probe": names.PROBE}
@@ -194,10 +189,10 @@ def too_little_to_move(n_held_out: int, seq_len: int) -> str | None:
     Returns:
         A sentence; None where they can.
     """
-    if n_held_out < _FEWEST_DRAWS:
+    if n_held_out < FEWEST_DRAWS:
         return (
             f"{n_held_out} held-out sequences are too few to move positions in: give "
-            f"{_FEWEST_DRAWS} at least, better some hundreds."
+            f"{FEWEST_DRAWS} at least, better some hundreds."
         )
     if seq_len < SHORTEST:
         return (
@@ -257,13 +252,13 @@ def _tried(
     own, first = by_dose(trial.own), drawn(0)
     found = list(_shares(trial, own[-1], first[-1], seed, context))
     yield from found
-    level, of_draws = float(slopes(own).mean()), [slopes(first)]
     net = next(row for row in found if row["metric"] == names.NET)
-    # What surely follows by less is not called anything for its rank.
-    while net["ci_high"] >= WORTH_NAMING and not _settled(level, of_draws, most_draws):
-        of_draws.append(slopes(drawn(len(of_draws))))
-    above, n = _reached(level, of_draws)
-    yield _fact(names.RANK, (1 + above) / (1 + n), {**context, "n": n})
+    level = float(slopes(own).mean())
+
+    def turn_of(turn: int) -> PerSequence:
+        return slopes(drawn(turn))
+
+    yield rank_row(net, level, slopes(first), turn_of, _reached, most_draws)
 
 
 def _measured(trial: Trial, ways: Sequence[Way], within: Within) -> list[Measured]:
@@ -308,14 +303,3 @@ def _reached(level: float, drawn: Sequence[PerSequence]) -> tuple[int, int]:
     slopes = np.stack(drawn)
     deviations = (slopes - slopes.mean(axis=0)) * math.sqrt(len(drawn) / (len(drawn) - 1))
     return int((slopes.mean() + deviations >= level).sum()), slopes.size
-
-
-def _settled(level: float, drawn: Sequence[PerSequence], most: int) -> bool:
-    above, n = _reached(level, drawn)
-    return above >= _SETTLED or n >= most
-
-
-def _fact(metric: str, value: float, context: Mapping[str, Any]) -> dict[str, Any]:
-    """A number without an interval."""
-    bare = {"control": "", "ci_low": value, "ci_high": value, "chance": math.nan, "n": 0}
-    return {**bare, **context, "metric": metric, "value": value}

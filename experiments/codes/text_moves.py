@@ -7,8 +7,7 @@ from functools import cached_property, partial
 import torch
 from torch import Generator
 
-from experiments.codes.ablation import FittedOnTheWay, made_in_depth
-from experiments.codes.conditions import Fit
+from experiments.codes.in_depth import moves_in_depth
 from experiments.codes.shift import writes_add_up
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_runs import (
@@ -140,7 +139,7 @@ class TextMoves:
         def make(site: Site, current: CodeStatistics | None) -> Move:
             return interchange(self._codes[site], code, sources, current=current)
 
-        moves = self._in_depth(self._task, sites, make)
+        moves = moves_in_depth(self._task, sites, make)
         return self._trial(elsewhere, elsewhere.way, elsewhere.written, moves, DOSES)
 
     def _back(self, code: str, sites: Sequence[Site]) -> Trial:
@@ -154,9 +153,9 @@ class TextMoves:
             return lambda site, now: put_back(self._codes[site], code, at, current=now)
 
         stands = torch.arange(len(elsewhere.sources))
-        standing = self._in_depth(self._disordered, sites, put(stands))
+        standing = moves_in_depth(self._disordered, sites, put(stands))
         base = {site: move.by(1.0) for site, move in standing.items()}
-        belonging = self._in_depth(self._disordered, sites, put(elsewhere.sources))
+        belonging = moves_in_depth(self._disordered, sites, put(elsewhere.sources))
         moves = {site: move.on(base[site]) for site, move in belonging.items()}
         # The clean run is where the way of the noised one starts.
         start = elsewhere.run.read(within=self._within(base)).predictions
@@ -229,23 +228,3 @@ class TextMoves:
         """What attention reads changed, for queries and keys alone or for other routes."""
         layers = {site.layer: change for site, change in changes.items()}
         return partial(read_changed, self._task.model, layers, routes, ALL_BUT_FIRST, heads)
-
-    def _in_depth(
-        self,
-        task: InterventionTask,
-        sites: Sequence[Site],
-        make: Callable[[Site, CodeStatistics | None], Move],
-    ) -> dict[Site, Move]:
-        """What is made at each site of what comes there, with those before it in place."""
-        if len(sites) == 1:
-            return {site: make(site, None) for site in sites}
-        kept: dict[Site, Move] = {}
-
-        def fitted(fit: Fit, site: Site) -> Move:
-            kept[site] = make(site, fit.codes)
-            return kept[site]
-
-        numbers = task.numbers()
-        made = {site.name: FittedOnTheWay(partial(fitted, site=site), numbers) for site in sites}
-        made_in_depth(task, made)
-        return kept

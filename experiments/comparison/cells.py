@@ -10,9 +10,10 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.codes.ablation import site_by_site, statistics_at, through_the_stream
+from experiments.codes.ablation import site_by_site, through_the_stream
 from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.following import following_rows
+from experiments.codes.in_depth import statistics_at
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_interchange import text_rows

@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.codes.ablation import site_by_site, statistics_at, through_the_stream
+from experiments.codes.ablation import site_by_site, through_the_stream
+from experiments.codes.in_depth import statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Split
 from experiments.report.data import ReportData

@@ -12,13 +12,7 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
-from experiments.codes.ablation import (
-    fitted_in_depth,
-    site_by_site,
-    statistics_at,
-    stream_sites,
-    through_the_stream,
-)
+from experiments.codes.ablation import site_by_site, through_the_stream
 from experiments.codes.conditions import of_codes
 from experiments.codes.first_token import (
     ANY_TOKEN,
@@ -27,6 +21,7 @@ from experiments.codes.first_token import (
     ONE_TOKEN,
     first_token_conditions,
 )
+from experiments.codes.in_depth import fitted_in_depth, statistics_at, stream_sites
 from experiments.codes.shift import shift_rows
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import ALL_BUT_FIRST, FIRST_POSITION, Site, Split

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.codes.ablation import statistics_at
 from experiments.codes.answering import Asking
 from experiments.codes.counterfactual import Counterfactual, counterfactuals
+from experiments.codes.in_depth import statistics_at
 from experiments.codes.order import answers_of, order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import nope_interp as ni
-from experiments.codes.ablation import statistics_at
 from experiments.codes.counterfactual import counterfactuals
+from experiments.codes.in_depth import statistics_at
 from experiments.codes.interchange import DOSES, interchange_rows
 from experiments.codes.order import _guessed, order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of

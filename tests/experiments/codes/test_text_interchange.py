@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.codes.ablation import statistics_at
+from experiments.codes.in_depth import statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_interchange import text_interchange_rows
 from experiments.codes.text_runs import (
