@@ -6,4 +6,5 @@ CODES = ("variance", "similarity", COUNTING, "positional vectors")
 # What is moved from one position to another. The mean residual is the sum of what t and 1/m explain
 # of it, a smooth trend, and of what is left, positional vectors.
 MEAN_RESIDUAL, SMOOTH, VARIANCE = "mean residual", "smooth trend", "variance"
-JUDGED = (MEAN_RESIDUAL, SMOOTH, "positional vectors", VARIANCE)
+HALVES = (SMOOTH, "positional vectors")
+JUDGED = (MEAN_RESIDUAL, *HALVES, VARIANCE)

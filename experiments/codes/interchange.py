@@ -16,29 +16,26 @@ At one site codes are those of the intact model. Through the whole stream, at th
 is not moved again.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Generator
 from tqdm import tqdm
 
-from experiments.codes.answering import Answers, Asking, Changes, PerExample
+from experiments.codes.answering import Answers, Asking, Changes
 from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.in_depth import moves_in_depth, statistics_at, stream_sites
-from experiments.codes.order import share_rows
-from experiments.codes.ranks import FEWEST_DRAWS, enough_draws, fact, rank_row
+from experiments.codes.ranks import FEWEST_DRAWS, enough_draws, fact
 from experiments.codes.task import InterventionTask
+from experiments.codes.trial import Trial, added_row
 from experiments.probing.measure import Site, Split
 from experiments.results import interchange as names
-from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
+from experiments.results.code_ablation import EVERYWHERE, STREAM
 from nope_interp.errors import UserError
-from probes.bootstrap import NamedBootstrap, SequenceBootstrap
-from probes.code_names import JUDGED
+from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL
 from probes.codes.interchange import Move, Moved, interchange, levelled, put_back, variation_at
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import carries
@@ -71,6 +68,8 @@ def interchange_rows(
     - Denoising: `restored` is the share of these answers that is right; so it is under the control,
       and under `ORDER_DESTROYED`, where no code is put back. `net` and `slope` likewise.
     - `rank among controls` is the p-value: the share of draws whose slope is at least the code's.
+    - `added`, of each half of the mean residual: the share that follows where the whole is moved,
+      or put back, less the share where the other half alone is.
 
     There are none of positions of which the clean model gets no answer right.
 
@@ -159,17 +158,24 @@ class _Run:
         context = {**context, "layer": place.layer, "site": place.hook}
         base, moved = self._levelled(place), self._elsewhere.moved
         intact, destroyed = self._noising.answers({}), self._denoising.answers(_named(base))
+        there: dict[str, Trial] = {}
+        back: dict[str, Trial] = {}
+        directions = ((names.noising, there), (names.denoising, back))
         for code in JUDGED:
             carried = [site for site in place.sites if carries(self._codes[site], code)]
-            noised = {**context, "positions": names.noising(code, moved)}
-            denoised = {**context, "positions": names.denoising(code, moved)}
-            for condition in (noised, denoised):
-                yield fact(names.CARRIED, len(carried) / len(place.sites), condition)
             if carried:
-                moves = self._moves(code, carried)
-                yield from self._trial(self._noising, intact, moves, DOSES, noised)
-                moves = self._put_back(code, base)
-                yield from self._trial(self._denoising, destroyed, moves, (1.0,), denoised)
+                moves, restored = self._moves(code, carried), self._put_back(code, base)
+                there[code] = self._trial(self._noising, intact, moves, DOSES)
+                back[code] = self._trial(self._denoising, destroyed, restored, (1.0,))
+            for told, trials in directions:
+                condition = {**context, "positions": told(code, moved)}
+                yield fact(names.CARRIED, len(carried) / len(place.sites), condition)
+                if code in trials:
+                    yield from trials[code].rows(self._most, condition)
+        for told, trials in directions if there.keys() >= {MEAN_RESIDUAL, *HALVES} else ():
+            for half, other in zip(HALVES, reversed(HALVES), strict=True):
+                condition = {**context, "positions": told(half, moved)}
+                yield added_row(trials[MEAN_RESIDUAL], trials[other], condition)
 
     def _levelled(self, place: _Place) -> dict[Site, Moved]:
         """At each site, activations that tell none of these positions by mean or variance."""
@@ -191,10 +197,10 @@ class _Run:
         """At each site, what tells these positions by a code alone where they belong."""
 
         def make(site: Site, current: CodeStatistics | None) -> Move:
-            return put_back(self._codes[site], code, self._elsewhere.origins, current=current)
+            origins = self._elsewhere.origins
+            return put_back(self._codes[site], code, origins, base[site], current=current)
 
-        made = moves_in_depth(self._disordered, tuple(base), make)
-        return {site: move.on(base[site]) for site, move in made.items()}
+        return moves_in_depth(self._disordered, tuple(base), make)
 
     def _trial(
         self,
@@ -202,33 +208,11 @@ class _Run:
         before: Answers,
         moves: Mapping[Site, Move],
         doses: Sequence[float],
-        context: Mapping[str, Any],
-    ) -> Iterator[dict[str, Any]]:
-        """What came of one code in one direction, beside its control."""
+    ) -> Trial:
+        def own(dose: float) -> Changes:
+            return _named({site: move.by(dose) for site, move in moves.items()})
 
-        def by_dose(make: Callable[[float], Changes]) -> list[Answers]:
-            return [asking.answers(make(dose)) for dose in doses]
-
-        def slopes(found: list[Answers]) -> PerExample:
-            # Of the line through 0 that fits best. Small doses alone would say little: where
-            # attention is sure of its token, it hardly moves before it jumps to another.
-            rises = np.stack([of.log_odds - before.log_odds for of in found])
-            slope: PerExample = np.array(doses) @ rises / np.square(doses).sum()
-            return slope
-
-        own = by_dose(lambda dose: _named({site: move.by(dose) for site, move in moves.items()}))
-        drawn = by_dose(lambda dose: self._drawn(moves, dose, turn=0))
-        found = list(_shares(asking, before, own, drawn, doses, self._seed, context))
-        yield from found
-        counted = asking.n > 0
-        level, first = float(slopes(own)[counted].mean()), slopes(drawn)[counted]
-        yield from _slopes(slopes(own)[counted], first, self._seed, context)
-        net = next(row for row in found if row["metric"] == names.NET)
-
-        def turn_of(turn: int) -> PerExample:
-            return slopes(by_dose(partial(self._drawn, moves, turn=turn)))[counted]
-
-        yield rank_row(net, level, first, turn_of, _reached, self._most)
+        return Trial(asking, before, own, partial(self._drawn, moves), doses, self._seed)
 
     def _drawn(self, moves: Mapping[Site, Move], dose: float, turn: int) -> Changes:
         """The control of moves: for each sequence and site other directions in every turn."""
@@ -238,52 +222,6 @@ class _Run:
             generator = Generator().manual_seed(seed)
             made[site.name] = move.elsewhere(self._variation[site], generator, dose)
         return made
-
-
-def _reached(level: float, drawn: Sequence[PerExample]) -> tuple[int, int]:
-    """How many draws come as far as the level, and how many there are."""
-    return sum(int((of >= level).sum()) for of in drawn), sum(len(of) for of in drawn)
-
-
-def _shares(
-    asking: Asking,
-    before: Answers,
-    own: Sequence[Answers],
-    drawn: Sequence[Answers],
-    doses: Sequence[float],
-    seed: int,
-    context: Mapping[str, Any],
-) -> Iterator[dict[str, Any]]:
-    """The shares of all answers that count, of the full move and of smaller ones."""
-    full, control, n = own[-1], drawn[-1], asking.n
-    columns: dict[tuple[str, str], PerExample] = {}
-    if asking.aim is asking.own and not asking.away:
-        columns[names.RESTORED, ""] = full.follows
-        columns[names.RESTORED, SIZE_MATCHED] = control.follows
-        columns[names.RESTORED, names.ORDER_DESTROYED] = before.follows
-    else:
-        for of, name in ((full, ""), (control, SIZE_MATCHED)):
-            columns[names.TOWARDS, name], columns[names.STAYS, name] = of.follows, of.stays
-            columns[names.NEITHER, name] = n - of.follows - of.stays
-        for dose, *both in list(zip(doses, own, drawn, strict=True))[:-1]:
-            for of, name in zip(both, ("", SIZE_MATCHED), strict=True):
-                columns[names.at_dose(dose), name] = of.follows
-    columns[names.NET, ""] = full.follows - control.follows
-    bootstrap = SequenceBootstrap(seed=seed)
-    bootstrap.update(np.stack([*columns.values(), n], axis=1))
-    weights = dict(zip(columns, np.eye(len(columns), dtype=int).tolist(), strict=True))
-    for row in share_rows(bootstrap, {key: tuple(of) for key, of in weights.items()}, context):
-        yield row | ({"chance": 0.0} if row["metric"] == names.NET else {})
-
-
-def _slopes(
-    own: PerExample, drawn: PerExample, seed: int, context: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """Mean slopes over examples, in nats for a full move."""
-    bootstrap = NamedBootstrap({"": own, SIZE_MATCHED: drawn}, seed=seed)
-    for control in ("", SIZE_MATCHED):
-        score = bootstrap.score(names.SLOPE, bootstrap.mean(control), chance=math.nan)
-        yield {**context, **vars(score), "control": control}
 
 
 def _named(made: Mapping[Site, Intervention]) -> Changes:

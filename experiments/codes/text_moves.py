@@ -26,7 +26,7 @@ from nope_interp.interventions.reading import SCORES, read_changed
 from nope_interp.sites import ATTENTION_INPUT
 from probes.code_names import MEAN_RESIDUAL
 from probes.codes.controls import OtherContent, sizes_of
-from probes.codes.interchange import Move, interchange, put_back, variation_at
+from probes.codes.interchange import Move, Moved, interchange, levelled, put_back, variation_at
 from probes.codes.similarity import SIMILARITY, moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import carries
@@ -149,8 +149,13 @@ class TextMoves:
         if code == SIMILARITY:
             return replace(self._resembling(elsewhere, sites), back=True)
 
+        def level(site: Site, current: CodeStatistics | None) -> Moved:
+            return levelled(self._codes[site], current=current)
+
+        bare = moves_in_depth(self._disordered, sites, level)
+
         def put(at: torch.Tensor) -> Callable[[Site, CodeStatistics | None], Move]:
-            return lambda site, now: put_back(self._codes[site], code, at, current=now)
+            return lambda site, now: put_back(self._codes[site], code, at, bare[site], current=now)
 
         stands = torch.arange(len(elsewhere.sources))
         standing = moves_in_depth(self._disordered, sites, put(stands))

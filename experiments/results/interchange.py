@@ -13,7 +13,7 @@ import pandas as pd
 from experiments.results.answer import Judged, Score
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.position_use import Effect, Interval, Use, Word, controlled, strongest
-from probes.code_names import JUDGED, SMOOTH
+from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH
 
 PROBE = "interchange"
 # Which positions are moved.
@@ -26,6 +26,9 @@ RESTORED = "restored"
 ORDER_DESTROYED = "order destroyed"
 # The share that follows, less that of the size-matched control.
 NET = "net"
+# Of a half of the mean residual: the share that follows the whole, less what follows the other half
+# alone.
+ADDED = "added"
 # The change, in nats for each full move, of the log-odds of the answer there; its rank among those
 # of the control's draws; and whether the site tells position by the code at all.
 SLOPE, RANK, CARRIED = "slope", "rank among controls", "carried"
@@ -112,16 +115,36 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
             use.setdefault(direction, {})[row["metric"]] = row
     judged = controlled(
         [
-            Use(code, layer, site, moved, _effect(of[_NOISING]), _effect(of[_DENOISING]))
+            Use(
+                code,
+                layer,
+                site,
+                moved,
+                _effect(of[_NOISING]),
+                _effect(of[_DENOISING]),
+                adds=_adds(of[_NOISING], of[_DENOISING]),
+            )
             for (code, moved, layer, site), of in found.items()
         ]
     )
-    counting = _counting(judged, rows)
-    return [replace(use, counts=use in counting) for use in judged]
+    return _with_counting(_with_wholes(judged), rows)
 
 
-def _counting(judged: Sequence[Use], rows: pd.DataFrame) -> list[Use]:
-    """The uses of a smooth trend that is counting."""
+def _with_wholes(judged: Sequence[Use]) -> list[Use]:
+    """The same; what halves add counts only where the mean residual is used."""
+    used = {
+        (use.moved, use.layer, use.site)
+        for use in judged
+        if use.code == MEAN_RESIDUAL and use.word == Word.USED
+    }
+    return [
+        use if (use.moved, use.layer, use.site) in used else replace(use, adds=None)
+        for use in judged
+    ]
+
+
+def _with_counting(judged: Sequence[Use], rows: pd.DataFrame) -> list[Use]:
+    """The same, of which the smooth trends that are counting know that they are."""
     nearer = rows[rows["metric"].str.startswith(_NEARER)]
     surely = nearer.groupby(["positions", "layer", "site"])["ci_low"].min() > 0
 
@@ -135,11 +158,12 @@ def _counting(judged: Sequence[Use], rows: pd.DataFrame) -> list[Use]:
         used = [use for use in single if use.moved == stream.moved and use.word == Word.USED]
         return bool(used) and all(map(counts, used))
 
-    return [
+    counting = [
         use
         for use in trends
         if (through_the_stream(use) if use.layer == EVERYWHERE else counts(use))
     ]
+    return [replace(use, counts=use in counting) for use in judged]
 
 
 def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
@@ -252,6 +276,14 @@ def _most(of: Sequence[Use]) -> Interval | None:
 
 def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:
     return Effect(_interval(rows[NET]), rows[RANK]["value"]) if NET in rows else None
+
+
+def _adds(
+    there: Mapping[str, Mapping[str, Any]], back: Mapping[str, Mapping[str, Any]]
+) -> tuple[Interval, Interval] | None:
+    if ADDED not in there:
+        return None
+    return _interval(there[ADDED]), _interval(back[ADDED])
 
 
 def _interval(row: Mapping[Any, Any]) -> Interval:

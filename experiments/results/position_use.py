@@ -23,12 +23,18 @@ slope among the controls' slopes; q-values hold the false-discovery rate over al
 | no | no | not used |
 | any other | | undecided |
 
+The mean residual is the sum of two halves, a smooth trend and positional vectors. A model may need
+both at once: then neither does anything alone. So a half that this table neither calls used nor
+redundant is used as well where the mean residual is, and where in both directions the whole surely
+does a tenth or more beyond the other half alone.
+
 A smooth trend is called counting only where 1/m predicts later positions from the first ones surely
 better than a constant, t, log m and a slow cosine do; through the whole stream, where it does so at
 each single site at which the trend is used, and there is one.
 
 A model that does not surely know order gets no word but `has not learned order`
-(`experiments.results.interchange.without_order`). These rules were written down before any run.
+(`experiments.results.interchange.without_order`). These rules were written down before any run, but
+for that of halves: it was set after the first runs of models that need both.
 """
 
 from collections.abc import Sequence
@@ -91,6 +97,8 @@ class Use:
         noising, denoising: the effects; None where the site carries nothing of the code.
         counts: whether 1/m predicts what a smooth trend is at positions beyond those that it was
             fitted on, surely better than each other trend of its rank.
+        adds: of a half of a mean residual that is used, what the whole does beyond the other half
+            alone, in noising and in denoising: shares of answers. None of all others.
     """
 
     code: str
@@ -100,6 +108,7 @@ class Use:
     noising: Effect | None
     denoising: Effect | None
     counts: bool = False
+    adds: tuple[Interval, Interval] | None = None
 
     @property
     def name(self) -> str:
@@ -108,10 +117,12 @@ class Use:
 
     @property
     def word(self) -> Word:
-        """By the table above."""
+        """By the table above, and the rule of halves."""
         if self.noising is None or self.denoising is None:
             return Word.NOT_USED
-        return _WORDS.get((self.noising.says, self.denoising.says), Word.UNDECIDED)
+        alone = _WORDS.get((self.noising.says, self.denoising.says), Word.UNDECIDED)
+        needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
+        return Word.USED if alone in _NO_ANSWER and needed else alone
 
 
 _WORDS: dict[tuple[bool | None, bool | None], Word] = {
@@ -119,6 +130,7 @@ _WORDS: dict[tuple[bool | None, bool | None], Word] = {
     (False, True): Word.REDUNDANT,
     (False, False): Word.NOT_USED,
 }
+_NO_ANSWER = (Word.NOT_USED, Word.UNDECIDED)
 
 
 def controlled(uses: Sequence[Use]) -> list[Use]:

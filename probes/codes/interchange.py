@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from probes.code_names import VARIANCE
 from probes.codes.filter import require_fitted_shape
 from probes.codes.statistics import CodeStatistics
-from probes.codes.trends import told_by
+from probes.codes.trends import functions_of, told_by
 from probes.errors import ProbeError
 from probes.shapes import Activations, PerPosition, PositionalVectors, Positions
 from probes.streaming import upcast
@@ -222,33 +222,47 @@ def put_back(
     statistics: CodeStatistics,
     code: str,
     origins: Positions,
+    base: Moved,
     *,
     current: CodeStatistics | None = None,
 ) -> Move:
     """Activations that tell position by one code alone: by that of the position they came from.
+
+    What the base takes away is what a run without any code has. So what the code, put back before
+    this site, has since been made into stays: another code that is computed from it.
 
     Args:
         statistics: as in `interchange`.
         code: one of `MOVABLE`.
         origins: `[pos]`, for each position fitted on the one (as an index into these) where what
             stands there belongs.
-        current: as in `interchange`.
+        base: `levelled` at this site.
+        current: as in `interchange`; what has come back of the code already is not put back again.
 
     Returns:
-        The move, from a base that is `levelled`, for activations at all positions fitted on.
+        The move from the base, for activations at all positions fitted on.
 
     Raises:
         ProbeError: as `interchange`.
     """
     _check_sources(origins, len(statistics.positions))
     given = statistics if current is None else current
-    base = levelled(statistics, current=current)
-    told, scaled = torch.zeros_like(base.added), torch.zeros_like(base.scale)
+    off = given.positional_vectors() - base.means
+    here = rearrange(base.scale, "pos -> pos 1") * off + base.added + base.means
+    level = statistics.positional_vectors().mean(dim=0)
+    # What all positions share tells none of them, and stays what it is in the intact model.
+    told, scaled = (level - here.mean(dim=0)).expand_as(here), torch.zeros_like(off[:, 0])
     if code == VARIANCE:
-        scaled = _factor(_rest(statistics)[origins], _rest(given)).float() - base.scale
+        scaled = _factor(_rest(statistics)[origins], _rest(given)) - base.scale
+        # Deviations are scaled about their mean, which stays where it is.
+        told = told - rearrange(scaled, "pos -> pos 1") * off
     else:
-        told = told_by(statistics, code)[origins].float()
-    return Move(base, told, scaled, _rest(given, summed=True).sqrt().float())
+        # As functions of where things belong: what else lies in the code's directions stays.
+        functions = functions_of(code, statistics.positions)[origins]
+        come = functions @ torch.linalg.pinv(functions) @ (here - level)
+        told = told + told_by(statistics, code)[origins] - come
+    lengths = _rest(given, summed=True).sqrt().float()
+    return Move(base, told.float(), scaled.float(), lengths)
 
 
 def _unmoved(statistics: CodeStatistics) -> Moved:

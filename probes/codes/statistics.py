@@ -18,6 +18,7 @@ The decomposition and the formulas of the interventions are our own.
 from collections.abc import Callable, Collection
 
 import torch
+from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
@@ -161,10 +162,39 @@ class CodeStatistics(StreamingFit):
         Raises:
             ProbeError: before 2 sequences.
         """
+        return float(self._along(functions).trace()) / (self.n_fitted - 1) / self.n_fitted
+
+    def freedom_along(self, functions: Float[Tensor, "pos k"]) -> float:
+        """The degrees of freedom of the squared length whose expectation is `noise_along`.
+
+        It is a sum of squares that vary together. Its degrees of freedom are those of the
+        chi-square variable of the same mean and variance (Satterthwaite 1946), with deviations that
+        vary between components as the few examples kept do, alike at all positions.
+
+        Args:
+            functions: as in `noise_along`.
+
+        Returns:
+            Their number, up to k times d_model; 0 where activations do not vary.
+
+        Raises:
+            ProbeError: before 2 sequences.
+        """
+        along, deviations = self._along(functions), self.example_deviations().double()
+        between = einsum(deviations, deviations, "a pos d, b pos d -> a b pos")
+        apart = ~torch.eye(len(deviations), dtype=torch.bool)
+        unlike = float(between[apart].square().mean())
+        if not unlike or not (along != 0).any():
+            return 0.0
+        # Of deviations from the mean over n sequences: that mean holds a part of each.
+        squares = float(self.deviation_squares().mean())
+        of_components = min(squares**2 / unlike, float(self.d_model))
+        return float(along.trace() ** 2 / along.square().sum()) * max(of_components, 1.0)
+
+    def _along(self, functions: Float[Tensor, "pos k"]) -> Float[Tensor, "k k"]:
         self.positional_vectors()  # refuses one sequence
         functions = functions.to(self._products)
-        along = functions.mT @ self._products @ functions
-        return float(along.trace()) / (self.n_fitted - 1) / self.n_fitted
+        return functions.mT @ self._products @ functions
 
     def variance_between(self) -> tuple[float, float]:
         """How far mean log variances of activations lie apart, and how far they would by chance.

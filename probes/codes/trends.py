@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
+from scipy.stats import chi2
 from torch import Tensor
 
 from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH, VARIANCE
@@ -37,8 +38,8 @@ CONSTANT = "constant"
 RIVALS = (CONSTANT, *(trend for trend in TRENDS if trend != COUNTING))
 # Between a few positions single trends are too much alike to be judged each by itself.
 MOVABLE = (*JUDGED, *TRENDS)
-# A code is carried where it varies by so many times what it would by chance, between positions.
-_CARRIED = 2.0
+# Where nothing knows its position, a code is found to be carried once in so many times.
+_BY_CHANCE = 0.01
 # Trends are fitted on so large a share of the positions, the first ones, and predict the others.
 _FITTED_SHARE = 0.6
 _FEWEST_FITTED, _FEWEST_PREDICTED = 3, 2
@@ -47,8 +48,9 @@ _FEWEST_FITTED, _FEWEST_PREDICTED = 3, 2
 def carries(statistics: CodeStatistics, code: str) -> bool:
     """Whether activations tell position by a code at all, more than means of so many would.
 
-    A code in the mean varies between positions by at least twice what it would if nothing knew its
-    position; `variance` likewise, by its logarithm.
+    The test is of squares between positions, against a chi-square law at the level of 1%: of the
+    mean along the code's functions, or of mean log variances. The squared deviations give the law
+    its mean (`noise_along`) and its degrees of freedom (`freedom_along`).
 
     Args:
         statistics: as in `interchange`.
@@ -59,11 +61,17 @@ def carries(statistics: CodeStatistics, code: str) -> bool:
     """
     if code == VARIANCE:
         found, chance = statistics.variance_between()
+        freedom = len(statistics.positions) - 1.0
     else:
         basis = functions_of(code, statistics.positions)
         found = float((basis.mT @ statistics.positional_vectors()).square().sum())
-        chance = statistics.noise_along(basis)
-    return found > _CARRIED * chance
+        chance, freedom = statistics.noise_along(basis), statistics.freedom_along(basis)
+    return found > chance * _largest_by_chance(freedom)
+
+
+def _largest_by_chance(freedom: float) -> float:
+    """What a mean of so many squares stays below, but for `_BY_CHANCE`, where 1 is expected."""
+    return float(chi2.isf(_BY_CHANCE, freedom)) / freedom if freedom else 1.0
 
 
 def told_by(statistics: CodeStatistics, code: str) -> PositionalVectors:

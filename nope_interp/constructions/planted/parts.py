@@ -36,7 +36,7 @@ VECTORS = slice(112, 160)
 N_VECTORS = VECTORS.stop - VECTORS.start
 # Answers stand in the stream this much larger than in the logits, so that what disturbs activations
 # a little does not reach them.
-_LOUD = 100.0
+LOUD = 100.0
 _D_VOCAB = 64
 
 
@@ -68,9 +68,9 @@ def counter(seed: int, d_model: int = 128, *, d_mlp: int = N_CTX) -> HookedTrans
     return model
 
 
-def counter_with_room(seed: int) -> HookedTransformer:
+def counter_with_room(seed: int, *, d_mlp: int = N_CTX) -> HookedTransformer:
     """The same, without content in `VECTORS`, where learned positions are to stand: zero as yet."""
-    model = like(counter(seed, VECTORS.stop), positions="learned")
+    model = like(counter(seed, VECTORS.stop, d_mlp=d_mlp), positions="learned")
     with torch.no_grad():
         model.W_E[:, VECTORS] = 0
     return model
@@ -147,19 +147,19 @@ def answer_by_table(
     knots, table = values[order], table[order]
     slopes = np.diff(table, axis=0) / np.diff(knots)[:, None]
     bends = np.diff(slopes, axis=0, prepend=0, append=0)
-    into, n = mlp(model, layer), N_CTX - 1
+    into, n = mlp(model, layer), len(knots)
     with torch.no_grad():
         into.into.weight[:n, component] = read
         into.into.bias[:n] = -torch.from_numpy(knots)
-        into.out.weight[ANSWERS, :n] = _LOUD * torch.from_numpy(bends.T)
-        into.out.bias[ANSWERS] = _LOUD * torch.from_numpy(table[0])
+        into.out.weight[ANSWERS, :n] = LOUD * torch.from_numpy(bends.T)
+        into.out.bias[ANSWERS] = LOUD * torch.from_numpy(table[0])
         model.unembed.weight.zero_()
-        model.W_U[ANSWERS, 1:N_CTX] = told / _LOUD * torch.eye(n)
+        model.W_U[ANSWERS, 1:N_CTX] = told / LOUD * torch.eye(N_CTX - 1)
 
 
 def loudness(scale: Curve) -> float:
     """The root of the summed squares of what `answer` writes, mean over positions."""
-    return float(_LOUD * np.sqrt((_nearness(scale) ** 2).sum(axis=1)).mean())
+    return float(LOUD * np.sqrt((_nearness(scale) ** 2).sum(axis=1)).mean())
 
 
 def _nearness(scale: Curve) -> AnswerTable:

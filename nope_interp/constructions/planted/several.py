@@ -2,14 +2,16 @@
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from nope_interp.constructions.kazemnejad import POSITION
 from nope_interp.constructions.planted.alone import last_mlp, vector_readers
 from nope_interp.constructions.planted.parts import (
+    ANSWERS,
     BEGIN_TOKEN,
     COUNTS,
-    DEPTH,
     LENGTH,
+    LOUD,
     N_VECTORS,
     VECTORS,
     answer,
@@ -30,7 +32,7 @@ from nope_interp.constructions.planted.task import (
     Planted,
     truth,
 )
-from nope_interp.models.transformer import HookedTransformer
+from nope_interp.models.blocks import MLP
 
 _T = np.arange(1, N_CTX)
 
@@ -38,18 +40,46 @@ _T = np.arange(1, N_CTX)
 _BLOCK = 8
 _BLOCK_DEPTH = 6.0
 _PLACE_DEPTH = 10.0
+# Of two codes of which either suffices: nats for a position's distance, and how near to its number
+# a count has to come.
+_NEARNESS, _REACH = 8.0, 0.4
 # A learned position is found by its cosine, which is 1 for its own and less than this for others.
 _OTHERS = 0.7
 
 
 def either(seed: int) -> Planted:
-    """Counting and learned positions, whose logits are added: each alone gives the answer."""
-    model = counter_with_room(seed)
+    """Counting and learned positions, whose logits are added: each alone gives the answer.
+
+    Each tells how near an answer is: the logit falls with the square of the distance. Where the two
+    contradict one another the answer is the position midway, which neither tells. The mean of all
+    counts, or of all learned positions, tells none: a count does between `_REACH` about its number.
+    """
+    model = counter_with_room(seed, d_mlp=5 * (N_CTX - 1))
     vectors = drawn_vectors(N_VECTORS, generator_of(seed))
     learn_positions(model, vectors, VECTORS)
-    answer(model, 1, POSITION, COUNTS, COUNTS)
-    answer_by_vectors(model, vectors, VECTORS, depth=DEPTH)
-    return _of_both("either of two", model, REDUNDANT)
+    near = -_NEARNESS * (_T[:, None] - _T) ** 2 / 2
+    told = near[COUNTS.mean() != COUNTS]
+    counts = COUNTS[COUNTS.mean() != COUNTS]
+    values = np.concatenate([counts + end for end in (-_REACH, -_REACH / 2, _REACH / 2, _REACH)])
+    answer_by_table(model, 1, POSITION, values, np.concatenate([0 * told, told, told, 0 * told]))
+    first, reading = len(values), mlp(model, 1)
+    units = slice(first, first + len(_T))
+    with torch.no_grad():
+        _find(reading, vectors, units)
+        reading.out.weight[ANSWERS, units] = LOUD * torch.from_numpy(near.T).float()
+    words = truth(counting=REDUNDANT, positional_vectors=REDUNDANT)
+    return Planted(
+        "either of two",
+        model,
+        words,
+        {SITE: words},
+        "position",
+        BEGIN_TOKEN,
+        reads={
+            "counting": lambda model: [mlp(model, 1).out.weight[:, :first]],
+            "positional vectors": lambda model: [mlp(model, 1).out.weight[:, units]],
+        },
+    )
 
 
 def both(seed: int) -> Planted:
@@ -63,7 +93,9 @@ def both(seed: int) -> Planted:
     table = -_BLOCK_DEPTH * (block[:, None] != block)
     answer_by_table(model, 1, POSITION, COUNTS, table)
     answer_by_vectors(model, vectors, VECTORS, depth=_PLACE_DEPTH)
-    return _of_both("both of two", model, USED)
+    words = truth(counting=USED, positional_vectors=USED)
+    reads = {"counting": last_mlp, "positional vectors": vector_readers(VECTORS)}
+    return Planted("both of two", model, words, {SITE: words}, "position", BEGIN_TOKEN, reads=reads)
 
 
 def one_after_the_other(seed: int) -> Planted:
@@ -79,12 +111,9 @@ def one_after_the_other(seed: int) -> Planted:
     with torch.no_grad():
         for weight in into.parameters():
             weight.zero_()
-        # 1 for its own position, 0 for others.
-        found = torch.from_numpy(vectors).float()
-        into.into.weight[:n, VECTORS] = found / (LENGTH * (1 - _OTHERS))
-        into.into.bias[:n] = -_OTHERS / (1 - _OTHERS)
+        _find(into, vectors, slice(n))
         into.out.weight[POSITION, :n] = torch.from_numpy(COUNTS).float()
-        into.out.weight[VECTORS, :n] = -LENGTH * found.T
+        into.out.weight[VECTORS, :n] = -LENGTH * torch.from_numpy(vectors.T).float()
     answer(model, 1, POSITION, COUNTS, COUNTS)
     at_first = truth(positional_vectors=USED)
     return Planted(
@@ -101,7 +130,9 @@ def one_after_the_other(seed: int) -> Planted:
     )
 
 
-def _of_both(kind: str, model: HookedTransformer, word: str) -> Planted:
-    words = truth(counting=word, positional_vectors=word)
-    reads = {"counting": last_mlp, "positional vectors": vector_readers(VECTORS)}
-    return Planted(kind, model, words, {SITE: words}, "position", BEGIN_TOKEN, reads=reads)
+def _find(reading: MLP, vectors: Float[np.ndarray, "pos k"], units: slice) -> None:
+    """Units that are 1 for the learned position of their own, 0 for others."""
+    reading.into.weight[units, VECTORS] = torch.from_numpy(vectors).float() / (
+        LENGTH * (1 - _OTHERS)
+    )
+    reading.into.bias[units] = -_OTHERS / (1 - _OTHERS)

@@ -47,6 +47,27 @@ def test_both_directions_have_to_agree(
     assert use(noising, denoising).word is word
 
 
+SURE, UNSURE = (0.6, 0.5, 0.7), (0.2, 0.05, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("adds", "alone", "word"),
+    [
+        ((SURE, SURE), use(NO, NO), Word.USED),
+        ((SURE, SURE), use(YES, NO), Word.USED),
+        ((SURE, UNSURE), use(NO, NO), Word.NOT_USED),
+        ((UNSURE, SURE), use(YES, NO), Word.UNDECIDED),
+        # A half that does it alone needs no other.
+        ((UNSURE, UNSURE), use(YES, YES), Word.USED),
+        ((SURE, SURE), use(NO, YES), Word.REDUNDANT),
+    ],
+)
+def test_a_half_is_used_where_the_whole_needs_it(
+    adds: tuple[tuple[float, float, float], ...], alone: Use, word: Word
+) -> None:
+    assert replace(alone, adds=adds).word is word
+
+
 def test_yes_begins_at_a_tenth_and_no_ends_there() -> None:
     sure = (1.0, WORTH_NAMING, 1.0)
     assert Effect(sure, 0.01, FALSE_DISCOVERIES).says is True

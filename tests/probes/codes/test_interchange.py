@@ -1,11 +1,15 @@
 """Codes exchanged between positions: on planted ones, and against least squares by numpy."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from probes.code_names import MEAN_RESIDUAL, SMOOTH, VARIANCE
-from probes.codes.interchange import interchange, put_back, variation_at
+from probes.codes.interchange import interchange, levelled, put_back, variation_at
 from probes.codes.statistics import CodeStatistics
 from probes.codes.trends import MOVABLE, TRENDS, carries, told_by
 from probes.errors import ProbeError
@@ -120,7 +124,7 @@ def test_one_code_alone_is_put_back(
     statistics: CodeStatistics, activations: torch.Tensor, code: str
 ) -> None:
     origins = torch.arange(len(POSITIONS)).flip(0)
-    move = put_back(statistics, code, origins)
+    move = put_back(statistics, code, origins, levelled(statistics))
     base, back = move.base(activations).double(), move(activations).double()
     # The base tells no position, by the mean or by the spread about it.
     assert base.mean(dim=0).std(dim=0).max() < 1e-5
@@ -131,9 +135,51 @@ def test_one_code_alone_is_put_back(
     torch.testing.assert_close(added, told[origins] - told.mean(dim=0), rtol=1e-3, atol=1e-5)
 
 
+def test_what_a_code_was_made_into_on_the_way_stays(
+    statistics: CodeStatistics, activations: torch.Tensor
+) -> None:
+    """The run with the code put back below comes with another code that the base does not have."""
+    origins, base = torch.arange(len(POSITIONS)).flip(0), levelled(statistics)
+    told = told_by(statistics, SMOOTH)[origins]
+    terms = torch.stack([POSITIONS.double(), 1 / (POSITIONS.double() + 1)], dim=1)[origins]
+    terms = torch.linalg.qr(terms - terms.mean(dim=0)).Q
+    made = torch.randn(24, 64, generator=torch.Generator().manual_seed(5)).double()
+    made -= terms @ (terms.mT @ made) + made.mean(dim=0)
+    # Half of the code has come back by itself.
+    base = replace(base, scale=torch.ones(24))
+    # All positions have come to stand elsewhere, too.
+    comes = activations + (made + 0.5 * told + 3).float()
+    move = put_back(statistics, SMOOTH, origins, base, current=fitted(comes))
+    ended = (move(comes) - base(activations)).mean(dim=0).double()
+    torch.testing.assert_close(ended, told + made, rtol=1e-3, atol=1e-3)
+    # Deviations get the spread of other positions about wherever their means have come to.
+    move = put_back(statistics, VARIANCE, origins, base, current=fitted(comes))
+    ended = (move(comes) - base(comes)).mean(dim=0)
+    torch.testing.assert_close(ended, torch.full_like(ended, -3), rtol=0, atol=1e-3)
+
+
+def test_a_code_that_no_sequence_has_is_found_once_in_a_hundred_times() -> None:
+    """Deviations that resemble one another between positions, as those of a stream do."""
+    draws = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(300):
+        content = torch.randn(30, 24, 16, generator=draws).cumsum(dim=1)
+        found.append(carries(fitted(content * torch.linspace(0.2, 3, 16)), MEAN_RESIDUAL))
+    assert sum(found) <= binom.ppf(0.999, len(found), 0.02)
+
+
+def test_a_faint_code_is_found_amid_content(activations: torch.Tensor) -> None:
+    """A code whose means err by more than it is long, over many functions and components."""
+    draws = torch.Generator().manual_seed(1)
+    content = torch.randn(200, 24, 64, generator=draws)
+    vectors = torch.randn(24, 64, generator=draws) * 0.4 / math.sqrt(200)
+    assert carries(fitted(content + vectors), "positional vectors")
+    assert not carries(fitted(content), "positional vectors")
+
+
 def test_variance_alone_is_put_back(statistics: CodeStatistics, activations: torch.Tensor) -> None:
     origins = torch.arange(len(POSITIONS)).flip(0)
-    back = put_back(statistics, VARIANCE, origins)(activations).double()
+    back = put_back(statistics, VARIANCE, origins, levelled(statistics))(activations).double()
     assert back.mean(dim=0).std(dim=0).max() < 1e-5
     squares = statistics.deviation_squares()
     lengths = (back - back.mean(dim=0)).square().sum(dim=-1).sum(dim=0) / (len(back) - 1)
