@@ -1,6 +1,6 @@
 """What one kind of tokens tells about the heads of a layer, summed up over its sequences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -36,19 +36,17 @@ class HeadFeed:
 
     def add(
         self,
-        parts: Sequence[Mapping[str, Float[Tensor, "_ head"]]],
+        found: Mapping[str, Float[Tensor, "_ head"]],
         chance: Mapping[str, float],
         layout: tuple[int, ...],
     ) -> None:
-        """Adds sequences, some in each part; values and chance levels go by the metrics' names.
+        """Adds sequences; values and chance levels go by the metrics' names.
 
         The chance levels follow from the layout; a metric that has none has NaN.
         """
         self.adopt(layout)
         self.chance = np.array([chance[metric] for metric in self.metrics], dtype=np.float64)
-        values = torch.cat(
-            [torch.stack([part[metric] for metric in self.metrics], dim=-1) for part in parts]
-        )
+        values = torch.stack([found[metric] for metric in self.metrics], dim=-1)
         self._bootstrap.update(
             rearrange(values.double(), "batch head metric -> batch (head metric)")
         )

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from probes.errors import ProbeError
-from probes.heads._attention import FIRST_QUERY, n_visible, offset_sums, parts
-from probes.shapes import AttentionMaps
-from probes.streaming import upcast
+from probes.heads._attention import FIRST_QUERY, n_visible
+from probes.heads._pattern_sums import Sums
 
 Keys = Int[Tensor, "batch key"]
 ByOffset = Float[Tensor, "batch head offset"]
@@ -83,7 +82,7 @@ class ScoreShares:
     centred scores' sums at each offset and at each token; the rest follows from which keys a query
     sees and which tokens they hold. Queries before `FIRST_QUERY` are left out.
 
-    Scores and tokens come checked for their shapes; tokens on the scores' device.
+    The sums are those of `score_sums`; tokens come on the same device.
     """
 
     def __init__(self, window: int | None) -> None:
@@ -99,7 +98,7 @@ class ScoreShares:
     def solved(self) -> bool:
         return self._fits is not None
 
-    def fit(self, scores: AttentionMaps, tokens: Keys) -> None:
+    def fit(self, sums: Sums, tokens: Keys) -> None:
         """Adds sequences to fit on; raises ProbeError after `shares`, which has solved the fit."""
         if self.solved:
             raise ProbeError(
@@ -108,21 +107,21 @@ class ScoreShares:
             )
         ids, groups = tokens.unique(return_inverse=True)
         _require_small(len(ids))
-        by_offset, by_key, _ = self._centred_sums(scores)
+        by_offset, by_key, _ = _finite(sums)
         by_token = by_key.new_zeros(*by_key.shape[:2], len(ids)).scatter_add_(
             -1, repeat(groups, "batch key -> batch head key", head=by_key.shape[1]), by_key
         )
-        sums = _Sums(
-            len(scores),
+        found = _Sums(
+            len(tokens),
             by_offset.sum(dim=0).cpu().numpy(),
             ids.cpu().numpy(),
             by_token.sum(dim=0).cpu().numpy(),
             self._token_gram(functional.one_hot(groups, len(ids)).double()).cpu().numpy(),
         )
-        self._sums = sums if self._sums is None else self._sums + sums
+        self._sums = found if self._sums is None else self._sums + found
         _require_small(len(self._sums.token_ids))
 
-    def shares(self, scores: AttentionMaps, tokens: Keys) -> dict[str, PerHead]:
+    def shares(self, sums: Sums, tokens: Keys) -> dict[str, PerHead]:
         """Each held-out sequence's own R²: `positional_share` by offset, `token_share` by token.
 
         R² = 1 - SSE/SST, sums of squares over all cells the sequence's queries see, scores and
@@ -130,7 +129,7 @@ class ScoreShares:
         than none.
         """
         fits = self.finish()
-        by_offset, by_key, total = self._centred_sums(scores)
+        by_offset, by_key, total = _finite(sums)
         # SST - SSE = 2 (scores . predictions) - (predictions . predictions), and since the scores
         # are centred, the predictions in the first need not be.
         offset_gain = 2 * (by_offset * fits.of_offset.to(by_offset)).sum(dim=-1)
@@ -150,16 +149,11 @@ class ScoreShares:
                 f"held-out scores have nothing to be judged by: {self.n_fitted} sequences were "
                 "fitted; give at least 2 with held_out=False first"
             )
-        length = sums.by_offset.shape[1]
-        m = torch.from_numpy(n_visible(length, self.window))
-        # Every query sees each of the nearest offsets once.
-        seen = torch.arange(length) < rearrange(m, "query -> query 1")
-        gram = _gram(seen.double()[FIRST_QUERY:], m[FIRST_QUERY:]).numpy()
-        of_offset = sums.by_offset / sums.n @ _pseudo_inverse(gram)
+        of_offset, sizes = _fit_of_offsets(sums.by_offset / sums.n, self.window)
         of_token = sums.by_token @ _pseudo_inverse(sums.token_gram)
         self._fits = _Fits(
             torch.from_numpy(of_offset),
-            torch.from_numpy(((of_offset @ gram) * of_offset).sum(axis=-1)),
+            torch.from_numpy(sizes),
             torch.from_numpy(sums.token_ids),
             torch.from_numpy(np.pad(of_token, ((0, 0), (0, 1)))),
         )
@@ -195,28 +189,6 @@ class ScoreShares:
             repeat(m.to(counts.device), "query -> (batch query)", batch=len(counts)),
         )
 
-    def _centred_sums(self, scores: AttentionMaps) -> tuple[ByOffset, ByKey, PerHead]:
-        """Sums over the queries' centred scores: at each offset, at each key, and of squares."""
-        visible = _visible(scores, self.window)
-        m = visible.sum(dim=-1)
-        sums = []
-        for part in parts(scores):
-            centred = upcast(part).masked_fill(~visible, 0.0)
-            mean = centred.sum(dim=-1) / m
-            centred.addcmul_(visible.to(centred), mean[..., None], value=-1)
-            squares = torch.linalg.vecdot(centred, centred)[..., FIRST_QUERY:]
-            at_keys = centred[..., FIRST_QUERY:, :].sum(dim=-2)
-            sums.append((offset_sums(centred, FIRST_QUERY), at_keys, squares.sum(dim=-1)))
-        by_offset, by_key, total = (
-            torch.cat(columns).double() for columns in zip(*sums, strict=True)
-        )
-        if not torch.isfinite(total).all():
-            raise ProbeError(
-                "scores hold NaN, infinite or masked numbers at keys that the first sequence's "
-                "queries see: look for padding, or run the model in float32"
-            )
-        return by_offset, by_key, total
-
     def _size(self, of_key: ByKey) -> PerHead:
         """Sums of squares of predictions by key, centred in each row, over all rows."""
         m = torch.from_numpy(n_visible(of_key.shape[-1], self.window)).to(of_key.device)
@@ -233,6 +205,43 @@ class ScoreShares:
         return sums
 
 
+def _finite(sums: Sums) -> tuple[ByOffset, ByKey, PerHead]:
+    if not torch.isfinite(sums["total"]).all():
+        raise ProbeError(
+            "scores hold NaN, infinite or masked numbers at keys that the first sequence's "
+            "queries see: look for padding, or run the model in float32"
+        )
+    return sums["by_offset"], sums["by_key"], sums["total"]
+
+
+def _fit_of_offsets(
+    sums: Float[np.ndarray, "head offset"], window: int | None
+) -> tuple[Float[np.ndarray, "head offset"], Float[np.ndarray, " head"]]:
+    """What each offset adds, and the sum of squares of the predictions, over one sequence.
+
+    A query sees each of its m nearest offsets once. So the normal equations of offset i are c(i)
+    g(i) - f(i) sum(g up to i) - sum(f g beyond i) = b(i), with c(i) how many queries see it and
+    f(i) the sum of their 1/m. Two neighbouring ones differ by c, g and f at these two and the sum
+    up to i: each g follows from those before it, but for a constant, which nothing sees.
+    """
+    m = n_visible(sums.shape[1], window)[FIRST_QUERY:]
+    n = int(m.max())  # offsets beyond are seen by nobody
+    queries = np.bincount(m, minlength=n + 1)[1:]
+    c, f = (np.cumsum(of[::-1])[::-1] for of in (queries, queries / np.arange(1, n + 1)))
+    b, g = sums[:, :n], np.zeros_like(sums)
+    scaled, total = np.zeros(len(sums)), np.zeros(len(sums))
+    for i in range(n - 1):
+        scaled = scaled + b[:, i + 1] - b[:, i] - (f[i] - f[i + 1]) * total
+        g[:, i + 1] = scaled / c[i + 1]
+        total = total + g[:, i + 1]
+    g[:, :n] -= g[:, :n].mean(axis=1, keepdims=True)
+    # The sum of squares is g times the left side, whose last sum is of f g from i + 1 on.
+    up_to = np.cumsum(g[:, :n], axis=1)
+    beyond = np.cumsum((f * g[:, :n])[:, ::-1], axis=1)[:, ::-1] - f * g[:, :n]
+    left = c * g[:, :n] - f * up_to - beyond
+    return g, (g[:, :n] * left).sum(axis=1)
+
+
 def _gram(
     counts: Float[Tensor, "row group"], n_keys: Int[Tensor, " row"]
 ) -> Float[Tensor, "group group"]:
@@ -242,26 +251,6 @@ def _gram(
 
 def _pseudo_inverse(gram: Gram) -> Gram:
     return np.linalg.pinv(gram, rcond=_RANK_TOLERANCE, hermitian=True)
-
-
-def _visible(scores: AttentionMaps, window: int | None) -> Bool[Tensor, "query key"]:
-    """The keys each query sees; raises ProbeError where the scores hide one of them.
-
-    Scores may show more: logarithms of weights are finite beyond a window too.
-    """
-    length = scores.shape[-1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=scores.device).tril()
-    # Masks are minus infinity or the type's smallest number; both are far below any score.
-    shown = causal & (scores[0, 0] > torch.finfo(scores.dtype).min / 2)
-    expected = causal if window is None else causal.triu(1 - window)
-    if (expected & ~shown).any():
-        seen = int(shown[-1].sum())
-        raise ProbeError(
-            f"the scores of the last query show {seen} of {length} keys, but the window is "
-            f"{window}: start the probe with the layer's sliding window, and give sequences "
-            "without padding"
-        )
-    return expected
 
 
 def _require_small(n_tokens: int) -> None:

@@ -9,22 +9,20 @@ without positions cannot tell apart) and Wang et al. 2024 (arXiv 2404.12224; ent
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.errors import ProbeError
-from probes.heads._attention import (
-    FIRST_QUERY,
-    checked_patterns,
-    distance_from_uniform,
-    n_visible,
-    offset_sums,
-    require_maps,
-)
+from probes.heads._attention import FIRST_QUERY, Block, n_visible, require_maps
 from probes.heads._feed import HeadFeed
+from probes.heads._pattern_sums import (
+    Pending,
+    copies_sums,
+    repeated_sums,
+    score_sums,
+    text_sums,
+)
 from probes.heads._score_shares import ScoreShares
-from probes.shapes import AttentionMaps
 
 # What each kind of tokens is read for.
 FEEDS = {
@@ -123,6 +121,7 @@ class HeadProbe:
         self._n_heads = 0
         self._offset_sums: Float[np.ndarray, "head offset"] | None = None
         self._shares = ScoreShares(window)
+        self._pending = {name: Pending() for name in FEEDS}
         # Other sequences, other draws: one seed would couple feeds that share nothing.
         self._feeds = {
             name: HeadFeed(metrics, n_resamples, len(FEEDS) * seed + i)
@@ -130,22 +129,25 @@ class HeadProbe:
         }
 
     # Shapes are checked in words, rather than by the annotations.
-    def read_text(self, pattern: Tensor) -> None:
+    def read_text(self, pattern: Tensor, length: int | None = None) -> None:
         """Adds attention on natural text.
 
         Args:
             pattern: attention after the softmax, [batch head query key].
+            length: tokens in a sequence, where the pattern has only some of their queries: the next
+                ones, in order, with the keys up to the last of them. None for whole sequences.
 
         Raises:
             ProbeError: for other shapes, rows that are no probabilities over earlier keys, fewer
                 than `FIRST_QUERY` + 1 tokens, and where heads or lengths change between batches.
         """
-        length = self._length(pattern, "patterns", at_least=FIRST_QUERY + 1)
+        block = self._block("text", pattern, "patterns", length, at_least=FIRST_QUERY + 1)
+        sums = text_sums(pattern, block, self.window, self.local_window)
+        whole = self._pending["text"].add(block, sums)
+        if whole is None:
+            return
+        length = block.length
         m = n_visible(length, self.window)[FIRST_QUERY:]
-        parts, by_offset = zip(
-            *(self._text_metrics(part, m) for part in checked_patterns(pattern, self.window)),
-            strict=True,
-        )
         first_key = np.where(np.arange(FIRST_QUERY, length) < (self.window or length), 1 / m, 0)
         chance = {
             "diagonal": (1 / m).mean(),
@@ -155,46 +157,52 @@ class HeadProbe:
             "uniform": np.nan,
             "entropy": np.nan,
         }
-        self._feeds["text"].add(parts, chance, (length,))
-        self._add_offset_sums(torch.cat(by_offset).double().sum(dim=0).cpu().numpy())
+        by_offset = whole["by_offset"]
+        near = {"diagonal": by_offset[..., 0], "previous_token": by_offset[..., 1]}
+        means = {name: {**whole, **near}[name] / len(m) for name in chance}
+        self._feeds["text"].add(means, chance, (length,))
+        self._add_offset_sums(by_offset.sum(dim=0).cpu().numpy())
 
-    def read_repeated(self, pattern: Tensor, period: int, start: int) -> None:
+    def read_repeated(
+        self, pattern: Tensor, period: int, start: int, length: int | None = None
+    ) -> None:
         """Adds attention on some tokens, then random ones, and these again.
 
         Args:
             pattern: attention after the softmax, [batch head query key].
             period: how many random tokens.
             start: how many tokens before them.
+            length: as `read_text`.
 
         Raises:
             ProbeError: as `read_text`, and where the length is not start + 2 period.
         """
-        length = self._length(pattern, "patterns", at_least=1)
+        block = self._block("repeated", pattern, "patterns", length, at_least=1)
+        length = block.length
         if period < 2 or start < 0 or length != start + 2 * period:
             raise ProbeError(
                 f"{length} tokens are not {start} and twice {period}: give the period of the "
                 "repetition, at least 2, and the number of tokens before it"
             )
-        parts = [
-            {
-                "induction": part.diagonal(1 - period, dim1=-2, dim2=-1)[..., start + 1 :].mean(-1),
-                "duplicate_token": part.diagonal(-period, dim1=-2, dim2=-1)[..., start:].mean(-1),
-            }
-            for part in checked_patterns(pattern, self.window)
-        ]
+        sums = repeated_sums(pattern, block, self.window, period, start)
+        whole = self._pending["repeated"].add(block, sums)
+        if whole is None:
+            return
         m = n_visible(length, self.window)[start + period :]
         chance = {
             "induction": ((period - 1 < m) / m).mean(),
             "duplicate_token": ((period < m) / m).mean(),
         }
-        self._feeds["repeated"].add(parts, chance, (length, period, start))
+        means = {name: sums / period for name, sums in whole.items()}
+        self._feeds["repeated"].add(means, chance, (length, period, start))
 
-    def read_copies(self, pattern: Tensor, start: int) -> None:
+    def read_copies(self, pattern: Tensor, start: int, length: int | None = None) -> None:
         """Adds attention on some tokens and then one token repeated to the end.
 
         Args:
             pattern: attention after the softmax, [batch head query key].
             start: how many tokens before the copies.
+            length: as `read_text`.
 
         Raises:
             ProbeError: as `read_text`, and where there are fewer than `FIRST_QUERY` + 1 copies.
@@ -202,18 +210,12 @@ class HeadProbe:
         if start < 0:
             raise ProbeError(f"start is {start}; give the number of tokens before the copies")
         first = start + FIRST_QUERY
-        length = self._length(pattern, "patterns", at_least=first + 1)
-        n_copies = torch.from_numpy(n_visible(length - start, self.window)[FIRST_QUERY:])
-        parts = []
-        for part in checked_patterns(pattern, self.window):
-            copies = part[..., first:, start:]
-            # In double precision the mean of equal weights is that weight, to the last bit.
-            weight = copies.sum(dim=-1, dtype=torch.float64)
-            level = (weight / n_copies.to(weight.device)).to(copies)
-            # A row that leaves nothing for the copies prefers none of them.
-            share = distance_from_uniform(copies, level) / torch.where(weight > 0, weight, 1.0)
-            parts.append({"repeated_token": share.mean(dim=-1)})
-        self._feeds["copies"].add(parts, {"repeated_token": 0.0}, (length, start))
+        block = self._block("copies", pattern, "patterns", length, at_least=first + 1)
+        sums = copies_sums(pattern, block, self.window, start)
+        whole = self._pending["copies"].add(block, sums)
+        if whole is not None:
+            means = {"repeated_token": whole["repeated_token"] / (block.length - first)}
+            self._feeds["copies"].add(means, {"repeated_token": 0.0}, (block.length, start))
 
     def read_scores(
         self, scores: Tensor, tokens: Tensor, held_out: bool = False, start: int = 0
@@ -226,8 +228,8 @@ class HeadProbe:
         would be called both position and token.
 
         Args:
-            scores: [batch head query key].
-            tokens: [batch key], the model's input.
+            scores: [batch head query key], of all queries, or of the next ones, as `read_text`.
+            tokens: [batch key], the model's input: whole sequences.
             held_out: whether the shares are judged, not fitted.
             start: how many tokens before the random ones.
 
@@ -238,23 +240,32 @@ class HeadProbe:
         """
         if start < 0:
             raise ProbeError(f"start is {start}; give the number of tokens before the random ones")
-        length = self._length(scores, "scores", at_least=start + FIRST_QUERY + 1)
         if not isinstance(tokens, Tensor) or tokens.is_floating_point():
             raise ProbeError("tokens must be a tensor of whole numbers: give the model's input")
-        if tokens.shape != (len(scores), length):
+        require_maps(scores, "scores", whole=False)
+        n_keys = scores.shape[-1]
+        if tokens.ndim != 2 or len(tokens) != len(scores) or tokens.shape[1] < n_keys:
             raise ProbeError(
-                f"tokens have shape {tuple(tokens.shape)}; expected {(len(scores), length)}, as "
+                f"tokens have shape {tuple(tokens.shape)}; expected {(len(scores), n_keys)}, as "
                 "many as the scores have keys"
             )
-        feed = self._feeds["scores"]
-        scores = scores[..., start:, start:].detach()
+        length = tokens.shape[1]
+        block = self._block("scores", scores, "scores", length, at_least=start + FIRST_QUERY + 1)
+        kept = block.without(start)
+        some = scores.detach()[
+            ..., block.n_queries - kept.n_queries :, block.n_keys - kept.n_keys :
+        ]
+        whole = self._pending["scores"].add(block, score_sums(some, kept, self.window))
+        if whole is None:
+            return
         tokens = tokens[:, start:].to(scores.device).contiguous()
+        feed = self._feeds["scores"]
         if held_out:
             chance = {"positional_share": 0.0, "token_share": 0.0}
-            feed.add([self._shares.shares(scores, tokens)], chance, (length, start))
+            feed.add(self._shares.shares(whole, tokens), chance, (length, start))
         else:
             feed.adopt((length, start))
-            self._shares.fit(scores, tokens)
+            self._shares.fit(whole, tokens)
 
     def merge(self, other: "HeadProbe") -> None:
         """Adds what another probe was given.
@@ -318,27 +329,14 @@ class HeadProbe:
                 "the shares were fitted and never judged: give other sequences to read_scores with "
                 "held_out=True"
             )
+        for name, pending in self._pending.items():
+            if pending.open:
+                raise ProbeError(f"the last sequences of {name} lack queries: give all of them")
         if not any(feed.n for feed in self._feeds.values()):
             raise ProbeError("the head probe has been given nothing: feed it attention first")
         feeds = [feed.numbers(self._n_heads) for feed in self._feeds.values()]
         columns = {name: np.concatenate([f[name] for f in feeds], axis=-1) for name in feeds[0]}
         return HeadScores(metrics=METRICS, **columns, offset_profile=self._offset_profile())
-
-    def _text_metrics(
-        self, pattern: AttentionMaps, m: Int[np.ndarray, " late_query"]
-    ) -> tuple[dict[str, Float[Tensor, "batch head"]], Float[Tensor, "batch head offset"]]:
-        """The metrics of each sequence, and its sums over queries at each offset."""
-        by_offset = offset_sums(pattern, FIRST_QUERY)
-        rows, n_keys = pattern[..., FIRST_QUERY:, :], torch.from_numpy(m).to(pattern)
-        metrics = {
-            "diagonal": by_offset[..., 0] / len(m),
-            "previous_token": by_offset[..., 1] / len(m),
-            "first_token": rows[..., 0].mean(dim=-1),
-            "local": by_offset[..., : self.local_window].sum(dim=-1) / len(m),
-            "uniform": 1 - distance_from_uniform(rows, 1 / n_keys).mean(dim=-1),
-            "entropy": (_entropy(rows) / n_keys.log()).mean(dim=-1),
-        }
-        return metrics, by_offset
 
     def _add_offset_sums(self, sums: Float[np.ndarray, "head offset"]) -> None:
         self._offset_sums = sums if self._offset_sums is None else self._offset_sums + sums
@@ -350,16 +348,18 @@ class HeadProbe:
         n_queries = length - np.maximum(np.arange(length), FIRST_QUERY)
         return np.asarray(self._offset_sums / (n_queries * self._feeds["text"].n))
 
-    def _length(self, maps: Tensor, name: str, at_least: int) -> int:
-        """The number of tokens, once the maps are found to be this layer's."""
-        require_maps(maps, name)
-        length = maps.shape[-1]
+    def _block(
+        self, feed: str, maps: Tensor, name: str, length: int | None, at_least: int
+    ) -> Block:
+        """Where the maps stand in their sequences, once they are found to be this layer's."""
+        require_maps(maps, name, whole=length is None)
+        length = length or maps.shape[-1]
         if length < at_least:
             raise ProbeError(
                 f"{name} of {length} tokens are too short: give sequences of at least {at_least}"
             )
         self._adopt_heads(maps.shape[1])
-        return length
+        return self._pending[feed].block(maps, length)
 
     def _adopt_heads(self, n_heads: int) -> None:
         if self._n_heads and n_heads != self._n_heads:
@@ -383,10 +383,3 @@ def offset_chance(length: int, window: int | None = None) -> Float[np.ndarray, "
         for offset in range(length)
     ]
     return np.array(seen)
-
-
-def _entropy(rows: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query"]:
-    """In nats; a weight of zero adds nothing."""
-    tiny = torch.finfo(rows.dtype).tiny
-    entropy: Tensor = -torch.linalg.vecdot(rows, rows.clamp_min(tiny).log_())
-    return entropy
