@@ -9,7 +9,7 @@ TransformerLens's `TransformerBridge`.
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -20,11 +20,14 @@ from tqdm import tqdm
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.query_blocks import block_size, queries_in_blocks
 from nope_interp.shapes import Sequences, Tokens
 from nope_interp.sites import layers_with, missing_hook
 
 Listener = Callable[[Tensor], None]
 Read = TypeVar("Read")
+
+_MAPS = ("hook_attn_scores", "hook_pattern")
 
 
 def one_thread_pool() -> AbstractContextManager[Any]:
@@ -89,8 +92,12 @@ def stream(
     until: str | None = None,
     description: str | None = None,
     run: Callable[[HookedModel, Tokens], None] = run_trunk,
+    in_blocks: bool = False,
 ) -> None:
     """Run `model` once over `tokens` and let every listener see its activations.
+
+    Attention over many tokens is computed few queries at a time, unless a listener asks for whole
+    maps of it, so that memory grows with the length and not with its square.
 
     Args:
         model: a HookedTransformer or a TransformerBridge, in evaluation mode.
@@ -102,6 +109,9 @@ def stream(
         until: the name of a listener after which a forward pass ends: nothing deeper is wanted.
         description: label of the progress bar; None draws no bar.
         run: what a batch goes through, with the model and the batch as arguments.
+        in_blocks: whether listeners of attention scores and patterns take some queries of a batch
+            after the others, `[batch head query key]` with the keys up to the last of them. All
+            others get whole sequences.
 
     Raises:
         UserError: for a hook that the model lacks (with the layers that have it, or the nearest
@@ -117,16 +127,32 @@ def stream(
     starts: Iterable[int] = range(0, len(tokens), batch_size)
     bar = tqdm(starts, desc=description, unit="batch", disable=description is None, leave=False)
     fired = dict.fromkeys(listeners, 0)
+    size = None
+    if in_blocks or not any(name.endswith(_MAPS) for name in listeners):
+        size = block_size(model, min(batch_size, len(tokens)), tokens.shape[1])
+    pieces: dict[str, list[Tensor]] = {}
 
     def listen(activations: Tensor, hook: object, name: str, batch: int) -> None:
         fired[name] += 1
+        if size is not None and ("attn" in name) and not name.endswith(_MAPS):
+            whole = _joined(pieces.setdefault(name, []), activations, tokens.shape[1])
+            if whole is None:
+                return
+            activations = whole
         _hear(listeners[name], activations, name, batch)
         if name == until:
             raise _Enough
 
     for batch, start in enumerate(bar):
         hooks = [(name, partial(listen, name=name, batch=batch)) for name in listeners]
-        with torch.no_grad(), one_thread_pool(), model.hooks(fwd_hooks=hooks), suppress(_Enough):
+        blocks = nullcontext() if size is None else queries_in_blocks(model, size)
+        with (
+            torch.no_grad(),
+            one_thread_pool(),
+            blocks,
+            model.hooks(fwd_hooks=hooks),
+            suppress(_Enough),
+        ):
             run(model, tokens[start : start + batch_size].to(device))
     silent = [name for name, count in fired.items() if count == 0]
     if silent and len(tokens):
@@ -162,6 +188,16 @@ def read_at(
     listeners = {name: partial(keep, name=name) for name in reads}
     stream(model, tokens, listeners, batch_size=batch_size)
     return found
+
+
+def _joined(pieces: list[Tensor], piece: Tensor, length: int) -> Tensor | None:
+    """All positions, once the last block of a sequence has come."""
+    pieces.append(piece)
+    if sum(some.shape[1] for some in pieces) < length:
+        return None
+    whole = torch.cat(pieces, dim=1) if len(pieces) > 1 else piece
+    pieces.clear()
+    return whole
 
 
 class _Enough(Exception):

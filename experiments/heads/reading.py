@@ -154,13 +154,13 @@ def _read(
 
     def how(kind: str) -> dict[str, Any]:
         label = description and f"{description}, {kind}"
-        return {"batch_size": batch_size, "description": label}
+        return {"batch_size": batch_size, "description": label, "in_blocks": True}
 
     conditions = {} if alone is None else alone.of_each_layer(layer_positions(model))
     twice = AloneAblated(model, {layer: only.of for layer, only in conditions.items()})
     text, repeated = _listeners(model, tokens, readers, twice)
     copies: dict[str, Listener] = {
-        _pattern_hook(layer): partial(probe.read_copies, start=tokens.start)
+        _pattern_hook(layer): partial(probe.read_copies, start=tokens.start, length=tokens.length)
         for layer, probe in enumerate(readers.probes)
     }
     with twice.opened():
@@ -170,8 +170,8 @@ def _read(
             stream(model, tokens.text, text, **how("text"))
         stream(model, tokens.repeated, repeated, **how("repeated tokens"))
     stream(model, tokens.copies, copies, **how("copies"))
-    fit: dict[str, Any] = how("fit of scores") | {"held_out": False}
-    _stream_scores(model, (tokens, readers.probes), **fit)
+    label = description and f"{description}, fit of scores"
+    _stream_scores(model, (tokens, readers.probes), label, batch_size=batch_size, held_out=False)
     return readers
 
 
@@ -184,9 +184,9 @@ def _listeners(
     repeated: dict[str, Listener] = {}
     for layer, probe in enumerate(readers.probes):
         hook, ablated = _pattern_hook(layer), readers.alone.get(layer)
-        text[hook], repeated[hook] = probe.read_text, _repeated_reader(tokens, probe)
+        text[hook], repeated[hook] = _text_reader(tokens, probe), _repeated_reader(tokens, probe)
         if ablated is not None:
-            text[hook] = twice.listener(text[hook], ablated.read_text)
+            text[hook] = twice.listener(text[hook], _text_reader(tokens, ablated))
             again = _repeated_reader(tokens, ablated)
             repeated[hook] = twice.listener(repeated[hook], again)
     return text, repeated
@@ -208,8 +208,13 @@ def _parts(tokens: HeadTokens, seed: int, n: int) -> list[tuple[HeadTokens, int]
     ]
 
 
+def _text_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:
+    return partial(probe.read_text, length=tokens.length)
+
+
 def _repeated_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:
-    return partial(probe.read_repeated, period=tokens.period, start=tokens.start)
+    length = tokens.repeated.shape[1]
+    return partial(probe.read_repeated, period=tokens.period, start=tokens.start, length=length)
 
 
 def _pattern_hook(layer: int) -> str:
@@ -227,7 +232,7 @@ def _stream_scores(
     """Let probes fit scores of the small alphabet, or judge held-out ones by what was fitted."""
     tokens, probes = share
     alphabet = tokens.alphabet_held_out if held_out else tokens.alphabet_fit
-    site = _scores_site(model, alphabet[:1])
+    site = _scores_site(model, alphabet[:1, :2])
     batches = alphabet.split(batch_size)
     # A hook does not see its tokens, which the scores are read with: one batch after another.
     for batch in tqdm(batches, desc=description, disable=description is None, leave=False):
@@ -236,7 +241,7 @@ def _stream_scores(
             f"blocks.{layer}.attn.{site}": partial(_read_scores, probe, **how)
             for layer, probe in enumerate(probes)
         }
-        stream(model, batch, listeners, batch_size=batch_size)
+        stream(model, batch, listeners, batch_size=batch_size, in_blocks=True)
     return probes
 
 

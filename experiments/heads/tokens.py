@@ -47,6 +47,11 @@ class HeadTokens:
     start: int
     period: int
 
+    @property
+    def length(self) -> int:
+        """Tokens in a sequence of text."""
+        return self.text.shape[1]
+
 
 def head_tokens(variant: ModelVariant, config: HeadsConfig) -> HeadTokens:
     """Draws them from `config.seed`; a model without a begin token is read without one."""

@@ -1,14 +1,19 @@
 """What a reader of a pretrained model's numbers has to know of the model."""
 
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import sinks_note
 from nope_interp.positions.layers import (
     LayerPositions,
     edge_notes,
+    family_encoding,
     layer_positions,
     positions_in_words,
 )
 from nope_interp.sites import layer_ranges
+
+# Rotary families that look their angles up in a table, which ends.
+_TABLES = ("codegen", "gptj")
 
 
 def notes_on_pretrained(model: HookedModel, seq_len: int) -> tuple[str, ...]:
@@ -34,6 +39,31 @@ def notes_on_pretrained(model: HookedModel, seq_len: int) -> tuple[str, ...]:
     if (note := sinks_note(model)) is not None:
         notes.append(note)
     return tuple(notes)
+
+
+def beyond_context(model: HookedModel, seq_len: int) -> tuple[str, ...]:
+    """A sentence where sequences are longer than what a pretrained model was made for.
+
+    Args:
+        model: a bridge.
+        seq_len: tokens in a sequence.
+
+    Raises:
+        UserError: where it has no positions for them.
+    """
+    config = model.original_model.config
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is None or seq_len <= limit:
+        return ()
+    if family_encoding(config) == "learned" or config.model_type in _TABLES:
+        raise UserError(
+            f"sequences of {seq_len} tokens are longer than the model's context of {limit}, and it "
+            "has no positions beyond: shorten them."
+        )
+    return (
+        f"Sequences of {seq_len} tokens are longer than the context of {limit} tokens that the "
+        "model was made for.",
+    )
 
 
 def _on_encoding(layers: tuple[LayerPositions, ...]) -> str:

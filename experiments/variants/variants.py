@@ -12,7 +12,7 @@ from experiments.results.measurements import INTACT
 from experiments.variants.checks import check_spread
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.embedded import embedded_note
-from experiments.variants.notes import notes_on_pretrained
+from experiments.variants.notes import beyond_context, notes_on_pretrained
 from experiments.variants.train import task_of, trained_model, training_folder, trains_embedded
 from nope_interp.errors import UserError
 from nope_interp.files import read_text
@@ -260,7 +260,7 @@ def _pretrained_variant(
         device_map="auto" if spread else None,
     )
     text_source = loaded.text_source(text)
-    _check_context(loaded.model, config)
+    beyond = beyond_context(loaded.model, config.seq_len)
     _check_source(text_source, config, needed)
     return ModelVariant(
         name=Path(name).name if Path(name).exists() else name,
@@ -271,7 +271,7 @@ def _pretrained_variant(
         positions=positions_in_words(loaded.model),
         spec=ModelSpec(name, device, config.revision, config.dtype, config.positions),
         notes=notes_on_pretrained(loaded.model, config.seq_len),
-        how_read=loaded.notes,
+        how_read=(*loaded.notes, *beyond),
     )
 
 
@@ -287,12 +287,3 @@ def _own_name(config: ExperimentConfig) -> str:
     encoding = config.transformer.positions
     positions = "no positional encoding" if encoding == "none" else f"{encoding} positions"
     return f"a {config.transformer.n_layers}-layer transformer with {positions}"
-
-
-def _check_context(model: HookedModel, config: ExperimentConfig) -> None:
-    limit = getattr(model.original_model.config, "max_position_embeddings", None)
-    if limit is not None and config.seq_len > limit:
-        raise UserError(
-            f"sequences of {config.seq_len} tokens are longer than the model's context of {limit}: "
-            "shorten them."
-        )

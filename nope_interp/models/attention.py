@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
@@ -117,6 +118,7 @@ class Attention(nn.Module):
         self.qkv = linear(config.d_model, 3 * config.d_model)
         self.out = linear(config.d_model, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
+        self.query_block: int | None = None  # how many queries' scores exist at a time
         self.hook_in = HookPoint()
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         if config.positions == "rotary":
@@ -180,6 +182,8 @@ class Attention(nn.Module):
     def _attend_explicitly(
         self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext, bias: Bias | None
     ) -> Float[Tensor, "batch query head d"]:
+        if self.query_block is not None and len(context.queries) > self.query_block:
+            return self._attend_in_blocks(q, k, v, context, self.query_block)
         scores = (q * self.scale) @ k.transpose(-1, -2)
         if bias is not None:
             scores = scores + bias
@@ -187,6 +191,21 @@ class Attention(nn.Module):
             scores = scores.masked_fill(~context.visible, -math.inf)
         pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(dim=-1))
         return (self.dropout(pattern) @ v).transpose(1, 2)
+
+    def _attend_in_blocks(
+        self, q: HeadQueries, k: HeadKeys, v: HeadKeys, context: AttentionContext, size: int
+    ) -> Float[Tensor, "batch query head d"]:
+        """Few queries at a time, with the keys up to the last of them."""
+        found = []
+        for first in range(0, q.shape[2], size):
+            queries = context.queries[first : first + size]
+            n_keys = len(context.keys) - (q.shape[2] - first - len(queries))
+            if not context.causal:
+                n_keys = len(context.keys)
+            here = replace(context, queries=queries, keys=context.keys[:n_keys])
+            some = (q[:, :, first : first + size], k[:, :, :n_keys], v[:, :, :n_keys])
+            found.append(self._attend_explicitly(*some, here, None))
+        return torch.cat(found, dim=1)
 
     def _weight(self, index: int) -> HeadWeights:
         weight = self.qkv.weight.chunk(3)[index]

@@ -1,7 +1,6 @@
 """How well a model predicts each sequence, in memory that does not grow with the vocabulary."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +27,7 @@ def sequence_losses(
     batch_size: int = 32,
     listeners: Mapping[str, Listener] | None = None,
     description: str | None = None,
+    in_blocks: bool = False,
 ) -> PerSequence:
     """Mean cross-entropy of the next token, in nats, of each sequence.
 
@@ -39,6 +39,7 @@ def sequence_losses(
         batch_size: sequences in a forward pass.
         listeners: a callable for each hook name, as `stream` takes them.
         description: label of the progress bar; None draws no bar.
+        in_blocks: how listeners take attention maps, as `stream` says.
 
     Returns:
         `[sequence]`, on the CPU.
@@ -54,13 +55,14 @@ def sequence_losses(
             "least two tokens."
         )
     losses: list[Tensor] = []
-    how: dict[str, Any] = {"batch_size": batch_size, "description": description}
     stream(
         model,
         tokens,
         listeners or {},
+        batch_size=batch_size,
+        description=description,
         run=lambda of, batch: losses.append(_losses(of, batch).cpu()),
-        **how,
+        in_blocks=in_blocks,
     )
     every = torch.cat(losses)
     if not every.isfinite().all():

@@ -14,6 +14,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.changes import Args, Change, Heads, Kwargs, shuffled_positions
 from nope_interp.positions.conditions import Condition
 from nope_interp.positions.layers import LayerPositions
+from nope_interp.query_blocks import MaskRows
 from nope_interp.shapes import AttentionMaps
 
 
@@ -110,6 +111,8 @@ def window_changes(model: HookedModel, layer: LayerPositions) -> Iterator[Change
 
     def change(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         mask = kwargs.get("attention_mask")
+        if isinstance(mask, MaskRows):
+            return args, {**kwargs, "attention_mask": mask.causal()}
         if mask is None:  # then the sequence fits the window, and the layer masks the future itself
             return args, kwargs
         return args, {**kwargs, "attention_mask": _causal_like(mask)}

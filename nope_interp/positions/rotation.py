@@ -72,7 +72,8 @@ def rotary_changes(
         table = _Table(attn.original_component, rotation)
         yield Change(at, attn, "arguments", table.swap)
         yield Change(f"{at}.embed_positions", attn, "output", table.put_back, table.undo)
-    elif family in _COMPLEX:
+    elif family in _COMPLEX or (family and condition.name == "shuffled" and heads is None):
+        # The hooks of cosines see a block of queries at a time, and these trade places with all.
         yield Change(f"{at} position_embeddings", attn, "arguments", rotation.of_arguments)
     elif heads is None:
         yield Change(f"{at}.hook_cos", attn.hook_cos, "output", rotation.cosines)
@@ -115,9 +116,14 @@ class _Rotation:
         return self._changed(sin, 0.0)
 
     def of_arguments(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
-        """Of an attention that takes the angles as complex numbers."""
-        turns: Complex[Tensor, "1 pos frequency"] = kwargs["position_embeddings"]
-        return args, {**kwargs, "position_embeddings": self._changed(turns, self.still)}
+        """Of an attention that is given them, or both of them as complex numbers."""
+        given = kwargs["position_embeddings"]
+        if isinstance(given, Tensor):
+            turns: Complex[Tensor, "1 pos frequency"] = given
+            return args, {**kwargs, "position_embeddings": self._changed(turns, self.still)}
+        cos, sin = given
+        changed = (self.cosines(cos), self.sines(sin))
+        return args, {**kwargs, "position_embeddings": changed}
 
     def each_once(self, x: Float[Tensor, "1 pos column"]) -> Float[Tensor, "1 pos frequency"]:
         """One column for each frequency."""

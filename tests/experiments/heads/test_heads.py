@@ -21,6 +21,8 @@ from experiments.heads.tokens import HeadTokens
 from experiments.results.measurements import write_arrays
 from experiments.sweeps.runs import load_run
 from experiments.variants.ablation import Ablation
+from experiments.variants.notes import beyond_context
+from nope_interp import streams
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models import attention
@@ -32,6 +34,7 @@ from nope_interp.streams import run_trunk
 from nope_interp.tasks.sources import CopiesSource, RepeatedSource, UniformSource
 from nope_interp.training.config import TrainingConfig
 from probes.heads.detectors import FEEDS
+from probes.heads.labels import label_heads
 from tests.huggingface import (
     FAMILIES,
     bridged_model,
@@ -390,6 +393,43 @@ def test_the_ablation_of_a_layer_alone_is_verified(monkeypatch: pytest.MonkeyPat
         head_cells.read_cell(
             model, tokens, positions, seed=0, batch_size=4, alone=Ablation("rotary")
         )
+
+
+@pytest.mark.parametrize("family", ["rotary", "gemma3", "gpt2"])
+def test_labels_of_blocks_of_queries_are_those_of_whole_maps(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = dataclasses.replace(CONFIG.transformer, init_scale=0.3)
+    model: HookedModel = HookedTransformer(own) if family == "rotary" else bridged_model(family)
+    tokens, sizes = random_tokens(model.cfg.d_vocab), []
+
+    def read(size: int | None) -> HeadCell:
+        def block_size(*of: object) -> int | None:
+            sizes.append(size)
+            return size
+
+        monkeypatch.setattr(streams, "block_size", block_size)
+        positions = layer_positions(model)
+        how: dict[str, Any] = {"prompts": [torch.arange(9)], "seed": 0, "batch_size": 3}
+        return head_cells.read_cell(model, tokens, positions, alone=Ablation("all"), **how)
+
+    whole, some = read(None), read(7)
+    assert sizes.count(None) == sizes.count(7) > 0
+    assert whole.arrays().keys() == some.arrays().keys()
+    for name, array in whole.arrays().items():
+        np.testing.assert_allclose(some.arrays()[name], array, atol=1e-4, err_msg=name)
+    labels = [[found.label for found in label_heads(of.scores)] for of in (whole, some)]
+    assert labels[0] == labels[1]
+
+
+def test_tokens_beyond_the_context_are_said_or_refused() -> None:
+    llama = bridged_model("llama")
+    assert beyond_context(llama, 64) == ()
+    (sentence,) = beyond_context(llama, 65)
+    assert "65 tokens are longer than the context of 64 tokens" in sentence
+    for family in ("gpt_neo", "opt"):
+        with pytest.raises(UserError, match=r"context of 64, and it has no positions beyond"):
+            beyond_context(bridged_model(family), 65)
 
 
 # Weights of a model with sinks sum to less than one, which has no labels.

@@ -1,0 +1,125 @@
+"""Attention in blocks of queries: the same as at once, in memory that grows with the length."""
+
+import dataclasses
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nope_interp import query_blocks, streams
+from nope_interp.hooked_model import HookedModel
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.ablation import ablate_positions
+from tests.huggingface import FAMILIES, bridged_model
+
+LENGTH, BLOCK = 29, 5
+OURS = ("none", "learned", "rotary")
+
+
+def model_of(name: str) -> HookedModel:
+    if name not in OURS:
+        return bridged_model(name)
+    config = TransformerConfig(2, 32, 4, d_vocab=50, n_ctx=64, init_scale=0.3)
+    return HookedTransformer(dataclasses.replace(config, positions=name)).eval()  # type: ignore[arg-type]
+
+
+def heard(model: HookedModel, size: int | None, monkeypatch: Any) -> dict[str, list[Tensor]]:
+    """Everything that is heard of one pass, its attention computed so many queries at a time."""
+    monkeypatch.setattr(streams, "block_size", lambda *of: size)
+    tokens = torch.randint(4, 50, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+    found: dict[str, list[Tensor]] = {}
+    names = [f"blocks.{layer}.attn.hook_{of}" for layer in (0, 1) for of in ("pattern", "q")]
+    names += ["blocks.1.hook_attn_out", "blocks.1.hook_resid_post"]
+    listeners = {name: partial(keep, found.setdefault(name, [])) for name in names}
+    streams.stream(model, tokens, listeners, in_blocks=True)
+    return found
+
+
+def keep(pieces: list[Tensor], activations: Tensor) -> None:
+    pieces.append(activations.clone())
+
+
+@pytest.mark.parametrize(
+    ("family", "how", "lift"),
+    [
+        *((family, None, False) for family in (*OURS, *FAMILIES)),
+        *(("rotary", "rotary:shuffled", False), ("llama", "rotary:shuffled", False)),
+        *(("gptj", "rotary:constant", False), ("gemma3", "rotary", True)),
+        *(("gpt_neo", "learned", False), ("mistral", "rotary", True), ("gpt2", "all", False)),
+    ],
+)
+def test_blocks_of_queries_see_what_all_see_at_once(
+    family: str, how: str | None, lift: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(family)
+    if not query_blocks.comes_in_blocks(model):
+        assert family in ("bloom", "mpt", "falcon_alibi", "t5")
+        return
+    change = nullcontext() if how is None else ablate_positions(model, how, lift_window=lift)
+    with change:
+        whole, some = (heard(model, size, monkeypatch) for size in (None, BLOCK))
+    for name, (expected,) in whole.items():
+        if not name.endswith("pattern"):
+            (found,) = some[name]
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+            continue
+        first = 0
+        for block in some[name]:
+            n, keys = block.shape[-2:]
+            first += n
+            assert n <= BLOCK
+            seen = expected[..., first - n : first, first - keys : first]
+            torch.testing.assert_close(block, seen, atol=1e-5, rtol=1e-4)
+            # No weight rests on what the block leaves out.
+            assert expected[..., first - n : first, : first - keys].sum() == 0
+        assert first == LENGTH
+
+
+class Largest(TorchDispatchMode):
+    """Keeps the size of the largest tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **kwargs or {})
+        if isinstance(made, Tensor):
+            self.cells = max(self.cells, made.untyped_storage().nbytes() // made.itemsize)
+        return made
+
+
+@pytest.mark.parametrize("family", ["rotary", "llama", "gemma3", "gpt2"])
+@pytest.mark.parametrize("site", ["attn.hook_pattern", "hook_resid_post"])
+def test_nothing_that_is_made_grows_with_the_square_of_the_length(
+    family: str, site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No longer block than this would be allowed by the cells.
+    monkeypatch.setattr(query_blocks, "_CELLS", 2**14)
+    model, sizes = model_of(family), []
+    if family == "rotary":
+        config = TransformerConfig(2, 32, 4, d_vocab=50, n_ctx=1024, positions="rotary")
+        model = HookedTransformer(config).eval()
+    if family == "gpt2":
+        weight = model.original_model.transformer.wpe.weight
+        weight.data = weight.data.repeat(1024 // len(weight), 1)
+    heads: list[int] = []
+    for length in (512, 1024):
+        tokens = torch.randint(4, 50, (1, length))
+        with Largest() as largest:
+            streams.stream(
+                model,
+                tokens,
+                {f"blocks.1.{site}": lambda x: heads.append(x.shape[1])},
+                in_blocks=True,
+            )
+        sizes.append(largest.cells)
+    assert heads
+    assert sizes[1] <= 2.1 * sizes[0]
+    # Four heads' map of all queries and keys would have this many.
+    assert sizes[1] < 1024**2
