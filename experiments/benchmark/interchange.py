@@ -7,7 +7,7 @@ code tells any more get one code back.
 
 import torch
 
-from experiments.benchmark.task import context, elsewhere, task_of, where
+from experiments.benchmark.task import context, elsewhere, task_of
 from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.in_depth import statistics_at
 from experiments.codes.interchange import interchange_rows
@@ -35,12 +35,9 @@ def interchange(planted: Planted, place: Site | None, seed: int) -> dict[str, st
     task = task_of(planted, seed)
     statistics = {} if place is None else statistics_at(task, [place])
     told = [_counterfactual(planted, task, seed)]
-    rows = interchange_rows(task, statistics, told, context=context(planted, seed))
-    words = {
-        use.code: str(use.word)
-        for use in uses(table(rows))
-        if (use.layer, use.site) == where(place)
-    }
+    columns, whole = context(planted, seed), place is None
+    rows = interchange_rows(task, statistics, told, context=columns, through_stream=whole)
+    words = {use.code: str(use.word) for use in uses(table(rows))}
     return {"counting" if code == SMOOTH else code: word for code, word in words.items()}
 
 

@@ -53,6 +53,7 @@ def interchange_rows(
     *,
     context: Mapping[str, Any],
     description: str | None = None,
+    through_stream: bool = True,
 ) -> list[dict[str, Any]]:
     """Rows of the tidy table: what becomes of answers where positions are told to be others.
 
@@ -80,6 +81,7 @@ def interchange_rows(
             `counterfactuals`.
         context: the columns that tell this model variant from others.
         description: label of the progress bar; None draws no bar.
+        through_stream: move codes through the whole stream, too.
 
     Returns:
         The rows.
@@ -88,11 +90,12 @@ def interchange_rows(
         UserError: for fewer than 20 sequences to score.
     """
     check_enough_to_draw(task)
-    stream = stream_sites(task)
+    stream = stream_sites(task) if through_stream else []
     missing = [site for site in stream if site not in statistics]
-    known = {**statistics, **statistics_at(task, missing)}
+    known = {**statistics, **(statistics_at(task, missing) if missing else {})}
     places = [_Place(site.layer, site.hook, (site,)) for site in statistics]
-    places.append(_Place(EVERYWHERE, STREAM, tuple(stream)))
+    if through_stream:
+        places.append(_Place(EVERYWHERE, STREAM, tuple(stream)))
     most = enough_draws(2 * len(elsewhere) * len(places) * len(JUDGED))
     rows: list[dict[str, Any]] = []
     total = len(elsewhere) * len(places)

@@ -22,8 +22,9 @@ from nope_interp.interventions.intervene import intervene
 from nope_interp.interventions.reading import ROUTES, SCORES, read_changed
 from nope_interp.shapes import Sequences
 from nope_interp.sites import ATTENTION_INPUT
+from probes.code_names import SIMILARITY
 from probes.codes.interchange import interchange
-from probes.codes.similarity import SIMILARITY, moved_similarity
+from probes.codes.similarity import moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import MOVABLE, carries
 from probes.errors import ProbeError

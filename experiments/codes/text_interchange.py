@@ -43,8 +43,7 @@ from nope_interp.hooked_model import key_heads
 from nope_interp.sites import ATTENTION_INPUT
 from nope_interp.tasks.sources import TextSource
 from probes.bootstrap import SequenceBootstrap
-from probes.code_names import JUDGED, MEAN_RESIDUAL
-from probes.codes.similarity import SIMILARITY
+from probes.code_names import JUDGED, MEAN_RESIDUAL, SIMILARITY
 from probes.codes.statistics import CodeStatistics
 
 # Along, changed and length of a run, for each sequence.

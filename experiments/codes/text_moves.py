@@ -24,10 +24,10 @@ from experiments.results import interchange as names
 from nope_interp.interventions.intervene import intervene
 from nope_interp.interventions.reading import SCORES, read_changed
 from nope_interp.sites import ATTENTION_INPUT
-from probes.code_names import MEAN_RESIDUAL
+from probes.code_names import MEAN_RESIDUAL, SIMILARITY
 from probes.codes.controls import OtherContent, sizes_of
 from probes.codes.interchange import Move, Moved, interchange, levelled, put_back, variation_at
-from probes.codes.similarity import SIMILARITY, moved_similarity
+from probes.codes.similarity import moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import carries
 

@@ -66,7 +66,7 @@ def compare(
 
     Args:
         config: which model, which tokens, how many, or just the model: a hub name, a folder, a GGUF
-            file or our model.safetensors; by default the embedded small model is trained.
+            file or our model.safetensors; by default the embedded small model is read.
         out: the folder that run folders are made in.
         device: a torch device, or "auto" to spread a pretrained model over several.
         shards: into how many shares the sequences are cut, each read by a worker with a model of

@@ -17,7 +17,7 @@ from experiments.results.readability import (
     setting_words,
 )
 from experiments.results.usage import UseVerdict
-from probes.code_names import CODES
+from probes.code_names import CODES, COUNTING, SMOOTH
 
 UNTRAINED = "random-init"
 
@@ -181,17 +181,22 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
     else:
         return Answer((), "")
     words: Mapping[str, Word] = {} if judged is None else judged.words
+    shown = [code for code in dict.fromkeys([*words, *CODES]) if code in rows or code in words]
+    read_as = {code: code for code in shown}
+    if SMOOTH in words:
+        # What is moved is a smooth trend; what is read of it is counting: one line and not two.
+        read_as = {**read_as, SMOOTH: COUNTING}
+        read_as.pop(COUNTING, None)
     codes = [
         CodeAnswer(
             code,
             words.get(code),
             None if judged is None else judged.shares.get(code),
-            None if variant == UNTRAINED else _reading(code, rows, UNTRAINED, setting),
-            _reading(code, rows, variant, setting),
+            None if variant == UNTRAINED else _reading(read_as[code], rows, UNTRAINED, setting),
+            _reading(read_as[code], rows, variant, setting),
             None if judged is None else judged.controls.get(code),
         )
-        for code in dict.fromkeys([*words, *CODES])
-        if code in rows or code in words
+        for code in read_as
     ]
     tokens = setting_words(*setting)
     if judged is None:

@@ -186,18 +186,20 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     stream = [use for use in uses(rows) if use.layer == EVERYWHERE]
     words = {name: strongest([use.word for use in of]) for name, of in _by_name(stream).items()}
     best = {name: _most(of) for name, of in _by_name(stream).items()}
-    reason = without_order(rows) or ""
-    if not reason and not stream:
-        reason = "The model gets no answer right that would be another one at another position."
+    reason = without_order(rows)
+    if reason is not None:
+        words = dict.fromkeys(JUDGED, Word.NO_ORDER)
+    elif not stream:
+        reason = "the model gets no answer right that would be another one at another position."
     judged = Judged(
         variant=str(first["variant"]),
         tokens=str(first["tokens"]),
         begin_token=bool(first["begin_token"]),
         score=accuracy,
-        words=words if not reason else dict.fromkeys(JUDGED, Word.NO_ORDER),
+        words=words,
         shares=best,
         share_of="answers that follow it",
-        reason=reason[:1].upper() + reason[1:],
+        reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
     )
     return [judged]
 

@@ -10,6 +10,7 @@ from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.position_use import Interval, Use, Word, strongest
 from experiments.results.readability import SETTING
 from probes.bootstrap import benjamini_hochberg
+from probes.code_names import JUDGED, SIMILARITY
 
 PROBE = "interchange on text"
 # In nats: how far predictions move where positions are others; and, of runs behind other text of
@@ -110,6 +111,8 @@ def _judged(measurements: pd.DataFrame, gate: pd.DataFrame) -> Judged:
         if use.layer == EVERYWHERE:
             by_code.setdefault(use.code, []).append(use)
     words = {code: strongest([use.word for use in of]) for code, of in by_code.items()}
+    if reason is not None:
+        words = dict.fromkeys((*JUDGED, SIMILARITY), Word.NO_ORDER)
     return Judged(
         variant=str(first["variant"]),
         tokens=str(first["tokens"]),

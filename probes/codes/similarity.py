@@ -11,8 +11,6 @@ from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
 from probes.shapes import Positions
 
-SIMILARITY = "similarity"
-
 
 def moved_similarity(statistics: CodeStatistics, sources: Positions) -> CodeFilter:
     """Activations whose deviations have the correlations between positions of other positions.

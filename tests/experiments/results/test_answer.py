@@ -128,6 +128,17 @@ def test_used_codes_come_first() -> None:
     assert order == ["counting", "positional vectors", "variance", "similarity"]
 
 
+def test_what_is_read_of_a_smooth_trend_is_counting() -> None:
+    """One line, where a trend was moved and counting was read."""
+    rows = [verdict("counting", "trained", 0.6, "readable")]
+    words = {"smooth trend": Word.USED, "variance": Word.NOT_USED}
+    judged = Judged("trained", "text", False, LOSS, words, {}, "x")
+    trend, variance = answer_of([Verdict("counting", "", rows)], judged).codes
+    assert (trend.code, variance.code) == ("smooth trend", "variance")
+    assert trend.after is not None
+    assert trend.after.word == "readable"
+
+
 def test_an_untrained_model_alone_has_no_before() -> None:
     rows = [verdict("counting", "random-init", 0.2, "faint")]
     (found,) = answer_of([Verdict("counting", "", rows)], None).codes
