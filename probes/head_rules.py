@@ -19,7 +19,7 @@ RANDOM_INIT = "random-init"
 class Rule:
     """A label is given where `metric` is above `threshold` and beats all the `nulls`.
 
-    The threshold is tested too, by a one-sided t-test over sequences.
+    The threshold, above 0, is tested too, by a one-sided t-test over sequences.
 
     * shuffled offsets: each query's weights permuted over the keys it sees. The expected score is
       then the chance level exactly, so no shuffling is done: a one-sided t-test over sequences.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results.heads import OF_LABELS
+from experiments.results.heads import EARLY, OF_LABELS, OF_OWN
 from probes.heads.detectors import FEEDS, METRICS, HeadScores
 from probes.heads.labels import Dependence, HeadLabel
 from probes.scores import Score
@@ -127,6 +127,24 @@ def label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:
             kind = "runner-up" if found.runner_up_holds else "nearest"
             score = _number(found.runner_up)
             yield _row(context, found.layer, found.head, "pattern", kind, score)
+
+
+def own_label_rows(labels: Sequence[HeadLabel], context: Row) -> Iterator[Row]:
+    """Each head's label by a user's own rules, with its confidence and q-value."""
+    for found in labels:
+        for probe, value in zip(OF_OWN.values(), (found.confidence, found.q_value), strict=True):
+            score = _number(found.label, value)
+            yield _row(context, found.layer, found.head, "pattern", probe, score)
+
+
+def early_rows(
+    labels: Sequence[HeadLabel], early: Sequence[tuple[int, Sequence[str]]], context: Row
+) -> Iterator[Row]:
+    """Each head's label by fewer sequences, the fewest first; n is how many of natural text."""
+    for n, names in reversed(early):
+        for found, name in zip(labels, names, strict=True):
+            score = Score(name, np.nan, np.nan, np.nan, np.nan, n)
+            yield _row(context, found.layer, found.head, "pattern", EARLY, score)
 
 
 def dependence_rows(

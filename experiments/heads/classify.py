@@ -17,11 +17,20 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.heads.cell import HeadCell, dependence_rows, edge_rows, head_rows, label_rows
+from experiments.heads.cell import (
+    HeadCell,
+    dependence_rows,
+    early_rows,
+    edge_rows,
+    head_rows,
+    label_rows,
+    own_label_rows,
+)
 from experiments.heads.config import HeadsConfig
 from experiments.heads.prompts import readable
 from experiments.heads.reading import read_cell
 from experiments.heads.result import HeadClassification
+from experiments.heads.rules import own_rules
 from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.shards import Reader, read_once
 from experiments.results.measurements import INTACT, table
@@ -42,8 +51,9 @@ from nope_interp.positions.layers import (
 )
 from nope_interp.sites import layer_ranges
 from nope_interp.tasks.sources import Split, with_begin_token
-from probes.heads.detectors import offset_chance
-from probes.heads.labels import HeadLabel, dependence, label_heads
+from probes.head_rules import Rule
+from probes.heads.detectors import HeadScores, offset_chance
+from probes.heads.labels import HeadLabel, dependence, early_labels, label_heads
 
 # Prompts that the report takes from the text by itself, and how many of their tokens it shows.
 N_PROMPTS = 4
@@ -112,7 +122,7 @@ class _Reader(Reader[HeadsConfig]):
     """Reads the model in question and its random-init variant, intact and ablated."""
 
     def made(self) -> Made:
-        config, ablation = self.config, _ablation(self.config)
+        config, ablation, rules = self.config, _ablation(self.config), own_rules(self.config.rules)
         variant = self._variant()
         with ablation.of(variant.model) as taken:
             # Entered before anything long is read, so that what cannot be ablated is known at once.
@@ -130,12 +140,15 @@ class _Reader(Reader[HeadsConfig]):
         if name is not None:
             found[name] = cell(variant, name, ablation, prompts, losses=True)
             nulls[name] = cell(untrained, name, ablation, [])
-        labels = {title: label_heads(of.scores, nulls[title].scores) for title, of in found.items()}
+        judged = {
+            title: _judged(of.scores, nulls[title].scores, rules) for title, of in found.items()
+        }
         facts = {
             "model": variant.name,
             "positions": describe_positions(variant.model),
             "layer_positions": variant.position_table(),
             "ablation": name,
+            "own_rules": [vars(rule) for rule in rules],
             "prompts": [variant.token_strings(prompt) for prompt in prompts],
             "notes": [*self.notes, *variant.how_read, *_notes(tokens), *caveats],
         }
@@ -144,8 +157,8 @@ class _Reader(Reader[HeadsConfig]):
         begin = bool(tokens.start)
         context = variant.context(config.experiment, config.seed, begin, tokens="")
         rows_of_run = [
-            *_rows(context, found, nulls, untrained.kind, labels),
-            *edge_rows(_edges(variant.model, labels[INTACT]), context),
+            *_rows(context, found, nulls, untrained.kind, judged),
+            *edge_rows(_edges(variant.model, judged[INTACT].labels), context),
         ]
         return Made(table(rows_of_run), _arrays(config, variant.model, found), facts)
 
@@ -188,6 +201,27 @@ class _Reader(Reader[HeadsConfig]):
         read = partial(read_cell, variant.model, tokens=tokens, prompts=prompts, **how)
         read = partial(read, positions=ablation.seen(layer_positions(variant.model)))
         return self._kept(kept, lambda: read(alone=alone, losses=losses))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What the heads are called: by our rules, by these on fewer sequences, by the user's own."""
+
+    labels: list[HeadLabel]
+    early: list[tuple[int, list[str]]]
+    own: list[HeadLabel]
+
+    def rows(self, context: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from label_rows(self.labels, context)
+        yield from early_rows(self.labels, self.early, context)
+        yield from own_label_rows(self.own, context)
+
+
+def _judged(
+    scores: Sequence[HeadScores], nulls: Sequence[HeadScores], rules: Sequence[Rule]
+) -> _Judged:
+    own = label_heads(scores, nulls, rules) if rules else []
+    return _Judged(label_heads(scores, nulls), early_labels(scores, nulls), own)
 
 
 def _check_chance_levels(model: HookedModel, seq_len: int) -> None:
@@ -260,12 +294,12 @@ def _rows(
     cells: Mapping[str, HeadCell],
     nulls: Mapping[str, HeadCell],
     untrained: str,
-    labels: Mapping[str, Sequence[HeadLabel]],
+    judged: Mapping[str, _Judged],
 ) -> Iterator[dict[str, Any]]:
     for title, cell in cells.items():
         here = context | {"positions": title}
         yield from head_rows(cell, here)
-        yield from label_rows(labels[title], here)
+        yield from judged[title].rows(here)
     for title, cell in nulls.items():
         yield from head_rows(cell, context | {"variant": untrained, "positions": title})
     # What is left with the head's own layer ablated, and with the whole model. What is added to the
@@ -280,7 +314,7 @@ def _rows(
                 (found.layer, found.head): dependence(
                     found.label, cells[intact].scores[found.layer], scores[found.layer], found.head
                 )
-                for found in labels[intact]
+                for found in judged[intact].labels
             }
             yield from dependence_rows(left, here, probe)
 

@@ -27,6 +27,7 @@ class HeadsConfig(ExperimentConfig):
         n_sequences: sequences of text to read; half as many of repeated random tokens, half as many
             of a small alphabet to fit scores on and to hold out, and a quarter as many copies of
             one token.
+        rules: a TOML file of label rules of your own, which are applied beside ours.
         prompts: texts whose attention the report shows; None takes some of the text that is read.
     """
 
@@ -47,6 +48,7 @@ class HeadsConfig(ExperimentConfig):
     random_init: bool = False
     begin_token: bool = True
     n_sequences: int = 64
+    rules: str | None = None
     prompts: tuple[str, ...] | None = field(default=None, metadata={"repeated": True})
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from experiments.results import heads as tables
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
 from experiments.runs.finished import FinishedRun
-from probes.head_rules import RULES
+from probes.head_rules import RULES, Rule
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,7 +20,7 @@ class HeadClassification(FinishedRun):
 
     experiment: ClassVar[str] = "heads"
     needs_info: ClassVar[Set[str]] = frozenset(
-        {"model", "positions", "ablation", "notes", "prompts", "config", "command"}
+        {"model", "positions", "ablation", "notes", "prompts", "own_rules", "config", "command"}
     )
     leads_to: ClassVar[tuple[str, ...]] = (".heads",)
 
@@ -84,13 +84,11 @@ class HeadClassification(FinishedRun):
                     for c in conditions
                 },
                 edges=tables.edges(measurements),
-                rules=[
-                    {
-                        "label": rule.label,
-                        "rule": f"{rule.condition}: {rule.says}",
-                        "nulls": ", ".join(rule.nulls) or "its own threshold",
-                    }
-                    for rule in RULES
+                settling=tables.settling(measurements),
+                rules=[_told(rule) for rule in RULES],
+                own_rules=[
+                    _told(Rule(**{**rule, "nulls": tuple(rule["nulls"])}))
+                    for rule in self.info["own_rules"]
                 ],
                 info=self.info,
             )
@@ -100,3 +98,12 @@ class HeadClassification(FinishedRun):
         names = ("radians_per_token", "query_norm", "key_norm")
         found = {name: self.arrays.get(f"frequency/{name}") for name in names}
         return None if found["query_norm"] is None else found  # type: ignore[return-value]
+
+
+def _told(rule: Rule) -> dict[str, str]:
+    """A rule in words."""
+    return {
+        "label": rule.label,
+        "rule": f"{rule.condition}: {rule.says}" if rule.says else rule.condition,
+        "nulls": ", ".join(rule.nulls) or "its own threshold",
+    }

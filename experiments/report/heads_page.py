@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.report import shell
-from experiments.report.encode import nested, number, packed_patterns
+from experiments.report.encode import nested, number, numbers, packed_patterns
 from experiments.results.measurements import INTACT
 from nope_interp.errors import UserError
 
@@ -38,9 +38,10 @@ class HeadsReportData:
     `frequencies` is None without rotary positions, else radians_per_token [layer freq], query_norm
     and key_norm [layer head freq], with NaN for layers that do not rotate. `patterns` holds one
     [layer head query key] array for each prompt, {condition: [prompt ...]}; `edges` K-composition
-    scores of head pairs with their chance level; `rules` the classification table. info is
-    JSON-able; its "command" and "notes" are shown apart from the rest. headline answers in one
-    sentence; measured says what was read, and how well the model does there.
+    scores of head pairs with their chance level; `rules` the classification table, `own_rules` the
+    user's own; `settling` what `experiments.results.heads.settling` gives. info is JSON-able; its
+    "command" and "notes" are shown apart from the rest. headline answers in one sentence; measured
+    says what was read, and how well the model does there.
 
     Raises:
         UserError: an array has another shape than the heads and prompts ask for, or a pattern is no
@@ -60,7 +61,9 @@ class HeadsReportData:
     prompts: Sequence[Sequence[str]]
     patterns: Mapping[str, Sequence[np.ndarray]]
     edges: Sequence[Mapping[str, Any]]
+    settling: Sequence[Mapping[str, Any]]
     rules: Sequence[Mapping[str, str]]
+    own_rules: Sequence[Mapping[str, str]]
     info: Mapping[str, Any]
 
     def __post_init__(self) -> None:
@@ -107,8 +110,18 @@ _LEAST_TOKENS = 64
 
 # What the table of heads shows beside the metrics; the rest stands in the head's own panel and in
 # the downloads.
-_SHOWN = ("name", "layer", "label", "confidence", "q_value", "runner_up", "dependence", "retention")
-_WORDS = ("label", "runner_up", "dependence", "ablated_label")
+_SHOWN = (
+    "name",
+    "layer",
+    "label",
+    "confidence",
+    "q_value",
+    "runner_up",
+    "dependence",
+    "retention",
+    "own_label",
+)
+_WORDS = ("label", "runner_up", "dependence", "ablated_label", "own_label", "own_ablated_label")
 _LOSS_MARKS = ("value", "ci_low", "ci_high", "chance")
 
 
@@ -152,6 +165,10 @@ def render_heads(data: HeadsReportData) -> str:
             for condition in data.conditions
             if condition in data.patterns
         },
+        "settling": [
+            dict(line) | {name: numbers(line[name]) for name in ("share", "chance")}
+            for line in data.settling
+        ],
         "edges": [_edge(edge) for edge in data.edges],
         "table": shell.measurements_table(data.measurements),
     }
@@ -165,6 +182,7 @@ def render_heads(data: HeadsReportData) -> str:
         has_patterns=has_patterns,
         has_profiles=bool(profiles),
         gists=_gists(data),
+        own_command=data.info["command"] + ("" if data.own_rules else " --rules rules.toml"),
         own_prompt=f"{data.info['command']} --prompt 'A text of your own.'",
         n_left_out=len(data.prompts) - n_prompts,
         cropped=any(len(prompt) > n_tokens for prompt in data.prompts),
@@ -200,14 +218,17 @@ def _gists(data: HeadsReportData) -> dict[str, str]:
         + (" and taken away." if ablated else "; none were taken away in this run."),
         "frequencies": "How much of its queries and keys each head puts on each frequency.",
         "circuit": f"{len(data.edges)} pairs of heads, and how strongly one can feed the other.",
+        "settling": "How many sequences it takes until labels stay what they are.",
         "rules": "Each label, its rule, and what the rule is tested against.",
     }
 
 
 def labels_of(data: HeadsReportData) -> list[str]:
     """The labels in the order of the rules, then those that the rules do not name."""
-    found = pd.concat([data.heads["label"], data.heads["ablated_label"]]).dropna()
-    return list(dict.fromkeys([*(r["label"] for r in data.rules), *sorted(map(str, found))]))
+    kept = [name for name in ("label", "ablated_label", "own_label") if name in data.heads]
+    found = pd.concat([data.heads[name] for name in kept]).dropna()
+    named = [rule["label"] for rule in (*data.rules, *data.own_rules)]
+    return list(dict.fromkeys([*named, *sorted(map(str, found))]))
 
 
 def heads_table(data: HeadsReportData) -> dict[str, Any]:
@@ -216,7 +237,8 @@ def heads_table(data: HeadsReportData) -> dict[str, Any]:
     names = [f"L{layer}H{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
     frame = pd.concat([pd.Series(names, name="name", dtype="string"), heads], axis=1)
     # A column of nothing but missing words would otherwise pass for numbers.
-    frame = frame.astype(dict.fromkeys(_WORDS, "string"))
+    words = [name for name in _WORDS if name in frame]
+    frame = frame.astype(dict.fromkeys(words, "string"))
     shown = {*_SHOWN, *data.metrics}
     if len(data.conditions) > 1:
         shown.add("ablated_label")

@@ -17,6 +17,10 @@ OF_LABELS = {
     "q_value": "q of label",
 }
 
+OF_OWN = {"own_confidence": "own label", "own_q_value": "q of own label"}
+# Labels by fewer sequences.
+EARLY = "label of fewer sequences"
+
 
 # Where each suffix of a column comes from.
 _SUFFIXES = {"": "value", "_low": "ci_low", "_high": "ci_high", "_chance": "chance"}
@@ -44,14 +48,61 @@ def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFram
         "retention_low": _column(ablated, "dependence", "ci_low"),
         "retention_high": _column(ablated, "dependence", "ci_high"),
         "ablated_label": _column(ablated, "label", "metric"),
+        "settled_at": _settled_at(intact),
         "retention_whole_model": _column(ablated, "retention, whole model", "value"),
     }
+    if (intact["probe"] == "own label").any():
+        columns["own_label"] = _column(intact, "own label", "metric")
+        columns["own_ablated_label"] = _column(ablated, "own label", "metric")
+        columns |= {name: _column(intact, probe, "value") for name, probe in OF_OWN.items()}
     for metric in head_metrics(measurements):
         for name, rows in (("", intact), ("_ablated", ablated)):
             scores = rows[rows["metric"] == metric]
             for suffix, column in _SUFFIXES.items():
                 columns[f"{metric}{name}{suffix}"] = _column(scores, _SCORED, column)
     return pd.DataFrame(columns).sort_index().rename_axis(["layer", "head"]).reset_index()
+
+
+def _settled_at(rows: pd.DataFrame) -> "pd.Series[Any]":
+    """The fewest sequences from which on a head has the label that all of them give."""
+    last = _column(rows, "label", "metric")
+    n_all = rows.loc[rows["probe"] == "heads", "n"].max()
+    since = pd.Series(float(n_all), index=last.index)
+    stages = rows[rows["probe"] == EARLY]
+    steady = pd.Series(True, index=last.index)
+    for n in sorted(stages["n"].unique(), reverse=True):
+        of_stage = stages[stages["n"] == n].set_index(["layer", "head"])["metric"]
+        steady &= of_stage.reindex(last.index) == last
+        since[steady] = float(n)
+    return since
+
+
+def settling(measurements: pd.DataFrame) -> list[Row]:
+    """What share of the heads has its last label already after fewer sequences.
+
+    Args:
+        measurements: the tidy table.
+
+    Returns:
+        For each condition its name, how many sequences there were, the shares, and the share that
+        the same labels would reach if they were permuted over the heads.
+    """
+    found = []
+    variant = _in_question(measurements)
+    labelled = variant[variant["probe"].isin(("label", EARLY))]
+    for condition, rows in labelled.groupby("positions", sort=False):
+        last = _column(rows, "label", "metric")
+        dealt = last.value_counts(normalize=True)
+        n, shares, chance = [], [], []
+        stages = rows[rows["probe"] == EARLY]
+        for stage in sorted(stages["n"].unique().tolist()):
+            names = stages[stages["n"] == stage].set_index(["layer", "head"])["metric"]
+            n.append(int(stage))
+            shares.append(float((names == last.reindex(names.index)).mean()))
+            drawn = names.value_counts(normalize=True)
+            chance.append(float(drawn.mul(dealt, fill_value=0.0).sum()))
+        found.append({"condition": condition, "n": n, "share": shares, "chance": chance})
+    return found
 
 
 def _in_question(measurements: pd.DataFrame) -> pd.DataFrame:
@@ -120,9 +171,7 @@ def headline(heads: pd.DataFrame, ablation: str | None) -> str:
     )
     if ablation:
         kept = int((labelled["label"] == labelled["ablated_label"]).sum())
-        return (
-            f"{have}; {kept} of these {_keep(kept)} it when positions are taken away ({ablation})."
-        )
+        return f"{have}; {_keep(kept)} when positions are taken away ({ablation})."
     counts = labelled["label"].value_counts()
     kinds = [f"{count} {label}" for label, count in counts.head(_MOST_KINDS).items()]
     others = int(counts.iloc[_MOST_KINDS:].sum())
@@ -130,7 +179,9 @@ def headline(heads: pd.DataFrame, ablation: str | None) -> str:
 
 
 def _keep(n: int) -> str:
-    return "keeps" if n == 1 else "keep"
+    if n == 0:
+        return "none of these keeps it"
+    return f"{n} of these {'keeps' if n == 1 else 'keep'} it"
 
 
 def measured_on(measurements: pd.DataFrame, ablation: str | None) -> str:

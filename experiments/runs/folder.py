@@ -231,7 +231,8 @@ def identity(config: RunConfig) -> dict[str, Any]:
     Raises UserError for a model that is a folder without a model in it.
     """
     values = config.to_dict() | {"format": FORMAT, "fingerprints": {}}
-    for name, path in (("model", config.model), ("text", config.text)):
+    for name in ("model", "text", "rules"):
+        path = getattr(config, name, None)
         local = None if path is None else Path(path).expanduser()
         # What else stands for a text is refused where it is read.
         if local is not None and (local.is_file() or (name == "model" and local.is_dir())):

@@ -252,15 +252,15 @@ class ExperimentConfig(Worded):
             One line for a shell.
         """
         options: list[str] = []
-        for name in ("model", "text"):
-            if getattr(self, name) is not None:
+        for name in ("model", "text", "rules"):
+            if getattr(self, name, None) is not None:
                 options += [] if name == self.argument else [f"--{name}"]
                 options.append(resolved(getattr(self, name)))
         return shlex.join(["nope-interp", self.command_name, *options, "--config", "config.json"])
 
 
 def resolved(name: str) -> str:
-    """The full path of a model or text that is a local one; a hub name as it is."""
+    """The full path of what is a local file or folder; a hub name as it is."""
     return str(Path(name).resolve()) if Path(name).exists() else name
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from probes.bootstrap import SequenceBootstrap
 from probes.errors import ProbeError
+from probes.heads._settling import Settling
 
 
 class HeadFeed:
@@ -20,6 +21,7 @@ class HeadFeed:
         self.layout: tuple[int, ...] = ()  # what must be alike in all batches
         self.chance: Float[np.ndarray, " metric"] = np.full(len(metrics), np.nan)
         self._bootstrap = SequenceBootstrap(n_resamples, seed)
+        self._settling = Settling()
 
     @property
     def n(self) -> int:
@@ -47,9 +49,9 @@ class HeadFeed:
         self.adopt(layout)
         self.chance = np.array([chance[metric] for metric in self.metrics], dtype=np.float64)
         values = torch.stack([found[metric] for metric in self.metrics], dim=-1)
-        self._bootstrap.update(
-            rearrange(values.double(), "batch head metric -> batch (head metric)")
-        )
+        rows = rearrange(values.double(), "batch head metric -> batch (head metric)").cpu().numpy()
+        self._bootstrap.update(rows)
+        self._settling.add(rows)
 
     def merge(self, other: "HeadFeed") -> None:
         """Adds the other's sequences."""
@@ -57,6 +59,7 @@ class HeadFeed:
             self.adopt(other.layout)
             self.chance = other.chance
             self._bootstrap.merge(other._bootstrap)
+            self._settling.merge(other._settling)
 
     def numbers(self, n_heads: int) -> dict[str, np.ndarray]:
         """The columns of HeadScores for these metrics, NaN where no sequence was given."""
@@ -68,5 +71,15 @@ class HeadFeed:
             found = zip(columns, (means, *self._bootstrap.interval(), errors), strict=True)
             columns = {name: numbers.reshape(shape) for name, numbers in found}
             replicates = self._bootstrap.replicates().reshape(-1, *shape)
+        columns["early"] = self._early(n_heads)
         chance, n = np.tile(self.chance, (n_heads, 1)), np.full(shape, self.n)
         return {**columns, "chance": chance, "n": n, "replicates": replicates}
+
+    def _early(self, n_heads: int) -> Float[np.ndarray, "stage three head metric"]:
+        """The means, their standard errors and how many sequences, of ever fewer sequences."""
+        shape = (n_heads, len(self.metrics))
+        stages = [
+            np.stack([means.reshape(shape), errors.reshape(shape), np.full(shape, float(n))])
+            for n, means, errors in self._settling.stages()
+        ]
+        return np.stack(stages) if stages else np.full((0, 3, *shape), np.nan)

@@ -6,7 +6,7 @@ previous-token heads as what positional encodings are used for, and repeated tok
 without positions cannot tell apart) and Wang et al. 2024 (arXiv 2404.12224; entropy against log m).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -41,8 +41,9 @@ class HeadScores:
     ci_low and ci_high bound 95% bootstrap intervals over sequences; chance is what attention
     without preference gives (NaN where that is no question); stderr is the standard error over the
     n sequences; replicates are the values in every bootstrap resample, NaN in one that drew no
-    sequence. offset_profile is the mean attention at each offset back, over the queries of natural
-    text that reach so far.
+    sequence. early holds value, stderr and n over ever fewer sequences, each time about the first
+    half of those before. offset_profile is the mean attention at each offset back, over the queries
+    of natural text that reach so far.
     """
 
     metrics: tuple[str, ...]
@@ -53,6 +54,7 @@ class HeadScores:
     stderr: Float[np.ndarray, "head metric"]
     n: Int[np.ndarray, "head metric"]
     replicates: Float[np.ndarray, "resample head metric"]
+    early: Float[np.ndarray, "stage three head metric"]
     offset_profile: Float[np.ndarray, "head offset"]
 
     @property
@@ -64,6 +66,11 @@ class HeadScores:
         if metric not in self.metrics:
             raise ProbeError(f"no metric {metric!r}: there are {', '.join(self.metrics)}")
         return self.metrics.index(metric)
+
+    def stage(self, number: int) -> "HeadScores":
+        """What the sequences of a stage of `early` gave; only value, stderr and n are theirs."""
+        value, stderr, n = self.early[number]
+        return replace(self, value=value, stderr=stderr, n=np.nan_to_num(n).astype(int))
 
 
 class HeadProbe:
@@ -335,6 +342,13 @@ class HeadProbe:
         if not any(feed.n for feed in self._feeds.values()):
             raise ProbeError("the head probe has been given nothing: feed it attention first")
         feeds = [feed.numbers(self._n_heads) for feed in self._feeds.values()]
+        # The kind that most sequences came of has the most stages, and its last two are of few.
+        stages = max(0, max(len(found["early"]) for found in feeds) - 2)
+        for found in feeds:
+            early = np.full((stages, *found["early"].shape[1:]), np.nan)
+            kept = min(stages, len(found["early"]))
+            early[:kept] = found["early"][:kept]
+            found["early"] = early
         columns = {name: np.concatenate([f[name] for f in feeds], axis=-1) for name in feeds[0]}
         return HeadScores(metrics=METRICS, **columns, offset_profile=self._offset_profile())
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.stats import t as student
 
 from probes.bootstrap import benjamini_hochberg
@@ -18,15 +18,16 @@ from probes.errors import ProbeError
 from probes.head_rules import (
     FALSE_DISCOVERY_RATE,
     LABELS,
+    NONE,
     RANDOM_INIT,
     RULES,
     SHUFFLED_OFFSETS,
+    Rule,
 )
 from probes.heads.detectors import HeadScores
 
 # What single precision leaves of a score: a smaller standard error is one of rounding.
 _ROUNDING = 1e-6
-_THRESHOLDS = np.array([rule.threshold for rule in RULES])
 
 PerRule = Float[np.ndarray, "head rule"]
 
@@ -55,9 +56,11 @@ class HeadLabel:
 
 
 def label_heads(
-    scores: Sequence[HeadScores], null: Sequence[HeadScores] | None = None
+    scores: Sequence[HeadScores],
+    null: Sequence[HeadScores] | None = None,
+    rules: Sequence[Rule] = RULES,
 ) -> list[HeadLabel]:
-    """A label for every head of a model, by the first of `RULES` that holds.
+    """A label for every head of a model, by the first of the rules that holds.
 
     The p-value of a rule is the largest of those against its threshold and its nulls, as it must
     beat them all; q is Benjamini and Hochberg's over all heads and rules that were measured.
@@ -66,6 +69,7 @@ def label_heads(
         scores: one for each layer, from the same feeds.
         null: the layers of one or more random-init models, scored alike; without them a label has
             only its shuffled null to beat.
+        rules: what labels there are; ours unless given.
 
     Returns:
         One label for each head, layer by layer.
@@ -74,44 +78,96 @@ def label_heads(
         ProbeError: where there are no layers, or where those of `null` lack a metric that the
             model has, or have less than two heads.
     """
-    if not scores:
-        raise ProbeError("there are no layers to classify: give the HeadScores of at least one")
-    value, chance, stderr, n = (
-        _of_rules(scores, name) for name in ("value", "chance", "stderr", "n")
-    )
-    shuffled = _p_above(value, chance, stderr, n)
-    random_init = np.full_like(value, np.nan)
-    if null is not None:
-        random_init = _p_random_init(value, stderr, _of_rules(null, "value"))
-    above = _p_above(value, _THRESHOLDS, stderr, n)
-    shuffled[:, [not rule.nulls for rule in RULES]] = np.nan
-    # NaN, a null that is not there, beats no number.
-    q_values = benjamini_hochberg(np.fmax(above, np.fmax(shuffled, random_init)))
-    holds = q_values <= FALSE_DISCOVERY_RATE
-    chosen = np.where(holds.any(axis=1), holds.argmax(axis=1), len(RULES))
+    tested = _Tested.of(scores, null, rules)
+    labels = (*(rule.label for rule in rules), NONE)
     # In the order of HeadLabel's last fields; the last column of each is of "none".
     columns = (
-        np.concatenate([_confidence(layer) for layer in scores]),
-        np.pad(shuffled, ((0, 0), (0, 1)), constant_values=np.nan),
-        np.pad(random_init, ((0, 0), (0, 1)), constant_values=np.nan),
-        np.column_stack([q_values, np.fmin.reduce(q_values, axis=1)]),
+        np.concatenate([_confidence(layer, rules) for layer in scores]),
+        np.pad(tested.shuffled, ((0, 0), (0, 1)), constant_values=np.nan),
+        np.pad(tested.random_init, ((0, 0), (0, 1)), constant_values=np.nan),
+        np.column_stack([tested.q_values, np.fmin.reduce(tested.q_values, axis=1)]),
     )
     heads = [(layer, head) for layer, of in enumerate(scores) for head in range(of.n_heads)]
     return [
         HeadLabel(
             *head,
-            LABELS[rule],
-            *_runner_up(rule, holds[i], value[i]),
+            labels[rule],
+            *_runner_up(rule, tested.holds[i], tested.value[i], rules),
             *(float(column[i, rule]) for column in columns),
         )
-        for i, (head, rule) in enumerate(zip(heads, chosen.tolist(), strict=True))
+        for i, (head, rule) in enumerate(zip(heads, tested.chosen.tolist(), strict=True))
     ]
 
 
-def _of_rules(layers: Sequence[HeadScores], name: str) -> PerRule:
+def early_labels(
+    scores: Sequence[HeadScores], null: Sequence[HeadScores] | None = None
+) -> list[tuple[int, list[str]]]:
+    """What fewer sequences would have said: the labels of all heads by the first of them.
+
+    Shares of scores are judged on fewer sequences, too, but by the same fits.
+
+    Args:
+        scores, null: as `label_heads` takes them.
+
+    Returns:
+        How many sequences of natural text, and a label for each head, layer by layer; the most
+        sequences come first.
+    """
+    stages = min((len(layer.early) for layer in (*scores, *(null or ()))), default=0)
+    found = []
+    for stage in range(stages):
+        fewer = [layer.stage(stage) for layer in scores]
+        nulls = None if null is None else [layer.stage(stage) for layer in null]
+        chosen = _Tested.of(fewer, nulls, RULES).chosen
+        n = int(max(layer.n.max(initial=0) for layer in fewer))
+        found.append((n, [LABELS[rule] for rule in chosen]))
+    return found
+
+
+@dataclass(frozen=True)
+class _Tested:
+    """Every rule tested on every head, and which rule each head gets; the last one is none."""
+
+    value: PerRule
+    shuffled: PerRule
+    random_init: PerRule
+    q_values: PerRule
+    holds: Bool[np.ndarray, "head rule"]
+    chosen: Int[np.ndarray, " head"]
+
+    @classmethod
+    def of(
+        cls,
+        scores: Sequence[HeadScores],
+        null: Sequence[HeadScores] | None,
+        rules: Sequence[Rule],
+    ) -> "_Tested":
+        if not scores:
+            raise ProbeError("there are no layers to classify: give the HeadScores of at least one")
+        value, chance, stderr, n = (
+            _of_rules(scores, name, rules) for name in ("value", "chance", "stderr", "n")
+        )
+        shuffled = _p_above(value, chance, stderr, n)
+        random_init = np.full_like(value, np.nan)
+        if null is not None:
+            random_init = _p_random_init(value, stderr, _of_rules(null, "value", rules), rules)
+        above = _p_above(value, _thresholds(rules), stderr, n)
+        shuffled[:, [not set(rule.nulls) - {RANDOM_INIT} for rule in rules]] = np.nan
+        # NaN, a null that is not there, beats no number.
+        q_values = benjamini_hochberg(np.fmax(above, np.fmax(shuffled, random_init)))
+        holds = q_values <= FALSE_DISCOVERY_RATE
+        chosen = np.where(holds.any(axis=1), holds.argmax(axis=1), len(rules))
+        return cls(value, shuffled, random_init, q_values, holds, chosen)
+
+
+def _thresholds(rules: Sequence[Rule]) -> Float[np.ndarray, " rule"]:
+    return np.array([rule.threshold for rule in rules])
+
+
+def _of_rules(layers: Sequence[HeadScores], name: str, rules: Sequence[Rule]) -> PerRule:
     """One array of HeadScores, all layers' heads together, in the columns of the rules."""
     return np.concatenate(
-        [getattr(layer, name)[:, [layer.column(rule.metric) for rule in RULES]] for layer in layers]
+        [getattr(layer, name)[:, [layer.column(rule.metric) for rule in rules]] for layer in layers]
     ).astype(np.float64)
 
 
@@ -124,7 +180,10 @@ def _p_above(
 
 
 def _p_random_init(
-    value: PerRule, stderr: PerRule, nulls: Float[np.ndarray, "null rule"]
+    value: PerRule,
+    stderr: PerRule,
+    nulls: Float[np.ndarray, "null rule"],
+    rules: Sequence[Rule],
 ) -> PerRule:
     """One-sided t-tests of each score as one more draw from the normal law of random-init heads.
 
@@ -136,36 +195,39 @@ def _p_random_init(
         raise ProbeError(f"the random-init model has {k} heads; a spread needs at least 2")
     missing = ~np.isnan(value).any(axis=0) & np.isnan(nulls).any(axis=0)
     if missing.any():
-        rule = RULES[int(np.argmax(missing))]
+        rule = rules[int(np.argmax(missing))]
         raise ProbeError(
             f"the random-init model lacks {rule.metric!r}, which the model has: feed both alike"
         )
     variance = nulls.var(axis=0, ddof=1) * (1 + 1 / k) + stderr**2
     spread = np.sqrt(np.maximum(variance, _ROUNDING**2))
     p_values: np.ndarray = student.sf((value - nulls.mean(axis=0)) / spread, k - 1)
-    p_values[:, [RANDOM_INIT not in rule.nulls for rule in RULES]] = np.nan
+    p_values[:, [RANDOM_INIT not in rule.nulls for rule in rules]] = np.nan
     return p_values
 
 
-def _confidence(layer: HeadScores) -> Float[np.ndarray, "head label"]:
+def _confidence(layer: HeadScores, rules: Sequence[Rule]) -> Float[np.ndarray, "head label"]:
     """The share of resamples in which the thresholds alone give each label."""
-    columns = [layer.column(rule.metric) for rule in RULES]
+    columns = [layer.column(rule.metric) for rule in rules]
     replicates = layer.replicates[:, :, columns]
     drawn = ~np.isnan(replicates[:, :, layer.n[0, columns] > 0]).any(axis=(1, 2))
-    reached = replicates[drawn] >= _THRESHOLDS
-    first = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(RULES))
-    return np.stack([(first == label).mean(axis=0) for label in range(len(LABELS))], axis=-1)
+    reached = replicates[drawn] >= _thresholds(rules)
+    first = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(rules))
+    return np.stack([(first == label).mean(axis=0) for label in range(len(rules) + 1)], axis=-1)
 
 
 def _runner_up(
-    chosen: int, holds: Bool[np.ndarray, " rule"], value: Float[np.ndarray, " rule"]
+    chosen: int,
+    holds: Bool[np.ndarray, " rule"],
+    value: Float[np.ndarray, " rule"],
+    rules: Sequence[Rule],
 ) -> tuple[str, bool]:
     """The next label that holds, or the one nearest to its threshold; and which of the two."""
-    others = np.arange(len(RULES)) != chosen
+    others = np.arange(len(rules)) != chosen
     if (holds & others).any():
-        return LABELS[int(np.argmax(holds & others))], True
-    nearness = np.where(others & ~np.isnan(value), value / _THRESHOLDS, -np.inf)
-    return (LABELS[int(np.argmax(nearness))] if np.isfinite(nearness).any() else ""), False
+        return rules[int(np.argmax(holds & others))].label, True
+    near = np.where(others & ~np.isnan(value), value / _thresholds(rules), -np.inf)
+    return (rules[int(np.argmax(near))].label if np.isfinite(near).any() else ""), False
 
 
 @dataclass(frozen=True)

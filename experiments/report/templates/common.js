@@ -182,14 +182,14 @@ const shortened = (token) => visible(token).length > 14 ? visible(token).slice(0
 
 // ---------------------------------------------------------------- sortable tables
 
-// Fills the table in `box`; `dress`, if given, is called with each row drawn and its number.
-function sortableTable(box, { length, columns }, dress = () => {}) {
+// Fills the table in `box`; `dress`, if given, is called with each row drawn and its number, `figure` writes a number.
+function sortableTable(box, { length, columns }, dress = () => {}, figure = (value) => String(Number(value.toPrecision(4)))) {
   const PER_PAGE = 25, shown = columns.filter((c) => c.shown);
   const table = $(".sortable", box), head = $("thead", table), body = $("tbody", table), chosen = new Map();
   const text = Array.from({ length }, (_, i) => columns.map((c) => c.values[i] ?? "").join("\u0001").toLowerCase());
   let order = null, descending = false, at = 0, rows = [];
 
-  const read = ({ values, numeric }, i) => values[i] === null ? "–" : numeric ? String(Number(values[i].toPrecision(4))) : values[i];
+  const read = ({ values, numeric }, i) => values[i] === null ? "–" : numeric ? figure(values[i]) : values[i];
   function compare(a, b) {
     const x = order.values[a], y = order.values[b];
     if (x === null || y === null) return (x === null) - (y === null) || a - b; // missing ones last, both ways

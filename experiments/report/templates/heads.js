@@ -2,10 +2,10 @@
 common.start((page) => {
 const { $, $$, element, saveCsv, save, choice, CIVIDIS, plotLayout, drawPlot, sortableTable, measurementsTable, setUpTheme, whenSeen, tips,
   drawn, setUpPictures, boxesPicture, drawnPicture } = common;
-const { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, setUpPanel, showHead,
+const { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
   recolourPanel } = headPanel(page);
 const { conditions, metrics, labels } = page;
-const ABLATED = conditions[1];
+const ABLATED = conditions[1], OWN = "own";
 const redraws = [];
 let selected = null;
 
@@ -50,7 +50,7 @@ function followHash() {
 
 function setUpMap(section) {
   const layers = [...new Set(column.layer)], heads = [...new Set(column.head)].sort((a, b) => a - b);
-  const { box: shading, select: shade } = choice("shade", "Colour by", [["", "label"], ...metrics.map((m) => [m, words(m)])]);
+  const { box: shading, select: shade } = choice("shade", "Colour by", [["", "label"], ...(column.own_label ? [[OWN, "your own rules"]] : []), ...metrics.map((m) => [m, words(m)])]);
   $(".controls", section).append(shading);
   const cells = conditions.map(() => new Map());
 
@@ -80,7 +80,7 @@ function setUpMap(section) {
     if (first) first.tabIndex = 0;
     tips(grid, "[data-head]", (cell) => {
       const i = Number(cell.dataset.head), lines = factsOf(i);
-      if (shade.value) lines.push(`${words(shade.value)} ${asFigure(valueOf(shade.value, i, c))}, chance ${asFigure(column[`${shade.value}_chance`][i])}`);
+      if (shade.value && shade.value !== OWN) lines.push(`${words(shade.value)} ${asFigure(valueOf(shade.value, i, c))}, chance ${asFigure(column[`${shade.value}_chance`][i])}`);
       return lines;
     });
     grid.addEventListener("click", (event) => {
@@ -94,11 +94,11 @@ function setUpMap(section) {
   $(".maps", section).classList.toggle("wide", heads.length > 20);
 
   function draw() {
-    const metric = shade.value, legend = $(".legend", section);
+    const own = shade.value === OWN, metric = own ? "" : shade.value, legend = $(".legend", section);
     const values = metric ? conditions.flatMap((_, c) => column.name.map((_, i) => valueOf(metric, i, c))).filter((v) => v !== null) : [];
     const low = Math.min(0, ...values), high = Math.max(...values, low + 1e-9);
     cells.forEach((found, c) => found.forEach((cell, i) => {
-      const label = labelOf(i, c), value = metric && valueOf(metric, i, c);
+      const label = labelOf(i, c, own), value = metric && valueOf(metric, i, c);
       const part = metric ? value === null ? 0 : (value - low) / (high - low) : 1;
       cell.style.setProperty("--own", metric ? "var(--accent)" : `var(${colourOf(label)})`);
       cell.style.setProperty("--part", `${Math.round(100 * part)}%`);
@@ -112,7 +112,7 @@ function setUpMap(section) {
       return legend.replaceChildren(key);
     }
     legend.replaceChildren(...labels.map((label) => {
-      const key = element("span", undefined, { class: "key" }), counts = conditions.map((_, c) => column.name.filter((_, i) => labelOf(i, c) === label).length);
+      const key = element("span", undefined, { class: "key" }), counts = conditions.map((_, c) => column.name.filter((_, i) => labelOf(i, c, own) === label).length);
       if (!counts.some(Boolean)) return "";
       key.append(swatch(label), `${label} `, element("b", counts.join(" → ")));
       return key;
@@ -126,7 +126,7 @@ function setUpMap(section) {
   setUpPictures(section, () => "heads", () => boxesPicture(section, $$(".cells button", section), $$(".cells > span, h3, .legend .key", section)));
 }
 
-const labelOf = (i, c) => (c ? column.ablated_label : column.label)[i];
+const labelOf = (i, c, own = false) => (own ? column[c ? "own_ablated_label" : "own_label"] : c ? column.ablated_label : column.label)[i];
 const valueOf = (metric, i, c) => column[c ? `${metric}_ablated` : metric][i];
 
 // Arrow keys move between heads; the grid itself is one stop of the tab key.
@@ -173,6 +173,26 @@ function setUpFrequencies(section) {
     const rows = column.name.flatMap((_, i) => { const l = column.layer[i], h = column.head[i]; return radians[l].map((r, f) => [l, h, f, r, query[l][h][f], key[l][h][f]]); });
     saveCsv("frequencies", ["layer", "head", "rank", "radians_per_token", "query_norm", "key_norm"], rows);
   });
+}
+
+// ---------------------------------------------------------------- how labels settle
+
+function setUpSettling(section) {
+  const lines = page.settling, figure = $("figure", section);
+  function draw() {
+    const layout = plotLayout("sequences of text");
+    Object.assign(layout.xaxis, { type: "log", tickvals: lines[0].n, ticktext: lines[0].n.map(String) });
+    Object.assign(layout.yaxis, { range: [0, 1.03], tickformat: ".0%" });
+    const named = (y, text) => y.map((share) => `${Math.round(100 * share)}% ${text}`);
+    drawLines(figure, lines.flatMap(({ condition, n, share, chance }, c) => [
+      { role: c ? "ablated" : "intact", name: condition, x: n, y: share, text: named(share, "of the heads") },
+      ...(c ? [] : [{ role: "chance", name: "chance", x: n, y: chance, text: named(chance, "by chance") }])]), layout);
+  }
+  redraws.push(draw);
+  draw();
+  setUpPictures(figure, () => "settling");
+  $(".csv", figure).addEventListener("click", () => saveCsv("settling", ["positions", "sequences", "share", "chance"],
+    lines.flatMap(({ condition, n, share, chance }) => n.map((count, i) => [condition, count, share[i], chance[i]]))));
 }
 
 // ---------------------------------------------------------------- circuit
@@ -263,7 +283,7 @@ function setUpHeadsTable(section) {
     for (const [name, values] of [["label", column.label], ["ablated_label", column.ablated_label]])
       if (at(name) >= 0 && values[i] !== null) row.children[at(name)].prepend(swatch(values[i]));
     row.addEventListener("click", () => select(i, true));
-  });
+  }, asFigure);
   const names = (kept) => kept.map((c) => c.name);
   $("#heads-csv").addEventListener("click", () => saveCsv("heads", names(columns), table.found()));
   $("#heads-json").addEventListener("click", () => {
@@ -288,6 +308,7 @@ if (column.name.length) {
   setUpPanel((i) => select(i, true));
   setUpHeadsTable($("#heads"));
   if (page.frequencies) whenSeen($("#frequencies figure"), "plotly", () => setUpFrequencies($("#frequencies")));
+  if (page.settling.length) whenSeen($("#settling figure"), "plotly", () => setUpSettling($("#settling")));
   if (page.edges.length) setUpCircuit($("#circuit"));
   // The surest of the labelled heads first, unless the address names one.
   const sureness = (i) => column.label[i] === null || column.label[i] === PLAIN ? -1 : column.confidence[i] ?? 0;

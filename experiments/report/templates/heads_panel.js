@@ -41,6 +41,8 @@ function showHead(i) {
   const facts = [["Confidence", asFigure(column.confidence[i])], ["p, shuffled", probability(column.p_shuffled[i])],
     ["p, random-init", probability(column.p_random_init[i])], ["q, all heads and rules", probability(column.q_value[i])],
     ["Next best label", column.runner_up[i] || "–"]];
+  if (column.settled_at) facts.push(["Label since", column.settled_at[i] === null ? "–" : `sequence ${column.settled_at[i]}`]);
+  if (column.own_label) facts.push(["Your label", column.own_label[i] ?? "–"]);
   if (ABLATED) facts.push([`Label under ${ABLATED}`, column.ablated_label[i] ?? "–"], ["Depends on", column.dependence[i] || "–"],
     ["Retention", asFigure(column.retention[i]) + interval(column.retention_low[i], column.retention_high[i])]);
   $("#head .facts").replaceChildren(...facts.map(([name, value]) => {
@@ -188,6 +190,6 @@ function saveHeadNumbers() {
     metrics.map((metric) => [metric, ...ends.map((end) => column[metric + end][shown])])));
 }
 
-return { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, frequencyTicks, setUpPanel, showHead,
+return { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
   recolourPanel };
 };

@@ -22,6 +22,13 @@ PATIENCE = 30
 DESKTOP, TABLET, PHONE = (1400, 900), (1024, 768), (400, 860)
 SCREENSHOTS = ROOT / "build" / "screenshots"
 
+# Boxes of tables that are wider than their room.
+CUT_OFF = """
+return [...document.querySelectorAll(".scroll")]
+  .filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1)
+  .map((box) => [box.ariaLabel, box.scrollWidth, box.clientWidth])
+"""
+
 # Text that is seen, on what it stands: the least contrast, after WCAG 2.1.
 CONTRASTS = """
 const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });

@@ -97,7 +97,17 @@ def synthetic_heads(
         "prompts": prompts,
         "patterns": patterns,
         "edges": _edges(rng, kinds),
+        "settling": [
+            {
+                "condition": c,
+                "n": [8, 16, 32],
+                "share": [0.5, 0.75, 1.0],
+                "chance": [0.2, 0.2, 0.25],
+            }
+            for c in conditions
+        ],
         "rules": RULES,
+        "own_rules": [],
         "info": {
             "model": "made-up",
             "sequences": 32,

@@ -217,12 +217,19 @@ def ids(page: Page) -> set[str]:
     return {str(attributes["id"]) for _, attributes in page.elements if "id" in attributes}
 
 
-OPTIONAL = {"loss", "attention", "usage", "frequencies", "circuit", "rules"}
+OPTIONAL = {"loss", "attention", "usage", "frequencies", "circuit", "settling", "rules"}
 
 
 def test_what_a_run_lacks_is_not_there() -> None:
     data = synthetic_heads(
-        ablation=None, frequencies=None, edges=[], prompts=[], patterns={}, losses=[], rules=[]
+        ablation=None,
+        frequencies=None,
+        edges=[],
+        prompts=[],
+        patterns={},
+        losses=[],
+        rules=[],
+        settling=[],
     )
     page = Page(render_heads(data))
     assert not ids(page) & OPTIONAL

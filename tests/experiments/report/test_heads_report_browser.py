@@ -17,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from experiments.report.heads_page import HeadsReportData, render_heads
 from tests.experiments.report.browser import (
     CONTRASTS,
+    CUT_OFF,
     DESKTOP,
     NOT_READ,
     PHONE,
@@ -446,6 +447,14 @@ def test_the_circuit_shows_scores_and_opens_heads(
     assert float(rows[0][2]) == pytest.approx(strongest["score"], rel=1e-4)
 
 
+def test_labels_settle_with_the_number_of_sequences(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    for line in report.settling:
+        assert browser.line("settling", line["condition"]) == line["share"]
+    assert browser.line("settling", "chance") == report.settling[0]["chance"]
+
+
 def test_dark_and_light(browser: Browser) -> None:
     def ground() -> int:
         colour = browser.run("return getComputedStyle(document.body).backgroundColor")
@@ -561,6 +570,8 @@ def test_nothing_sticks_out_sideways(browser: Browser, size: tuple[int, int]) ->
     browser.open_everything()
     width, room = browser.run("return [document.documentElement.scrollWidth, innerWidth]")
     assert width <= room == size[0]
+    if size == DESKTOP:  # tables that scroll sideways on a phone need not do so here
+        assert browser.run(CUT_OFF) == []
     keep(browser, f"heads-{size[0]}")
 
 
@@ -582,6 +593,7 @@ def test_every_figure_is_saved_as_a_picture(browser: Browser) -> None:
         ("usage", "Use of rotary frequencies"),
         ("frequencies", "All heads"),
         ("circuit", "L0"),
+        ("settling", "their last label"),
     ):
         drawn = browser.saved(f"#{figure} .picture[data-kind='svg']", ".svg")
         assert word in "".join(ElementTree.parse(drawn).getroot().itertext()), figure

@@ -12,9 +12,23 @@ from torch import Tensor
 
 from probes.bootstrap import benjamini_hochberg
 from probes.errors import ProbeError
-from probes.head_rules import FALSE_DISCOVERY_RATE, LABELS, NONE, RULES
+from probes.head_rules import (
+    FALSE_DISCOVERY_RATE,
+    LABELS,
+    NONE,
+    RANDOM_INIT,
+    RULES,
+    SHUFFLED_OFFSETS,
+    Rule,
+)
 from probes.heads.detectors import METRICS, HeadProbe, HeadScores
-from probes.heads.labels import DEPENDENCE_RULES, DependenceRule, dependence, label_heads
+from probes.heads.labels import (
+    DEPENDENCE_RULES,
+    DependenceRule,
+    dependence,
+    early_labels,
+    label_heads,
+)
 from tests.paths import ROOT
 
 LENGTH, PERIOD, ALPHABET = 40, 20, 8
@@ -408,3 +422,64 @@ def text_only(n_heads: int, away: bool = False) -> HeadScores:
 def test_the_rules_stand_in_the_docs_as_they_stand_in_the_code():
     page = ROOT / "docs" / "heads.md"
     assert rules_markdown() in page.read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------- fewer sequences, other rules
+
+
+def read_text(patterns: Tensor, seed: int = 0) -> HeadScores:
+    probe = HeadProbe(seed, n_resamples=50)
+    for batch in patterns.split(5):  # batches that end between the powers of two
+        probe.read_text(batch)
+    return probe.result()
+
+
+def mixed(n: int, seed: int) -> Tensor:
+    """Patterns [n head query key] of a sure, a shy and a plain head."""
+    kinds = ("previous-token", "diagonal", NONE)
+    drawn = [head(kind, tokens_of("text", n, seed), seed + i, None) for i, kind in enumerate(kinds)]
+    shy = drawn[1] / torch.linspace(1, 9, n)[:, None, None]
+    return softmax(torch.stack([drawn[0], shy, drawn[2]], dim=1), None)
+
+
+def test_fewer_sequences_give_what_they_alone_would_have_given() -> None:
+    patterns, untrained = mixed(21, 3), mixed(21, 30)[:, 2:].expand(-1, 3, -1, -1)
+    found = early_labels([read_text(patterns)], [read_text(untrained)])
+    assert [n for n, _ in found] == [16, 8]
+    for n, labels in found:
+        alone = label_heads([read_text(patterns[:n])], [read_text(untrained[:n])])
+        assert labels == [label.label for label in alone]
+    scores = read_text(patterns)
+    for stage, n in enumerate((16, 8)):
+        fewer, alone_scores = scores.stage(stage), read_text(patterns[:n])
+        seen = alone_scores.n > 0
+        for name in ("value", "stderr", "n"):
+            ours, wanted = getattr(fewer, name), getattr(alone_scores, name)
+            np.testing.assert_allclose(ours[seen], wanted[seen], rtol=1e-6, atol=1e-9)
+
+
+def test_shards_settle_as_their_first_sequences_together() -> None:
+    patterns = mixed(20, 5)
+    halves = [HeadProbe(seed, n_resamples=50) for seed in (0, 1)]
+    for probe, half in zip(halves, patterns.split(10), strict=True):
+        probe.read_text(half)
+    halves[0].merge(halves[1])
+    first = halves[0].result().stage(0)
+    together = read_text(torch.cat([patterns[:8], patterns[10:18]]))
+    seen = together.n > 0
+    np.testing.assert_allclose(first.value[seen], together.value[seen], rtol=1e-6)
+    np.testing.assert_allclose(first.stderr[seen], together.stderr[seen], rtol=1e-6, atol=1e-9)
+    assert (first.n[seen] == 16).all()
+
+
+def test_other_rules_give_other_labels() -> None:
+    nulls = (SHUFFLED_OFFSETS, RANDOM_INIT)
+    rules = (Rule("near", "local", 0.9, nulls, ""), Rule("near or self", "local", 0.3, nulls, ""))
+    labels = label_heads([scored(KINDS)], [null_layer(7)], rules)
+    value = scored(KINDS).value[:, METRICS.index("local")]
+    for found, score in zip(labels, value, strict=True):
+        assert found.label != "near" or score > 0.9
+        assert found.label != "near or self" or score > 0.3
+    by_kind = dict(zip(KINDS, (found.label for found in labels), strict=True))
+    assert by_kind["local"] in ("near", "near or self")
+    assert by_kind["uniform"] == NONE
