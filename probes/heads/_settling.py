@@ -1,5 +1,7 @@
 """How means over sequences settle: what the first 2, 4, 8, ... of them gave. Needs no torch."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from jaxtyping import Float
 
@@ -51,3 +53,20 @@ class Settling:
             variance = np.maximum(squares - total**2 / n, 0) / (n - 1)
             found.append((n, total / n, np.sqrt(variance / n)))
         return found
+
+
+def aligned(
+    feeds: Sequence[Mapping[str, np.ndarray]],
+) -> list[Float[np.ndarray, "stage three head metric"]]:
+    """What several kinds of tokens kept of fewer sequences, stage by stage; NaN where one has none.
+
+    The kind of which most sequences came has the most stages, and its last two are of few.
+    """
+    stages = max(0, max(len(feed["early"]) for feed in feeds) - 2)
+    found = []
+    for feed in feeds:
+        early = np.full((stages, *feed["early"].shape[1:]), np.nan)
+        kept = min(stages, len(feed["early"]))
+        early[:kept] = feed["early"][:kept]
+        found.append(early)
+    return found

@@ -23,6 +23,7 @@ from probes.heads._pattern_sums import (
     text_sums,
 )
 from probes.heads._score_shares import ScoreShares
+from probes.heads._settling import aligned
 
 # What each kind of tokens is read for.
 FEEDS = {
@@ -342,13 +343,7 @@ class HeadProbe:
         if not any(feed.n for feed in self._feeds.values()):
             raise ProbeError("the head probe has been given nothing: feed it attention first")
         feeds = [feed.numbers(self._n_heads) for feed in self._feeds.values()]
-        # The kind that most sequences came of has the most stages, and its last two are of few.
-        stages = max(0, max(len(found["early"]) for found in feeds) - 2)
-        for found in feeds:
-            early = np.full((stages, *found["early"].shape[1:]), np.nan)
-            kept = min(stages, len(found["early"]))
-            early[:kept] = found["early"][:kept]
-            found["early"] = early
+        feeds = [f | {"early": of} for f, of in zip(feeds, aligned(feeds), strict=True)]
         columns = {name: np.concatenate([f[name] for f in feeds], axis=-1) for name in feeds[0]}
         return HeadScores(metrics=METRICS, **columns, offset_profile=self._offset_profile())
 
