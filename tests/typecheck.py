@@ -5,10 +5,10 @@ the signature and checks them twice over, and made small models take twice their
 """
 
 import ast
+import builtins
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial, wraps
+from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
@@ -21,6 +21,8 @@ PACKAGES = ("nope_interp", "probes", "experiments")
 
 ON = True  # False as for a user, for whom nothing is checked
 
+_NAME = "_checked"  # among the builtins: the decorator's, in every module
+_SCOPE = jaxtyped("context")
 # With whole numbers where floats are expected.
 _check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 _nested: set[CodeType] = set()
@@ -40,20 +42,29 @@ def checked(thing: Any) -> Any:
         if thing.__code__ in _nested:
             return thing
         _nested.add(thing.__code__)
-    for name, hint in thing.__annotations__.items():
-        if isinstance(hint, str) and not _can_be_read(hint, thing.__globals__):
-            thing.__annotations__[name] = Any
-    check = _check(thing)
-    scope = partial(jaxtyped, "context") if _has_shapes(thing) else nullcontext
+    check, shaped = None, False
 
     @wraps(thing)
     def called(*arguments: Any, **named: Any) -> Any:
+        nonlocal check, shaped
         if not ON:
             return thing(*arguments, **named)
-        with scope():
+        if check is None:  # written when first needed: half of all functions never are
+            check, shaped = _checking(thing), _has_shapes(thing)
+        if not shaped:
+            return check(*arguments, **named)
+        with _SCOPE:
             return check(*arguments, **named)
 
     return called
+
+
+def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
+    hints = function.__annotations__
+    for name, hint in hints.items():
+        if isinstance(hint, str) and not _can_be_read(hint, function.__globals__):
+            hints[name] = Any
+    return _check(function)
 
 
 def _can_be_read(hint: str, names: dict[str, Any]) -> bool:
@@ -84,11 +95,8 @@ class _Decorated(ast.NodeTransformer):
         if any("no_type_check" in ast.unparse(decorator) for decorator in node.decorator_list):
             return node
         self.generic_visit(node)
-        source = f"__import__({__name__!r}, fromlist=['']).{checked.__name__}"
-        call = ast.parse(source, mode="eval").body
-        for part in ast.walk(call):
-            ast.copy_location(part, node)
-        node.decorator_list.insert(place, call)
+        decorator = ast.copy_location(ast.Name(_NAME, ast.Load()), node)
+        node.decorator_list.insert(place, decorator)
         return node
 
 
@@ -96,7 +104,7 @@ class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         tree = _Decorated().visit(ast.parse(self.get_data(path), path))
-        code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+        code: CodeType = compile(tree, path, "exec", dont_inherit=True)
         return code
 
 
@@ -114,4 +122,5 @@ class _Finder(MetaPathFinder):
 
 def check_annotations() -> None:
     """From now on, checks what is imported of our packages."""
+    setattr(builtins, _NAME, checked)
     sys.meta_path.insert(0, _Finder())

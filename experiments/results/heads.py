@@ -36,42 +36,43 @@ def heads_table(measurements: pd.DataFrame, ablation: str | None) -> pd.DataFram
     Returns:
         One row for each head.
     """
-    variant = _in_question(measurements).dropna(subset=["head"])
+    variant = _in_question(measurements).dropna(subset=["head"]).set_index(["layer", "head"])
     intact = variant[variant["positions"] == INTACT]
     ablated = variant[variant["positions"] == ablation] if ablation else variant.iloc[:0]
     columns = {
-        "label": _column(intact, "label", "metric"),
-        "runner_up": _column(intact, ("runner-up", "nearest"), "metric"),
-        **{name: _column(intact, probe, "value") for name, probe in OF_LABELS.items()},
-        "dependence": _column(ablated, "dependence", "metric"),
-        "retention": _column(ablated, "dependence", "value"),
-        "retention_low": _column(ablated, "dependence", "ci_low"),
-        "retention_high": _column(ablated, "dependence", "ci_high"),
-        "ablated_label": _column(ablated, "label", "metric"),
+        "label": _of(intact, "label")["metric"],
+        "runner_up": _of(intact, "runner-up", "nearest")["metric"],
+        **{name: _of(intact, probe)["value"] for name, probe in OF_LABELS.items()},
+        "dependence": _of(ablated, "dependence")["metric"],
+        "retention": _of(ablated, "dependence")["value"],
+        "retention_low": _of(ablated, "dependence")["ci_low"],
+        "retention_high": _of(ablated, "dependence")["ci_high"],
+        "ablated_label": _of(ablated, "label")["metric"],
         "settled_at": _settled_at(intact),
-        "retention_whole_model": _column(ablated, "retention, whole model", "value"),
+        "retention_whole_model": _of(ablated, "retention, whole model")["value"],
     }
     if (intact["probe"] == "own label").any():
-        columns["own_label"] = _column(intact, "own label", "metric")
-        columns["own_ablated_label"] = _column(ablated, "own label", "metric")
-        columns |= {name: _column(intact, probe, "value") for name, probe in OF_OWN.items()}
+        columns["own_label"] = _of(intact, "own label")["metric"]
+        columns["own_ablated_label"] = _of(ablated, "own label")["metric"]
+        columns |= {name: _of(intact, probe)["value"] for name, probe in OF_OWN.items()}
+    scored = {"": _of(intact, *_SCORED), "_ablated": _of(ablated, *_SCORED)}
     for metric in head_metrics(measurements):
-        for name, rows in (("", intact), ("_ablated", ablated)):
+        for name, rows in scored.items():
             scores = rows[rows["metric"] == metric]
             for suffix, column in _SUFFIXES.items():
-                columns[f"{metric}{name}{suffix}"] = _column(scores, _SCORED, column)
+                columns[f"{metric}{name}{suffix}"] = scores[column]
     return pd.DataFrame(columns).sort_index().rename_axis(["layer", "head"]).reset_index()
 
 
 def _settled_at(rows: pd.DataFrame) -> "pd.Series[Any]":
     """The fewest sequences from which on a head has the label that all of them give."""
-    last = _column(rows, "label", "metric")
+    last = _of(rows, "label")["metric"]
     n_all = rows.loc[rows["probe"] == "heads", "n"].max()
     since = pd.Series(float(n_all), index=last.index)
     stages = rows[rows["probe"] == EARLY]
     steady = pd.Series(True, index=last.index)
     for n in sorted(stages["n"].unique(), reverse=True):
-        of_stage = stages[stages["n"] == n].set_index(["layer", "head"])["metric"]
+        of_stage = stages.loc[stages["n"] == n, "metric"]
         steady &= of_stage.reindex(last.index) == last
         since[steady] = float(n)
     return since
@@ -89,14 +90,14 @@ def settling(measurements: pd.DataFrame) -> list[Row]:
     """
     found = []
     variant = _in_question(measurements)
-    labelled = variant[variant["probe"].isin(("label", EARLY))]
+    labelled = _of(variant, "label", EARLY).set_index(["layer", "head"])
     for condition, rows in labelled.groupby("positions", sort=False):
-        last = _column(rows, "label", "metric")
+        last = _of(rows, "label")["metric"]
         dealt = last.value_counts(normalize=True)
         n, shares, chance = [], [], []
         stages = rows[rows["probe"] == EARLY]
         for stage in sorted(stages["n"].unique().tolist()):
-            names = stages[stages["n"] == stage].set_index(["layer", "head"])["metric"]
+            names = stages.loc[stages["n"] == stage, "metric"]
             n.append(int(stage))
             shares.append(float((names == last.reindex(names.index)).mean()))
             drawn = names.value_counts(normalize=True)
@@ -116,10 +117,9 @@ def _in_question(measurements: pd.DataFrame) -> pd.DataFrame:
 _SCORED = ("heads", "frequency usage")
 
 
-def _column(rows: pd.DataFrame, probe: str | tuple[str, ...], column: str) -> "pd.Series[Any]":
-    """One column of the rows of a probe, by layer and head."""
-    chosen = rows[rows["probe"].isin((probe,) if isinstance(probe, str) else probe)]
-    return chosen.set_index(["layer", "head"])[column]
+def _of(rows: pd.DataFrame, *probes: str) -> pd.DataFrame:
+    """The rows of these probes."""
+    return rows[rows["probe"].isin(probes)]
 
 
 def head_metrics(measurements: pd.DataFrame) -> list[str]:

@@ -1,6 +1,7 @@
 """The heads of the real Gemma 3 270M: positional ones, and what the rotation is to them.
 
-Only its first blocks, up to that of the first diagonal head, are read: of all of them seven TFLOP.
+Only its first blocks, up to that of the first diagonal head, and its commonest tokens are read:
+all of them take seven TFLOP.
 What the rotation is to the whole model's loss stands in `tests/nope_interp/positions`.
 """
 
