@@ -20,12 +20,14 @@ from probes.regression import LinearProbe
 from probes.scores import Score
 
 VOCABULARY, POSITIONS = 256, torch.arange(1, 128)
-PLACES = [(0, "attn_out"), (0, "resid_post"), (1, "attn_out"), (3, "attn_out")]
+FIRST = (0, "attn_out")
+PLACES = [FIRST, (0, "resid_post"), (1, "attn_out"), (3, "attn_out")]
 
 
 @cache
-def read(attn_only: bool, centred: bool) -> dict[tuple[int, str], tuple[Score, Score]]:
-    """The errors of the linear and the two-layer probe at each place of a random model."""
+def read(attn_only: bool, centred: bool) -> tuple[dict[tuple[int, str], Score], Score]:
+    """The linear probe's errors at each place of a random model, the two-layer one's at the
+    first."""
     config = dataclasses.replace(default_transformer(), d_vocab=VOCABULARY, attn_only=attn_only)
     model = HookedTransformer(config)
     if centred:
@@ -34,37 +36,32 @@ def read(attn_only: bool, centred: bool) -> dict[tuple[int, str], tuple[Score, S
     generator = torch.Generator().manual_seed(5)
     fit = torch.randint(VOCABULARY, (384, 128), generator=generator)
     held_out = torch.randint(VOCABULARY, (192, 128), generator=generator)
-    probes = {place: (LinearProbe(), TwoLayerProbe()) for place in PLACES}
+    linear, two_layer = {place: LinearProbe() for place in PLACES}, TwoLayerProbe()
 
     def feed(activations: torch.Tensor, place: tuple[int, str], stage: str) -> None:
-        for probe in probes[place]:
+        for probe in (linear[place], *([two_layer] if place == FIRST else [])):
             getattr(probe, stage)(activations[:, 1:], POSITIONS)
 
     for tokens, stage in ((fit, "update"), (held_out, "evaluate")):
         listeners = {hook_name(*place): partial(feed, place=place, stage=stage) for place in PLACES}
         stream(model, tokens, listeners)
-    return {
-        place: (
-            linear.result()["linear"].score("mae"),
-            two_layer.result()["two_layer"].score("mae"),
-        )
-        for place, (linear, two_layer) in probes.items()
-    }
+    errors = {place: probe.result()["linear"].score("mae") for place, probe in linear.items()}
+    return errors, two_layer.result()["two_layer"].score("mae")
 
 
 @pytest.mark.slow
 def test_without_any_constant_only_nonlinear_probes_read_position() -> None:
-    errors = read(attn_only=True, centred=True)
-    for place, (linear, _) in errors.items():
+    errors, two_layer = read(attn_only=True, centred=True)
+    for place, linear in errors.items():
         assert linear.ci_high > linear.chance, place  # at chance, or worse by overfitting
-    two_layer = errors[0, "attn_out"][1]
     assert two_layer.ci_high < 0.7 * two_layer.chance
 
 
 @pytest.mark.slow
 def test_the_first_attention_output_has_no_linear_code_whatever_comes_later() -> None:
     for centred in (True, False):
-        linear, two_layer = read(attn_only=False, centred=centred)[0, "attn_out"]
+        errors, two_layer = read(attn_only=False, centred=centred)
+        linear = errors[FIRST]
         assert linear.ci_low < linear.chance < linear.ci_high
         assert two_layer.ci_high < 0.7 * two_layer.chance
 
@@ -73,7 +70,6 @@ def test_the_first_attention_output_has_no_linear_code_whatever_comes_later() ->
 def test_the_mlps_mean_wakes_the_linear_probe_and_a_small_vocabularys_mean_wakes_it_further() -> (
     None
 ):
-    centred, plain = read(attn_only=False, centred=True), read(attn_only=False, centred=False)
-    deep = (3, "attn_out")
-    assert centred[deep][0].ci_high < centred[deep][0].chance
-    assert plain[deep][0].ci_high < centred[deep][0].ci_low
+    centred, plain = (read(attn_only=False, centred=c)[0][3, "attn_out"] for c in (True, False))
+    assert centred.ci_high < centred.chance
+    assert plain.ci_high < centred.ci_low
