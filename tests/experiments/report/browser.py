@@ -2,7 +2,8 @@
 
 import csv
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,31 @@ class Browser:
         """The rows of the CSV file that a click saves."""
         with self.saved(selector, ".csv").open(encoding="utf-8", newline="") as stream:
             return list(csv.reader(stream))
+
+
+class Tab:
+    """A page that stays open in a tab of its own, with all its parts open.
+
+    For tests that leave it as the next one needs it: to draw a page takes seconds.
+    """
+
+    def __init__(self, driver: webdriver.Chrome, url: str, downloads: Path) -> None:
+        self.before = driver.current_window_handle
+        driver.switch_to.new_window("tab")
+        self.handle = driver.current_window_handle
+        self.browser = Browser(driver, url, downloads).open_everything()
+        driver.switch_to.window(self.before)
+
+    @contextmanager
+    def shown(self) -> Iterator[Browser]:
+        """The tab is in front, and its page has nothing to complain of afterwards."""
+        driver = self.browser.driver
+        driver.switch_to.window(self.handle)
+        try:
+            yield self.browser
+            assert driver.get_log("browser") == []
+        finally:
+            driver.switch_to.window(self.before)
 
 
 def start_chromium(profile: Path) -> webdriver.Chrome:

@@ -23,6 +23,7 @@ from tests.experiments.report.browser import (
     PHONE,
     TABLET,
     Browser,
+    Tab,
     box,
     keep,
     window,
@@ -53,6 +54,17 @@ def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Itera
     browser = Browser(driver, page_file.as_uri(), downloads).open_everything()
     yield browser
     assert driver.get_log("browser") == []
+
+
+@pytest.fixture(scope="module")
+def tab(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Tab:
+    return Tab(driver, page_file.as_uri(), downloads)
+
+
+@pytest.fixture
+def shared(tab: Tab) -> Iterator[Browser]:
+    with tab.shown() as browser:
+        yield browser
 
 
 def head_of(report: HeadsReportData, label: str) -> tuple[int, int]:
@@ -100,13 +112,13 @@ def test_the_page_draws_everything_and_asks_for_nothing(browser: Browser) -> Non
     assert [name for name in asked if not name.startswith("data:")] == []
 
 
-def test_hostile_tokens_show_as_text(browser: Browser, report: HeadsReportData) -> None:
-    assert browser.driver.title == report.title
-    assert browser.find(".prompt span").text == HOSTILE
-    option = browser.find("select[name=prompt] option")
+def test_hostile_tokens_show_as_text(shared: Browser, report: HeadsReportData) -> None:
+    assert shared.driver.title == report.title
+    assert shared.find(".prompt span").text == HOSTILE
+    option = shared.find("select[name=prompt] option")
     assert option.text.startswith("1: </script><script>")
-    assert len(browser.all("script")) == 6  # two libraries, each once packed and once unpacked
-    assert browser.all("script script, .prompt script, option script") == []
+    assert len(shared.all("script")) == 6  # two libraries, each once packed and once unpacked
+    assert shared.all("script script, .prompt script, option script") == []
 
 
 def test_the_surest_labelled_head_is_open_first(browser: Browser, report: HeadsReportData) -> None:
@@ -129,9 +141,9 @@ def test_a_click_on_the_map_opens_the_head(browser: Browser, report: HeadsReport
     browser.wait(lambda: browser.run("return scrollY") > 0)
 
 
-def test_a_click_on_the_ablated_map_opens_the_same_head(browser: Browser) -> None:
-    browser.click(cell(2, 3, condition=1))
-    assert title(browser).startswith("L2H3 ")
+def test_a_click_on_the_ablated_map_opens_the_same_head(shared: Browser) -> None:
+    shared.click(cell(2, 3, condition=1))
+    assert title(shared).startswith("L2H3 ")
 
 
 def test_a_link_opens_its_head(driver: webdriver.Chrome, page_file: Path, browser: Browser) -> None:
@@ -147,63 +159,66 @@ def test_a_link_opens_its_head(driver: webdriver.Chrome, page_file: Path, browse
     browser.wait(lambda: title(browser).startswith("L2H1 "))
 
 
-def test_the_keyboard_walks_the_map(browser: Browser) -> None:
-    first = browser.find(".map [data-head='0']")
+def test_the_keyboard_walks_the_map(shared: Browser) -> None:
+    first = shared.find(".map [data-head='0']")
     first.send_keys(Keys.ARROW_DOWN)
-    browser.driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
-    here = browser.driver.switch_to.active_element
+    shared.driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    here = shared.driver.switch_to.active_element
     assert here.get_attribute("data-head") == "5"
     assert "L1H1" in str(here.get_attribute("aria-label"))
     here.send_keys(Keys.ENTER)
-    assert title(browser).startswith("L1H1 ")
+    assert title(shared).startswith("L1H1 ")
     # The grid is one stop of the tab key.
-    assert len(browser.all(".map:first-child [role=gridcell][tabindex='0']")) == 1
+    assert len(shared.all(".map:first-child [role=gridcell][tabindex='0']")) == 1
 
 
-def test_pointing_at_a_head_shows_its_numbers(browser: Browser, report: HeadsReportData) -> None:
+def test_pointing_at_a_head_shows_its_numbers(shared: Browser, report: HeadsReportData) -> None:
     layer, head = head_of(report, "previous-token")
     row = report.heads.query(f"layer == {layer} and head == {head}").iloc[0]
-    browser.run("arguments[0].scrollIntoView({block: 'center'})", browser.find(cell(layer, head)))
-    ActionChains(browser.driver).move_to_element(browser.find(cell(layer, head))).perform()
-    tip = browser.wait(lambda: browser.find("#tip").text)
+    shared.run("arguments[0].scrollIntoView({block: 'center'})", shared.find(cell(layer, head)))
+    ActionChains(shared.driver).move_to_element(shared.find(cell(layer, head))).perform()
+    tip = shared.wait(lambda: shared.find("#tip").text)
     assert f"L{layer}H{head}: previous-token" in tip
     assert f"confidence {row['confidence']:.3g}" in tip
     assert "ablated: uniform" in tip
-    ActionChains(browser.driver).move_to_element(browser.find("h1")).perform()
-    browser.wait(lambda: not browser.find("#tip").is_displayed())
+    ActionChains(shared.driver).move_to_element(shared.find("h1")).perform()
+    shared.wait(lambda: not shared.find("#tip").is_displayed())
 
 
 def test_the_map_is_coloured_by_label_or_by_a_metric(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
     layer, head = head_of(report, "diagonal")
     row = report.heads.query(f"layer == {layer} and head == {head}").iloc[0]
-    assert browser.find(cell(layer, head)).text == "D"
-    assert browser.find(cell(layer, head, condition=1)).text == "U"
+    assert shared.find(cell(layer, head)).text == "D"
+    assert shared.find(cell(layer, head, condition=1)).text == "U"
     counts = report.heads["label"].value_counts()
     after = report.heads["ablated_label"].value_counts()
-    legend = " ".join(browser.find("#map .legend").text.split())
+    legend = " ".join(shared.find("#map .legend").text.split())
     assert f"diagonal {counts['diagonal']} → {after.get('diagonal', 0)}" in legend
-    colours = browser.find(cell(layer, head)).value_of_css_property("background-color")
-    browser.choose("select[name=shade]", "diagonal")
-    shown = [float("0" + browser.find(cell(layer, head, c)).text) for c in (0, 1)]
+    colours = shared.find(cell(layer, head)).value_of_css_property("background-color")
+    by_label = shared.find("select[name=shade]").get_attribute("value")
+    shared.choose("select[name=shade]", "diagonal")
+    shown = [float("0" + shared.find(cell(layer, head, c)).text) for c in (0, 1)]
     assert shown == pytest.approx([row["diagonal"], row["diagonal_ablated"]], abs=0.0051)
-    assert browser.find(cell(layer, head)).value_of_css_property("background-color") != colours
+    assert shared.find(cell(layer, head)).value_of_css_property("background-color") != colours
+    shared.choose("select[name=shade]", str(by_label))
+    assert shared.find(cell(layer, head)).value_of_css_property("background-color") == colours
 
 
 # ---------------------------------------------------------------- the head's panel
 
 
-def test_attention_of_the_chosen_head_and_prompt(browser: Browser, report: HeadsReportData) -> None:
+def test_attention_of_the_chosen_head_and_prompt(shared: Browser, report: HeadsReportData) -> None:
     for layer, head, prompt in ((0, 0, 0), (3, 2, 0), (3, 2, 1)):
-        browser.choose("select[name=head]", f"L{layer}H{head}")
-        browser.choose("select[name=prompt]", str(prompt))
-        weights = shown_weights(browser)
+        shared.choose("select[name=head]", f"L{layer}H{head}")
+        shared.choose("select[name=prompt]", str(prompt))
+        weights = shown_weights(shared)
         for condition in report.conditions:
             wanted = report.patterns[condition][prompt][layer, head]
             # Steps of 1/255, then three digits.
             assert np.allclose(weights[condition], wanted, atol=0.5 / 255 + 5.1e-4)
-    words = [item.text for item in browser.all(".pair > div:first-child .prompt span")]
+    words = [item.text for item in shared.all(".pair > div:first-child .prompt span")]
     assert words[0] == HOSTILE
     assert words[1] == " quick"
 
@@ -259,17 +274,17 @@ def test_small_pictures_show_all_heads_of_the_layer(
     assert title(browser).startswith("L1H3 ")
 
 
-def test_intact_and_ablated_stand_side_by_side_or_alone(browser: Browser) -> None:
-    browser.wait(lambda: len(canvases(browser)) == 2)
+def test_intact_and_ablated_stand_side_by_side_or_alone(shared: Browser) -> None:
+    shared.wait(lambda: len(canvases(shared)) == 2)
     for name in (ABLATED, "intact"):
-        (chip,) = [chip for chip in browser.all(".chips button") if chip.text == name]
+        (chip,) = [chip for chip in shared.all(".chips button") if chip.text == name]
         chip.click()
-        browser.wait(lambda: len(canvases(browser)) == 1)
-        headings = [item.text for item in browser.all(".pair h4") if item.is_displayed()]
+        shared.wait(lambda: len(canvases(shared)) == 1)
+        headings = [item.text for item in shared.all(".pair h4") if item.is_displayed()]
         assert headings == [name]
         assert chip.get_attribute("aria-pressed") == "true"
-    browser.all(".chips button")[0].click()
-    browser.wait(lambda: len(canvases(browser)) == 2)
+    shared.all(".chips button")[0].click()
+    shared.wait(lambda: len(canvases(shared)) == 2)
 
 
 def test_a_view_that_is_replaced_is_taken_down(browser: Browser) -> None:
@@ -289,45 +304,45 @@ def test_a_view_that_is_replaced_is_taken_down(browser: Browser) -> None:
 
 
 def test_the_profile_shows_both_conditions_and_chance(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
     layer, head = head_of(report, "induction")
-    browser.choose("select[name=head]", f"L{layer}H{head}")
+    shared.choose("select[name=head]", f"L{layer}H{head}")
     for condition in report.conditions:
-        line = browser.line("profile", condition)
+        line = shared.line("profile", condition)
         wanted = report.offset_profiles[condition][layer, head]
         assert np.allclose(line, wanted, rtol=1e-3, atol=1e-9)
     assert np.allclose(
-        browser.line("profile", "chance"), report.offset_profiles["chance"], rtol=1e-3
+        shared.line("profile", "chance"), report.offset_profiles["chance"], rtol=1e-3
     )
-    header, *rows = browser.download("#profile .csv")
+    header, *rows = shared.download("#profile .csv")
     assert header == ["positions", "tokens_back", "weight"]
-    assert [float(row[2]) for row in rows if row[0] == ABLATED] == browser.line("profile", ABLATED)
+    assert [float(row[2]) for row in rows if row[0] == ABLATED] == shared.line("profile", ABLATED)
 
 
 def test_frequencies_of_a_head_that_rotates_and_of_one_that_does_not(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
     assert report.frequencies is not None
-    browser.choose("select[name=head]", "L1H2")
+    shared.choose("select[name=head]", "L1H2")
     for part in ("query", "key"):
         wanted = report.frequencies[f"{part}_norm"][1, 2]
-        assert np.allclose(browser.line("usage", f"{part} norm"), wanted, rtol=1e-3)
-    ticks = [item.get_attribute("textContent") for item in browser.all("#usage .xtick text")]
+        assert np.allclose(shared.line("usage", f"{part} norm"), wanted, rtol=1e-3)
+    ticks = [item.get_attribute("textContent") for item in shared.all("#usage .xtick text")]
     assert ticks[:2] == ["1", "0.32"]  # radians per token, the highest frequency at the left
-    browser.choose("select[name=head]", "L3H0")
-    assert not browser.find("#usage .plot").is_displayed()
-    assert browser.find("#usage .empty").text == "This layer does not rotate its queries and keys."
+    shared.choose("select[name=head]", "L3H0")
+    assert not shared.find("#usage .plot").is_displayed()
+    assert shared.find("#usage .empty").text == "This layer does not rotate its queries and keys."
 
 
 def test_all_scores_stand_with_interval_and_chance(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
     layer, head = head_of(report, "local")
     row = report.heads.query(f"layer == {layer} and head == {head}").iloc[0]
-    browser.choose("select[name=head]", f"L{layer}H{head}")
-    assert len(browser.all("#scores tbody tr")) == len(METRICS)
-    header, *rows = browser.download("#scores .csv")
+    shared.choose("select[name=head]", f"L{layer}H{head}")
+    assert len(shared.all("#scores tbody tr")) == len(METRICS)
+    header, *rows = shared.download("#scores .csv")
     found = {line[0]: dict(zip(header, line, strict=True)) for line in rows}
     for metric in METRICS:
         names = (metric, f"{metric}_low", f"{metric}_high", f"{metric}_ablated")
@@ -341,27 +356,29 @@ def test_all_scores_stand_with_interval_and_chance(
 
 
 def test_the_table_filters_by_label_dependence_and_text(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
     def names() -> list[str]:
-        return browser.column("name", "heads-table")
+        return shared.column("name", "heads-table")
 
     def wanted(rows: Any) -> list[str]:
         return [f"L{row.layer}H{row.head}" for row in rows.itertuples()]
 
     select = "#heads-table select[name='{}']"
     labels = sorted(report.heads["label"].unique())
-    browser.choose(select.format("label"), f"={labels.index('uniform')}")
+    shared.choose(select.format("label"), f"={labels.index('uniform')}")
     assert names() == wanted(report.heads.query("label == 'uniform'"))
-    browser.click("#heads-clear")
+    shared.click("#heads-clear")
     assert len(names()) == 16
     kinds = sorted(report.heads["dependence"].unique())
-    browser.choose(select.format("dependence"), f"={kinds.index('positional')}")
+    shared.choose(select.format("dependence"), f"={kinds.index('positional')}")
     assert names() == wanted(report.heads.query("dependence == 'positional'"))
-    browser.click("#heads-clear")
-    browser.find("#heads-search").send_keys("induction l2")
+    shared.click("#heads-clear")
+    shared.find("#heads-search").send_keys("induction l2")
     found = report.heads.query("layer == 2 and (label == 'induction' or runner_up == 'induction')")
     assert names() == wanted(found)
+    shared.click("#heads-clear")
+    assert len(names()) == 16
 
 
 def test_the_table_sorts_and_a_row_opens_its_head(
@@ -380,96 +397,95 @@ def test_the_table_sorts_and_a_row_opens_its_head(
 
 
 def test_the_table_is_saved_as_csv_json_and_markdown(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
     labels = sorted(report.heads["label"].unique())
-    browser.choose("#heads-table select[name='label']", f"={labels.index('content')}")
+    shared.choose("#heads-table select[name='label']", f"={labels.index('content')}")
     kept = report.heads.query("label == 'content'")
 
-    header, *rows = browser.download("#heads-csv")
+    header, *rows = shared.download("#heads-csv")
     assert set(report.heads.columns) < set(header)
     low = [float(row[header.index("retention_low")]) for row in rows]
     assert np.allclose(low, kept["retention_low"], rtol=1e-5)
 
-    records = json.loads(browser.saved("#heads-json", ".json").read_text("utf-8"))
+    records = json.loads(shared.saved("#heads-json", ".json").read_text("utf-8"))
     assert [record["head"] for record in records] == kept["head"].tolist()
     assert [record["induction_ablated"] for record in records] == pytest.approx(
         kept["induction_ablated"].tolist(), rel=1e-5
     )
     assert records[0]["entropy_chance"] is None
 
-    lines = browser.saved("#heads-markdown", ".md").read_text("utf-8").splitlines()
+    lines = shared.saved("#heads-markdown", ".md").read_text("utf-8").splitlines()
     assert len(lines) == 2 + len(kept)
-    assert {line.count(" | ") for line in lines} == {len(browser.all("#heads-table thead th")) - 1}
+    assert {line.count(" | ") for line in lines} == {len(shared.all("#heads-table thead th")) - 1}
     assert "content" in lines[2]
+    shared.click("#heads-clear")
 
 
 # ---------------------------------------------------------------- frequencies, circuit, the rest
 
 
 def test_the_heat_map_of_all_heads_follows_its_menu(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
     assert report.frequencies is not None
     for name in ("query_norm", "key_norm"):
-        browser.choose("select[name=norm]", name)
-        (trace,) = browser.traces("frequencies")
+        shared.choose("select[name=norm]", name)
+        (trace,) = shared.traces("frequencies")
         wanted = report.frequencies[name].reshape(16, -1)
         drawn = np.array(trace["z"], dtype=float)
         assert np.allclose(drawn, wanted, rtol=1e-3, equal_nan=True)
 
 
-def test_the_circuit_shows_scores_and_opens_heads(
-    browser: Browser, report: HeadsReportData
-) -> None:
+def test_the_circuit_shows_scores_and_opens_heads(shared: Browser, report: HeadsReportData) -> None:
     strongest = max(report.edges, key=lambda edge: edge["score"])
     ends = [f"L{strongest[f'{e}_layer']}H{strongest[f'{e}_head']}" for e in ("from", "to")]
-    assert len(browser.all(".graph path.edge")) == len(report.edges)
-    target = browser.find(".edge-target:last-of-type")
-    browser.run("arguments[0].scrollIntoView({block: 'center'})", target)
-    browser.run(
+    assert len(shared.all(".graph path.edge")) == len(report.edges)
+    target = shared.find(".edge-target:last-of-type")
+    shared.run("arguments[0].scrollIntoView({block: 'center'})", target)
+    shared.run(
         "const box = arguments[0].getBoundingClientRect();"
         "arguments[0].dispatchEvent(new PointerEvent('pointermove',"
         "{bubbles: true, clientX: box.left, clientY: box.top}))",
-        browser.find(f"[data-edge='{len(report.edges) - 1}']"),
+        shared.find(f"[data-edge='{len(report.edges) - 1}']"),
     )
-    tip = browser.find("#tip").text
+    tip = shared.find("#tip").text
     assert tip.startswith(" → ".join(ends))
     assert f"K-composition {strongest['score']:.3g}, chance 0.05" in tip
-    browser.click(f".node[aria-label^='{ends[1]},'] circle")
-    assert title(browser).startswith(ends[1])
-    marked = browser.all(".graph path.edge[data-selected]")
+    shared.click(f".node[aria-label^='{ends[1]},'] circle")
+    assert title(shared).startswith(ends[1])
+    marked = shared.all(".graph path.edge[data-selected]")
     assert marked
     assert all(ends[1] in str(edge.get_attribute("data-ends")) for edge in marked)
-    header, *rows = browser.download("#circuit .csv")
+    header, *rows = shared.download("#circuit .csv")
     assert header == ["from", "to", "k_composition", "chance"]
     assert rows[0][:2] == ends
     assert float(rows[0][2]) == pytest.approx(strongest["score"], rel=1e-4)
 
 
 def test_labels_settle_with_the_number_of_sequences(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
     for line in report.settling:
-        assert browser.line("settling", line["condition"]) == line["share"]
-    assert browser.line("settling", "chance") == report.settling[0]["chance"]
+        assert shared.line("settling", line["condition"]) == line["share"]
+    assert shared.line("settling", "chance") == report.settling[0]["chance"]
 
 
-def test_dark_and_light(browser: Browser) -> None:
+def test_dark_and_light(shared: Browser) -> None:
     def ground() -> int:
-        colour = browser.run("return getComputedStyle(document.body).backgroundColor")
+        colour = shared.run("return getComputedStyle(document.body).backgroundColor")
         return sum(int(part) for part in colour.strip("rgb()").split(","))
 
     def line() -> str:
-        return browser.run("return document.querySelector('#profile .plot').data[0].line.color")
+        return shared.run("return document.querySelector('#profile .plot').data[0].line.color")
 
     light, drawn = ground(), line()
-    browser.click("#theme")
+    shared.click("#theme")
     assert ground() != light
     assert line() != drawn
-    browser.click("#theme")
+    shared.click("#theme")
     assert (ground(), line()) == (light, drawn)
-    assert browser.driver.print_page()
+    assert shared.driver.print_page()
 
 
 def test_the_page_works_inside_a_frame(

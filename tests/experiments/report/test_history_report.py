@@ -1,6 +1,7 @@
 """When the codes appear, on the page: planted numbers come back, in text and in a real browser."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from experiments.results.emergence import code_gains, order_sentence
 from experiments.results.readability import widened
 from probes.head_rules import RULES
 from tests.experiments.conftest import HISTORY_STEPS, with_history
-from tests.experiments.report.browser import Browser
+from tests.experiments.report.browser import Browser, Tab
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
 
 
@@ -170,11 +171,27 @@ def test_hostile_sites_and_labels_are_text(history_report: ReportData) -> None:
     assert f"on {IMAGE}, no begin token" in words
 
 
-@pytest.fixture
-def browser(driver: webdriver.Chrome, downloads: Path, page_text: str, tmp_path: Path) -> Browser:
-    path = tmp_path / "report.html"
+@pytest.fixture(scope="module")
+def page_file(page_text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page_text, encoding="utf-8")
-    return Browser(driver, path.as_uri(), downloads).open_everything()
+    return path
+
+
+@pytest.fixture
+def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Browser:
+    return Browser(driver, page_file.as_uri(), downloads).open_everything()
+
+
+@pytest.fixture(scope="module")
+def tab(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Tab:
+    return Tab(driver, page_file.as_uri(), downloads)
+
+
+@pytest.fixture
+def shared(tab: Tab) -> Iterator[Browser]:
+    with tab.shown() as browser:
+        yield browser
 
 
 def shown(browser: Browser) -> dict[str, list[str]]:
@@ -234,23 +251,23 @@ def test_the_slider_moves_the_mark_and_the_table(browser: Browser) -> None:
 
 
 @pytest.mark.browser
-def test_paper_shows_the_last_step_and_no_slider(browser: Browser) -> None:
-    browser.find("#history-step").send_keys(Keys.HOME)
-    browser.run("dispatchEvent(new Event('beforeprint'))")
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    assert not browser.find("#history-step").is_displayed()
-    assert browser.find("#history-table h3").text == "At step 12"
-    assert shown(browser)["loss"][2] == "2.5"
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    browser.run("dispatchEvent(new Event('afterprint'))")
-    assert shown(browser)["loss"][2] == "5"
-    assert browser.driver.print_page()
-    assert marked(browser) == {(-1, -1)}
+def test_paper_shows_the_last_step_and_no_slider(shared: Browser) -> None:
+    shared.find("#history-step").send_keys(Keys.HOME)
+    shared.run("dispatchEvent(new Event('beforeprint'))")
+    shared.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert not shared.find("#history-step").is_displayed()
+    assert shared.find("#history-table h3").text == "At step 12"
+    assert shown(shared)["loss"][2] == "2.5"
+    shared.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    shared.run("dispatchEvent(new Event('afterprint'))")
+    assert shown(shared)["loss"][2] == "5"
+    assert shared.driver.print_page()
+    assert marked(shared) == {(-1, -1)}
 
 
 @pytest.mark.browser
-def test_all_steps_are_saved(browser: Browser, history_report: ReportData) -> None:
-    header, *rows = browser.download("#history-table .csv")
+def test_all_steps_are_saved(shared: Browser, history_report: ReportData) -> None:
+    header, *rows = shared.download("#history-table .csv")
     table = pd.DataFrame(rows, columns=header)
     assert len(table) == 6 * 7 + 2 * 6 - 3  # a second label from the fourth step on
     variance = table[table["what"] == "variance"]
@@ -262,10 +279,10 @@ def test_all_steps_are_saved(browser: Browser, history_report: ReportData) -> No
     labels = table[table["what"] == "heads labelled previous-token"]
     assert labels[["step", "value"]].to_numpy().tolist() == [["4", "1"], ["8", "1"], ["12", "1"]]
 
-    header, *rows = browser.download("#history-codes .csv")
+    header, *rows = shared.download("#history-codes .csv")
     assert header[4:7] == ["at", "optimiser_steps", "value"]
     loss = [row for row in rows if row[0] == "loss" and row[2] == "measured"]
     assert [row[5] for row in loss] == [str(step) for step in HISTORY_STEPS]
     assert [float(row[6]) for row in loss] == [5, 4.5, 4, 3.5, 3, 2.5]
-    header, *rows = browser.download("#history-heads .csv")
+    header, *rows = shared.download("#history-heads .csv")
     assert {row[2] for row in rows} == {"measured", "chance", "threshold of the label"}

@@ -1,6 +1,7 @@
 """The page in a real browser, network off: it draws, switches, sorts, saves, and stays safe."""
 
 import html
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from selenium.webdriver.support.ui import Select
 
 from experiments.report.data import ReportData
 from experiments.report.page import render
-from tests.experiments.report.browser import Browser
+from tests.experiments.report.browser import Browser, Tab
 
 pytestmark = pytest.mark.browser
 
@@ -28,6 +29,17 @@ def page_file(small_report: ReportData, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Browser:
     return Browser(driver, page_file.as_uri(), downloads).open_everything()
+
+
+@pytest.fixture(scope="module")
+def tab(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Tab:
+    return Tab(driver, page_file.as_uri(), downloads)
+
+
+@pytest.fixture
+def shared(tab: Tab) -> Iterator[Browser]:
+    with tab.shown() as browser:
+        yield browser
 
 
 def test_the_page_draws_everything_and_complains_of_nothing(browser: Browser) -> None:
@@ -55,12 +67,12 @@ def test_the_console_would_have_told(driver: webdriver.Chrome, tmp_path: Path) -
     assert "seen" in messages
 
 
-def test_a_hostile_token_shows_as_text(browser: Browser, small_report: ReportData) -> None:
-    assert browser.driver.title == small_report.title
-    assert browser.find("#strip li b").text == HOSTILE
-    assert len(browser.all("script")) == 6  # two libraries, each once packed and once unpacked
+def test_a_hostile_token_shows_as_text(shared: Browser, small_report: ReportData) -> None:
+    assert shared.driver.title == small_report.title
+    assert shared.find("#strip li b").text == HOSTILE
+    assert len(shared.all("script")) == 6  # two libraries, each once packed and once unpacked
     # Plotly reads its labels as HTML of a kind: there the token must come escaped.
-    hovers = browser.run(
+    hovers = shared.run(
         "return [...document.querySelectorAll('#sequence-positions .plot')]"
         ".flatMap(plot => plot.data).flatMap(trace => trace.text ?? [])"
     )
@@ -79,9 +91,9 @@ def test_the_policy_stops_scripts_and_requests_that_slip_in(browser: Browser) ->
     assert messages.count("Content Security Policy") == 2
 
 
-def test_the_heat_map_follows_layer_and_site(browser: Browser, small_report: ReportData) -> None:
+def test_the_heat_map_follows_layer_and_site(shared: Browser, small_report: ReportData) -> None:
     def drawn() -> np.ndarray:
-        (trace,) = browser.traces("cosine")
+        (trace,) = shared.traces("cosine")
         return np.array(trace["z"], dtype=float)
 
     def stored(layer: int, site: str) -> np.ndarray:
@@ -92,18 +104,18 @@ def test_the_heat_map_follows_layer_and_site(browser: Browser, small_report: Rep
 
     # Four digits after the point are kept.
     assert np.allclose(drawn(), stored(1, "resid_post"), atol=6e-5, equal_nan=True)
-    before = browser.find("#cosine .heatmaplayer image").get_attribute("href")
-    browser.choose("#cosine select[name='layer']", "0")
+    before = shared.find("#cosine .heatmaplayer image").get_attribute("href")
+    shared.choose("#cosine select[name='layer']", "0")
     assert np.allclose(drawn(), stored(0, "resid_post"), atol=6e-5, equal_nan=True)
-    browser.wait(
-        lambda: browser.find("#cosine .heatmaplayer image").get_attribute("href") != before
-    )
-    browser.choose("#cosine select[name='layer']", "-1")
+    shared.wait(lambda: shared.find("#cosine .heatmaplayer image").get_attribute("href") != before)
+    shared.choose("#cosine select[name='layer']", "-1")
     assert np.allclose(drawn(), stored(0, "resid_pre"), atol=6e-5, equal_nan=True)
-    browser.choose("#cosine select[name='site']", "attn_out")
-    layers = [o.get_attribute("value") for o in browser.all("#cosine select[name='layer'] option")]
+    shared.choose("#cosine select[name='site']", "attn_out")
+    layers = [o.get_attribute("value") for o in shared.all("#cosine select[name='layer'] option")]
     assert layers == ["0", "1"]  # the input has no attention output, so it is not offered
     assert np.allclose(drawn(), stored(1, "attn_out"), atol=6e-5, equal_nan=True)
+    shared.choose("#cosine select[name='site']", "resid")
+    assert np.allclose(drawn(), stored(1, "resid_post"), atol=6e-5, equal_nan=True)
 
 
 def test_the_condition_switches_every_chart_and_the_verdict(
@@ -138,62 +150,64 @@ def test_the_condition_switches_every_chart_and_the_verdict(
     assert "random tokens with a begin token" in browser.find("#verdicts caption").text
 
 
-def test_a_variant_can_be_hidden(browser: Browser) -> None:
-    assert browser.line("probe-error", "random-init")
-    browser.click("#probe-error .legend button:nth-child(2)")
-    assert browser.find("#probe-error .legend button:nth-child(2)").text == "random-init"
-    names = [trace["name"] for trace in browser.traces("probe-error")]
+def test_a_variant_can_be_hidden(shared: Browser) -> None:
+    assert shared.line("probe-error", "random-init")
+    shared.click("#probe-error .legend button:nth-child(2)")
+    assert shared.find("#probe-error .legend button:nth-child(2)").text == "random-init"
+    names = [trace["name"] for trace in shared.traces("probe-error")]
     assert "random-init" not in names
     assert "trained" in names
     assert "chance" in names
+    shared.click("#probe-error .legend button:nth-child(2)")
+    assert shared.line("probe-error", "random-init")
 
 
-def test_the_axes_become_logarithmic(browser: Browser) -> None:
+def test_the_axes_become_logarithmic(shared: Browser) -> None:
     kind = "return document.querySelector('#variance-by-position .plot').layout.xaxis.type"
-    assert browser.run(kind) == "linear"
-    browser.click("#variance-by-position .log")
-    assert browser.run(kind) == "log"
+    assert shared.run(kind) == "linear"
+    shared.click("#variance-by-position .log")
+    assert shared.run(kind) == "log"
 
 
-def test_the_table_sorts_both_ways_by_number_and_by_word(browser: Browser) -> None:
-    browser.sort_by("value")
-    rising = [float(text) for text in browser.column("value")]
+def test_the_table_sorts_both_ways_by_number_and_by_word(shared: Browser) -> None:
+    shared.sort_by("value")
+    rising = [float(text) for text in shared.column("value")]
     assert rising == sorted(rising)
-    assert browser.find("#table th[aria-sort]").get_attribute("aria-sort") == "ascending"
-    browser.sort_by("value")
-    falling = [float(text) for text in browser.column("value")]
+    assert shared.find("#table th[aria-sort]").get_attribute("aria-sort") == "ascending"
+    shared.sort_by("value")
+    falling = [float(text) for text in shared.column("value")]
     assert falling == sorted(falling, reverse=True)
     assert falling[0] > rising[0]
-    browser.sort_by("probe")
-    assert browser.column("probe")[0] == "counting"
-    browser.sort_by("probe")
-    assert browser.column("probe")[0] == "variance"
+    shared.sort_by("probe")
+    assert shared.column("probe")[0] == "counting"
+    shared.sort_by("probe")
+    assert shared.column("probe")[0] == "variance"
 
 
-def test_missing_numbers_sort_last_both_ways(browser: Browser) -> None:
+def test_missing_numbers_sort_last_both_ways(shared: Browser) -> None:
     # law_r2 has no chance level.
     for _ in range(2):
-        browser.sort_by("chance")
-        assert "–" not in browser.column("chance")
+        shared.sort_by("chance")
+        assert "–" not in shared.column("chance")
 
 
-def test_the_table_filters_and_pages(browser: Browser, small_report: ReportData) -> None:
+def test_the_table_filters_and_pages(shared: Browser, small_report: ReportData) -> None:
     table = small_report.measurements
-    assert browser.find("#count").text == f"rows 1 to 25 of {len(table)}"
-    browser.click("#next")
-    assert browser.find("#count").text.startswith("rows 26 to 50")
-    Select(browser.find("#table select[aria-label='only this variant']")).select_by_visible_text(
+    assert shared.find("#count").text == f"rows 1 to 25 of {len(table)}"
+    shared.click("#next")
+    assert shared.find("#count").text.startswith("rows 26 to 50")
+    Select(shared.find("#table select[aria-label='only this variant']")).select_by_visible_text(
         "bidirectional"
     )
-    browser.find("#search").send_keys("seriation")
+    shared.find("#search").send_keys("seriation")
     chosen = (table["variant"] == "bidirectional") & (table["metric"] == "seriation_tau")
-    assert browser.find("#count").text.endswith(f"of {chosen.sum()}")
-    assert set(browser.column("variant")) == {"bidirectional"}
-    assert set(browser.column("metric")) == {"seriation_tau"}
-    browser.find("#search").send_keys(" nothing-like-this")
-    assert browser.find("#count").text == "no row matches"
-    browser.click("#clear")
-    assert browser.find("#count").text.endswith(f"of {len(table)}")
+    assert shared.find("#count").text.endswith(f"of {chosen.sum()}")
+    assert set(shared.column("variant")) == {"bidirectional"}
+    assert set(shared.column("metric")) == {"seriation_tau"}
+    shared.find("#search").send_keys(" nothing-like-this")
+    assert shared.find("#count").text == "no row matches"
+    shared.click("#clear")
+    assert shared.find("#count").text.endswith(f"of {len(table)}")
 
 
 def test_the_table_is_saved_as_filtered(browser: Browser, small_report: ReportData) -> None:
@@ -210,15 +224,15 @@ def test_the_table_is_saved_as_filtered(browser: Browser, small_report: ReportDa
     assert {row[header.index("model")] for row in rows} == {"nope-4x128"}
 
 
-def test_a_chart_saves_the_numbers_behind_it(browser: Browser) -> None:
-    header, *rows = browser.download("#probe-error .csv")
+def test_a_chart_saves_the_numbers_behind_it(shared: Browser) -> None:
+    header, *rows = shared.download("#probe-error .csv")
     mine = [
         float(row[header.index("value")])
         for row in rows
         if row[header.index("panel")] == "Linear probe on position"
         and row[header.index("series")] == "trained"
     ]
-    assert mine == browser.line("probe-error", "trained")
+    assert mine == shared.line("probe-error", "trained")
     assert {row[header.index("role")] for row in rows} == {
         "measured",
         "shuffled positions",
@@ -226,13 +240,11 @@ def test_a_chart_saves_the_numbers_behind_it(browser: Browser) -> None:
     }
 
 
-def test_the_sequence_and_the_heat_map_are_saved(
-    browser: Browser, small_report: ReportData
-) -> None:
-    header, *rows = browser.download("#strip .csv")
+def test_the_sequence_and_the_heat_map_are_saved(shared: Browser, small_report: ReportData) -> None:
+    header, *rows = shared.download("#strip .csv")
     tokens = small_report.example["tokens"]
     assert [row[header.index("token")] for row in rows[: len(tokens)]] == tokens
-    header, *rows = browser.download("#cosine .csv")
+    header, *rows = shared.download("#cosine .csv")
     array = small_report.arrays["trained/text/nobegin/1/resid_post/similarity/cosine"]
     assert rows[0][:3] == ["trained", "1", "2"]
     assert float(rows[0][3]) == pytest.approx(array[0, 1], abs=6e-5)
@@ -261,32 +273,31 @@ def test_dark_and_light(browser: Browser) -> None:
     prefer("")
 
 
-def test_the_sequence_follows_model_and_layer(browser: Browser, small_report: ReportData) -> None:
+def test_the_sequence_follows_model_and_layer(shared: Browser, small_report: ReportData) -> None:
     def shown() -> list[str]:
-        return [item.text for item in browser.all("#strip li small")]
+        return [item.text for item in shared.all("#strip li small")]
 
     predictions = small_report.example["predictions"]
     for variant, layer in (("trained", "block 1"), ("random-init", "block 0")):
-        browser.choose("#strip select[name='variant']", variant)
-        browser.choose("#strip select[name='layer']", layer)
+        shared.choose("#strip select[name='variant']", variant)
+        shared.choose("#strip select[name='layer']", layer)
         wanted = [float(p) for p in predictions[variant][layer][1:]]
         assert shown()[0] == "–"
         # Shown as whole positions.
         assert np.allclose([float(text) for text in shown()[1:]], wanted, atol=0.51)
 
 
-def test_the_attention_view_follows_model_and_layer(browser: Browser) -> None:
-    first = browser.wait(lambda: browser.find(".circuits > div").get_attribute("id"))
-    header, *rows = browser.download("#attention .csv")
+def test_the_attention_view_follows_model_and_layer(shared: Browser) -> None:
+    first = shared.wait(lambda: shared.find(".circuits > div").get_attribute("id"))
+    header, *rows = shared.download("#attention .csv")
     assert header == ["head", "query", "key", "weight"]
     weights = {(int(h), int(q), int(k)): float(w) for h, q, k, w in rows}
     assert all(weight == 0 for (_, q, k), weight in weights.items() if k > q)
-    browser.choose("#attention select[name='variant']", "bidirectional")
-    browser.wait(lambda: browser.find(".circuits > div").get_attribute("id") != first)
-    browser.wait(lambda: len(browser.all(".circuits canvas")) == 5)  # four heads and one enlarged
-    _, *rows = browser.download("#attention .csv")
+    shared.choose("#attention select[name='variant']", "bidirectional")
+    shared.wait(lambda: shared.find(".circuits > div").get_attribute("id") != first)
+    shared.wait(lambda: len(shared.all(".circuits canvas")) == 5)  # four heads and one enlarged
+    _, *rows = shared.download("#attention .csv")
     assert any(float(weight) > 0 for _, q, k, weight in rows if int(k) > int(q))
-    assert browser.driver.get_log("browser") == []
 
 
 def test_the_page_works_inside_a_frame(
@@ -312,9 +323,15 @@ def test_printing_redraws_on_white_and_goes_back(browser: Browser) -> None:
     assert browser.run("return document.documentElement.dataset.theme") == theme
 
 
+@pytest.fixture(scope="module")
+def causal_tab(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Tab:
+    return Tab(driver, causal_file.as_uri(), downloads)
+
+
 @pytest.fixture
-def causal(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Browser:
-    return Browser(driver, causal_file.as_uri(), downloads).open_everything()
+def causal(causal_tab: Tab) -> Iterator[Browser]:
+    with causal_tab.shown() as browser:
+        yield browser
 
 
 def test_the_tables_of_uses_follow_the_setting(causal: Browser) -> None:

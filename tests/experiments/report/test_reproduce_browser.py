@@ -12,7 +12,7 @@ from experiments.papers.config import ReproduceConfig
 from experiments.papers.reproduce import reproduce
 from experiments.papers.result import Reproduction
 from experiments.results.findings import Figure, Panel, line, pack
-from tests.experiments.report.browser import Browser
+from tests.experiments.report.browser import Browser, Tab
 from tests.experiments.report.parsed_page import HOSTILE
 
 pytestmark = pytest.mark.browser
@@ -39,14 +39,21 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
     return dataclasses.replace(run, info=run.info | {"figures": words}, arrays=arrays)
 
 
+@pytest.fixture(scope="module")
+def tab(
+    driver: webdriver.Chrome,
+    downloads: Path,
+    found: Reproduction,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Tab:
+    path = found.write_report(tmp_path_factory.mktemp("page") / "page.html")
+    return Tab(driver, path.as_uri(), downloads)
+
+
 @pytest.fixture
-def browser(
-    driver: webdriver.Chrome, downloads: Path, found: Reproduction, tmp_path: Path
-) -> Iterator[Browser]:
-    path = found.write_report(tmp_path / "page.html")
-    browser = Browser(driver, path.as_uri(), downloads).open_everything()
-    yield browser
-    assert driver.get_log("browser") == []
+def browser(tab: Tab) -> Iterator[Browser]:
+    with tab.shown() as browser:
+        yield browser
 
 
 def test_curves_are_the_runs_numbers(browser: Browser, found: Reproduction) -> None:
