@@ -82,6 +82,7 @@ class Comparison(FinishedRun):
                 info=self.info,
                 verdicts=self.verdicts,
                 uses=self.uses,
+                followed=self.followed,
                 answer=self.answer,
                 mechanism=self.mechanism,
                 example=example_of(self.info, self.arrays),

@@ -23,7 +23,9 @@ class ReportData:
     [pos], "predictions" {variant: {layer label: predicted position per token, None where there is
     none}} and "patterns" {variant: {layer: [head query key]}}; it may be empty. info is JSON-able;
     its "command" and "notes" are shown apart from the rest. verdicts say what can be read, uses
-    what is used: the page shows those of settings that the table has. answer is what is said first.
+    what is used: the page shows those of settings that the table has. followed has a row for each
+    code that was moved, as `experiments.results.interchange.followed` gives it. answer is what is
+    said first.
 
     Raises:
         UserError: a column of the table is missing, or a prediction or pattern of the example has
@@ -37,6 +39,7 @@ class ReportData:
     verdicts: Sequence[Verdict] = field(repr=False)
     answer: Answer
     uses: Sequence[UseVerdict] = ()
+    followed: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     mechanism: str | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.report import circuits, figures, history, shell, uses
+from experiments.report import circuits, figures, history, moves, shell, uses
 from experiments.report.data import ReportData
 from experiments.report.encode import numbers
 from experiments.report.first import first_csv, first_figure, gists
@@ -59,6 +59,7 @@ def render(data: ReportData) -> str:
         first=first_figure(data.answer),
         gists=gists(data.answer, variants),
         measures=_MEASURES,
+        moved=moves.moves_of(data),
         sections={section.id: section for section in sections},
         uses=use_groups,
         where=where,

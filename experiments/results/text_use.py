@@ -53,6 +53,24 @@ def without_order_on_text(measurements: pd.DataFrame) -> str | None:
     )
 
 
+def nothing_further_on(measurements: pd.DataFrame) -> str | None:
+    """Why no position was followed to the same text further on, where none could be.
+
+    Args:
+        measurements: the tidy table with the rows of `text_interchange_rows`.
+
+    Returns:
+        A sentence; None where predictions there surely differ by more than behind other text.
+    """
+    over = measurements[measurements["metric"] == OVER_NOISE]
+    for row in over[over["ci_low"] <= 0].to_dict("records"):
+        return (
+            f"Moving {row['positions']} changes predictions no more than another prefix does. "
+            "There is nothing to follow, so the order of earlier tokens alone decides."
+        )
+    return None
+
+
 def judged_on_text(measurements: pd.DataFrame) -> list[Judged]:
     """What moved positions say of a language model's codes, through all of the stream.
 

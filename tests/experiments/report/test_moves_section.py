@@ -1,0 +1,60 @@
+"""The page's section on moved positions, from a table of moves made by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from experiments.report.data import ReportData
+from experiments.report.moves import moves_of
+from experiments.report.page import render
+from experiments.results import text_use
+from tests.experiments.report.parsed_page import Page
+
+FOLLOWED = pd.DataFrame(
+    {
+        "code": ["mean residual", "variance"],
+        "layer": [-1, 0],
+        "site": ["resid_post", "resid_pre"],
+        "moved": ["<b>asking</b>", "question"],
+        "word": ["used", "not used"],
+        "towards": [0.9, np.nan],
+        "net": [0.876, 0.0],
+        "net_low": [0.81, 0.0],
+        "net_high": [0.93, 0.0],
+        "q": [0.01, np.nan],
+        "restored_net": [0.55, 0.0],
+        "restored_net_low": [0.5, 0.0],
+        "restored_net_high": [0.6, 0.0],
+    }
+)
+
+
+def test_each_move_has_a_line_and_names_stay_text(causal_report: ReportData) -> None:
+    page = Page(render(replace(causal_report, followed=FOLLOWED)))
+    text = " ".join(" ".join(page.words).split())
+    assert "mean residual whole stream <b>asking</b> used 88% [81%, 93%] 55% [50%, 60%]" in text
+    assert "variance resid_pre, layer 0 question not used nothing to move" in text
+    assert "answers that follow" in text
+
+
+def test_without_moves_there_is_no_section(causal_report: ReportData) -> None:
+    assert moves_of(causal_report) is None
+    assert 'id="follow"' not in render(causal_report)
+
+
+def test_where_nothing_could_be_followed_a_sentence_says_so(causal_report: ReportData) -> None:
+    rows = causal_report.measurements
+    over = rows.head(1).assign(
+        probe=text_use.PROBE,
+        metric=text_use.OVER_NOISE,
+        positions="text by 32 positions",
+        ci_low=-0.1,
+    )
+    data = replace(causal_report, measurements=pd.concat([rows, over]), followed=FOLLOWED)
+    found = moves_of(data)
+    assert found is not None
+    assert "the way" in found["share_of"]
+    assert found["nothing"].startswith("Moving text by 32 positions changes predictions no more")
+    assert text_use.nothing_further_on(rows) is None
+    assert text_use.nothing_further_on(over.assign(ci_low=0.1)) is None
