@@ -17,12 +17,15 @@ from experiments.results.readability import (
     setting_words,
 )
 from experiments.results.usage import UseVerdict
-from probes.code_names import CODES, COUNTING, SMOOTH
+from probes.code_names import CODES, COUNTING, MEAN_RESIDUAL, SMOOTH
 
 UNTRAINED = "random-init"
 
 # What `experiments.results.usage` says, in the words that are said of every intervention.
 _OF_REMOVAL = {"used": Word.USED, "unused": Word.NOT_USED, "undecided": Word.UNDECIDED}
+
+# What codes are called within a sentence, where that is not their name.
+_SPOKEN = {MEAN_RESIDUAL: "the mean residual", SMOOTH: "a smooth trend"}
 
 # Where position was read, in words.
 _SITES = {
@@ -32,6 +35,9 @@ _SITES = {
     "attn_out": "the attention of layer {layer}",
     "mlp_out": "the MLP of layer {layer}",
 }
+
+# The unit of a score that is a share, 0 to 1.
+OF_ANSWERS = "of answers"
 
 # In which order codes are shown.
 _FIRST = (Word.USED, Word.REDUNDANT, Word.UNDECIDED, Word.NOT_USED, Word.NO_ORDER)
@@ -55,6 +61,13 @@ class Score:
     unit: str
     value: Interval
     chance: float
+
+    @property
+    def sentence(self) -> str:
+        """The score with its interval, against chance."""
+        form = ".0%" if self.unit == OF_ANSWERS else ".3g"
+        value, low, high, chance = (format(of, form) for of in (*self.value, self.chance))
+        return f"Its {self.name} is {value} [{low}, {high}] {self.unit}; chance is {chance}."
 
 
 @dataclass(frozen=True)
@@ -154,11 +167,7 @@ class Answer:
         """What the model read and how well it does there, against chance."""
         if self.score is None:
             return f"Read on {self.tokens}." if self.tokens else "Nothing was read yet."
-        value, low, high = self.score.value
-        return (
-            f"Read on {self.tokens}. Its {self.score.name} is {value:.3g} [{low:.3g}, {high:.3g}] "
-            f"{self.score.unit}; chance is {self.score.chance:.3g}."
-        )
+        return f"Read on {self.tokens}. {self.score.sentence}"
 
 
 def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
@@ -279,7 +288,7 @@ def _of_reading(readings: Sequence[Reading | None], codes: Sequence[str]) -> str
 
 
 def _listed(names: Sequence[str], last: str) -> str:
-    *others, final = names
+    *others, final = (_SPOKEN.get(name, name) for name in names)
     return f"{', '.join(others)} {last} {final}" if others else final
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.results.answer import Judged, Score
+from experiments.results.answer import OF_ANSWERS, Judged, Score
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.position_use import Effect, Interval, Use, Word, controlled, strongest
 from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH
@@ -182,7 +182,7 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     if not scores:
         return []
     first = records[0]
-    accuracy = Score("accuracy", "of answers", _interval(scores[""]), scores[GUESSER]["value"])
+    accuracy = Score("accuracy", OF_ANSWERS, _interval(scores[""]), scores[GUESSER]["value"])
     stream = [use for use in uses(rows) if use.layer == EVERYWHERE]
     words = {name: strongest([use.word for use in of]) for name, of in _by_name(stream).items()}
     best = {name: _most(of) for name, of in _by_name(stream).items()}

@@ -60,7 +60,7 @@ def test_the_verdict_is_that_of_moved_positions(learned: Comparison) -> None:
     stream = learned.followed.query("layer == -1 and code == @MEAN_RESIDUAL")
     assert share is not None
     assert share[0] == pytest.approx(stream["net"].max())
-    assert learned.headline.startswith(f"This model uses {MEAN_RESIDUAL}")
+    assert learned.headline.startswith(f"This model uses the {MEAN_RESIDUAL}")
     # What a removal costs stands second.
     (removed,) = learned.uses
     assert {use.code for use in removed.of_stream} >= {"counting", "positional vectors"}

@@ -91,7 +91,7 @@ def test_the_whole_stream_gives_each_code_its_word() -> None:
     assert judged.reason == ""
     answer = answer_of([], judged)
     assert answer.sentence == (
-        "This model uses mean residual. It does not use variance; similarity is redundant."
+        "This model uses the mean residual. It does not use variance; similarity is redundant."
     )
     assert [code.code for code in answer.codes] == ["mean residual", "similarity", "variance"]
 
