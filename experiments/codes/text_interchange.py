@@ -19,7 +19,8 @@ sequence's content there.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ from nope_interp.hooked_model import key_heads
 from nope_interp.sites import ATTENTION_INPUT
 from nope_interp.tasks.sources import TextSource
 from probes.bootstrap import SequenceBootstrap
-from probes.code_names import JUDGED, MEAN_RESIDUAL, SIMILARITY
+from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL, SIMILARITY
 from probes.codes.statistics import CodeStatistics
 
 # Along, changed and length of a run, for each sequence.
@@ -68,6 +69,8 @@ def text_interchange_rows(
     - `TOWARDS`, `STAYS` and `NEITHER` share out the way (`experiments.codes.way`), and so they do
       under the control `SIZE_MATCHED`; of the way back there is the share `RESTORED`.
     - `NET`: what is gone of the way less the control's, by chance 0.
+    - `ADDED`, of each half of the mean residual: what the whole goes of the way less what the other
+      half alone does.
     - `WRITTEN`: the share of the way in what is written behind a site.
     - `RANK`: the share of control draws whose slope over `DOSES`, less what its sequence's draws
       have in common, is at least the code's; 1 where the code does not surely go a tenth, since
@@ -92,20 +95,21 @@ def text_interchange_rows(
     stream, reads = tuple(stream_sites(task)), _inputs_of_attention(task)
     missing = [site for site in (*stream, *reads) if site not in statistics]
     known = {**statistics, **statistics_at(task, missing)}
-    places = [Place(site.layer, site.hook, (site,)) for site in statistics]
-    asked = [(place, code) for place in places for code in JUDGED]
-    asked += [(Place(EVERYWHERE, STREAM, stream), code) for code in JUDGED]
-    asked += [(Place(EVERYWHERE, ATTENTION_INPUT, reads), SIMILARITY)]
-    made = TextMoves(task, known, stream)
-    most_draws = enough_draws(2 * len(asked))
+    places: dict[Place, Sequence[str]] = {
+        **{Place(site.layer, site.hook, (site,)): JUDGED for site in statistics},
+        Place(EVERYWHERE, STREAM, stream): JUDGED,
+        Place(EVERYWHERE, ATTENTION_INPUT, reads): (SIMILARITY,),
+    }
+    made, total = TextMoves(task, known, stream), sum(map(len, places.values()))
     rows = list(_of_ways(made, task.seed, context))
-    for place, code in tqdm(asked, description, unit="code", disable=description is None):
-        carried = np.mean([made.carries(site, code) for site in place.sites])
-        here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
-        for conditions, trial in made.trials(place, code).items():
-            found = [fact(names.CARRIED, float(carried), here)]
-            found += _tried(trial(), most_draws, task.seed, here) if carried else []
-            rows += [{**row, "positions": told} for told in conditions for row in found]
+    with tqdm(desc=description, total=total, unit="code", disable=description is None) as bar:
+        for place, codes in places.items():
+            here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
+            tried: dict[str, _Tried] = {}
+            for code in codes:
+                rows += _rows_of(made, place, code, task.seed, enough_draws(2 * total), tried, here)
+                bar.update()
+            rows += _added(made, tried, here)
     return rows
 
 
@@ -174,7 +178,7 @@ def route_rows(
     for site, route, head in tqdm(asked, description, unit="route", disable=description is None):
         here = {"layer": site.layer, "head": head, "site": site.hook, "probe": names.PROBE}
         told = {**context, **here, "positions": text_use.by_route(route)}
-        rows += _tried(made.by_route(site.layer, route, head), most_draws, task.seed, told)
+        rows += _Tried(made.by_route(site.layer, route, head), task.seed).rows(most_draws, told)
     return rows
 
 
@@ -229,35 +233,83 @@ def _column(means: np.ndarray, column: int) -> np.ndarray:
     return np.asarray(means[:, column])
 
 
-def _tried(
-    trial: Trial, most_draws: int, seed: int, context: Mapping[str, Any]
+def _rows_of(
+    made: TextMoves,
+    place: Place,
+    code: str,
+    seed: int,
+    most_draws: int,
+    tried: dict[str, "_Tried"],
+    context: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of one trial, beside its control."""
+    """Rows of one code at one place; what was tried is added to `tried`, by its condition."""
+    carried = float(np.mean([made.carries(site, code) for site in place.sites]))
+    for conditions, trial in made.trials(place, code).items():
+        found = [fact(names.CARRIED, carried, context)]
+        if carried:
+            one = _Tried(trial(), seed)
+            found += one.rows(most_draws, context)
+            tried |= dict.fromkeys(conditions, one)
+        yield from ({**row, "positions": told} for told in conditions for row in found)
 
-    ways = [trial.way, *trial.written.values()]
 
-    def by_dose(make: Callable[[float], Within]) -> list[list[Measured]]:
-        return [_measured(trial, ways, make(dose)) for dose in trial.doses]
+@dataclass(frozen=True)
+class _Tried:
+    """One trial, and what came of it beside its control."""
 
-    def slopes(found: list[list[Measured]]) -> PerSequence:
+    trial: Trial
+    seed: int
+
+    @cached_property
+    def own(self) -> list[list[Measured]]:
+        """What each dose came to, in predictions and then in what is written."""
+        return self._by_dose(self.trial.own)
+
+    def rows(self, most_draws: int, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        first = self._drawn(0)
+        found = list(_shares(self.trial, self.own[-1], first[-1], self.seed, context))
+        yield from found
+        net = next(row for row in found if row["metric"] == names.NET)
+        level, drawn = float(self._slopes(self.own).mean()), self._slopes(first)
+
+        def turn_of(turn: int) -> PerSequence:
+            return self._slopes(self._drawn(turn))
+
+        yield rank_row(net, level, drawn, turn_of, _reached, most_draws)
+
+    def _by_dose(self, make: Callable[[float], Within]) -> list[list[Measured]]:
+        ways = [self.trial.way, *self.trial.written.values()]
+        return [_measured(self.trial, ways, make(dose)) for dose in self.trial.doses]
+
+    def _drawn(self, turn: int) -> list[list[Measured]]:
+        return self._by_dose(lambda dose: self.trial.drawn(dose, turn))
+
+    def _slopes(self, found: list[list[Measured]]) -> PerSequence:
         # Of the line through 0 that fits the shares best. Not of what lies along the way in nats:
         # of that a broken run has much, whatever broke it.
         gone = np.stack([share(names.TOWARDS)(of_predictions) for of_predictions, *_ in found])
-        return np.asarray(np.array(trial.doses) @ gone / np.square(trial.doses).sum())
+        doses = np.array(self.trial.doses)
+        return np.asarray(doses @ gone / np.square(doses).sum())
 
-    def drawn(turn: int) -> list[list[Measured]]:
-        return by_dose(lambda dose: trial.drawn(dose, turn))
 
-    own, first = by_dose(trial.own), drawn(0)
-    found = list(_shares(trial, own[-1], first[-1], seed, context))
-    yield from found
-    net = next(row for row in found if row["metric"] == names.NET)
-    level = float(slopes(own).mean())
+def _added(
+    made: TextMoves, tried: Mapping[str, _Tried], context: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """What each half of the mean residual adds to the other, where all three were moved."""
+    for told in (names.noising, names.denoising):
+        for moved in (made.noised.moved, made.shifted.moved):
+            whole, *halves = (tried.get(told(code, moved)) for code in (MEAN_RESIDUAL, *HALVES))
+            for half, other in zip(HALVES, reversed(halves), strict=True):
+                if whole is not None and other is not None and None not in halves:
+                    ends = np.concatenate([whole.own[-1][0], other.own[-1][0]], axis=1)
+                    bootstrap = SequenceBootstrap(seed=whole.seed).update(ends)
+                    score = bootstrap.score(names.ADDED, _more_towards, chance=0.0)
+                    yield {**context, "positions": told(half, moved), **vars(score)}
 
-    def turn_of(turn: int) -> PerSequence:
-        return slopes(drawn(turn))
 
-    yield rank_row(net, level, slopes(first), turn_of, _reached, most_draws)
+def _more_towards(means: np.ndarray) -> np.ndarray:
+    """The share of the way of the first run less that of the second."""
+    return np.asarray(share(names.TOWARDS)(means) - share(names.TOWARDS, 3)(means))
 
 
 def _measured(trial: Trial, ways: Sequence[Way], within: Within) -> list[Measured]:
@@ -285,8 +337,7 @@ def _shares(
             shares = share(of, first + 3 * number)
             score = bootstrap.score(metric, shares, chance=math.nan, control=side)
             yield {**context, **vars(score)}
-    towards, by_control = share(names.TOWARDS), share(names.TOWARDS, 3)
-    net = bootstrap.score(names.NET, lambda means: towards(means) - by_control(means), chance=0.0)
+    net = bootstrap.score(names.NET, _more_towards, chance=0.0)
     yield {**context, **vars(net)}
 
 

@@ -25,6 +25,7 @@ from experiments.results.text_use import WAY
 from nope_interp.errors import UserError
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.tasks.sources import TextSource
+from probes.code_names import HALVES
 from tests.experiments.codes.on_text import CONTEXT, embedded, on_text
 from tests.small_models import D_VOCAB
 from tests.small_models import model as own_model
@@ -78,6 +79,17 @@ def test_a_table_of_positions_is_followed_all_of_the_way_and_put_back(
         if (use.code, use.layer) == ("mean residual", 0)
     }
     assert words["earlier tokens"] == "used"
+
+
+def test_what_a_half_adds_is_what_the_other_one_alone_lacks(learned: pd.DataFrame) -> None:
+    def towards(code: str) -> float:
+        found = at_embedding(learned, names.noising(code, "earlier tokens"))
+        return float(found.loc[(names.TOWARDS, ""), "value"])
+
+    for half, other in (HALVES, reversed(HALVES)):
+        found = at_embedding(learned, names.noising(half, "earlier tokens"))
+        lacks = towards("mean residual") - towards(other)
+        assert found.loc[(names.ADDED, ""), "value"] == pytest.approx(lacks)
 
 
 def test_shares_share_out_the_way(learned: pd.DataFrame) -> None:
