@@ -9,7 +9,8 @@ import typer
 
 from experiments.cli.options import Parameters, given, option_of, parameter, parameters
 from experiments.cli.settings import RUNS, Config, Device, Json, List, Out, Quiet, Ray, Shards
-from experiments.cli.shown import SHOWN, Shown, claims_shown, sweep_shown
+from experiments.cli.shown import SHOWN, Shown, atlas_shown, claims_shown, sweep_shown
+from experiments.heads.config import HeadsConfig
 from experiments.sweeps.registry import EXPERIMENTS, AnyConfig, Experiment
 from experiments.variants.checks import check_device_for, check_files, check_shards
 from experiments.variants.config import ExperimentConfig
@@ -55,8 +56,12 @@ def _command(experiment: Experiment) -> Callable[..., None]:
             return
         own = {name: values[name] for name in settings}
         try:
+            models = _several(experiment, asked)
             config = _configured(experiment, values.get("config"), asked)
             _refuse_early(config, values["out"], **own)
+            if models:
+                _side_by_side(models, config, values, own)
+                return
             found = experiment.load()(
                 config, out=values["out"], show_progress=not values["quiet"], **own
             )
@@ -73,6 +78,28 @@ def _command(experiment: Experiment) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in every}
     return command
+
+
+def _several(experiment: Experiment, asked: dict[str, Any]) -> list[str]:
+    """The models that stand side by side; a single one takes its place among the words."""
+    kind = experiment.config
+    if not kind.several or kind.argument not in asked:
+        return []
+    given = asked.pop(kind.argument)
+    if given:
+        asked[kind.argument] = given[0]
+    return given if len(given) > 1 else []
+
+
+def _side_by_side(
+    models: list[str], config: AnyConfig, values: Mapping[str, Any], how: Mapping[str, Any]
+) -> None:
+    from experiments.heads.atlas import heads_atlas
+
+    assert isinstance(config, HeadsConfig)
+    progress = not values["quiet"]
+    found = heads_atlas(models, config, out=values["out"], show_progress=progress, how=how)
+    atlas_shown(found).show(values["json"])
 
 
 def _configured(experiment: Experiment, path: Path | None, asked: Mapping[str, Any]) -> AnyConfig:

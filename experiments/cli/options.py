@@ -35,7 +35,10 @@ def option_of(word: str) -> str:
 def parameters(kind: Any, hidden: frozenset[str]) -> Parameters:
     """A parameter for each word of a config but the hidden ones, as typer reads them, by word."""
     fields = {word: field for word, field in fields_of(kind).items() if not _within(word, hidden)}
-    own = {word: _of_field(field, word == kind.argument) for word, field in fields.items()}
+    own = {
+        word: _argument(field, kind.several) if word == kind.argument else _of_field(field)
+        for word, field in fields.items()
+    }
     short = {
         word: _of_shorthand(word, fields[shorthand.fields[0]], shorthand)
         for word, shorthand in kind.shorthands.items()
@@ -66,10 +69,16 @@ def _within(word: str, names: frozenset[str]) -> bool:
     return word in names or word.partition(".")[0] in names
 
 
-def _of_field(field: Field, is_argument: bool) -> inspect.Parameter:
-    if not is_argument:
-        return _option(field.word, field, field.help)
+def _of_field(field: Field) -> inspect.Parameter:
+    return _option(field.word, field, field.help)
+
+
+def _argument(field: Field, several: bool) -> inspect.Parameter:
     metavar = "PAPER" if field.word == "name" else "NAME_OR_PATH"
+    if several:
+        told = f"{_sentence(field.help)} Several models stand side by side."
+        many = typer.Argument(metavar=f"{metavar}...", help=told)
+        return parameter(field.word, Annotated[list[str] | None, many])
     _, read = _reader(field.kind)
     argument = typer.Argument(metavar=metavar, parser=read, help=_sentence(field.help))
     return parameter(field.word, Annotated[Any, argument])

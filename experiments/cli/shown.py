@@ -119,6 +119,13 @@ SHOWN: dict[str, Callable[[Any, Any], Shown]] = {
 }
 
 
+def atlas_shown(found: Any) -> Shown:
+    """Several models' heads side by side."""
+    from experiments.cli import tables
+
+    return _with_table(found, "counts", _records(found.counts), tables.of_atlas(found.models))
+
+
 def claims_shown(table: Any) -> Shown:
     """Every paper's claims, as `listing` gives them; for people one line a paper."""
     from experiments.cli import tables

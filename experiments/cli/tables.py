@@ -73,6 +73,19 @@ def of_heads(heads: pd.DataFrame, ablated: bool) -> Table:
     return _table(["label", "heads", *kept_too, "the surest"], rows)
 
 
+def of_atlas(models: pd.DataFrame) -> Table:
+    """Several models' heads.
+
+    Args:
+        models: a row for each.
+
+    Returns:
+        A line for each model, the first ones where they are many.
+    """
+    rows = [[str(value) for value in row] for row in models.head(MOST_ROWS).itertuples(index=False)]
+    return _table([str(name) for name in models.columns], rows)
+
+
 def of_onsets(onsets: pd.DataFrame) -> Table:
     """When each code is first surely readable.
 

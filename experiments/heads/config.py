@@ -33,6 +33,7 @@ class HeadsConfig(ExperimentConfig):
 
     experiment: ClassVar[str] = "heads"
     argument: ClassVar[str | None] = "model"
+    several: ClassVar[bool] = True
     shorthands: ClassVar[Mapping[str, Shorthand]] = {
         **ExperimentConfig.shorthands,
         "sequences": Shorthand(("n_sequences",)),

@@ -5,6 +5,7 @@ from pathlib import Path
 from experiments.benchmark.result import Benchmark
 from experiments.comparison.result import Comparison
 from experiments.emergence.result import Emergence
+from experiments.heads.atlas import HeadAtlas
 from experiments.heads.result import HeadClassification
 from experiments.papers.result import Reproduction
 from experiments.runs.finished import FinishedRun
@@ -13,7 +14,7 @@ from nope_interp.errors import unknown_name
 
 _KINDS: dict[str, type[FinishedRun]] = {
     kind.experiment: kind
-    for kind in (Benchmark, Comparison, Emergence, HeadClassification, Reproduction)
+    for kind in (Benchmark, Comparison, Emergence, HeadAtlas, HeadClassification, Reproduction)
 }
 
 

@@ -46,11 +46,13 @@ class Worded:
     Attributes:
         shorthands: words beside its fields.
         argument: the field that a command takes by itself, without an option's name.
+        several: whether the command takes more than one value of it.
         named: the field that a name stands for where the library takes one in a config's place.
     """
 
     shorthands: ClassVar[Mapping[str, Shorthand]] = {}
     argument: ClassVar[str | None] = None
+    several: ClassVar[bool] = False
     named: ClassVar[str] = "model"
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,0 +1,163 @@
+"""Several models' heads side by side: each is read in a run of its own, and one page shows all."""
+
+import shlex
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from experiments.heads.config import HeadsConfig
+from experiments.heads.result import HeadClassification
+from experiments.results import atlas as tables
+from experiments.results.findings import Figure
+from experiments.results.markdown import markdown_table
+from experiments.runs.finished import FinishedRun, Made
+from experiments.runs.folder import RunFolder
+from experiments.variants.config import resolved
+from experiments.variants.words import asked
+from nope_interp.errors import UserError
+
+
+@dataclass(frozen=True)
+class AtlasConfig:
+    """Which models stand side by side.
+
+    Attributes:
+        models: hub names or paths.
+        runs: the names of their run folders, which change with what is read.
+    """
+
+    experiment: ClassVar[str] = "atlas"
+    model: ClassVar[None] = None
+    text: ClassVar[None] = None
+
+    models: tuple[str, ...]
+    runs: tuple[str, ...]
+
+    def run_name(self) -> str:
+        """The readable half of the run folder's name."""
+        return "heads-atlas"
+
+    def command(self) -> str:
+        """The command line that runs this again."""
+        models = [resolved(model) for model in self.models]
+        config = f"../{self.runs[0]}/config.json"
+        return shlex.join(["nope-interp", "heads", *models, "--config", config])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values."""
+        return {"models": list(self.models), "runs": list(self.runs)}
+
+
+@dataclass(frozen=True, repr=False)
+class HeadAtlas(FinishedRun):
+    """Several models' heads side by side."""
+
+    experiment: ClassVar[str] = "atlas"
+    needs_info: ClassVar[Set[str]] = frozenset({"ablations", "notes", "command"})
+    leads_to: ClassVar[tuple[str, ...]] = (".counts", ".models", ".heads")
+
+    @property
+    def about(self) -> str:
+        """The models."""
+        return ", ".join(self.info["ablations"])
+
+    @property
+    def heads(self) -> pd.DataFrame:
+        """One row for each head of each model, as `HeadClassification.heads`."""
+        return tables.all_heads(self.measurements, self.info["ablations"])
+
+    @property
+    def counts(self) -> pd.DataFrame:
+        """How many heads of each model have each label, where, and what stays of them."""
+        return tables.counts(self.heads)
+
+    @property
+    def models(self) -> pd.DataFrame:
+        """One row for each model."""
+        return tables.by_model(self.heads)
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Labels by model and by depth."""
+        return tables.figures(self.heads)
+
+    @property
+    def headline(self) -> str:
+        """How many heads of all models have a label, and how many keep it."""
+        return tables.headline(self.heads, self.info["ablations"])
+
+    def markdown(self) -> str:
+        """The table of counts.
+
+        Returns:
+            A Markdown table, one row for each model and label.
+        """
+        return markdown_table(self.counts)
+
+    def html(self) -> str:
+        """The report: one page that needs no network.
+
+        Returns:
+            HTML.
+        """
+        from experiments.report.findings import PageData, render_figures
+
+        data = PageData("Heads of several models", self.headline, self.measurements, self.info)
+        return render_figures("atlas.html", data, self.figures, counts=self.counts)
+
+
+def heads_atlas(
+    models: Sequence[str],
+    config: HeadsConfig | None = None,
+    *,
+    out: Path | str = "runs",
+    show_progress: bool = True,
+    how: Mapping[str, Any] | None = None,
+    **words: Any,
+) -> HeadAtlas:
+    """Classify the heads of several models, or read runs that are finished, side by side.
+
+    Args:
+        models: hub names, folders or GGUF files; at least two, each once.
+        config: how each of them is read.
+        out: the folder that run folders are made in.
+        show_progress: draw progress bars on standard error.
+        how: further arguments of `classify_heads`, such as its device.
+        words: values laid over `config`, by the words of the command line.
+
+    Returns:
+        The finished atlas; each model has its own run folder beside it.
+
+    Raises:
+        UserError: for fewer than two models, one that comes twice, and as `classify_heads`.
+    """
+    from experiments.heads.classify import classify_heads
+
+    if len(models) < 2 or len(set(models)) < len(models):
+        raise UserError(f"the models are {list(models)}: give two or more, each once.")
+    like = asked(HeadsConfig, config, words)
+    configs = [asked(HeadsConfig, like, {"model": model}) for model in models]
+    further = {"out": out, "show_progress": show_progress, **(how or {})}
+    runs = [classify_heads(one, **further) for one in configs]
+    names = tuple(RunFolder.of(Path(out), one).path.name for one in configs)
+    asks = AtlasConfig(tuple(models), names)
+    return HeadAtlas.once(asks, out, lambda folder: _side_by_side(models, runs))
+
+
+def _side_by_side(models: Sequence[str], runs: Sequence[HeadClassification]) -> Made:
+    """The measurements of all of them, each under the shortest name that is its own."""
+    short = [str(run.info["model"]) for run in runs]
+    names = short if len(set(short)) == len(short) else list(models)
+    tables_of = [run.measurements.assign(model=name) for run, name in zip(runs, names, strict=True)]
+    facts = {
+        "ablations": {name: run.info["ablation"] for name, run in zip(names, runs, strict=True)},
+        "positions of each": {
+            name: run.info["positions"] for name, run in zip(names, runs, strict=True)
+        },
+        "reports": {name: run.folder.name for name, run in zip(names, runs, strict=True)},
+        "notes": list(dict.fromkeys(note for run in runs for note in run.info["notes"])),
+    }
+    return Made(pd.concat(tables_of, ignore_index=True), {}, facts)

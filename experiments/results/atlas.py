@@ -1,0 +1,139 @@
+"""Several models' heads side by side: how many of each kind, how deep, and what stays of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.results.findings import Figure, Panel, Series
+from experiments.results.heads import headline as headline_of_one
+from experiments.results.heads import heads_table
+from probes.head_rules import LABELS, NONE
+
+DEPTHS = ("early", "middle", "late")  # thirds of a model's layers
+
+
+def all_heads(measurements: pd.DataFrame, ablations: Mapping[str, str | None]) -> pd.DataFrame:
+    """The tables of heads of all models, one below the other.
+
+    Args:
+        measurements: the tidy table of all of them.
+        ablations: by model, the condition in which its positions were taken away, if any.
+
+    Returns:
+        One row for each head, with its model and the third of the layers that it stands in.
+    """
+    found = []
+    for model, ablation in ablations.items():
+        table = heads_table(measurements[measurements["model"] == model], ablation)
+        third = table["layer"] * len(DEPTHS) // (table["layer"].max() + 1)
+        found.append(table.assign(model=model, depth=[DEPTHS[at] for at in third]))
+    return pd.concat(found, ignore_index=True)
+
+
+def counts(heads: pd.DataFrame) -> pd.DataFrame:
+    """How many heads of each model have each label.
+
+    Args:
+        heads: what `all_heads` gives.
+
+    Returns:
+        One row for each model and label that one of its heads has: heads, their share of the
+        model's (0 to 1), how many stand in each third of its layers, how many keep the label with
+        all positions ablated, and how many depend on their own layer's positions.
+    """
+    rows = []
+    for model, own in heads.groupby("model", sort=False):
+        for label in LABELS:
+            some = own[own["label"] == label]
+            if some.empty:
+                continue
+            row: dict[str, Any] = {"model": model, "label": label, "heads": len(some)}
+            row["share"] = len(some) / len(own)
+            row |= {depth: int((some["depth"] == depth).sum()) for depth in DEPTHS}
+            if some["ablated_label"].notna().any():
+                row["keep it ablated"] = int((some["ablated_label"] == label).sum())
+                row["positional"] = int((some["dependence"] == "positional").sum())
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def by_model(heads: pd.DataFrame) -> pd.DataFrame:
+    """One line a model: its heads, those with a label, and those that keep it without positions.
+
+    Args:
+        heads: what `all_heads` gives.
+    """
+    rows = []
+    for model, own in heads.groupby("model", sort=False):
+        labelled = own[own["label"] != NONE]
+        row = {"model": model, "heads": len(own), "labelled": len(labelled)}
+        if own["ablated_label"].notna().any():
+            row["keep it ablated"] = int((labelled["label"] == labelled["ablated_label"]).sum())
+        common = labelled["label"].value_counts().head(2)
+        row["most often"] = ", ".join(f"{n} {label}" for label, n in common.items()) or "–"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def headline(heads: pd.DataFrame, ablations: Mapping[str, str | None]) -> str:
+    """How many heads of all models have a label, and how many keep it.
+
+    Args:
+        heads: what `all_heads` gives.
+        ablations: by model, the condition without positions, if any.
+    """
+    conditions = set(ablations.values())
+    ablation = "each in its own way" if len(conditions) > 1 else conditions.pop()
+    return f"Of {len(ablations)} models, {headline_of_one(heads, ablation)}"
+
+
+def figures(heads: pd.DataFrame) -> tuple[Figure, ...]:
+    """Labels by model, with positions and without, and by depth."""
+    labels = tuple(label for label in LABELS if label in set(heads["label"]))
+    models = tuple(dict.fromkeys(heads["model"]))
+    columns = {"positions intact": "label", "positions ablated": "ablated_label"}
+    shown = {title: name for title, name in columns.items() if heads[name].notna().any()}
+
+    def shares(model: str, name: str) -> Series:
+        own = heads[heads["model"] == model]
+        found = np.array([(own[name] == label).mean() for label in labels])
+        n = len(own)
+        return Series(model, "measured", np.arange(float(len(labels))), found, n=n)
+
+    def depths(model: str) -> tuple[Series, ...]:
+        own = heads[(heads["model"] == model) & (heads["label"] != NONE)]
+        found = pd.crosstab(own["label"], own["depth"])
+        every = found.reindex(index=labels, columns=DEPTHS, fill_value=0)
+        every = every.drop(NONE, errors="ignore")
+        x = np.arange(float(len(DEPTHS)))
+        return tuple(
+            Series(str(label), "measured", x, row.to_numpy(float))
+            for label, row in every.iterrows()
+        )
+
+    return (
+        Figure(
+            "labels",
+            "How many heads of each kind",
+            "The share of a model's heads with each label. Ablated: all positions are taken away.",
+            "label",
+            "share of heads",
+            tuple(
+                Panel(title, tuple(shares(model, name) for model in models))
+                for title, name in shown.items()
+            ),
+            ticks=labels,
+        ),
+        Figure(
+            "depths",
+            "Where they stand",
+            "How many heads with each label stand in each third of a model's layers.",
+            "third of the layers",
+            "heads",
+            tuple(Panel(model, depths(model)) for model in models),
+            ticks=DEPTHS,
+            heat_about=0.0,
+        ),
+    )

@@ -1,0 +1,110 @@
+"""Several models' heads side by side: their own runs, one table, one page."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.heads.atlas import HeadAtlas
+from experiments.heads.result import HeadClassification
+from experiments.results import atlas as tables
+from experiments.results.measurements import table
+from experiments.sweeps.runs import load_run
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
+from tests.experiments.report.parsed_page import Page
+from tests.huggingface import plain_model, save_folder, words
+
+FAMILIES = ("llama", "gpt2")
+SMALL = ("--seq-len", "24", "--sequences", "16", "--ablate", "all", "--text", "text.txt")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("atlas")
+    for family in FAMILIES:
+        save_folder(plain_model(family), folder / family)
+    (folder / "text.txt").write_text(words(3000))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shown(place: Path) -> dict[str, object]:
+    run = nope_interp("heads", *FAMILIES, *SMALL, "--quiet", "--json", cwd=place)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_every_model_is_counted_as_in_its_own_run(place: Path, shown: dict[str, object]) -> None:
+    atlas = load_run(place / Path(str(shown["report"])).parent)
+    assert isinstance(atlas, HeadAtlas)
+    assert json.loads(atlas.counts.to_json(orient="records")) == shown["counts"]
+    for family in FAMILIES:
+        own = load_run(atlas.folder.parent / atlas.info["reports"][family])
+        assert isinstance(own, HeadClassification)
+        expected = own.heads["label"].value_counts()
+        counted = atlas.counts[atlas.counts["model"] == family].set_index("label")
+        assert counted["heads"].to_dict() == expected.to_dict()
+        assert counted["share"].sum() == pytest.approx(1)
+        assert (counted[list(tables.DEPTHS)].sum(axis=1) == counted["heads"]).all()
+        kept = own.heads[own.heads["label"] == own.heads["ablated_label"]]["label"].value_counts()
+        assert counted["keep it ablated"][lambda n: n > 0].to_dict() == kept.to_dict()
+        assert (place / "runs" / own.folder.name / "report.html").is_file()
+    assert atlas.headline.startswith("Of 2 models, ")
+
+
+def test_the_page_names_each_model_and_leads_to_its_own(
+    place: Path, shown: dict[str, object]
+) -> None:
+    file = place / str(shown["report"])
+    text = file.read_text(encoding="utf-8")
+    Page(text).assert_lets_only_its_own_scripts_run()
+    folders = load_run(file.parent).info["reports"]
+    for family in FAMILIES:
+        assert f'<a href="../{folders[family]}/report.html">{family}</a>' in text
+        assert (file.parent / f"../{folders[family]}/report.html").is_file()
+
+
+def test_models_that_were_read_are_not_read_again(place: Path, shown: dict[str, object]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in place.glob("runs/*/measurements.parquet")}
+    command = load_run((place / str(shown["report"])).parent).info["command"].split()
+    assert command[:2] == ["nope-interp", "heads"]
+    # As the page says it, given in the atlas's folder.
+    there = (place / str(shown["report"])).parent
+    out = ("--out", "..", "--quiet", "--json")
+    again = nope_interp(*command[1:], *out, cwd=there)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["counts"] == shown["counts"]
+    after = {path: path.stat().st_mtime_ns for path in place.glob("runs/*/measurements.parquet")}
+    assert {path: after[path] for path in before} == before
+
+
+def test_a_model_twice_is_refused(place: Path) -> None:
+    run = nope_interp("heads", "llama", "llama", *SMALL, "--quiet", cwd=place)
+    assert_one_sentence(run, "give two or more, each once")
+
+
+def test_depth_is_the_third_of_the_layers_that_a_head_stands_in() -> None:
+    labels = ["induction", "none", "induction", "induction", "local", "none"]
+    rows = [
+        {
+            "experiment": "heads",
+            "model": "m",
+            "variant": "pretrained",
+            "positions": "intact",
+            "layer": layer,
+            "head": 0,
+            "probe": "label",
+            "metric": label,
+            "value": 1.0,
+        }
+        for layer, label in enumerate(labels)
+    ]
+    measured = table(rows)
+    heads = tables.all_heads(measured, {"m": None})
+    assert heads["depth"].tolist() == ["early", "early", "middle", "middle", "late", "late"]
+    counts = tables.counts(heads).set_index("label")
+    assert counts.loc["induction", list(tables.DEPTHS)].tolist() == [1, 2, 0]
+    assert isinstance(tables.headline(heads, {"m": None}), str)
+    assert pd.isna(heads["ablated_label"]).all()
+    assert "keep it ablated" not in counts
