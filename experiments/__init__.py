@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from experiments.comparison.result import Comparison as Comparison
     from experiments.emergence.config import EmergenceConfig as EmergenceConfig
     from experiments.emergence.watch import watch_emergence as watch_emergence
-    from experiments.heads.atlas import heads_atlas as heads_atlas
     from experiments.heads.classify import classify_heads as classify_heads
     from experiments.heads.config import HeadsConfig as HeadsConfig
     from experiments.heads.result import HeadClassification as HeadClassification
@@ -44,7 +43,6 @@ _HOMES = {
     "Reproduction": "experiments.papers.result",
     "classify_heads": "experiments.heads.classify",
     "compare": "experiments.comparison.compare",
-    "heads_atlas": "experiments.heads.atlas",
     "load": "experiments.loaded",
     "load_run": "experiments.sweeps.runs",
     "read_sweep": "experiments.sweeps.sweep",

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,6 @@ import typer
 from experiments.cli.options import Parameters, given, option_of, parameter, parameters
 from experiments.cli.settings import RUNS, Config, Device, Json, List, Out, Quiet, Ray, Shards
 from experiments.cli.shown import SHOWN, Shown, atlas_shown, claims_shown, sweep_shown
-from experiments.heads.config import HeadsConfig
 from experiments.sweeps.registry import EXPERIMENTS, AnyConfig, Experiment
 from experiments.variants.checks import check_device_for, check_files, check_shards
 from experiments.variants.config import ExperimentConfig
@@ -59,18 +59,16 @@ def _command(experiment: Experiment) -> Callable[..., None]:
             models = _several(experiment, asked)
             config = _configured(experiment, values.get("config"), asked)
             _refuse_early(config, values["out"], **own)
-            if models:
-                _side_by_side(models, config, values, own)
-                return
-            found = experiment.load()(
-                config, out=values["out"], show_progress=not values["quiet"], **own
-            )
+            several = experiment.load_side_by_side
+            run = partial(several(), models) if models else experiment.load()
+            found = run(config, out=values["out"], show_progress=not values["quiet"], **own)
         except FieldError as error:
             word = word_for(experiment.config, {**asked, **own}, error.field)
             if word is None:  # it stands in the config file
                 raise
             raise error.renamed(option_of(word)) from error
-        SHOWN[experiment.name](config, found).show(values["json"])
+        shown = atlas_shown(found) if models else SHOWN[experiment.name](config, found)
+        shown.show(values["json"])
 
     shallow, deep = ([w for w in words if ("." in w) == nested] for nested in (False, True))
     order = [*shallow, *lists, *files, *settings, "out", "json", "quiet", *deep]
@@ -89,17 +87,6 @@ def _several(experiment: Experiment, asked: dict[str, Any]) -> list[str]:
     if given:
         asked[kind.argument] = given[0]
     return given if len(given) > 1 else []
-
-
-def _side_by_side(
-    models: list[str], config: AnyConfig, values: Mapping[str, Any], how: Mapping[str, Any]
-) -> None:
-    from experiments.heads.atlas import heads_atlas
-
-    assert isinstance(config, HeadsConfig)
-    progress = not values["quiet"]
-    found = heads_atlas(models, config, out=values["out"], show_progress=progress, how=how)
-    atlas_shown(found).show(values["json"])
 
 
 def _configured(experiment: Experiment, path: Path | None, asked: Mapping[str, Any]) -> AnyConfig:

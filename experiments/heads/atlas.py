@@ -1,7 +1,7 @@
 """Several models' heads side by side: each is read in a run of its own, and one page shows all."""
 
 import shlex
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -114,8 +114,10 @@ def heads_atlas(
     config: HeadsConfig | None = None,
     *,
     out: Path | str = "runs",
+    device: str = "cpu",
+    shards: int = 1,
+    ray: str | None = None,
     show_progress: bool = True,
-    how: Mapping[str, Any] | None = None,
     **words: Any,
 ) -> HeadAtlas:
     """Classify the heads of several models, or read runs that are finished, side by side.
@@ -124,8 +126,10 @@ def heads_atlas(
         models: hub names, folders or GGUF files; at least two, each once.
         config: how each of them is read.
         out: the folder that run folders are made in.
+        device: as `classify_heads` takes it.
+        shards: as `classify_heads` takes it.
+        ray: as `classify_heads` takes it.
         show_progress: draw progress bars on standard error.
-        how: further arguments of `classify_heads`, such as its device.
         words: values laid over `config`, by the words of the command line.
 
     Returns:
@@ -140,8 +144,8 @@ def heads_atlas(
         raise UserError(f"the models are {list(models)}: give two or more, each once.")
     like = asked(HeadsConfig, config, words)
     configs = [asked(HeadsConfig, like, {"model": model}) for model in models]
-    further = {"out": out, "show_progress": show_progress, **(how or {})}
-    runs = [classify_heads(one, **further) for one in configs]
+    how: dict[str, Any] = {"device": device, "shards": shards, "ray": ray}
+    runs = [classify_heads(one, out=out, show_progress=show_progress, **how) for one in configs]
     names = tuple(RunFolder.of(Path(out), one).path.name for one in configs)
     asks = AtlasConfig(tuple(models), names)
     return HeadAtlas.once(asks, out, lambda folder: _side_by_side(models, runs))

@@ -134,14 +134,12 @@ class _Reader(Reader[HeadsConfig]):
         cell = partial(self._cell, tokens)
         alone = ablation if name is not None else None
         found = {INTACT: cell(variant, INTACT, _INTACT, prompts, alone=alone, losses=True)}
-        # Where the model in question is untrained itself, the next draw of such weights.
-        untrained = random_init(variant, config.seed, draw=int(config.random_init))
-        nulls = {INTACT: cell(untrained, INTACT, _INTACT, [])}
         if name is not None:
             found[name] = cell(variant, name, ablation, prompts, losses=True)
-            nulls[name] = cell(untrained, name, ablation, [])
+        nulls, untrained = self._nulls(variant, cell, {INTACT: _INTACT, name: ablation})
         judged = {
-            title: _judged(of.scores, nulls[title].scores, rules) for title, of in found.items()
+            title: _judged(of.scores, nulls[title].scores if nulls else None, rules)
+            for title, of in found.items()
         }
         facts = {
             "model": variant.name,
@@ -151,20 +149,38 @@ class _Reader(Reader[HeadsConfig]):
             "own_rules": [vars(rule) for rule in rules],
             "prompts": [variant.token_strings(prompt) for prompt in prompts],
             "notes": [*self.notes, *variant.how_read, *_notes(tokens), *caveats],
+            "left_out": config.left_out,
         }
         if config.model is None:
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
         begin = bool(tokens.start)
         context = variant.context(config.experiment, config.seed, begin, tokens="")
         rows_of_run = [
-            *_rows(context, found, nulls, untrained.kind, judged),
+            *_rows(context, found, nulls, untrained, judged),
             *edge_rows(_edges(variant.model, judged[INTACT].labels), context),
         ]
         return Made(table(rows_of_run), _arrays(config, variant.model, found), facts)
 
+    def _nulls(
+        self,
+        variant: ModelVariant,
+        cell: Callable[..., HeadCell],
+        conditions: Mapping[str | None, Ablation],
+    ) -> tuple[dict[str, HeadCell], str]:
+        """What the random-init variant shows under each condition, and what it is called."""
+        if self.config.quick:
+            return {}, ""
+        # Where the model in question is untrained itself, the next draw of such weights.
+        draw = int(self.config.random_init)
+        untrained = random_init(variant, self.config.seed, draw=draw)
+        named = {title: of for title, of in conditions.items() if title is not None}
+        return {title: cell(untrained, title, of, []) for title, of in named.items()}, (
+            untrained.kind
+        )
+
     def _variant(self) -> ModelVariant:
         config = self.config
-        needed: dict[Split, int] = {"fit": config.n_sequences, "held_out": config.n_sequences}
+        needed: dict[Split, int] = dict.fromkeys(("fit", "held_out"), config.n_shareable)
         variant = variant_of(config, self.out, self.device, self.show_progress, needed=needed)
         return random_init(variant, config.seed) if config.random_init else variant
 
@@ -218,7 +234,7 @@ class _Judged:
 
 
 def _judged(
-    scores: Sequence[HeadScores], nulls: Sequence[HeadScores], rules: Sequence[Rule]
+    scores: Sequence[HeadScores], nulls: Sequence[HeadScores] | None, rules: Sequence[Rule]
 ) -> _Judged:
     own = label_heads(scores, nulls, rules) if rules else []
     return _Judged(label_heads(scores, nulls), early_labels(scores, nulls), own)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, no_type_check
+from typing import Any, ClassVar, no_type_check
 
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.words import Shorthand
@@ -28,6 +28,7 @@ class HeadsConfig(ExperimentConfig):
             of a small alphabet to fit scores on and to hold out, and a quarter as many copies of
             one token.
         rules: a TOML file of label rules of your own, which are applied beside ours.
+        quick: read a quarter of these sequences, and no random-init variant; the run says so.
         prompts: texts whose attention the report shows; None takes some of the text that is read.
     """
 
@@ -50,6 +51,7 @@ class HeadsConfig(ExperimentConfig):
     begin_token: bool = True
     n_sequences: int = 64
     rules: str | None = None
+    quick: bool = False
     prompts: tuple[str, ...] | None = field(default=None, metadata={"repeated": True})
 
     def __post_init__(self) -> None:
@@ -69,8 +71,31 @@ class HeadsConfig(ExperimentConfig):
 
     @property
     def n_shareable(self) -> int:
-        """Sequences that shards can share."""
-        return self.n_sequences
+        """Sequences that shards can share: those that are read."""
+        quarter = max(self.n_sequences // 4, self.least["n_sequences"])
+        return quarter if self.quick else self.n_sequences
+
+    @property
+    def left_out(self) -> str | None:
+        """What a quick run leaves out, in a sentence."""
+        if not self.quick:
+            return None
+        return (
+            f"Quick: {self.n_shareable} of {self.n_sequences} sequences were read, and no "
+            "random-init variant, so labels beat shuffled offsets and tokens alone."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values, which `from_dict` reads back.
+
+        Returns:
+            Values by name; those of nested configs by name again.
+        """
+        values = super().to_dict()
+        # Run folders from before there were quick runs keep their names.
+        if not self.quick:
+            del values["quick"]
+        return values
 
     def run_name(self) -> str:
         """The readable half of the run folder's name.

@@ -37,8 +37,9 @@ class HeadClassification(FinishedRun):
 
     @property
     def measured_on(self) -> str:
-        """What the model read, and how well it does there, against chance."""
-        return tables.measured_on(self.measurements, self.info["ablation"])
+        """What the model read, how well it does there, against chance, and what was left out."""
+        told = tables.measured_on(self.measurements, self.info["ablation"])
+        return " ".join([told, *filter(None, [self.info.get("left_out")])])
 
     def markdown(self) -> str:
         """The table of heads: labels, confidence, and what is left of them.

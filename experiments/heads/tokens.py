@@ -62,7 +62,7 @@ def head_tokens(variant: ModelVariant, config: HeadsConfig) -> HeadTokens:
             "tokenizer."
         )
     begin = config.begin_token and natural.begin_id is not None
-    n, length, seed = config.n_sequences, config.seq_len, config.seed
+    n, length, seed = config.n_shareable, config.seq_len, config.seed
     ids = uniform.ids
     chosen = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:ALPHABET]
     alphabet = UniformSource(ids[chosen], uniform.begin_id)

@@ -26,6 +26,7 @@ class Experiment:
         summary: what it answers.
         config: what it is asked.
         home: the module and the function that run it, imported when it runs.
+        side_by_side: those that run it of several models.
         settings: what the function takes beside the config that is no part of what is asked.
         meaningless: fields of the config, or parts of it, that mean nothing to it.
         fixed: values of the config that its name decides.
@@ -37,6 +38,7 @@ class Experiment:
     summary: str
     config: type[AnyConfig]
     home: tuple[str, str]
+    side_by_side: tuple[str, str] | None = None
     settings: tuple[str, ...] = ("device",)
     meaningless: frozenset[str] = frozenset()
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -50,6 +52,12 @@ class Experiment:
     def load(self) -> Callable[..., Any]:
         """The function that runs it."""
         module, function = self.home
+        return getattr(import_module(module), function)
+
+    def load_side_by_side(self) -> Callable[..., Any]:
+        """The function that runs it of several models, where it takes them."""
+        assert self.side_by_side is not None
+        module, function = self.side_by_side
         return getattr(import_module(module), function)
 
     def run(self, config: AnyConfig, out: Path, device: str) -> None:
@@ -81,14 +89,14 @@ EXPERIMENTS = {
             "Read position from a model and its variants: which hypothesis explains it?",
             CompareConfig,
             _COMPARE,
-            _SHARED,
+            settings=_SHARED,
         ),
         Experiment(
             "probe",
             "Read position from one model, without its variants.",
             CompareConfig,
             _COMPARE,
-            _SHARED,
+            settings=_SHARED,
             meaningless=frozenset({"variants", "uses"}),
             fixed={"variants": False},
         ),
@@ -97,7 +105,8 @@ EXPERIMENTS = {
             "Classify a model's attention heads, with its positions intact and ablated.",
             HeadsConfig,
             ("experiments.heads.classify", "classify_heads"),
-            _SHARED,
+            ("experiments.heads.atlas", "heads_atlas"),
+            settings=_SHARED,
         ),
         Experiment(
             "emergence",

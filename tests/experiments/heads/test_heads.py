@@ -124,6 +124,22 @@ def test_one_sentence_says_how_many_heads_have_a_label(found: HeadClassification
     assert len(found.headline.split()) <= 25
 
 
+def test_a_quick_run_says_what_it_leaves_out(found: HeadClassification, tmp_path: Path) -> None:
+    out = shutil.copytree(found.folder.parent, tmp_path / "runs")
+    quick = run(out, n_sequences=96, quick=True)
+    rows = quick.measurements
+    assert quick.folder.name != found.folder.name
+    assert set(rows["variant"]) == {"trained"}
+    assert set(rows[(rows["probe"] == "heads") & (rows["tokens"] == "text")]["n"]) == {24}
+    assert rows[rows["probe"] == "p of label, random-init"]["value"].isna().all()
+    assert "24 of 96 sequences were read, and no random-init variant" in quick.measured_on
+    assert quick.info["left_out"] in quick.write_report().read_text(encoding="utf-8")
+    # Few sequences stay enough to resample, and a whole run leaves nothing out.
+    assert dataclasses.replace(CONFIG, quick=True).n_shareable == 16
+    assert "Quick" not in found.measured_on
+    assert "quick" not in CONFIG.to_dict()
+
+
 def test_the_model_is_the_same_again_after_the_ablation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
