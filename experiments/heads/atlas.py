@@ -27,14 +27,15 @@ class AtlasConfig:
     Attributes:
         models: hub names or paths.
         runs: the names of their run folders, which change with what is read.
+        text: the file that they read, if any.
     """
 
     experiment: ClassVar[str] = "atlas"
     model: ClassVar[None] = None
-    text: ClassVar[None] = None
 
     models: tuple[str, ...]
     runs: tuple[str, ...]
+    text: str | None
 
     def run_name(self) -> str:
         """The readable half of the run folder's name."""
@@ -43,12 +44,13 @@ class AtlasConfig:
     def command(self) -> str:
         """The command line that runs this again."""
         models = [resolved(model) for model in self.models]
+        text = [] if self.text is None else ["--text", resolved(self.text)]
         config = f"../{self.runs[0]}/config.json"
-        return shlex.join(["nope-interp", "heads", *models, "--config", config])
+        return shlex.join(["nope-interp", "heads", *models, *text, "--config", config])
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
-        return {"models": list(self.models), "runs": list(self.runs)}
+        return {"models": list(self.models), "runs": list(self.runs), "text": self.text}
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,7 +149,7 @@ def heads_atlas(
     how: dict[str, Any] = {"device": device, "shards": shards, "ray": ray}
     runs = [classify_heads(one, out=out, show_progress=show_progress, **how) for one in configs]
     names = tuple(RunFolder.of(Path(out), one).path.name for one in configs)
-    asks = AtlasConfig(tuple(models), names)
+    asks = AtlasConfig(tuple(models), names, like.text)
     return HeadAtlas.once(asks, out, lambda folder: _side_by_side(models, runs))
 
 
