@@ -10,10 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 # What a pipe or a file is given, where no terminal says how wide it is.
 _WIDTH = 100
 
@@ -25,18 +21,21 @@ class Shown:
     Attributes:
         value: JSON-able.
         lines: what follows the table, each on a line of its own.
-        table: for people to read; None where a sentence is all.
+        table: rich's, for people to read; None where a sentence is all.
     """
 
     value: Any
     lines: Sequence[str]
-    table: Table | None = None
+    table: Any = None
 
     def show(self, as_json: bool) -> None:
         """Print one of the two."""
         if as_json:
             print(json.dumps(self.value, indent=2))
             return
+        from rich.console import Console
+        from rich.text import Text
+
         console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
         if self.table is not None:
             console.print(self.table)
@@ -89,7 +88,7 @@ def _benchmark(config: Any, found: Any) -> Shown:
     return _with_table(found, "methods", kept, tables.of_methods(found.methods))
 
 
-def _with_table(found: Any, name: str, kept: Any, table: Table) -> Shown:
+def _with_table(found: Any, name: str, kept: Any, table: Any) -> Shown:
     report = str(found.folder / "report.html")
     value = {"headline": found.headline, "report": report, name: kept}
     return Shown(value, [found.headline, f"Report: {report}"], table)

@@ -11,11 +11,8 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
-
-from packaging.version import InvalidVersion, Version
 
 from nope_interp.errors import UserError
 from nope_interp.files import make_folder, model_files, read_json, write_json
@@ -210,6 +207,8 @@ def short_hash(value: Any) -> str:
 
 def environment() -> dict[str, str]:
     """The versions that a result depends on."""
+    from importlib import metadata  # heavy, and --help needs none of it
+
     versions = {name: metadata.version(name) for name in _REPORTED_PACKAGES}
     return {"python": platform.python_version(), "platform": platform.platform(), **versions}
 
@@ -289,6 +288,10 @@ def check_format(values: Any, folder: Path) -> None:
 def refuse_newer(made: Path) -> None:
     """Raise UserError where a newer version made the folder of this file, which tells its
     `environment`, and where it does not say which one did."""
+    from importlib import metadata
+
+    from packaging.version import InvalidVersion, Version
+
     try:
         version = Version(read_json(made)["environment"]["nope-interp"])
     except (KeyError, TypeError, InvalidVersion) as error:

@@ -30,8 +30,10 @@ def mean_squares(
 ) -> dict[str, Float[Array, " point"]]:
     """Of a component at these hooks, by the number of tokens seen."""
     reads = {name: partial(_mean_square, name, seen) for name in names}
-    found = read_at(model, distinct_tokens(model.config, n_sequences, length), reads)
-    return {name: batches[-1] for name, batches in found.items()}
+    tokens = distinct_tokens(model.config, n_sequences, length)
+    # One batch, so that what is made of it is the mean over all sequences.
+    found = read_at(model, tokens, reads, batch_size=n_sequences)
+    return {name: read for name, [read] in found.items()}
 
 
 def _mean_square(

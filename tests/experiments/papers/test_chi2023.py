@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from experiments.comparison.config import CompareConfig
 from experiments.papers.chi2023 import probes as chi2023_probes
 from experiments.papers.chi2023 import trained as chi2023_trained
+from experiments.papers.chi2023.mean_squares import distinct_tokens, mean_squares
 from experiments.papers.chi2023.trained import _trained, given_model, least_shrinkage
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import paper
@@ -52,6 +53,15 @@ def curve_of(found: Findings, figure: str, panel: str, name: str) -> np.ndarray:
     [series] = [p.series for p in panels if p.title == panel]
     [y] = [s.y for s in series if s.name == name]
     return y
+
+
+def test_every_sequence_counts_in_a_mean_square() -> None:
+    model = HookedTransformer(TransformerConfig(1, **{"d_model": 32, **BYTES}))
+    name, seen = "blocks.0.hook_attn_out", np.array([1, 2, 5])
+    found = mean_squares(model, [name], seen, 40, 8)[name]  # more than go into one batch
+    _, cache = model.run_with_cache(distinct_tokens(model.config, 40, 8))
+    wanted = cache[name][:, seen - 1].double().square().mean(dim=(0, 2))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
 # ---------------------------------------------------------------- a given model
