@@ -1,6 +1,6 @@
 """A finished benchmark: every word that was said, the table it comes to, and the page."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.results import benchmark as results
 from experiments.results.findings import Figure
 from experiments.results.markdown import markdown_table
-from experiments.runs.finished import FinishedRun
+from experiments.runs.finished import FinishedRun, Picture
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,7 +47,7 @@ class Benchmark(FinishedRun):
 
     @property
     def headline(self) -> str:
-        """How often each method is right, and falsely positive."""
+        """Which method is right most often, and how often it is falsely positive."""
         return results.headline(self.measurements)
 
     def markdown(self) -> str:
@@ -57,6 +57,13 @@ class Benchmark(FinishedRun):
             A Markdown table, one row for each method and place.
         """
         return markdown_table(results.readable(self.methods))
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """The figures of the page."""
+        from experiments.report.paper import of_figure
+
+        return {figure.id: of_figure(figure) for figure in self.figures}
 
     def html(self) -> str:
         """The report: one page that needs no network.
@@ -69,4 +76,5 @@ class Benchmark(FinishedRun):
         title = "Which method is right where the truth is known?"
         data = PageData(title, self.headline, self.measurements, self.info)
         tables = {"methods": results.readable(self.methods), "confusion": self.confusion}
-        return render_figures("benchmark.html", data, self.figures, **tables)
+        said = results.sentences(self.measurements)
+        return render_figures("benchmark.html", data, self.figures, said, **tables)

@@ -1,6 +1,6 @@
 """A finished comparison: its numbers, what they say, and the page that shows them."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from experiments.results.mechanism import linear_probe_sentence
 from experiments.results.readability import Verdict, verdicts
 from experiments.results.text_use import judged_on_text
 from experiments.results.usage import UseVerdict, use_verdicts
-from experiments.runs.finished import FinishedRun
+from experiments.runs.finished import FinishedRun, Picture
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,19 +74,28 @@ class Comparison(FinishedRun):
         """
         from experiments.report.page import render
 
-        return render(
-            ReportData(
-                title=f"How does {self.info['model']} know where it is?",
-                measurements=self.measurements,
-                arrays=self.arrays,
-                info=self.info,
-                verdicts=self.verdicts,
-                uses=self.uses,
-                followed=self.followed,
-                answer=self.answer,
-                mechanism=self.mechanism,
-                example=example_of(self.info, self.arrays),
-            )
+        return render(self._shown)
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """The verdict, and each chart of the page at the site that the verdict speaks of."""
+        from experiments.report.paper import of_comparison
+
+        return of_comparison(self._shown)
+
+    @property
+    def _shown(self) -> ReportData:
+        return ReportData(
+            title=f"How does {self.info['model']} know where it is?",
+            measurements=self.measurements,
+            arrays=self.arrays,
+            info=self.info,
+            verdicts=self.verdicts,
+            uses=self.uses,
+            followed=self.followed,
+            answer=self.answer,
+            mechanism=self.mechanism,
+            example=example_of(self.info, self.arrays),
         )
 
 

@@ -22,7 +22,7 @@ from experiments.results.markdown import markdown_table
 from experiments.results.measured import Measured
 from experiments.results.measurements import LOSS
 from experiments.results.readability import WORTH_NAMING, widened
-from experiments.runs.finished import FinishedRun
+from experiments.runs.finished import FinishedRun, Picture
 from probes.head_rules import RULES
 from probes.scores import SHUFFLED
 
@@ -91,8 +91,20 @@ class Emergence(FinishedRun):
 
     @property
     def headline(self) -> str:
-        """Which code is readable first, what comes later by how much, and what training changes."""
-        return _headline(self.onsets, _in_order(self.doublings), self.claims)
+        """Which code is readable first, and which are never."""
+        return _headline(self.onsets, _in_order(self.doublings))
+
+    @property
+    def sentences(self) -> list[str]:
+        """What comes later by how much, and what training changes."""
+        return _sentences(self.onsets, _in_order(self.doublings), self.claims)
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """The figures of the page."""
+        from experiments.report.paper import of_figure
+
+        return {figure.id: of_figure(figure) for figure in self.figures}
 
     def html(self) -> str:
         """The report: one page that needs no network.
@@ -104,7 +116,7 @@ class Emergence(FinishedRun):
 
         title = "When do the position codes appear?"
         data = PageData(title, self.headline, self.measurements, self.info)
-        return render_emergence(data, self.claims, self.figures)
+        return render_emergence(data, self.claims, self.figures, self.sentences)
 
 
 def _in_order(doublings: pd.DataFrame) -> list[str]:
@@ -132,11 +144,25 @@ def _changes(gains: pd.DataFrame) -> dict[str, Measured]:
     return {**changes, f"largest gain, {SHUFFLED}": exactly(gains["control"])}
 
 
-def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured]) -> str:
-    first, *later = codes
-    never = [code for code in codes if onsets[code].isna().all()]
+def _never(onsets: pd.DataFrame, codes: list[str]) -> list[str]:
+    return [code for code in codes if onsets[code].isna().all()]
+
+
+def _headline(onsets: pd.DataFrame, codes: list[str]) -> str:
+    first, never = codes[0], _never(onsets, codes)
     if first in never:
         return "No code is surely readable at any step."
+    median = onsets[first].fillna(np.inf).median()
+    at = f"at step {median:g}" if np.isfinite(median) else "and never"
+    told = f"On average {first} is readable first, {at} in the median of {len(onsets)} seeds"
+    return f"{told}; never surely readable: {', '.join(never)}." if never else f"{told}."
+
+
+def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured]) -> list[str]:
+    first, *later = codes
+    never = _never(onsets, codes)
+    if first in never:
+        return []
 
     def delay(name: str) -> str:
         found = claims[f"doublings, {name} after {first}"]
@@ -150,23 +176,19 @@ def _headline(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured
             return f"{word} {_told(before, 'doublings')} earlier"
         return f"{word} {_told(found, 'doublings')} later"
 
-    median = onsets[first].fillna(np.inf).median()
-    at = f"at step {median:g}" if np.isfinite(median) else "and never"
     changes = [
         f"{code} by {_told(change)}"
         for code in codes
         if _sure(change := claims[f"change of gain, {code}"], len(codes))
     ]
     sentences = [
-        f"On average {first} is readable first, {at} in the median of {len(onsets)} seeds",
-        "Delays after it are in doublings of the number of training steps",
+        f"Delays after {first} are in doublings of the number of training steps",
         *(f"{code} is readable {delay(code)}" for code in later if code not in never),
         f"The loss is half way down {delay(LOSS)}",
-        *([f"Never surely readable: {', '.join(never)}"] if never else []),
         f"Gains (chance 0) that training surely changes: {', '.join(changes) or 'none'}",
         f"Shuffled positions gain {claims[f'largest gain, {SHUFFLED}'].value:.2g} at most",
     ]
-    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
+    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
 
 
 def _sure(found: Measured, n_compared: int) -> bool:

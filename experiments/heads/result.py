@@ -1,6 +1,6 @@
 """A finished classification of heads: labels, numbers, and the page that shows them."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,8 +10,8 @@ import pandas as pd
 from experiments.results import heads as tables
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
-from experiments.runs.finished import FinishedRun
-from probes.head_rules import RULES, Rule
+from experiments.runs.finished import FinishedRun, Picture
+from probes.head_rules import LABELS, RULES, Rule
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,6 +94,22 @@ class HeadClassification(FinishedRun):
                 info=self.info,
             )
         )
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """The labels of all heads, and how they settle."""
+        from experiments.report.paper import of_labels, of_settling
+
+        columns = {INTACT: "label"} | (
+            {self.info["ablation"]: "ablated_label"} if self.info["ablation"] else {}
+        )
+        by_layer = [rows for _, rows in self.heads.groupby("layer")]
+        grids = {
+            condition: [list(map(str, rows[column])) for rows in by_layer]
+            for condition, column in columns.items()
+        }
+        settling = tables.settling(self.measurements)
+        return {"labels": of_labels(grids, LABELS), "settling": of_settling(settling)}
 
     def _frequencies(self) -> dict[str, np.ndarray] | None:
         names = ("radians_per_token", "query_norm", "key_norm")

@@ -1,6 +1,7 @@
 """A finished reproduction: each claim's outcome, the curves behind it, and the page."""
 
-from collections.abc import Set
+from collections import Counter
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from experiments.papers.registry import paper
 from experiments.results.claims import NOT_MEASURED, Claim, Outcome, Paper
 from experiments.results.findings import Figure, unpack
 from experiments.results.measured import Measured
-from experiments.runs.finished import FinishedRun
+from experiments.runs.finished import FinishedRun, Picture
 
 CLAIM = "claim"
 
@@ -66,8 +67,16 @@ class Reproduction(FinishedRun):
 
     @property
     def headline(self) -> str:
-        """How many claims were reproduced, and which were not: contradicted, or uncertain, where
-        the interval crosses a bound; or not measured, and what the run was not given for it."""
+        """How many claims were reproduced, and how many of the others were not, and how."""
+        counts = Counter(outcome.said for outcome in self.outcomes)
+        others = [f"{n} {said}" for said, n in counts.items() if said != "reproduced"]
+        told = f"{counts['reproduced']} of {len(self.outcomes)} claims are reproduced"
+        return f"{'; '.join([told, ', '.join(others)] if others else [told])}."
+
+    @property
+    def sentences(self) -> list[str]:
+        """Which claims were not reproduced: contradicted, or uncertain, where the interval crosses
+        a bound; or not measured, and what the run was not given for it."""
         given = {"--preset": self.config.preset, "--model": self.config.model}
         told: dict[str, list[str]] = {}
         for outcome in self.outcomes:
@@ -75,10 +84,16 @@ class Reproduction(FinishedRun):
             if said == "not measured" and given[needs.split()[0]] is None:
                 said += f", needs {needs}"
             told.setdefault(said, []).append(outcome.claim.id)
-        reproduced = told.pop("reproduced", [])
-        parts = [f"{len(reproduced)} of {len(self.outcomes)} claims are reproduced"]
-        parts += [f"{said}: {', '.join(ids)}" for said, ids in sorted(told.items())]
-        return "; ".join(parts) + "."
+        return [
+            f"{said[0].upper()}{said[1:]}: {', '.join(ids)}." for said, ids in sorted(told.items())
+        ]
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """The figures of the page."""
+        from experiments.report.paper import of_figure
+
+        return {figure.id: of_figure(figure) for figure in self.figures}
 
     def html(self) -> str:
         """The report: one page that needs no network.
@@ -91,7 +106,7 @@ class Reproduction(FinishedRun):
         info = {k: v for k, v in self.info.items() if k not in ("figures", "experiment")}
         title = f"Reproducing {self.paper.name}"
         data = PageData(title, self.headline, self.measurements, info)
-        return render_reproduction(data, self.paper, self.outcomes, self.figures)
+        return render_reproduction(data, self.paper, self.outcomes, self.figures, self.sentences)
 
 
 def row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:

@@ -25,7 +25,10 @@ class PageData:
 
 
 def render_emergence(
-    data: PageData, claims: Mapping[str, Measured], figures: Sequence[Figure]
+    data: PageData,
+    claims: Mapping[str, Measured],
+    figures: Sequence[Figure],
+    sentences: Sequence[str],
 ) -> str:
     """The order of the codes, and curves over steps, as one HTML page.
 
@@ -33,15 +36,23 @@ def render_emergence(
         data: what every page shows.
         claims: differences and changes, by what they are of.
         figures: what was measured, step by step.
+        sentences: what is said beside the headline.
 
     Returns:
         The page: scripts, styles and numbers inside, no request made.
     """
-    return render_figures("emergence.html", data, figures, claims=claims)
+    return render_figures("emergence.html", data, figures, sentences, claims=claims)
 
 
-def render_figures(template: str, data: PageData, figures: Sequence[Figure], **words: Any) -> str:
-    """The page that `template` makes of figures and the `words` that it asks for."""
+def render_figures(
+    template: str,
+    data: PageData,
+    figures: Sequence[Figure],
+    sentences: Sequence[str],
+    **words: Any,
+) -> str:
+    """The page that `template` makes of figures, sentences and the `words` that it asks for."""
+    words |= {"sentences": sentences}
     page_data = {
         "figures": [_figure(figure) for figure in figures],
         "table": measurements_table(data.measurements),
@@ -75,7 +86,11 @@ _MARGIN = 6.0  # percent of a scale that is left free at either end
 
 
 def render_reproduction(
-    data: PageData, paper: Paper, outcomes: Sequence[Outcome], figures: Sequence[Figure]
+    data: PageData,
+    paper: Paper,
+    outcomes: Sequence[Outcome],
+    figures: Sequence[Figure],
+    sentences: Sequence[str],
 ) -> str:
     """The whole report as one HTML page: scripts, styles and numbers inside, no request made.
 
@@ -87,12 +102,14 @@ def render_reproduction(
         paper: what was reproduced.
         outcomes: one for each of its claims.
         figures: the curves behind them.
+        sentences: what is said beside the headline.
 
     Returns:
         The page.
     """
     drawn = [_outcome(outcome, figures) for outcome in outcomes]
-    return render_figures("reproduce.html", data, figures, paper=paper, outcomes=drawn)
+    words = {"paper": paper, "outcomes": drawn}
+    return render_figures("reproduce.html", data, figures, sentences, **words)
 
 
 def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def fill(
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"figure": _figure, "percent": _percent}
+    environment.filters |= {"figure": _figure, "percent": _percent, "split": _sentences}
     page = environment.get_template(template).render(
         data=data,
         info={k: v for k, v in data.info.items() if k not in _SHOWN_APART},
@@ -124,6 +124,12 @@ def _figure(value: Any) -> str:
     text = f"{rounded:.4f}" if abs(rounded) < 0.01 else f"{rounded:.3g}"
     text = f"{rounded:.0f}" if abs(rounded) >= 100 else text
     return ("0" if float(text) == 0 else text).replace("-", "−")
+
+
+def _sentences(text: str) -> tuple[str, str]:
+    """The first sentence, and the others."""
+    first, _, others = text.replace("\n", " ").partition(". ")
+    return (f"{first}." if others else first), others
 
 
 def _percent(share: Any) -> str:

@@ -150,25 +150,44 @@ def confusion(measurements: pd.DataFrame) -> pd.DataFrame:
 
 
 def headline(measurements: pd.DataFrame) -> str:
+    """Which method is right most often, and how often it is falsely positive.
+
+    Args:
+        measurements: rows of `judged`.
+
+    Returns:
+        One sentence.
+    """
+    first, n = _best_first(measurements)
+    best, row = next(iter(first.iterrows()))
+    return (
+        f"Of {n} models whose truth is known, {best} is right of {told(row, RIGHT)}, the most of "
+        f"{len(first)} methods; false positives: {told(row, FALSE_POSITIVE)}."
+    )
+
+
+def sentences(measurements: pd.DataFrame) -> list[str]:
     """How often each method is right, and falsely positive, where it speaks of most.
 
     Args:
         measurements: rows of `judged`.
 
     Returns:
-        Two sentences: of the whole stream, or of single sites where a method speaks of these alone.
+        One for each method: of the whole stream, or of single sites where it speaks of these alone.
     """
+    first, n = _best_first(measurements)
+    return [
+        f"{str(method)[0].upper()}{str(method)[1:]} is right of {told(row, RIGHT)} of {n} models; "
+        f"false positives: {told(row, FALSE_POSITIVE)}."
+        for method, row in first.iterrows()
+    ]
+
+
+def _best_first(measurements: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Each method where it speaks of most, and how many models there are."""
     first = by_method(measurements).groupby("method", sort=False).first()
     first = first.sort_values(RIGHT, ascending=False, kind="stable")
-
-    def said(outcome: str) -> str:
-        return ", ".join(f"{method} {told(row, outcome)}" for method, row in first.iterrows())
-
-    n = len(measurements[["model", "seed"]].drop_duplicates())
-    return (
-        f"Share of {n} models with known truth of which a method is right: {said(RIGHT)}. "
-        f"False positives: {said(FALSE_POSITIVE)}."
-    )
+    return first, len(measurements[["model", "seed"]].drop_duplicates())
 
 
 def told(row: "pd.Series[Any]", outcome: str) -> str:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -14,10 +14,28 @@ import pandas as pd
 from experiments.results.measurements import read_arrays, read_table, write_arrays, write_table
 from experiments.results.summary import summary
 from experiments.runs.folder import RunConfig, RunFolder, check_format, made_by
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import write_atomically
 
 Run = TypeVar("Run", bound="FinishedRun")
+
+
+@runtime_checkable
+class Picture(Protocol):
+    """A figure that can be saved."""
+
+    def save(self, path: Path | str) -> Path:
+        """Write it.
+
+        Args:
+            path: a file that ends in .svg, .png or .pdf.
+
+        Returns:
+            The file.
+
+        Raises:
+            UserError: for another ending, and where the file cannot be written.
+        """
 
 
 @dataclass(frozen=True)
@@ -159,6 +177,28 @@ class FinishedRun(ABC):
         Returns:
             HTML.
         """
+
+    @property
+    @abstractmethod
+    def pictures(self) -> Mapping[str, Picture]:
+        """What can be drawn for a paper, by name."""
+
+    def figure(self, name: str) -> Picture:
+        """A figure in a paper's style, to be saved: `result.figure("verdict").save("x.pdf")`.
+
+        Args:
+            name: one of `pictures`.
+
+        Returns:
+            The figure, which `save` draws.
+
+        Raises:
+            UserError: there is no figure of that name.
+        """
+        found = self.pictures
+        if name not in found:
+            raise unknown_name("figure", name, found)
+        return found[name]
 
     def write_report(self, path: Path | str | None = None) -> Path:
         """Write the report.

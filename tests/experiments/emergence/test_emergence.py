@@ -71,24 +71,24 @@ def test_the_order_of_planted_onsets_and_its_interval() -> None:
     change = found.claims["change of gain, variance"]
     assert (change.value, change.ci_low, change.ci_high) == pytest.approx((0.5, 0.5, 0.5))
     assert found.claims[f"largest gain, {SHUFFLED}"].value == 0
-    assert found.headline.startswith(
-        "On average variance is readable first, at step 1 in the median of 5 seeds. "
-        "Delays after it are in doublings of the number of training steps."
-    )
-    assert "Similarity is readable surely 2 doublings [2, 2] later." in found.headline
-    assert "The loss is half way down surely 1.8 doublings [" in found.headline
+    first = "On average variance is readable first, at step 1 in the median of 5 seeds."
+    assert found.headline == first
+    said = " ".join(found.sentences)
+    assert said.startswith("Delays after variance are in doublings of the number of training")
+    assert "Similarity is readable surely 2 doublings [2, 2] later." in " ".join(found.sentences)
+    assert "The loss is half way down surely 1.8 doublings [" in " ".join(found.sentences)
     # Beyond its interval, but not beyond that of one of three codes.
     assert after.ci_low > 0
-    assert "Any linear code is readable perhaps 2.2 doublings [" in found.headline
+    assert "Any linear code is readable perhaps 2.2 doublings [" in " ".join(found.sentences)
     changed = "Gains (chance 0) that training surely changes: variance by 0.5 [0.5, 0.5],"
-    assert changed in found.headline
-    assert "Never" not in found.headline
+    assert changed in said
+    assert "never" not in found.headline
 
 
 def test_few_seeds_are_sure_of_nothing() -> None:
     found = planted({"variance": [1, 2, 1], "similarity": [4, 8, 4]})
-    assert "Similarity is readable perhaps 2 doublings [2, 2] later." in found.headline
-    assert "Gains (chance 0) that training surely changes: none." in found.headline
+    assert "Similarity is readable perhaps 2 doublings [2, 2] later." in " ".join(found.sentences)
+    assert "Gains (chance 0) that training surely changes: none." in " ".join(found.sentences)
 
 
 def test_step_zero_and_never_are_one_doubling_beyond_the_ends() -> None:
@@ -100,13 +100,13 @@ def test_step_zero_and_never_are_one_doubling_beyond_the_ends() -> None:
         "| 0 | 0 | never | 16 | 4 |",
         "| 1 | 0 | never | never | 4 |",
     ]
-    assert "Never surely readable: similarity." in found.headline
-    assert "imilarity is readable" not in found.headline
+    assert found.headline.endswith("; never surely readable: similarity.")
+    assert "imilarity is readable" not in " ".join(found.sentences)
 
 
 def test_codes_that_come_together_or_in_one_seed_of_three_are_told_as_such() -> None:
     together = planted({"variance": [0, 0, 0], "similarity": [0, 0, 0]})
-    assert "Similarity is readable at the same step." in together.headline
+    assert "Similarity is readable at the same step." in " ".join(together.sentences)
     rare = planted({"variance": [None, 2, None], "similarity": [None, None, None]})
     assert "On average variance is readable first, and never in the median" in rare.headline
 

@@ -140,6 +140,12 @@ def test_a_quick_run_says_what_it_leaves_out(found: HeadClassification, tmp_path
     assert "quick" not in CONFIG.to_dict()
 
 
+def test_its_figures_are_saved_by_name(found: HeadClassification, tmp_path: Path) -> None:
+    assert found.figure("labels").save(tmp_path / "labels.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(UserError, match=r"figure 'lables'.*did you mean 'labels'"):
+        found.figure("lables")
+
+
 def test_the_model_is_the_same_again_after_the_ablation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

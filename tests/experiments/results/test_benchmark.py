@@ -14,6 +14,7 @@ from experiments.results.benchmark import (
     headline,
     judged,
     readable,
+    sentences,
 )
 from experiments.results.measurements import table
 from experiments.results.position_use import Word
@@ -108,9 +109,12 @@ def test_kinds_keep_apart(measurements: pd.DataFrame) -> None:
 def test_what_is_said_has_its_numbers(measurements: pd.DataFrame) -> None:
     said = headline(measurements)
     low, high = wilson(1, 4)
-    assert said.startswith("Share of 4 models with known truth of which a method is right: ")
-    assert f"careful 25% [{low:.0%}, {high:.0%}], bold 25%" in said
-    assert "False positives: careful 0% [" in said
+    right = f"25% [{low:.0%}, {high:.0%}]"
+    assert said.startswith(f"Of 4 models whose truth is known, careful is right of {right}")
+    assert "the most of 2 methods; false positives: 0% [" in said
+    careful, bold = sentences(measurements)
+    assert careful.startswith(f"Careful is right of {right} of 4 models; false positives: 0% [")
+    assert bold.startswith(f"Bold is right of {right}")
     shown = readable(by_method(measurements))
     assert shown["right"].iloc[0] == f"25% [{low:.0%}, {high:.0%}]"
     assert shown["false positive"].iloc[1] == "–"

@@ -1,0 +1,115 @@
+"""Figures for a paper: their numbers are the run's, and their files of the kind asked for."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Drawn
+
+from experiments.report.data import ReportData
+from experiments.report.paper import Drawing, of_comparison, of_figure, of_labels, of_settling
+from experiments.results.answer import Answer, CodeAnswer, Reading
+from experiments.results.findings import Figure, Panel, Series
+from experiments.results.position_use import Word
+from nope_interp.errors import UserError
+from tests.experiments.conftest import synthetic_report
+
+HOSTILE = "</script> $x^$ <b>"
+
+
+@pytest.fixture(scope="module")
+def report() -> ReportData:
+    after = Reading("trained", "readable", (0.8, 0.7, 0.9), "the output of layer 1")
+    before = Reading("random-init", "faint", (0.2, 0.1, 0.3), "the output of layer 0")
+    codes = (
+        CodeAnswer("counting", Word.USED, (0.6, 0.5, 0.7), before, after, control=0.1),
+        CodeAnswer(HOSTILE, Word.UNDECIDED, None, None, after),
+    )
+    return synthetic_report(answer=Answer(codes, "text", share_of="lost without it"))
+
+
+def words(path: Path) -> str:
+    return " ".join("".join(ElementTree.parse(path).getroot().itertext()).split())
+
+
+def drawn(drawing: Drawing) -> Drawn:
+    figure = Drawn(figsize=drawing.size)
+    drawing.draw(figure)
+    return figure
+
+
+def test_every_chart_of_a_comparison_is_saved(report: ReportData, tmp_path: Path) -> None:
+    found = of_comparison(report)
+    assert {"verdict", "probe-error", "adjacency", "cosine", "error-by-position"} <= set(found)
+    for name, drawing in found.items():
+        assert len(words(drawing.save(tmp_path / f"{name}.svg"))) > 20, name
+
+
+def test_the_verdict_shows_what_was_read_and_what_is_used(
+    report: ReportData, tmp_path: Path
+) -> None:
+    verdict = of_comparison(report)["verdict"]
+    said = words(verdict.save(tmp_path / "verdict.svg"))
+    for part in ("counting", "used", "untrained", "this model", "lost without it", HOSTILE):
+        assert part in said, part
+    read, used = drawn(verdict).axes
+    marks = sorted(float(line.get_xdata()[0]) for line in read.lines)
+    assert marks == [20, 80, 80]
+    (bar,) = used.patches
+    assert bar.get_width() == pytest.approx(60)
+
+
+def test_a_chart_is_drawn_at_the_site_where_it_opens(report: ReportData) -> None:
+    (axes, *_) = drawn(of_comparison(report)["adjacency"]).axes
+    rows = report.measurements
+    rows = rows[(rows["metric"] == "adjacency_a") & (rows["control"] == "")]
+    values = set(np.round(rows["value"].astype(float), 4))
+    (line,) = [line for line in axes.lines if line.get_label() == "trained"]
+    assert {round(float(y), 4) for y in line.get_ydata()} <= values
+
+
+def test_curves_of_a_figure_are_its_series(tmp_path: Path) -> None:
+    x = np.arange(4.0)
+    curve = Series("found", "measured", x, x**2, x**2 - 1, x**2 + 1)
+    chance = Series("chance", "chance", x, np.ones(4))
+    figure = Figure("f", "", "", "step", "loss", (Panel("one", (curve, chance)),) * 4, log="x")
+    axes = drawn(of_figure(figure)).axes[:4]
+    for axis in axes:
+        assert [line.get_ydata().tolist() for line in axis.lines] == [[0, 1, 4, 9], [1] * 4]
+    heat = Figure("h", "", "", "", "difference", (Panel("", (curve, chance)),), heat_about=0.0)
+    (image,) = drawn(of_figure(heat)).axes[0].images
+    np.testing.assert_array_equal(image.get_array(), [[0, 1, 4, 9], [1] * 4])
+    assert image.get_clim() == (-9, 9)
+
+
+def test_heads_and_how_they_settle(tmp_path: Path) -> None:
+    grid = [["local", "none"], [None, "induction"]]
+    labels = of_labels({"intact": grid, "rotary:none": grid}, ("induction", "local", "none"))
+    said = words(labels.save(tmp_path / "labels.svg"))
+    assert all(part in said for part in ("intact", "rotary:none", "induction", "local", "head"))
+    lines = [{"condition": "intact", "n": [8, 16], "share": [0.5, 1.0], "chance": [0.3, 0.3]}]
+    found, chance = drawn(of_settling(lines)).axes[0].lines
+    assert found.get_ydata().tolist() == [0.5, 1.0]
+    assert chance.get_label() == "chance"
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")]
+)
+def test_the_ending_says_the_kind_and_the_same_figure_is_the_same_file(
+    report: ReportData, tmp_path: Path, kind: str, start: bytes
+) -> None:
+    verdict = of_comparison(report)["verdict"]
+    first, second = (verdict.save(tmp_path / f"{n}.{kind}").read_bytes() for n in (1, 2))
+    assert first.startswith(start)
+    assert first == second
+
+
+def test_an_unknown_ending_is_one_sentence(report: ReportData, tmp_path: Path) -> None:
+    verdict = of_comparison(report)["verdict"]
+    with pytest.raises(UserError, match=r"unknown kind of picture '.pfd'.*did you mean '.pdf'"):
+        verdict.save(tmp_path / "x.pfd")
+    with pytest.raises(UserError, match="kind of picture 'verdict'"):
+        verdict.save(tmp_path / "verdict")
+    assert not list(tmp_path.iterdir())
