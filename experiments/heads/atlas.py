@@ -1,7 +1,7 @@
 """Several models' heads side by side: each is read in a run of its own, and one page shows all."""
 
 import shlex
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from experiments.heads.result import HeadClassification
 from experiments.results import atlas as tables
 from experiments.results.findings import Figure
 from experiments.results.markdown import markdown_table
-from experiments.runs.finished import FinishedRun, Made
+from experiments.runs.finished import FinishedRun, Made, Picture
 from experiments.runs.folder import RunFolder
 from experiments.variants.config import resolved
 from experiments.variants.words import asked
@@ -98,6 +98,13 @@ class HeadAtlas(FinishedRun):
             A Markdown table, one row for each model and label.
         """
         return markdown_table(self.counts)
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """The figures of the page."""
+        from experiments.report.paper import of_figure
+
+        return {figure.id: of_figure(figure) for figure in self.figures}
 
     def html(self) -> str:
         """The report: one page that needs no network.

@@ -48,7 +48,7 @@ def render_figures(
     template: str,
     data: PageData,
     figures: Sequence[Figure],
-    sentences: Sequence[str],
+    sentences: Sequence[str] = (),
     **words: Any,
 ) -> str:
     """The page that `template` makes of figures, sentences and the `words` that it asks for."""
