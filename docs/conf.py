@@ -19,6 +19,7 @@ extensions = [
     "sphinx_design",
     "mathml",
     "generated",
+    "long_inputs",
 ]
 exclude_patterns = ["_ext", "_static", "generated/gallery"]
 nitpicky = True

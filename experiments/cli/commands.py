@@ -85,7 +85,7 @@ def _several(experiment: Experiment, asked: dict[str, Any]) -> list[str]:
         return []
     given = asked.pop(kind.argument)
     if given:
-        asked[kind.argument] = given[0]
+        asked[kind.argument] = None if given == ["none"] else given[0]
     return given if len(given) > 1 else []
 
 
