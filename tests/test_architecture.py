@@ -45,6 +45,8 @@ ROOMS = {
     "experiments.heads": "nope_interp nope_interp.models nope_interp.positions "
     "nope_interp.pretrained nope_interp.tasks probes probes.heads .results .report .runs .variants "
     ".probing",
+    "experiments.drop": "nope_interp nope_interp.models nope_interp.pretrained nope_interp.tasks "
+    "nope_interp.training .results .report .runs .variants",
     "experiments.emergence": "nope_interp nope_interp.models nope_interp.tasks "
     "nope_interp.training probes .results .report .runs .variants .codes .heads",
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
@@ -55,7 +57,7 @@ ROOMS = {
     "experiments.benchmark": "nope_interp nope_interp.constructions nope_interp.interventions "
     "nope_interp.models probes probes.codes .results .report .runs .variants .probing .codes",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
-    ".emergence .papers .comparison .benchmark",
+    ".emergence .papers .comparison .benchmark .drop",
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps",
     "experiments": "nope_interp nope_interp.models nope_interp.positions nope_interp.tasks probes "
     "probes.heads .results .variants .probing .codes .heads",

@@ -96,7 +96,7 @@ def _configured(experiment: Experiment, path: Path | None, asked: Mapping[str, A
     if issubclass(kind, ExperimentConfig):
         base = flat("the config", (kind() if path is None else kind.read(path)).to_dict())
     config = experiment.read(nested({**base, **expanded(kind, asked)}))
-    if "model" not in experiment.meaningless and config.model is not None:
+    if not {"model", "transformer"} & experiment.meaningless and config.model is not None:
         _refuse_training(kind, asked, config.model)
     return config
 

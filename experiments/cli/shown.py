@@ -81,6 +81,16 @@ def _reproduction(config: Any, found: Any) -> Shown:
     return _with_table(found, "claims", _records(found.claims), tables.of_claims(found.claims))
 
 
+def _dropped(config: Any, found: Any) -> Shown:
+    from experiments.cli import tables
+
+    shown = _with_table(
+        found, "variants", _records(found.by_variant), tables.of_dropped(found.by_variant)
+    )
+    model = str(found.model)
+    return Shown({**shown.value, "model": model}, [*shown.lines, f"Model: {model}"], shown.table)
+
+
 def _benchmark(config: Any, found: Any) -> Shown:
     from experiments.cli import tables
 
@@ -111,6 +121,7 @@ SHOWN: dict[str, Callable[[Any, Any], Shown]] = {
     "compare": _comparison,
     "probe": _comparison,
     "heads": _heads,
+    "drop": _dropped,
     "emergence": _emergence,
     "reproduce": _reproduction,
     "benchmark": _benchmark,

@@ -105,6 +105,26 @@ def of_onsets(onsets: pd.DataFrame) -> Table:
     return _table(["code", "first readable at step", "in seeds"], rows)
 
 
+def of_dropped(variants: pd.DataFrame) -> Table:
+    """Loss and passkeys of each variant of a model whose positions were dropped.
+
+    Args:
+        variants: a row for each, the number at each length in a column.
+
+    Returns:
+        A line for each variant.
+    """
+    rows = []
+    for row in variants.to_dict("records"):
+        told = [
+            "–" if pd.isna(value) else f"{value:.0%}" if "passkeys" in str(name) else f"{value:.2f}"
+            for name, value in row.items()
+            if name != "variant"
+        ]
+        rows.append([str(row["variant"]), *told])
+    return _table([str(name) for name in variants.columns], rows)
+
+
 def of_claims(claims: pd.DataFrame) -> Table:
     """Each claim, its verdict, and the number behind it.
 

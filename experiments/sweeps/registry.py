@@ -8,13 +8,16 @@ from typing import Any
 
 from experiments.benchmark.config import BenchmarkConfig
 from experiments.comparison.config import CompareConfig
+from experiments.drop.config import DropConfig
 from experiments.emergence.config import EmergenceConfig
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
 from experiments.runs.folder import RunFolder
 from nope_interp.errors import unknown_name
 
-AnyConfig = BenchmarkConfig | CompareConfig | EmergenceConfig | HeadsConfig | ReproduceConfig
+AnyConfig = (
+    BenchmarkConfig | CompareConfig | DropConfig | EmergenceConfig | HeadsConfig | ReproduceConfig
+)
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,13 @@ EXPERIMENTS = {
             ("experiments.heads.classify", "classify_heads"),
             ("experiments.heads.atlas", "heads_atlas"),
             settings=_SHARED,
+        ),
+        Experiment(
+            "drop",
+            "Drop a rotary model's positions, recalibrate it, and read how far it then reads.",
+            DropConfig,
+            ("experiments.drop.drop", "drop"),
+            meaningless=frozenset({"dtype", "task", "lengths", "scratchpad", "transformer"}),
         ),
         Experiment(
             "emergence",

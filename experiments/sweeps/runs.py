@@ -4,6 +4,7 @@ from pathlib import Path
 
 from experiments.benchmark.result import Benchmark
 from experiments.comparison.result import Comparison
+from experiments.drop.result import Drop
 from experiments.emergence.result import Emergence
 from experiments.heads.atlas import HeadAtlas
 from experiments.heads.result import HeadClassification
@@ -14,7 +15,15 @@ from nope_interp.errors import unknown_name
 
 _KINDS: dict[str, type[FinishedRun]] = {
     kind.experiment: kind
-    for kind in (Benchmark, Comparison, Emergence, HeadAtlas, HeadClassification, Reproduction)
+    for kind in (
+        Benchmark,
+        Comparison,
+        Drop,
+        Emergence,
+        HeadAtlas,
+        HeadClassification,
+        Reproduction,
+    )
 }
 
 

@@ -117,6 +117,38 @@ def load_pretrained(
             know its architecture, the wrapped model fails its checks, it cannot have these
             positions, or something hints at none that transformers would not heed.
     """
+    model, tokenizer, notes = load_plain(
+        name_or_path,
+        revision=revision,
+        dtype=dtype,
+        positions=positions,
+        device=device,
+        device_map=device_map,
+    )
+    return Pretrained(_bridge(model, tokenizer, name_or_path), tokenizer, name_or_path, notes)
+
+
+def load_plain(
+    name_or_path: str,
+    *,
+    revision: str | None = None,
+    dtype: str = "float32",
+    positions: str = "auto",
+    device: str = "cpu",
+    device_map: str | dict[str, Any] | None = None,
+) -> tuple[Any, Any, tuple[str, ...]]:
+    """A model as transformers has it, without hooks, to be trained.
+
+    Args:
+        name_or_path, revision, dtype, positions, device, device_map: as `load_pretrained` takes
+            them.
+
+    Returns:
+        The model, its tokenizer or None, and sentences about how its files were read.
+
+    Raises:
+        UserError: as `load_pretrained` does of files, devices and positions.
+    """
     if dtype not in PARITY:
         raise unknown_name("dtype", dtype, PARITY)
     _check_device_map(device, device_map)
@@ -132,8 +164,7 @@ def load_pretrained(
         tokenizer = _load_tokenizer(where)
     if device_map is None:
         model = _moved(model, device, name_or_path)
-    bridge = _bridge(model, tokenizer, name_or_path)
-    return Pretrained(bridge, tokenizer, name_or_path, notes)
+    return model, tokenizer, notes
 
 
 def reinitialized(pretrained: Pretrained, seed: int) -> Pretrained:

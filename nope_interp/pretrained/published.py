@@ -21,6 +21,7 @@ _DROPE = {"llama_drope": "llama", "qwen2_drope": "qwen2"}
 _NORMED = {"nope": "", "qk_norm_nope": "qk", "q_norm_nope": "q", "k_norm_nope": "k"}
 _CODELLM = re.compile(r"mcgill-nlp/codellm_1b_(nope|rotary|alibi)")
 _HEAD_SCALE = "self_attn.scale_param"
+_NORM_HERE = re.compile(r"self_attn\.([qk])_proj\.norm\.")
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,52 @@ def model_class(format: Format) -> Any:
             _extend(layer.self_attn, config, format)
 
     return type(base.__name__, (base,), {"__init__": __init__, "__module__": __name__})
+
+
+def check_norms(format: Format, name: str) -> None:
+    """Raise UserError where a family has no published format with such norms.
+
+    Args:
+        format: which projections are normed.
+        name: what the model is called in errors.
+    """
+    if format.base not in _DROPE.values():
+        raise UserError(
+            f"{name!r} is of the family {format.base!r}, and only models of "
+            f"{' and '.join(_DROPE.values())} get norms of queries and keys: leave the norm out."
+        )
+
+
+def add_norms(model: Any, format: Format) -> None:
+    """Give a loaded model's queries and keys the norms of a DroPE format, as they begin: all ones.
+
+    Args:
+        model: of the format's family.
+        format: which projections are normed.
+    """
+    for layer in model.model.layers:
+        _extend(layer.self_attn, model.config, format)
+        for of in format.normed:
+            projection = getattr(layer.self_attn, f"{of}_proj")
+            projection.norm.to(projection.weight)
+
+
+def published_form(model: Any) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
+    """A model's tensors by the names of its published format, and what its config says of that.
+
+    Args:
+        model: of transformers, perhaps with norms of `add_norms`.
+
+    Returns:
+        Tensors, None where they have their own names; fields that differ in the config.
+    """
+    tensors: dict[str, Tensor] = model.state_dict()
+    if not any(_NORM_HERE.search(name) for name in tensors):
+        return None, {}
+    renamed = {_NORM_HERE.sub(r"self_attn.\1_norm.", name): x for name, x in tensors.items()}
+    base = model.config.model_type
+    family = next(published for published, own in _DROPE.items() if own == base)
+    return renamed, {"model_type": family, "attention_type": "qk_norm_nope"}
 
 
 def _extend(attention: Any, config: Any, format: Format) -> None:

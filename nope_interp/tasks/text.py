@@ -41,7 +41,7 @@ class TextTask:
         self.tokenizer = ByteTokenizer()
         tokens = self.tokenizer.encode_corpus(python_documentation() if text is None else text)
         cut = int(len(tokens) * _TRAINING_SHARE)
-        self._training_tokens = tokens[:cut]
+        self.training_tokens = tokens[:cut]
         self._probing_tokens = tokens[cut:]
 
     @property
@@ -50,7 +50,7 @@ class TextTask:
 
     def source(self) -> TextSource:
         """The text that training never sees."""
-        return TextSource(self._probing_tokens, self.tokenizer.begin_id, self._training_tokens)
+        return TextSource(self._probing_tokens, self.tokenizer.begin_id, self.training_tokens)
 
     def uniform_source(self) -> UniformSource:
         """All 256 bytes, equally likely."""
@@ -67,15 +67,15 @@ class TextTask:
         Returns:
             Tokens and which of them are predicted, `[batch pos]` each.
         """
-        last_start = len(self._training_tokens) - seq_len
+        last_start = len(self.training_tokens) - seq_len
         if last_start < 1:
             raise UserError(
-                f"the text is too short to train on: {len(self._training_tokens)} tokens for "
+                f"the text is too short to train on: {len(self.training_tokens)} tokens for "
                 f"sequences of {seq_len}: give a longer text or shorter sequences."
             )
         starts = torch.randint(last_start, (n,), generator=generator)
         offsets = torch.arange(seq_len)
-        tokens = self._training_tokens[rearrange(starts, "batch -> batch 1") + offsets]
+        tokens = self.training_tokens[rearrange(starts, "batch -> batch 1") + offsets]
         tokens[: n // 2, 0] = self.tokenizer.begin_id
         predicted = torch.ones_like(tokens, dtype=torch.bool)
         predicted[:, 0] = False

@@ -72,7 +72,7 @@ def test_uniform_tokens_are_uniform_and_splits_differ() -> None:
 def test_training_text_and_probing_text_are_disjoint_parts() -> None:
     text = python_documentation()
     task = TextTask()
-    parts = torch.cat([task._training_tokens, task._probing_tokens])
+    parts = torch.cat([task.training_tokens, task._probing_tokens])
     assert task.tokenizer.decode(parts.tolist()) == text
     assert len(text) > 400_000
 

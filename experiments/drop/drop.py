@@ -1,0 +1,235 @@
+"""Drop a model's positions, recalibrate it, and read both beside the intact model.
+
+Gelberg et al. 2025 (arXiv 2512.12167): what the drop costs, what a short training on the user's
+text brings back, and how far the model then reads. The intact model is trained as long on the same
+text, so that what the text's domain gives is told from what positions do.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from experiments.drop.config import DropConfig
+from experiments.drop.material import Material
+from experiments.drop.result import FOLDERS, Drop
+from experiments.results.drop import (
+    CONTROL,
+    DROPPED,
+    INTACT,
+    RECALIBRATED,
+    Dropped,
+    read_key,
+    step_key,
+)
+from experiments.results.findings import Array
+from experiments.runs.cells import Cells
+from experiments.runs.finished import Made
+from experiments.runs.folder import RunFolder, identity
+from experiments.variants.words import asked
+from nope_interp.devices import check_device
+from nope_interp.errors import UserError
+from nope_interp.pretrained.dropped import check_droppable, drop_positions, save_folder
+from nope_interp.pretrained.load import load_plain
+from nope_interp.pretrained.scaled import SCALINGS, can_be_scaled, scaled_rotary
+from nope_interp.training.loop import watched_steps
+from nope_interp.training.recalibrate import only_tokens, recalibrate
+
+Load = Callable[[str], tuple[Any, Any, tuple[str, ...]]]
+
+
+def drop(
+    config: DropConfig | str | None = None,
+    *,
+    out: Path | str = "runs",
+    device: str = "cpu",
+    show_progress: bool = True,
+    **words: Any,
+) -> Drop:
+    """Drop a model's positions and recalibrate it; a killed run goes on to the same bits.
+
+    Args:
+        config: which model, how it is trained and read, or just the model.
+        out: the folder that run folders are made in.
+        device: a torch device, or "auto" to spread the model over several.
+        show_progress: draw bars on standard error.
+        words: values laid over `config`, by the words of the command line: `steps=100`,
+            `trained=("self_attn",)`, `vocabulary="text"`.
+
+    Returns:
+        The finished run, whose `model` is the folder of the recalibrated model.
+
+    Raises:
+        UserError: for a model without rotary positions, too short a text, and an unwritable `out`.
+    """
+    config = asked(DropConfig, config, words)
+    if config.model is None:
+        raise UserError("drop takes a pretrained model: give its hub name, folder or GGUF file.")
+    if device != "auto":
+        check_device(device)
+    return Drop.once(config, out, lambda run: _made(config, run, device, show_progress))
+
+
+def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: bool) -> Made:
+    assert config.model is not None
+    load = partial(_load, config, device)
+    model, tokenizer, notes = load(config.model)
+    check_droppable(model, config.model, qk_norm=config.qk_norm)
+    context = config.context or model.config.max_position_embeddings
+    lengths = config.lengths_of(context)
+    material = Material.of(config, tokenizer, lengths)
+    n_kinds = model.get_input_embeddings().weight.shape[0]
+    with tqdm(desc="drop", unit="part", disable=not show_progress) as bar:
+
+        def advance(title: str) -> None:
+            bar.set_description(title)
+            bar.update()
+
+        cells = Cells(folder.cells, advance)
+        run = _Run(config, folder, show_progress, cells, material, lengths)
+        run.read(INTACT, model)
+        run.read_scaled(model, context)
+        if config.control:
+            run.read(CONTROL, run.trained(CONTROL, model, tokenizer, load))
+        model, _, _ = load(config.model)
+        drop_positions(model, qk_norm=config.qk_norm)
+        run.read(DROPPED, model)
+        run.read(RECALIBRATED, run.trained(RECALIBRATED, model, tokenizer, load))
+    arrays = cells.gathered().arrays
+    facts = {
+        "model": config.model_name(),
+        "lengths": list(lengths),
+        "context": context,
+        "chance": material.chance(n_kinds),
+        "depths": list(material.depths),
+        "setting": _setting(config, material),
+        "notes": [*notes, *_notes(config, context, lengths)],
+    }
+    return Made(Dropped(arrays, facts).table(config.experiment, config.seed), arrays, facts)
+
+
+def _setting(config: DropConfig, material: Material) -> str:
+    training, parts = config.training, config.trained
+    which = "all parameters" if parts is None else f"parameters with {' or '.join(parts)}"
+    return (
+        f"{config.model_name()}, {which} trained for {training.steps} steps of "
+        f"{training.batch_size} sequences of {training.seq_len} tokens; losses are of the last "
+        f"{material.n_scored} tokens of {config.n_held_out} held-out windows, the same at every "
+        "length"
+    )
+
+
+def _notes(config: DropConfig, context: int, lengths: Sequence[int]) -> list[str]:
+    notes = []
+    if config.vocabulary == "text":
+        notes.append("Losses are over the tokens that the text has, in training and in reading.")
+    if max(lengths) <= context:
+        notes.append(
+            f"No length is beyond the context of {context} tokens: nothing is said of extension, "
+            "and rotary positions are not scaled."
+        )
+    if config.n_passkeys:
+        notes.append(
+            "A passkey has five digits: a guesser says all of them once in 90,000 prompts, and one "
+            "of them in ten."
+        )
+    return notes
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run: its material, and where its parts are kept."""
+
+    config: DropConfig
+    folder: RunFolder
+    show_progress: bool
+    cells: Cells
+    material: Material
+    lengths: tuple[int, ...]
+
+    def read(self, variant: str, model: Any) -> None:
+        """Losses and passkeys of a variant at every length."""
+        with only_tokens(model, self.material.vocabulary):
+            for length in self.lengths:
+                self._read(variant, model, length)
+
+    def read_scaled(self, model: Any, context: int) -> None:
+        """The same, beyond the context, for each way to scale rotary positions."""
+        with only_tokens(model, self.material.vocabulary):
+            for scaling in SCALINGS if can_be_scaled(model) else ():
+                for length in self.lengths:
+                    if length > context:
+                        with scaled_rotary(model, scaling, context, length):
+                            self._read(scaling, model, length)
+
+    def trained(self, variant: str, model: Any, tokenizer: Any, load: Load) -> Any:
+        """The model after its training, or as its folder keeps it."""
+        folder = self.folder.path / FOLDERS[variant]
+        if folder.is_dir():
+            model = load(str(folder))[0]
+        else:
+            self._train(variant, model, folder)
+            save_folder(model, tokenizer, folder)
+        self._state(folder).unlink(missing_ok=True)
+        for step in watched_steps(self.config.training.steps):
+            # Those before the step that a training went on from have not been asked for yet.
+            self.cells.arrays(_title(variant, step), _lost)
+        return model
+
+    def _train(self, variant: str, model: Any, folder: Path) -> None:
+        with only_tokens(model, self.material.vocabulary):
+            recalibrate(
+                model,
+                self.config.training,
+                self.material.trained,
+                self.material.begin_id,
+                parts=self.config.trained,
+                header={"drop": identity(self.config), "variant": variant},
+                title=f"training: {variant}",
+                state_path=self._state(folder),
+                watch=partial(self._watch, variant, model),
+                show_progress=self.show_progress,
+            )
+
+    def _state(self, folder: Path) -> Path:
+        return folder.with_name(f"{folder.name}_state.safetensors")
+
+    def _read(self, variant: str, model: Any, length: int) -> None:
+        def read() -> dict[str, Array]:
+            found = self.material.read(model, length)
+            return {read_key(variant, length, what): array for what, array in found.items()}
+
+        self.cells.arrays(f"{variant}, {length} tokens", read)
+
+    def _watch(self, variant: str, model: Any, step: int) -> None:
+        def losses() -> dict[str, Array]:
+            found = self.material.losses(model, self.config.training.seq_len)
+            return {step_key(variant, step): found}
+
+        self.cells.arrays(_title(variant, step), losses)
+
+
+def _title(variant: str, step: int) -> str:
+    return f"{variant} at step {step}"
+
+
+def _load(config: DropConfig, device: str, name: str) -> tuple[Any, Any, tuple[str, ...]]:
+    """The model that is dropped, or a folder that this run has made."""
+    given, spread = name == config.model, device == "auto"
+    return load_plain(
+        name,
+        revision=config.revision if given else None,
+        positions=config.positions if given else "auto",
+        device="cpu" if spread else device,
+        device_map="auto" if spread else None,
+    )
+
+
+def _lost() -> dict[str, Array]:
+    raise UserError(
+        "parts of this run are gone, though what came of them is there: delete the run folder, and "
+        "run the command again."
+    )

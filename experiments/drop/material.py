@@ -1,0 +1,178 @@
+"""The text that a model is recalibrated and read on, and what is read of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from experiments.drop.config import DropConfig
+from experiments.drop.passkeys import Passkeys, check_room, drawn, right
+from experiments.results.findings import Array
+from nope_interp.errors import UserError
+from nope_interp.files import read_text
+from nope_interp.models.losses import unigram_losses
+from nope_interp.shapes import Sequences, Tokens
+from nope_interp.tasks.sources import split_generator
+from nope_interp.tasks.text import python_documentation
+from nope_interp.training.recalibrate import last_log_probabilities, last_losses
+
+Text = Int[Tensor, " token"]
+
+# Of the text, how much is trained on; the rest is read.
+_TRAINED_SHARE = 0.65
+
+
+@dataclass(frozen=True)
+class Material:
+    """What is trained on and read, in a model's own tokens.
+
+    Attributes:
+        trained: the text to recalibrate on.
+        held_out: windows of the rest; those of a length are their last tokens.
+        fillers: windows of the rest, for passkeys to stand in.
+        passkeys: one for each filler.
+        n_scored: tokens at the end of a window that its loss is of.
+        begin_id: what sequences begin with; None for nothing.
+        vocabulary: the tokens that losses are over; None for all.
+        batch_size: sequences in a forward pass.
+        depths: of passkeys.
+    """
+
+    trained: Text = field(repr=False)
+    held_out: Sequences = field(repr=False)
+    fillers: Int[Tensor, "prompt room"] = field(repr=False)
+    passkeys: list[Passkeys] = field(repr=False)
+    n_scored: int
+    begin_id: int | None
+    vocabulary: Int[Tensor, " kind"] | None
+    batch_size: int
+    depths: tuple[float, ...]
+
+    @classmethod
+    def of(cls, config: DropConfig, tokenizer: Any, lengths: Sequence[int]) -> "Material":
+        """The material of a run.
+
+        Args:
+            config: what is run.
+            tokenizer: the model's.
+            lengths: that are read.
+
+        Raises:
+            UserError: without a tokenizer, and for too short a text.
+        """
+        if tokenizer is None:
+            raise UserError(
+                f"the model {config.model!r} has no tokenizer, so text cannot be turned into "
+                "tokens: add its tokenizer's files."
+            )
+
+        def encode(text: str) -> list[int]:
+            ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+            return ids
+
+        text = python_documentation() if config.text is None else read_text(Path(config.text))
+        tokens = torch.tensor(encode(text))
+        cut = int(len(tokens) * _TRAINED_SHARE)
+        longest, shortest = max(lengths), min(lengths)
+        n_scored = min(shortest, config.training.seq_len) // 2
+        passkeys = drawn(encode, config.n_passkeys, config.seed)
+        if passkeys:
+            check_room(passkeys, shortest)
+        _check_long_enough(config, cut, longest)
+        of_keys = torch.tensor([t for p in passkeys for t in p.key], dtype=torch.long)
+        only = torch.cat((tokens, of_keys)).unique() if config.vocabulary == "text" else None
+        spread = np.linspace(0, 1, config.n_depths) if config.n_depths > 1 else np.array([0.5])
+        reach = max(longest, config.training.seq_len)
+        return cls(
+            trained=tokens[:cut],
+            held_out=_windows(tokens[cut:], config.n_held_out, reach, n_scored, config.seed),
+            fillers=_windows(tokens[cut:], len(passkeys), longest, 1, config.seed + 1),
+            passkeys=passkeys,
+            n_scored=n_scored,
+            begin_id=tokenizer.bos_token_id,
+            vocabulary=only,
+            batch_size=config.batch_size,
+            depths=tuple(spread.tolist()),
+        )
+
+    def sequences(self, length: int) -> Sequences:
+        """The held-out windows of a length, which all end in the same tokens.
+
+        Args:
+            length: in tokens, the begin token included.
+        """
+        tokens = self.held_out[:, -length:].clone()
+        if self.begin_id is not None:
+            tokens[:, 0] = self.begin_id
+        return tokens
+
+    def losses(self, model: Any, length: int) -> Array:
+        """Nats per token of the last tokens of held-out windows, [sequence].
+
+        Args:
+            model: of transformers, in evaluation mode.
+            length: of the windows.
+        """
+        sequences = self.sequences(length)
+        found = last_losses(model, sequences, self.n_scored, batch_size=self.batch_size)
+        return found.double().numpy()
+
+    def chance(self, d_vocab: int) -> float:
+        """The same loss of a guesser who knows how often tokens occur in the text.
+
+        Args:
+            d_vocab: kinds of tokens.
+        """
+        scored = self.held_out[:, -self.n_scored - 1 :]
+        return float(unigram_losses(self.trained[None], scored, d_vocab).mean())
+
+    def read(self, model: Any, length: int) -> dict[str, Array]:
+        """Losses, and which passkeys are said, [depth sequence 2].
+
+        Args:
+            model: of transformers, in evaluation mode.
+            length: in tokens.
+        """
+
+        def said(tokens: Tokens, n_last: int) -> Int[Tensor, "sequence answer"]:
+            found = last_log_probabilities(model, tokens, n_last, batch_size=self.batch_size)
+            best = found.argmax(dim=-1)
+            return best if self.vocabulary is None else self.vocabulary[best]
+
+        begin = [] if self.begin_id is None else [self.begin_id]
+        found = {"losses": self.losses(model, length)}
+        if self.passkeys:
+            every = [
+                right(said, self.passkeys, self.fillers, length, depth, begin)
+                for depth in self.depths
+            ]
+            found["passkeys"] = np.stack(every)
+        return found
+
+
+def _check_long_enough(config: DropConfig, n_trained: int, longest: int) -> None:
+    """Raise UserError where a text has too few tokens to train on."""
+    needed = config.training.seq_len * config.training.batch_size
+    if n_trained < needed:
+        raise UserError(
+            f"the text is too short to recalibrate on: {n_trained} tokens for batches of {needed}: "
+            "give a longer text, or smaller batches."
+        )
+
+
+def _windows(text: Text, n: int, length: int, apart: int, seed: int) -> Sequences:
+    """Windows of a text whose ends are at least so many tokens apart, in random order."""
+    available = max(0, (len(text) - length) // apart + 1)
+    if available < n:
+        raise UserError(
+            f"the text is too short: the {len(text)} tokens that are held out have {available} "
+            f"windows of {length}, but {n} are needed: give a longer text, shorter --read-lengths, "
+            "or fewer of them."
+        )
+    chosen = torch.randperm(available, generator=split_generator("held_out", seed))[:n]
+    return text[apart * chosen[:, None] + torch.arange(length)]

@@ -1,0 +1,63 @@
+"""A finished drop: the recalibrated model, what was read of it, and the page."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pandas as pd
+
+from experiments.results.drop import CONTROL, RECALIBRATED, Dropped
+from experiments.results.findings import Figure
+from experiments.runs.finished import FinishedRun
+
+FOLDERS = {CONTROL: "control", RECALIBRATED: "model"}
+"""The folders of a run in which its models are, by variant."""
+
+
+@dataclass(frozen=True, repr=False)
+class Drop(FinishedRun):
+    """A finished drop: the recalibrated model, what was read of it, and the page."""
+
+    experiment: ClassVar[str] = "drop"
+    needs_info: ClassVar[Set[str]] = frozenset(
+        {"setting", "notes", "config", "command", "lengths", "context", "chance", "depths"}
+    )
+    leads_to: ClassVar[tuple[str, ...]] = (".model", ".by_variant")
+
+    @property
+    def model(self) -> Path:
+        """The recalibrated model: a folder that every command takes."""
+        return self.folder / FOLDERS[RECALIBRATED]
+
+    @property
+    def dropped(self) -> Dropped:
+        """What was read, as arrays."""
+        return Dropped(self.arrays, self.info)
+
+    @property
+    def by_variant(self) -> pd.DataFrame:
+        """One row for each variant: loss and share of passkeys said, at each length."""
+        return self.dropped.by_variant
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Loss by step, loss by length, passkeys by depth."""
+        return self.dropped.figures
+
+    @property
+    def headline(self) -> str:
+        """What the drop costs, what comes back, and what is read beyond the context."""
+        return self.dropped.headline
+
+    def html(self) -> str:
+        """The report: one page that needs no network.
+
+        Returns:
+            HTML.
+        """
+        from experiments.report.findings import PageData, render_figures
+
+        title = f"{self.info['model']} without its positions"
+        data = PageData(title, self.headline, self.measurements, self.info)
+        return render_figures("drop.html", data, self.figures, variants=self.by_variant)

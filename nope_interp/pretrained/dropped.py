@@ -1,0 +1,83 @@
+"""A rotary model whose positions are dropped (DroPE: Gelberg et al. 2025, arXiv 2512.12167).
+
+The weights stay, and every angle becomes 0. What is saved is a folder that says so, in the form
+that `load_pretrained` reads.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from nope_interp.errors import UserError
+from nope_interp.files import honour_umask, make_folder, read_json, write_json
+from nope_interp.positions.layers import WITHOUT, family_encoding
+from nope_interp.pretrained.published import Format, add_norms, check_norms, published_form
+from nope_interp.pretrained.switched_off import switch_off
+
+
+def check_droppable(model: Any, name: str, *, qk_norm: bool = False) -> None:
+    """Look whether a model has rotary positions, and a form without them.
+
+    Args:
+        model: of transformers.
+        name: what it is called in errors.
+        qk_norm: as `drop_positions` takes it.
+
+    Raises:
+        UserError: for a model that has no rotary positions, and for norms that its family's
+            published format does not have.
+    """
+    if getattr(model.config, WITHOUT, False) or family_encoding(model.config) != "rotary":
+        raise UserError(
+            f"{name!r} has no rotary positions to drop: give a model that rotates queries and keys."
+        )
+    if qk_norm:
+        check_norms(Format(model.config.model_type, "qk"), name)
+
+
+def drop_positions(model: Any, *, qk_norm: bool = False) -> None:
+    """Leave a rotary model without its positions.
+
+    Args:
+        model: of transformers, on its device; `check_droppable` has nothing against it.
+        qk_norm: whether queries and keys get a norm each, over all heads at once.
+    """
+    if qk_norm:
+        add_norms(model, Format(model.config.model_type, "qk"))
+    switch_off(model)
+
+
+def save_folder(model: Any, tokenizer: Any, folder: Path) -> Path:
+    """Write a Hugging Face folder with safetensors weights, which is whole or not there.
+
+    Args:
+        model: of transformers; its config says whether its positions were dropped.
+        tokenizer: its own; None where it has none.
+        folder: the folder to make.
+
+    Returns:
+        `folder`.
+
+    Raises:
+        UserError: where it cannot be written.
+    """
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    make_folder(part)
+    try:
+        tensors, told = published_form(model)
+        model.save_pretrained(part, state_dict=tensors)
+        write_json(part / "config.json", {**read_json(part / "config.json"), **told})
+        if tokenizer is not None:
+            tokenizer.save_pretrained(part)
+        for made in list(part.iterdir()):
+            honour_umask(made)
+        os.replace(part, folder)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the model to {str(folder)!r} ({error.strerror or error}): free some "
+            "space or choose another folder."
+        ) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folder

@@ -1,0 +1,269 @@
+"""Dropping the positions of a tiny Llama: what is read, what is trained, a run that is killed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from experiments.drop import drop as drop_module
+from experiments.drop.config import DropConfig
+from experiments.drop.drop import drop
+from experiments.drop.material import Material
+from experiments.drop.passkeys import Passkeys, check_room, drawn, right
+from experiments.drop.result import Drop
+from experiments.results.drop import CONTROL, DROPPED, INTACT, RECALIBRATED
+from experiments.sweeps.runs import load_run
+from nope_interp.errors import UserError
+from nope_interp.positions.layers import positions_in_words
+from nope_interp.pretrained.dropped import drop_positions
+from nope_interp.pretrained.load import load_plain, load_pretrained
+from nope_interp.pretrained.scaled import scaled_rotary
+from nope_interp.tasks.text import python_documentation
+from tests.byte_llama import byte_llama, byte_tokenizer
+from tests.experiments.cli.command import nope_interp
+from tests.experiments.report.parsed_page import Page
+from tests.huggingface import plain_model, save_folder
+
+TRAINING = {"training.steps": 5, "training.batch_size": 2, "training.seq_len": 32}
+TRAINING |= {"training.warmup": 1, "training.checkpoint_every": 2}
+READ = {"read_lengths": (128, 256), "n_held_out": 8, "n_passkeys": 2, "n_depths": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Beside it, a short text."""
+    models = tmp_path_factory.mktemp("models")
+    (models / "text.txt").write_text(python_documentation()[:40_000])
+    return byte_llama(models / "llama")
+
+
+def text(folder: Path) -> dict[str, str]:
+    return {"text": str(folder.parent / "text.txt")}
+
+
+def run(folder: Path, out: Path, **words: Any) -> Drop:
+    return drop(
+        str(folder), out=out, show_progress=False, **{**TRAINING, **READ, **text(folder), **words}
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Drop:
+    return run(folder, tmp_path_factory.mktemp("runs"))
+
+
+# ---------------------------------------------------------------- passkeys
+
+
+def test_a_prompt_holds_its_key_at_its_depth() -> None:
+    tokenizer = byte_tokenizer()
+
+    def encode(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    [prompt] = drawn(encode, 1, seed=3)
+    filler = [5] * 300
+    for depth, at in ((0.0, 1), (1.0, 200 - prompt.n_tokens)):
+        tokens = prompt.within(filler, 200, depth, [0])
+        assert len(tokens) == 200
+        assert tokens[0] == 0
+        assert tokens[at : at + len(prompt.given)] == prompt.given
+        text = tokenizer.decode(tokens[1:])
+        key = tokenizer.decode(prompt.key)
+        assert text.endswith(f"What is the pass key? The pass key is{key}")
+        assert text.count(key.strip()) == 3
+        assert key.strip().isdigit()
+        assert len(key) == 6
+
+
+def test_a_key_is_said_where_all_of_its_tokens_are() -> None:
+    prompts = [Passkeys([1], [2], [3, 4]), Passkeys([1], [2], [3, 5, 6])]
+    fillers = torch.full((2, 20), 9)
+
+    def said(tokens: torch.Tensor, n_last: int) -> torch.Tensor:
+        assert tokens.shape == (2, 12)
+        assert n_last == 3
+        return torch.tensor([[0, 3, 4], [3, 5, 0]])
+
+    found = right(said, prompts, fillers, 12, 0.5, [])
+    np.testing.assert_allclose(found, [[1, 1], [0, 2 / 3]])
+    with pytest.raises(UserError, match="takes 6 tokens, but 5 are to be read"):
+        check_room(prompts, 5)
+
+
+# ---------------------------------------------------------------- a run
+
+
+def test_losses_are_of_the_same_tokens_at_every_length(folder: Path) -> None:
+    config = DropConfig.from_dict({"model": str(folder), **READ, **TRAINING, **text(folder)})
+    material = Material.of(config, byte_tokenizer(), (128, 256))
+    short, long = material.sequences(128), material.sequences(256)
+    assert torch.equal(short[:, 1:], long[:, -127:])
+    assert material.n_scored == 16
+    assert len({tuple(row) for row in long[:, -16:].tolist()}) == 8
+    read = Path(text(folder)["text"]).read_text()
+    tokens = torch.tensor(byte_tokenizer()(read, add_special_tokens=False).input_ids)
+    n_trained = len(material.trained)
+    assert torch.equal(material.trained, tokens[:n_trained])
+    rest = tokens[n_trained:].unfold(0, 255, 1)
+    assert all((rest == row).all(dim=1).any() for row in long[:, 1:])
+
+
+def test_every_variant_is_read_as_it_is(finished: Drop, folder: Path) -> None:
+    config = DropConfig.from_dict({"model": str(folder), **READ, **TRAINING, **text(folder)})
+    material = Material.of(config, byte_tokenizer(), (128, 256))
+    table = finished.by_variant.set_index("variant")
+
+    def loss(model: Any, length: int) -> float:
+        """Of the last 16 tokens, by the plain model's own loss."""
+        tokens = material.sequences(length)
+        labels = torch.cat((torch.full_like(tokens[:, :-16], -100), tokens[:, -16:]), dim=1)
+        with torch.no_grad():
+            return float(model(tokens, labels=labels).loss)
+
+    model, _, _ = load_plain(str(folder))
+    assert table.loc[INTACT, "loss at 256"] == pytest.approx(loss(model, 256), abs=1e-5)
+    with scaled_rotary(model, "YaRN", 128, 256):
+        assert table.loc["YaRN", "loss at 256"] == pytest.approx(loss(model, 256), abs=1e-5)
+    assert np.isnan(table.loc["YaRN", "loss at 128"])
+    drop_positions(model)
+    assert table.loc[DROPPED, "loss at 128"] == pytest.approx(loss(model, 128), abs=1e-5)
+    for variant, name in ((RECALIBRATED, "model"), (CONTROL, "control")):
+        kept, _, _ = load_plain(str(finished.folder / name))
+        assert table.loc[variant, "loss at 256"] == pytest.approx(loss(kept, 256), abs=1e-5)
+    assert list(table.index)[:4] == [INTACT, CONTROL, DROPPED, RECALIBRATED]
+    steps, curve = finished.dropped.curve(RECALIBRATED)
+    assert steps.tolist() == [0, 1, 2, 4, 5]
+    assert curve[:, -1].mean() < curve[:, 0].mean()
+
+
+def test_the_model_is_an_ordinary_folder_without_positions(finished: Drop) -> None:
+    loaded = load_pretrained(str(finished.model))
+    assert positions_in_words(loaded.model) == "none"
+    control = load_pretrained(str(finished.folder / "control"))
+    assert positions_in_words(control.model) == "rotary"
+
+
+def test_the_table_the_page_and_the_headline(finished: Drop) -> None:
+    rows = finished.measurements
+    assert set(rows["positions"]) == {"intact", "rotary:none"}
+    at = rows[(rows["variant"] == RECALIBRATED) & (rows["step"] == 5)]
+    _, curve = finished.dropped.curve(RECALIBRATED)
+    assert at["value"].item() == pytest.approx(curve[:, -1].mean())
+    assert at["chance"].item() == pytest.approx(finished.info["chance"])
+    assert {figure.id for figure in finished.figures} == {"steps", "lengths", "passkeys"}
+    page = Page((finished.folder / "report.html").read_text())
+    page.assert_asks_nothing_of_the_network()
+    page.assert_lets_only_its_own_scripts_run()
+    words = " ".join(" ".join(page.words).split())
+    assert "Loss by length" in words
+    assert "The context of the intact model is 128 tokens." in words
+    assert "At 2 times the context the recalibrated model has" in finished.headline
+    again = load_run(finished.folder)
+    assert isinstance(again, Drop)
+    assert again.headline == finished.headline
+
+
+@pytest.mark.parametrize("killed_in", ["control", "model"])
+def test_a_killed_run_goes_on_to_the_same_bits(
+    killed_in: str, finished: Drop, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = drop_module._Run._watch, []
+
+    def killed(self: Any, variant: str, model: Any, step: int) -> None:
+        calls.append((variant, step))
+        if (variant == CONTROL) == (killed_in == "control") and step == 4:
+            raise RuntimeError("killed")
+        real(self, variant, model, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(drop_module._Run, "_watch", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(folder, tmp_path)
+    resumed = run(folder, tmp_path)
+    assert resumed.folder.name == finished.folder.name
+    assert {path.name for path in resumed.folder.iterdir()} == {
+        path.name for path in finished.folder.iterdir()
+    }
+    for name, array in finished.arrays.items():
+        np.testing.assert_array_equal(resumed.arrays[name], array, err_msg=name)
+    for name in ("model", "control"):
+        kept, whole = (
+            load_file(found.folder / name / "model.safetensors") for found in (resumed, finished)
+        )
+        assert all(torch.equal(kept[key], whole[key]) for key in whole)
+
+
+def test_a_run_over_the_texts_tokens_without_control_or_passkeys(
+    folder: Path, tmp_path: Path
+) -> None:
+    found = run(
+        folder,
+        tmp_path,
+        vocabulary="text",
+        control=False,
+        n_passkeys=0,
+        read_lengths=(64,),
+        trained=("self_attn",),
+    )
+    assert found.dropped.variants == [INTACT, DROPPED, RECALIBRATED]
+    assert {figure.id for figure in found.figures} == {"steps", "lengths"}
+    assert any("over the tokens that the text has" in note for note in found.info["notes"])
+    assert any("No length is beyond the context" in note for note in found.info["notes"])
+    before, after = (load_file(path / "model.safetensors") for path in (folder, found.model))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if "self_attn" in name}
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"read_lengths": (8,)}, "read_lengths are .8.: give lengths of at least 16"),
+        ({"n_passkeys": 1}, "n_passkeys is 1: give 0, or 2"),
+        ({"trained": ("attnn",)}, "no parameter's name holds 'attnn'"),
+        ({"n_held_out": 100_000}, "the text is too short: the .* tokens that are held out"),
+        ({"read_lengths": (32, 64)}, "a prompt with a passkey takes 1.. tokens, but 32"),
+        ({"training.seq_len": 400_000}, "the text is too short to recalibrate on"),
+        ({"training.compile": True}, "training.compile is not for pretrained models"),
+        ({"vocabulary": "some"}, "unknown drop vocabulary 'some'"),
+    ],
+)
+def test_nonsense_is_one_sentence(
+    folder: Path, tmp_path: Path, words: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        run(folder, tmp_path, **words)
+    assert not [path for path in tmp_path.iterdir() if (path / "info.json").exists()]
+
+
+def test_models_that_cannot_be_dropped_are_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("w5 w6 " * 5000)
+    gpt2 = save_folder(plain_model("gpt2"), tmp_path / "gpt2")
+    with pytest.raises(UserError, match="has no rotary positions to drop"):
+        run(gpt2, tmp_path / "runs")
+    with pytest.raises(UserError, match="is a model of ours"):
+        run(tmp_path / "model.safetensors", tmp_path / "runs")
+    with pytest.raises(UserError, match="drop takes a pretrained model"):
+        drop(out=tmp_path / "runs")
+    with pytest.raises(UserError, match="leave the norm out"):
+        run(save_folder(plain_model("gemma3"), tmp_path / "g"), tmp_path / "runs", qk_norm=True)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_command(folder: Path, tmp_path: Path) -> None:
+    options = "--steps 2 --read-lengths 128 --n-held-out 8 --n-passkeys 0 --training.batch-size 2"
+    words = [*options.split(), "--text", text(folder)["text"]]
+    ran = nope_interp("drop", str(folder), *words, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "dropped and recalibrated" in ran.stdout
+    assert "Model: runs/drop-llama-" in ran.stdout
+    refused = nope_interp("drop", str(folder), "--steps", "0", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--steps is 0" in refused.stderr
