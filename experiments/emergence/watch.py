@@ -73,9 +73,9 @@ def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:
             "A code that appears between two watched steps is given the later one. Step 0 counts "
             "as one doubling before step 1, and a code that never appears as one after the end.",
             "Surely means by the 95% interval over seeds, widened for the number of codes; the "
-            "numbers told are not widened. The first code is the one that is first in these seeds, "
-            "and the differences to it, taken over the same seeds, are in its favour; the delay of "
-            "a code that never comes is the least that it could be.",
+            "numbers told are not widened. The first code is the one that is first in these seeds. "
+            "Differences to it are taken over the same seeds, which favours it. The delay of a "
+            "code that never comes is the least that it could be.",
         ],
     }
     return Made(measurements, {}, facts)

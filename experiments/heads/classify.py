@@ -367,11 +367,12 @@ def _notes(tokens: HeadTokens) -> list[str]:
     return [
         f"{begun} The first token is left out as a key where scores are split into offset and key "
         "token, since an attention sink is neither.",
-        f"Means are over sequences of {tokens.text.shape[1]} tokens: {len(tokens.text)} of text, "
-        f"{len(tokens.repeated)} of repeated random tokens, {len(tokens.copies)} of copies of one "
-        f"token, {len(tokens.alphabet_held_out)} of a small alphabet beside as many to fit on.",
+        f"Means are over sequences of {tokens.text.shape[1]} tokens: {len(tokens.text)} of text "
+        f"and {len(tokens.repeated)} of repeated random tokens. Another {len(tokens.copies)} "
+        f"are copies of one token. Another {len(tokens.alphabet_held_out)} are of a small "
+        "alphabet, beside as many to fit on.",
         "Whether a head depends on positions is judged with its own layer ablated and the rest "
-        "intact; the labels and scores beside it are those of the whole model ablated.",
+        "intact. The labels and scores beside it are those of the whole model ablated.",
         "K-composition is computed from the weights alone: a rotation between the two heads, and "
         "norms of queries and keys, are left out.",
     ]

@@ -59,8 +59,8 @@ def similarity_findings(preset: Preset, runs: Runs, learned: Learned) -> Finding
 
         claims["like-t5"], other = map(nearer_to_t5, DISTANCES)
         notes.append(
-            "Nearness to T5 is measured by the Jensen-Shannon divergence over all pairs of heads; "
-            f"in the form of the paper's code it is {other.value:.3g} [{other.ci_low:.3g}, "
+            "Nearness to T5 is measured by the Jensen-Shannon divergence over all pairs of heads. "
+            f"In the form of the paper's code it is {other.value:.3g} [{other.ci_low:.3g}, "
             f"{other.ci_high:.3g}] nats. Mean over tasks, seeds and lengths, where NoPE learned "
             f"under one seed and all others under the next: {every.sum()}."
         )

@@ -79,7 +79,7 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
             f"learned: {ranked.sum()} of {ranked.size}. With fewer than {FEWEST}, or of one "
             "task alone, there is no ranking.",
             "Intervals of the ranking, and of the claims that say so, are over tasks, since models "
-            "of one task are alike under every seed; those of correlations are over encodings (of "
+            "of one task are alike under every seed. Those of correlations are over encodings (of "
             "NoPE alone over tasks). Those of the claim scratchpads, of accuracy task by task, and "
             "of all curves by length and by reading of position are over seeds.",
             *order_notes(preset.tasks, beyond, learned),

@@ -74,9 +74,9 @@ def scratchpad_findings(
             "Of scratchpads, models count that have learned their task as above, by right answers. "
             f"Not learned: {unlearned(runs, LEARNED)}. Right answers beyond the training "
             f"lengths: {_table(sizes, beyond, learned)}.",
-            "For each seed the task that gains least is chosen on the other seeds, and so are the "
-            "best and the worst format of each task: where seeds differ by chance alone, the "
-            f"expected number is 0. Chosen as the task that gains least: {told or 'none'}.",
+            "For each seed the task that gains least is chosen on the other seeds. So are the best "
+            "and the worst format of each task. Where seeds differ by chance alone, the expected "
+            f"number is 0. Chosen as the task that gains least: {told or 'none'}.",
             "Answers are decoded greedily and compared after the steps, so that a mistake in the "
             "steps is none if the answer is right. Of the right answers beyond the training "
             f"lengths that stand behind steps, {_in_spite(runs):.0%} follow wrong ones.",

@@ -56,11 +56,11 @@ def order_notes(tasks: tuple[str, ...], beyond: Accuracy, learned: Learned) -> t
     sentences = [order_said(task, beyond[:, t], learned[:, t]) for t, task in enumerate(tasks)]
     return (
         "Order by accuracy beyond the training lengths, of encodings that learned the task under "
-        f"at least {_FEWEST} seeds; brackets are 95% intervals over seeds, {len(beyond)} models at "
-        "most, which are few. A lead is the mean difference of models of one seed, which share "
-        "training data, test examples and, where their encodings draw none, initial weights; it is "
-        "called sure where its interval lies above 0. First and second are named after these same "
-        "models.",
+        f"at least {_FEWEST} seeds. Brackets are 95% intervals over seeds, {len(beyond)} models at "
+        "most, which are few. A lead is the mean difference of models of one seed. These share "
+        "training data, test examples and, where their encodings draw none, initial weights. A "
+        "lead is called sure where its interval lies above 0. First and second are "
+        "named after these same models.",
         *sentences,
     )
 

@@ -87,11 +87,11 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         f"against {sizes['rnn']} of an RNN and {sizes['lstm']} of an LSTM, {epochs} steps of Adam "
         "at " + ", ".join(f"{rates[n]:g} ({_NAMES[n]})" for n in NETWORKS),
         notes=(
-            "NMSE is that of the fit after the same number of steps, not of a continuation; 1 is "
-            "the best constant, and each sine that is missed leaves a quarter.",
-            "The likeness of clocks and rotary frequencies is an analogy. A module that tells a "
-            "long scale as well before training as after it does so by drifting off from its first "
-            "state, not by turning as a rotary frequency does.",
+            "NMSE is that of the fit after the same number of steps, not of a continuation. The "
+            "best constant has 1, and each sine that is missed leaves a quarter.",
+            "The likeness of clocks and rotary frequencies is an analogy. Some "
+            "modules tell a long scale as well before training as after it. They do so by drifting "
+            "off from their first state, not by turning as a rotary frequency does.",
         ),
     )
 

@@ -118,8 +118,8 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
         f"vocabulary 10,000, GPT-2's initialisation; {_SEQUENCES} sequences each",
         notes=(
             f"Of the settings in the claim's range, {worst!r} has the lowest score.",
-            "The paper's score could not be checked; adjacency A, over all pairs left of the "
-            "diagonal, decides the claims, and B and C stand beside it.",
+            "The paper's score could not be checked. Adjacency A, over all pairs left of the "
+            "diagonal, decides the claims. B and C stand beside it.",
         ),
     )
     if config.preset is None:

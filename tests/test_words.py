@@ -1,0 +1,100 @@
+"""The sentences that the program can print: how long they are, and which words they avoid.
+
+They are read out of the source: every text of the three packages that ends as a sentence does, but
+for docstrings, with one word for each value; and the words of every page's template. A colon ends
+what is counted, since a refusal has its culprit before it and its remedy after it.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.paths import ROOT
+
+MOST_WORDS = 25
+PACKAGES = ("nope_interp", "probes", "experiments")
+TEMPLATES = sorted((ROOT / "experiments" / "report" / "templates").glob("*.html"))
+# Of the words that the style page replaces, those that mean nothing else in a sentence of ours.
+CLEAR = {"arm", "twin", "displaced", "dealt", "cache of keys"}
+
+Sentence = tuple[str, str]  # where it stands, and itself
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z“\"'(`\[]|$)|\n\s*\n|:\s")
+
+
+def in_source() -> Iterator[Sentence]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for line, text in texts_of(tree):
+                yield from sentences(f"{path.relative_to(ROOT)}:{line}", text)
+
+
+def texts_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Texts that end as sentences do, values in them as x, without docstrings."""
+    left_out = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            left_out.add(id(node.value))
+        if isinstance(node, ast.JoinedStr):
+            left_out |= {id(inner) for inner in ast.walk(node)} - {id(node)}
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        text = ""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        elif isinstance(node, ast.JoinedStr):
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values
+            )
+        if " " in text and text.rstrip().endswith((".", "!", "?", ":")):
+            yield node.lineno, text
+
+
+def in_templates() -> Iterator[Sentence]:
+    for path in TEMPLATES:
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(r"<pre>.*?</pre>", "", text, flags=re.S)  # commands and files
+        text = re.sub(r"\{\{.*?\}\}", "x", text)
+        text = re.sub(r"\{%.*?%\}|\{#.*?#\}", " ", text, flags=re.S)
+        # Inline elements stand within sentences, others end what stood before.
+        text = re.sub(r"</?(?:a|em|strong|b|code|span|sup|h\d)\b[^>]*>", "", text)
+        for part in re.split(r"<[^>]*>", text):
+            yield from sentences(path.name, part)
+
+
+def sentences(where: str, text: str) -> Iterator[Sentence]:
+    for sentence in _SENTENCE_ENDS.split(text):
+        if sentence.strip():
+            yield where, " ".join(sentence.split())
+
+
+@pytest.fixture(scope="module")
+def said() -> list[Sentence]:
+    return [*in_source(), *in_templates()]
+
+
+def test_sentences_are_found_where_users_meet_them(said: list[Sentence]) -> None:
+    assert len(said) > 700
+    places = {where.split(":")[0] for where, _ in said}
+    wanted = ("errors.py", "results/usage.py", "report/figures.py", "glossary.html", "cli/main.py")
+    for name in wanted:
+        assert any(place.endswith(name) for place in places), name
+    (found,) = texts_of(ast.parse("def f():\n    'Doc.'\n    return f'a {f()} is b.'"))
+    assert found == (3, "a x is b.")
+
+
+def test_no_sentence_is_long(said: list[Sentence]) -> None:
+    long = [(len(s.split()), where, s) for where, s in said if len(s.split()) > MOST_WORDS]
+    assert sorted(long, reverse=True) == []
+
+
+def test_no_sentence_has_a_word_that_was_replaced(said: list[Sentence]) -> None:
+    table = (ROOT / "docs" / "style.md").read_text(encoding="utf-8")
+    replaced = re.findall(r"^\| [^|]+ \| ([^|]+) \|$", table, re.M)
+    words = {word.strip() for cell in replaced for word in cell.split(",")}
+    assert words >= CLEAR
+    avoided = re.compile(rf"\b(?:{'|'.join(CLEAR)})s?\b", re.I)
+    assert [(where, s) for where, s in said if avoided.search(s)] == []
