@@ -9,9 +9,9 @@ from typing import Any, ClassVar, no_type_check
 from experiments.papers.registry import paper
 from experiments.results.claims import SIZES, Paper
 from experiments.variants.config import resolved
-from experiments.variants.words import Shorthand, Worded, check_words
+from experiments.variants.words import Shorthand, Worded
 from nope_interp.errors import FieldError, UserError, unknown_name
-from nope_interp.fields import Seed, check_fields, from_mapping
+from nope_interp.fields import Seed, check_fields
 from nope_interp.models.config import DeclaredPositions
 
 _LARGEST = 64.0
@@ -135,22 +135,6 @@ class ReproduceConfig(Worded):
         if self.positions == "auto":
             del found["positions"]
         return found
-
-    @classmethod
-    def from_dict(cls, values: Any) -> "ReproduceConfig":
-        """The config of these values.
-
-        Args:
-            values: by name; what is left out has its default.
-
-        Returns:
-            The config.
-
-        Raises:
-            UserError: for unknown names, wrong types and values that make no sense.
-        """
-        check_words(cls, values if isinstance(values, dict) else {})
-        return from_mapping(cls, values, "the config")
 
     def run_name(self) -> str:
         """The readable half of the run folder's name.

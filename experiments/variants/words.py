@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from nope_interp.errors import FieldError, UserError, shown, unknown_name
-from nope_interp.fields import field_types
+from nope_interp.fields import field_types, from_mapping
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Worded:
         Raises:
             UserError: for unknown names, wrong types and values that make no sense.
         """
-        raise NotImplementedError
+        check_words(cls, values if isinstance(values, dict) else {})
+        return from_mapping(cls, values, "the config")
 
 
 Asked = TypeVar("Asked", bound=Worded)
