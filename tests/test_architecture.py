@@ -50,8 +50,8 @@ ROOMS = {
     "experiments.emergence": "nope_interp nope_interp.models nope_interp.tasks "
     "nope_interp.training probes .results .report .runs .variants .codes .heads",
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
-    "nope_interp.positions nope_interp.tasks nope_interp.theory nope_interp.training probes "
-    "probes.heads .results .report .runs .variants .probing .heads",
+    "nope_interp.positions nope_interp.pretrained nope_interp.tasks nope_interp.theory "
+    "nope_interp.training probes probes.heads .results .report .runs .variants .probing .heads",
     "experiments.comparison": "nope_interp nope_interp.models nope_interp.tasks probes "
     ".results .report .runs .variants .probing .codes .heads",
     "experiments.benchmark": "nope_interp nope_interp.constructions nope_interp.interventions "

@@ -23,8 +23,8 @@ class ReproduceConfig(Worded):
     """Which paper is reproduced, and at which size.
 
     Attributes:
-        name: the paper: chi2023, zuo2025, haviv2022, kazemnejad2023, barbero2024, koutnik2014 or
-            kim2025.
+        name: the paper: chi2023, zuo2025, haviv2022, kazemnejad2023, barbero2024, koutnik2014,
+            kim2025 or gelberg2025.
         n_seeds: draws of weights and data, at least 2 for an interval; None takes the paper's.
         width: factor on the default width.
         length: factor on the default length.

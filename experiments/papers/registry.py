@@ -15,6 +15,7 @@ _IN_ORDER = (
     "barbero2024",
     "koutnik2014",
     "kim2025",
+    "gelberg2025",
 )
 _HOW_SURE = {
     "VERIFIED": VERIFIED,

@@ -58,6 +58,7 @@ TINY: dict[str, dict[str, Any]] = {
     "barbero2024": {"training": 0.01},
     "koutnik2014": {"width": 0.5, "training": 0.005},
     "kim2025": {"width": 0.25, "length": 0.3, "training": 0.01},
+    "gelberg2025": {"width": 0.25, "length": 0.25, "depth": 0.25, "training": 0.005},
 }
 
 

@@ -1,0 +1,1 @@
+"""Gelberg et al. 2025: dropping positional embeddings after training."""
