@@ -1,6 +1,6 @@
 """A finished drop: the recalibrated model, what was read of it, and the page."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.results.drop import CONTROL, RECALIBRATED, Dropped
 from experiments.results.findings import Figure
-from experiments.runs.finished import FinishedRun
+from experiments.runs.finished import FinishedRun, Picture
 
 FOLDERS = {CONTROL: "control", RECALIBRATED: "model"}
 """The folders of a run in which its models are, by variant."""
@@ -49,6 +49,13 @@ class Drop(FinishedRun):
     def headline(self) -> str:
         """What the drop costs, what comes back, and what is read beyond the context."""
         return self.dropped.headline
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """The figures of the page."""
+        from experiments.report.paper import of_figure
+
+        return {figure.id: of_figure(figure) for figure in self.figures}
 
     def html(self) -> str:
         """The report: one page that needs no network.
