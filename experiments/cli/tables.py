@@ -16,7 +16,7 @@ from experiments.results.position_use import Interval
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
 # Of a paper's title, so that a paper is one line.
-_LONGEST_TITLE = 36
+_LONGEST_TITLE = 32
 
 _STYLES = {
     "used": "bold green",
@@ -180,7 +180,10 @@ def of_papers(claims: pd.DataFrame) -> Table:
             state = f"{(own['status'] == 'reproduced').sum()} of {len(own)} reproduced"
         title = shorten(first["title"], _LONGEST_TITLE, placeholder=" …")
         rows.append([str(name), title, state, first["cost"]])
-    return _table(["paper", "title", "claims", "cost"], rows)
+    table = _table(["paper", "title", "claims", "cost"], rows)
+    # A long cost alone takes a second line: not every title.
+    table.columns[1].no_wrap = table.columns[2].no_wrap = True
+    return table
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
