@@ -116,7 +116,9 @@ EXPERIMENTS = {
             "Drop a rotary model's positions, recalibrate it, and read how far it then reads.",
             DropConfig,
             ("experiments.drop.drop", "drop"),
-            meaningless=frozenset({"dtype", "task", "lengths", "scratchpad", "transformer"}),
+            meaningless=frozenset(
+                {"dtype", "task", "lengths", "scratchpad", "transformer", "training.compile"}
+            ),
         ),
         Experiment(
             "emergence",

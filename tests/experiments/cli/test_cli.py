@@ -331,6 +331,8 @@ OWN: dict[str, tuple[list[str], object]] = {
     "prompts": (["a, b", "c"], ("a, b", "c")),
     "name": (["kazemnejad2023"], "kazemnejad2023"),
     "preset": (["tiny"], "tiny"),
+    "vocabulary": (["text"], "text"),
+    "read_lengths": (["16,64"], (16, 64)),
     "methods": (["probing", "DAS"], ("probing", "DAS")),
     "kinds": (["few dimensions"], ("few dimensions",)),
     # What the paper's experiment has of these is one times the default.
