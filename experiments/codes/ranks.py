@@ -23,28 +23,27 @@ FEWEST_DRAWS = 20
 _SETTLED = 5
 
 
-def enough_draws(n_effects: int) -> int:
-    """So many that one code may pass by itself among so many effects."""
-    return math.ceil(n_effects / FALSE_DISCOVERIES)
+def enough_draws(n_effects: int, passing: int = 1) -> int:
+    """So many that this many may pass by themselves among so many effects."""
+    return math.ceil(n_effects / FALSE_DISCOVERIES / passing)
 
 
 def rank_row(
     net: Mapping[str, Any],
     level: float,
-    first: PerSequence,
+    made: Sequence[PerSequence],
     drawn: Callable[[int], PerSequence],
     reached: Reached,
     most: int,
 ) -> dict[str, Any]:
     """The rank of an effect, as a row of the tidy table.
 
-    Where the net effect is not surely worth naming, no rank makes it so: then no turn is made after
-    the first one.
+    Where the net effect is not surely worth naming, no rank makes it so: then no more are made.
 
     Args:
         net: the row of the net effect, whose columns the rank's row has.
         level: the code's own effect.
-        first: those of the first turn.
+        made: those of turns that were made.
         drawn: makes those of a later turn, from its number.
         reached: how draws are counted.
         most: draws that are enough.
@@ -52,7 +51,7 @@ def rank_row(
     Returns:
         The row: the share of draws, the code among them, that come as far; `n` is how many.
     """
-    of_draws = [first]
+    of_draws = [*made]
     while net["ci_low"] >= WORTH_NAMING and not _settled(reached(level, of_draws), most):
         of_draws.append(drawn(len(of_draws)))
     above, n = reached(level, of_draws)

@@ -12,9 +12,10 @@ texts. Where it is not surely longer than what prefixes of one length differ by,
 follow.
 
 A control moves each activation as far, in directions drawn for each sequence as the activations at
-the site vary. Similarity acts in the scores alone: queries and keys read activations that resemble
-one another as those elsewhere, values and the stream stay. Its control mixes in as much of another
-sequence's content there.
+the site vary; for ranks anew for every 64 sequences, over which a draw's effect is a mean.
+Similarity acts in the scores alone: queries and keys read activations that resemble one another as
+those elsewhere, values and the stream stay. Its control mixes in as much of another sequence's
+content there.
 """
 
 import math
@@ -47,6 +48,13 @@ from probes.bootstrap import SequenceBootstrap
 from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL, SIMILARITY
 from probes.codes.statistics import CodeStatistics
 
+# Effects in which a code that is used shows, at least: two moves, or it and the mean residual that
+# it is half of, in two directions.
+_PASSING = 4
+# Sequences in a row whose controls share a draw: how far it goes is a mean over so many.
+TOGETHER = 64
+# A mean over the sequences that share a draw of the control.
+PerDraw = Float[np.ndarray, " draw"]
 # Along, changed and length of a run, for each sequence.
 Measured = Float[np.ndarray, "sequence 3"]
 
@@ -72,7 +80,7 @@ def text_interchange_rows(
     - `ADDED`, of each half of the mean residual: what the whole goes of the way less what the other
       half alone does.
     - `WRITTEN`: the share of the way in what is written behind a site.
-    - `RANK`: the share of control draws whose slope over `DOSES`, less what its sequence's draws
+    - `RANK`: the share of control draws whose slope over `DOSES`, less what its sequences' draws
       have in common, is at least the code's; 1 where the code does not surely go a tenth, since
       then no rank says that it is used.
 
@@ -101,13 +109,14 @@ def text_interchange_rows(
         Place(EVERYWHERE, ATTENTION_INPUT, reads): (SIMILARITY,),
     }
     made, total = TextMoves(task, known, stream), sum(map(len, places.values()))
+    most_draws = enough_draws(2 * total, passing=_PASSING)
     rows = list(_of_ways(made, task.seed, context))
     with tqdm(desc=description, total=total, unit="code", disable=description is None) as bar:
         for place, codes in places.items():
             here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
             tried: dict[str, _Tried] = {}
             for code in codes:
-                rows += _rows_of(made, place, code, task.seed, enough_draws(2 * total), tried, here)
+                rows += _rows_of(made, place, code, task.seed, most_draws, tried, here)
                 bar.update()
             rows += _added(made, tried, here)
     return rows
@@ -173,7 +182,7 @@ def route_rows(
         for head in range(n)
         if made.carries(site, MEAN_RESIDUAL)
     ]
-    most_draws = enough_draws(len(asked))
+    most_draws = enough_draws(len(asked), passing=_PASSING)
     rows: list[dict[str, Any]] = []
     for site, route, head in tqdm(asked, description, unit="route", disable=description is None):
         here = {"layer": site.layer, "head": head, "site": site.hook, "probe": names.PROBE}
@@ -266,23 +275,24 @@ class _Tried:
         return self._by_dose(self.trial.own)
 
     def rows(self, most_draws: int, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        first = self._drawn(0)
-        found = list(_shares(self.trial, self.own[-1], first[-1], self.seed, context))
+        # For the shares each sequence has a draw of its own: intervals over sequences cover draws.
+        control = self._by_dose(lambda dose: self.trial.drawn(dose, 0, 1))[-1]
+        found = list(_shares(self.trial, self.own[-1], control, self.seed, context))
         yield from found
         net = next(row for row in found if row["metric"] == names.NET)
-        level, drawn = float(self._slopes(self.own).mean()), self._slopes(first)
+        level = float(self._slopes(self.own).mean())
 
-        def turn_of(turn: int) -> PerSequence:
-            return self._slopes(self._drawn(turn))
+        def turn_of(turn: int) -> PerDraw:
+            return _by_draw(self._slopes(self._drawn(turn, TOGETHER)))
 
-        yield rank_row(net, level, drawn, turn_of, _reached, most_draws)
+        yield rank_row(net, level, [], turn_of, _reached, most_draws)
 
     def _by_dose(self, make: Callable[[float], Within]) -> list[list[Measured]]:
         ways = [self.trial.way, *self.trial.written.values()]
         return [_measured(self.trial, ways, make(dose)) for dose in self.trial.doses]
 
-    def _drawn(self, turn: int) -> list[list[Measured]]:
-        return self._by_dose(lambda dose: self.trial.drawn(dose, turn))
+    def _drawn(self, turn: int, together: int) -> list[list[Measured]]:
+        return self._by_dose(lambda dose: self.trial.drawn(dose, turn, together))
 
     def _slopes(self, found: list[list[Measured]]) -> PerSequence:
         # Of the line through 0 that fits the shares best. Not of what lies along the way in nats:
@@ -341,12 +351,18 @@ def _shares(
     yield {**context, **vars(net)}
 
 
-def _reached(level: float, drawn: Sequence[PerSequence]) -> tuple[int, int]:
+def _by_draw(slopes: PerSequence) -> PerDraw:
+    """The mean over the sequences that share a draw."""
+    firsts = np.arange(0, len(slopes), TOGETHER)
+    return np.add.reduceat(slopes, firsts) / np.diff([*firsts, len(slopes)])
+
+
+def _reached(level: float, drawn: Sequence[PerDraw]) -> tuple[int, int]:
     """How many draws come as far as the level, and how many there are.
 
-    Each is a draw's deviation from the mean of its sequence's draws, about the mean of them all:
+    Each is a draw's deviation from the mean of its sequences' draws, about the mean of them all:
     ways differ in length from sequence to sequence, and draws are to be ranked by their directions.
-    Of one draw for each sequence nothing is known.
+    Of one draw for the same sequences nothing is known.
     """
     if len(drawn) < 2:
         return 0, 0

@@ -55,7 +55,8 @@ class Trial:
         way: from what it predicts there to what it would predict elsewhere.
         written: the same of what is written behind the place; empty where that is no one site.
         own: makes the context in which the code is moved by a dose.
-        drawn: that of the control, by a dose, with the draws of a turn.
+        drawn: that of the control, by a dose, with the draws of a turn, and how many sequences in
+            a row share one.
         doses: shares of the way that it is moved, the last one all of it.
         back: whether the way is back to the text as it was.
     """
@@ -64,7 +65,7 @@ class Trial:
     way: Way
     written: Mapping[Site, Way]
     own: Callable[[float], Within]
-    drawn: Callable[[float, int], Within]
+    drawn: Callable[[float, int, int], Within]
     doses: Sequence[float]
     back: bool = False
 
@@ -183,11 +184,13 @@ class TextMoves:
         def own(dose: float) -> Within:
             return within({site: move.by(dose) for site, move in moves.items()})
 
-        def drawn(dose: float, turn: int) -> Within:
+        def drawn(dose: float, turn: int, together: int) -> Within:
             made: dict[Site, Intervention] = {}
             for number, (site, move) in enumerate(moves.items()):
                 generator = self._generator(turn, number)
-                made[site] = move.elsewhere(self._variation[site], generator, dose)
+                made[site] = move.elsewhere(
+                    self._variation[site], generator, dose, together=together
+                )
             return within(made)
 
         behind = {site: of for site, of in written.items() if [site] == list(moves)}
@@ -199,11 +202,11 @@ class TextMoves:
         changes = {site: moved_similarity(self._codes[site], sources) for site in sites}
         at = torch.arange(len(sources))
 
-        def drawn(_: float, turn: int) -> Within:
+        def drawn(_: float, turn: int, together: int) -> Within:
             mixed: dict[Site, Intervention] = {}
             for number, (site, change) in enumerate(changes.items()):
                 codes, generator = self._codes[site].among(at), self._generator(turn, number)
-                mixed[site] = OtherContent(sizes_of(change, codes), codes, generator)
+                mixed[site] = OtherContent(sizes_of(change, codes), codes, generator, together)
             return self._in_scores(mixed)
 
         own = self._in_scores(changes)

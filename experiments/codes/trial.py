@@ -65,7 +65,7 @@ class Trial:
         def turn_of(turn: int) -> PerExample:
             return self._slopes(self._by_dose(lambda dose: self.drawn(dose, turn)))
 
-        yield rank_row(net, float(own.mean()), drawn, turn_of, _reached, most_draws)
+        yield rank_row(net, float(own.mean()), [drawn], turn_of, _reached, most_draws)
 
     def _by_dose(self, make: Callable[[float], Changes]) -> list[Answers]:
         return [self.asking.answers(make(dose)) for dose in self.doses]

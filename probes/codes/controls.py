@@ -9,6 +9,7 @@ from einops import einsum, rearrange
 from torch import Generator, Tensor
 
 from probes.codes.directions import Leace, MovedVectors, ScaledDirections
+from probes.codes.draws import Draws
 from probes.codes.filter import CodeFilter, require_fitted_shape, with_deviation_scaled
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.controls import shuffled_positions
@@ -51,17 +52,24 @@ class OtherContent:
     the statistics were fitted on, in turn, from the second on: called on these themselves, it gives
     none its own deviation. Every other round takes their deviations with the opposite sign, so that
     few of them have no mean of their own to add. With a generator each is a mixture of them all,
-    with Gaussian weights, so that there is no end of others. Turns go on from call to call.
+    with Gaussian weights, so that there is no end of others; several sequences in a row may share
+    one. Turns go on from call to call.
     """
 
     def __init__(
-        self, sizes: PerPosition, statistics: CodeStatistics, generator: Generator | None = None
+        self,
+        sizes: PerPosition,
+        statistics: CodeStatistics,
+        generator: Generator | None = None,
+        together: int = 1,
     ) -> None:
         # The chord of an angle a on a circle of radius 1 is 2 sin(a / 2).
         self._angle = 2 * (sizes / 2).clamp(max=0.5**0.5).asin()[:, None]
         self._means = statistics.positional_vectors().float()
         self._others = statistics.example_deviations()
-        self._next, self._generator = 1, generator
+        self._next = 1
+        each = (len(self._others),)
+        self._draws = None if generator is None else Draws(each, generator, together)
 
     def __call__(self, x: Activations) -> Activations:
         """The activations so turned; raises ProbeError for another number of positions or width."""
@@ -79,12 +87,9 @@ class OtherContent:
         return turned.to(x.dtype)
 
     def _next_others(self, n: int) -> Activations:
-        if self._generator is not None:
-            weights = torch.randn((n, len(self._others)), generator=self._generator)
-            mixed = einsum(
-                weights.to(self._others), self._others, "batch other, other pos d -> batch pos d"
-            )
-            return mixed
+        if self._draws is not None:
+            weights = self._draws.of_next(n).to(self._others)
+            return einsum(weights, self._others, "batch other, other pos d -> batch pos d")
         turns = torch.arange(self._next, self._next + n)
         self._next += n
         rounds, which = turns // len(self._others), turns % len(self._others)

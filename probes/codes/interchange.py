@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from probes.code_names import VARIANCE
+from probes.codes.draws import Draws
 from probes.codes.filter import require_fitted_shape
 from probes.codes.statistics import CodeStatistics
 from probes.codes.trends import functions_of, told_by
@@ -90,7 +91,12 @@ class Move:
         return Move(base, told, scale - base.scale, self.lengths)
 
     def elsewhere(
-        self, variation: Float[Tensor, "example d_model"], generator: Generator, dose: float = 1.0
+        self,
+        variation: Float[Tensor, "example d_model"],
+        generator: Generator,
+        dose: float = 1.0,
+        *,
+        together: int = 1,
     ) -> "Elsewhere":
         """The size-matched control of `by(dose)`, with a draw of directions for each sequence.
 
@@ -98,21 +104,23 @@ class Move:
             variation: deviations of activations at the site, as from `variation_at`.
             generator: of the draws; the same state gives the same directions for each dose.
             dose: as in `by`.
+            together: how many sequences in a row share a draw.
         """
         # Along as many directions as what is told; a change of scale has one for each position.
         u, s, _ = torch.linalg.svd(self.told, full_matrices=False)
         curve = torch.cat([u * s, (self.scaled * self.lengths).diag()], dim=1)
         curve = curve[:, curve.abs().sum(dim=0) > 0]
-        return Elsewhere(self.base, dose * curve, variation, generator)
+        draws = Draws((curve.shape[1], len(variation)), generator, together)
+        return Elsewhere(self.base, dose * curve, variation, draws)
 
 
 class Elsewhere:
     """A control of a move: the same curve over positions, in directions that aim at no code.
 
     The directions of the move are exchanged for Gaussian ones with the covariance of the model's
-    own variation at the site, drawn for each sequence. Each position moves exactly as far as by the
-    move, and positions lie to one another as they did in the mean of draws. Draws go on from call
-    to call.
+    own variation at the site, drawn for each sequence, or for several. Each position moves exactly
+    as far as by the move, and positions lie to one another as they did in the mean of draws. Draws
+    go on from call to call.
     """
 
     def __init__(
@@ -120,16 +128,15 @@ class Elsewhere:
         base: Moved,
         curve: Float[Tensor, "pos direction"],
         variation: Float[Tensor, "example d_model"],
-        generator: Generator,
+        draws: Draws,
     ) -> None:
-        self._base, self._curve, self._generator = base, curve, generator
+        self._base, self._curve, self._draws = base, curve, draws
         self._variation = variation
         self._sizes = torch.linalg.vector_norm(curve, dim=-1, keepdim=True)
 
     def __call__(self, x: Activations) -> Activations:
         """The activations so moved; raises ProbeError for another number of positions or width."""
-        shape = (len(x), self._curve.shape[1], len(self._variation))
-        weights = torch.randn(shape, generator=self._generator).to(self._variation)
+        weights = self._draws.of_next(len(x)).to(self._variation)
         drawn = self._curve @ (weights @ self._variation)
         tiny = torch.finfo(drawn.dtype).tiny
         lengths: Tensor = torch.linalg.vector_norm(drawn, dim=-1, keepdim=True).clamp(min=tiny)
