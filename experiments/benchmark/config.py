@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, no_type_check
 
 from experiments.benchmark.methods import METHODS
-from experiments.variants.words import Shorthand, Worded, check_words
+from experiments.variants.words import Shorthand, Worded
 from nope_interp.errors import FieldError, UserError, unknown_name
-from nope_interp.fields import Range, Seed, check_fields, from_mapping
+from nope_interp.fields import Range, Seed, check_fields
 
 SEEDS = 20
 
@@ -82,22 +82,6 @@ class BenchmarkConfig(Worded):
             Values by name.
         """
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Any) -> "BenchmarkConfig":
-        """The config of these values.
-
-        Args:
-            values: by name; what is left out has its default.
-
-        Returns:
-            The config.
-
-        Raises:
-            UserError: for unknown names, wrong types and values that make no sense.
-        """
-        check_words(cls, values if isinstance(values, dict) else {})
-        return from_mapping(cls, values, "the config")
 
     def run_name(self) -> str:
         """The readable half of the run folder's name.
