@@ -70,6 +70,9 @@ def _changes(
         return {"rope_type": "yarn", **of_yarn}
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     turned = size * kind.get("partial_rotary_factor", 1.0)
+    if turned == 2:
+        # The only frequency is the highest one, which stays.
+        return {}
     return {"rope_theta": kind["rope_theta"] * factor ** (turned / (turned - 2))}
 
 
