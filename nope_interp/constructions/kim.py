@@ -47,7 +47,7 @@ def parameter_free_scores(
     Example:
         >>> scores = parameter_free_scores(torch.eye(3)[None], 2)
         >>> [round(float(scores[1, 0, i, j]), 3) for i, j in ((1, 0), (2, 0), (2, 1))]
-        [0.153, 0.132, 0.151]
+        [0.154, 0.132, 0.151]
     """
     length, width = inputs.shape[1:]
     hidden = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None

@@ -33,24 +33,25 @@ TRAINING = TrainingConfig(
 # Prints the losses of every step, not compiled and compiled, and whether hooks fire.
 LOSSES = """
 import dataclasses, json, torch
-from nope_interp.training import train as training
+from nope_interp.training import loop
+from nope_interp.training.train import train
 from nope_interp.models.config import TransformerConfig
 from nope_interp.tasks.registry import make_task
 from nope_interp.training.config import TrainingConfig
 
-real, curves = training._step, []
+real, curves = loop._step, []
 
 def recorded(*args):
     curves[-1].append(real(*args))
     return curves[-1][-1]
 
-training._step = recorded
+loop._step = recorded
 config = TransformerConfig(n_layers=1, d_model=32, n_heads=2, d_vocab=257, n_ctx=32)
 asked = TrainingConfig(steps=12, batch_size=4, seq_len=32, warmup=3, learning_rate=1e-2)
 for compile in (False, True):
     curves.append([])
     how = dataclasses.replace(asked, compile=compile)
-    model = training.train(config, how, make_task("text"), show_progress=False)
+    model = train(config, how, make_task("text"), show_progress=False)
 _, cache = model.run_with_cache(torch.zeros(1, 3, dtype=torch.long))
 print(json.dumps({"curves": curves, "hooks": "blocks.0.attn.hook_pattern" in cache}))
 """
