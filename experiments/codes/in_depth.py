@@ -10,6 +10,7 @@ side, or there is no MLP, nothing reads the stream between them.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -32,6 +33,20 @@ from probes.streaming import StreamingProbe
 _SITES = ("resid_mid", STREAM)
 
 Change = TypeVar("Change", Move, Moved)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where codes are moved: at one site, or at several at once.
+
+    Attributes:
+        layer, hook: as the tidy table has them.
+        sites: in order of depth.
+    """
+
+    layer: int
+    hook: str
+    sites: tuple[Site, ...]
 
 
 def stream_sites(task: InterventionTask) -> list[Site]:

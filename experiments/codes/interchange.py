@@ -17,7 +17,7 @@ is not moved again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from experiments.codes.answering import Answers, Asking, Changes
 from experiments.codes.counterfactual import Counterfactual
-from experiments.codes.in_depth import moves_in_depth, statistics_at, stream_sites
+from experiments.codes.in_depth import Place, moves_in_depth, statistics_at, stream_sites
 from experiments.codes.ranks import FEWEST_DRAWS, enough_draws, fact
 from experiments.codes.task import InterventionTask
 from experiments.codes.trial import Trial, added_row
@@ -93,9 +93,9 @@ def interchange_rows(
     stream = stream_sites(task) if through_stream else []
     missing = [site for site in stream if site not in statistics]
     known = {**statistics, **(statistics_at(task, missing) if missing else {})}
-    places = [_Place(site.layer, site.hook, (site,)) for site in statistics]
+    places = [Place(site.layer, site.hook, (site,)) for site in statistics]
     if through_stream:
-        places.append(_Place(EVERYWHERE, STREAM, tuple(stream)))
+        places.append(Place(EVERYWHERE, STREAM, tuple(stream)))
     most = enough_draws(2 * len(elsewhere) * len(places) * len(JUDGED))
     rows: list[dict[str, Any]] = []
     total = len(elsewhere) * len(places)
@@ -116,15 +116,6 @@ def check_enough_to_draw(task: InterventionTask) -> None:
             f"{n} examples are too few to move codes in: give {FEWEST_DRAWS} at least, better "
             "some hundreds."
         )
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where codes are moved: at one site, or at all of the stream at once."""
-
-    layer: int
-    hook: str
-    sites: tuple[Site, ...]
 
 
 class _Run:
@@ -156,7 +147,7 @@ class _Run:
         self._noising = Asking(clean, own, elsewhere.other, counted, elsewhere.to_stay)
         self._denoising = Asking(disordered, own, own, elsewhere.asked & right)
 
-    def rows(self, place: _Place, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def rows(self, place: Place, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Those of one site, or of the whole stream."""
         context = {**context, "layer": place.layer, "site": place.hook}
         base, moved = self._levelled(place), self._elsewhere.moved
@@ -180,7 +171,7 @@ class _Run:
                 condition = {**context, "positions": told(half, moved)}
                 yield added_row(trials[MEAN_RESIDUAL], trials[other], condition)
 
-    def _levelled(self, place: _Place) -> dict[Site, Moved]:
+    def _levelled(self, place: Place) -> dict[Site, Moved]:
         """At each site, activations that tell none of these positions by mean or variance."""
 
         def make(site: Site, current: CodeStatistics | None) -> Moved:

@@ -20,25 +20,23 @@ content there.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from tqdm import tqdm
 
-from experiments.codes.in_depth import statistics_at, stream_sites
-from experiments.codes.ranks import FEWEST_DRAWS, enough_draws, fact, rank_row
+from experiments.codes.in_depth import Place, statistics_at, stream_sites
+from experiments.codes.ranks import FEWEST_DRAWS, enough_draws, fact
 from experiments.codes.task import InterventionTask
-from experiments.codes.text_moves import Place, TextMoves, Trial
+from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_order import text_order_rows
-from experiments.codes.text_runs import SHORTEST, Within
-from experiments.codes.way import PerSequence, Way, share
+from experiments.codes.text_runs import SHORTEST
+from experiments.codes.text_trial import TextTrial, added_text_row
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
 from experiments.results import text_use
-from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
+from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import table
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import key_heads
@@ -51,12 +49,6 @@ from probes.codes.statistics import CodeStatistics
 # Effects in which a code that is used shows, at least: two moves, or it and the mean residual that
 # it is half of, in two directions.
 _PASSING = 4
-# Sequences in a row whose controls share a draw: how far it goes is a mean over so many.
-TOGETHER = 64
-# A mean over the sequences that share a draw of the control.
-PerDraw = Float[np.ndarray, " draw"]
-# Along, changed and length of a run, for each sequence.
-Measured = Float[np.ndarray, "sequence 3"]
 
 
 def text_interchange_rows(
@@ -114,11 +106,7 @@ def text_interchange_rows(
     with tqdm(desc=description, total=total, unit="code", disable=description is None) as bar:
         for place, codes in places.items():
             here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
-            tried: dict[str, _Tried] = {}
-            for code in codes:
-                rows += _rows_of(made, place, code, task.seed, most_draws, tried, here)
-                bar.update()
-            rows += _added(made, tried, here)
+            rows += _rows_at(made, place, codes, most_draws, here, bar.update)
     return rows
 
 
@@ -187,7 +175,7 @@ def route_rows(
     for site, route, head in tqdm(asked, description, unit="route", disable=description is None):
         here = {"layer": site.layer, "head": head, "site": site.hook, "probe": names.PROBE}
         told = {**context, **here, "positions": text_use.by_route(route)}
-        rows += _Tried(made.by_route(site.layer, route, head), task.seed).rows(most_draws, told)
+        rows += made.by_route(site.layer, route, head).rows(most_draws, told)
     return rows
 
 
@@ -242,130 +230,30 @@ def _column(means: np.ndarray, column: int) -> np.ndarray:
     return np.asarray(means[:, column])
 
 
-def _rows_of(
+def _rows_at(
     made: TextMoves,
     place: Place,
-    code: str,
-    seed: int,
+    codes: Sequence[str],
     most_draws: int,
-    tried: dict[str, "_Tried"],
     context: Mapping[str, Any],
+    advance: Callable[[], object],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of one code at one place; what was tried is added to `tried`, by its condition."""
-    carried = float(np.mean([made.carries(site, code) for site in place.sites]))
-    for conditions, trial in made.trials(place, code).items():
-        found = [fact(names.CARRIED, carried, context)]
-        if carried:
-            one = _Tried(trial(), seed)
-            found += one.rows(most_draws, context)
-            tried |= dict.fromkeys(conditions, one)
-        yield from ({**row, "positions": told} for told in conditions for row in found)
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """One trial, and what came of it beside its control."""
-
-    trial: Trial
-    seed: int
-
-    @cached_property
-    def own(self) -> list[list[Measured]]:
-        """What each dose came to, in predictions and then in what is written."""
-        return self._by_dose(self.trial.own)
-
-    def rows(self, most_draws: int, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        # For the shares each sequence has a draw of its own: intervals over sequences cover draws.
-        control = self._by_dose(lambda dose: self.trial.drawn(dose, 0, 1))[-1]
-        found = list(_shares(self.trial, self.own[-1], control, self.seed, context))
-        yield from found
-        net = next(row for row in found if row["metric"] == names.NET)
-        level = float(self._slopes(self.own).mean())
-
-        def turn_of(turn: int) -> PerDraw:
-            return _by_draw(self._slopes(self._drawn(turn, TOGETHER)))
-
-        yield rank_row(net, level, [], turn_of, _reached, most_draws)
-
-    def _by_dose(self, make: Callable[[float], Within]) -> list[list[Measured]]:
-        ways = [self.trial.way, *self.trial.written.values()]
-        return [_measured(self.trial, ways, make(dose)) for dose in self.trial.doses]
-
-    def _drawn(self, turn: int, together: int) -> list[list[Measured]]:
-        return self._by_dose(lambda dose: self.trial.drawn(dose, turn, together))
-
-    def _slopes(self, found: list[list[Measured]]) -> PerSequence:
-        # Of the line through 0 that fits the shares best. Not of what lies along the way in nats:
-        # of that a broken run has much, whatever broke it.
-        gone = np.stack([share(names.TOWARDS)(of_predictions) for of_predictions, *_ in found])
-        doses = np.array(self.trial.doses)
-        return np.asarray(doses @ gone / np.square(doses).sum())
-
-
-def _added(
-    made: TextMoves, tried: Mapping[str, _Tried], context: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """What each half of the mean residual adds to the other, where all three were moved."""
+    """Rows of all codes at one place."""
+    trials: dict[str, TextTrial] = {}
+    for code in codes:
+        carried = float(np.mean([made.carries(site, code) for site in place.sites]))
+        for conditions, make in made.trials(place, code).items():
+            found = [fact(names.CARRIED, carried, context)]
+            if carried:
+                trial = make()
+                found += trial.rows(most_draws, context)
+                trials |= dict.fromkeys(conditions, trial)
+            yield from ({**row, "positions": told} for told in conditions for row in found)
+        advance()
     for told in (names.noising, names.denoising):
         for moved in (made.noised.moved, made.shifted.moved):
-            whole, *halves = (tried.get(told(code, moved)) for code in (MEAN_RESIDUAL, *HALVES))
-            for half, other in zip(HALVES, reversed(halves), strict=True):
-                if whole is not None and other is not None and None not in halves:
-                    ends = np.concatenate([whole.own[-1][0], other.own[-1][0]], axis=1)
-                    bootstrap = SequenceBootstrap(seed=whole.seed).update(ends)
-                    score = bootstrap.score(names.ADDED, _more_towards, chance=0.0)
-                    yield {**context, "positions": told(half, moved), **vars(score)}
-
-
-def _more_towards(means: np.ndarray) -> np.ndarray:
-    """The share of the way of the first run less that of the second."""
-    return np.asarray(share(names.TOWARDS)(means) - share(names.TOWARDS, 3)(means))
-
-
-def _measured(trial: Trial, ways: Sequence[Way], within: Within) -> list[Measured]:
-    """How far a run goes the way in what it predicts, and then in what is written."""
-    found = trial.run.read(list(trial.written), within)
-    reached = [found.predictions, *found.written.values()]
-    return [way.measured(of) for way, of in zip(ways, reached, strict=True)]
-
-
-def _shares(
-    trial: Trial,
-    own: Sequence[Measured],
-    control: Sequence[Measured],
-    seed: int,
-    context: Mapping[str, Any],
-) -> Iterator[dict[str, Any]]:
-    """What share of the way a full move goes, stays or does neither, and so its control."""
-    bootstrap = SequenceBootstrap(seed=seed)
-    bootstrap.update(np.concatenate([own[0], control[0], *own[1:], *control[1:]], axis=1))
-    told = [(metric, metric, 0) for metric in (names.TOWARDS, names.STAYS, names.NEITHER)]
-    told = [(names.RESTORED, names.TOWARDS, 0)] if trial.back else told
-    told += [(text_use.WRITTEN, names.TOWARDS, 6)] if len(own) > 1 else []
-    for metric, of, first in told:
-        for number, side in enumerate(("", SIZE_MATCHED)):
-            shares = share(of, first + 3 * number)
-            score = bootstrap.score(metric, shares, chance=math.nan, control=side)
-            yield {**context, **vars(score)}
-    net = bootstrap.score(names.NET, _more_towards, chance=0.0)
-    yield {**context, **vars(net)}
-
-
-def _by_draw(slopes: PerSequence) -> PerDraw:
-    """The mean over the sequences that share a draw."""
-    firsts = np.arange(0, len(slopes), TOGETHER)
-    return np.add.reduceat(slopes, firsts) / np.diff([*firsts, len(slopes)])
-
-
-def _reached(level: float, drawn: Sequence[PerDraw]) -> tuple[int, int]:
-    """How many draws come as far as the level, and how many there are.
-
-    Each is a draw's deviation from the mean of its sequences' draws, about the mean of them all:
-    ways differ in length from sequence to sequence, and draws are to be ranked by their directions.
-    Of one draw for the same sequences nothing is known.
-    """
-    if len(drawn) < 2:
-        return 0, 0
-    slopes = np.stack(drawn)
-    deviations = (slopes - slopes.mean(axis=0)) * math.sqrt(len(drawn) / (len(drawn) - 1))
-    return int((slopes.mean() + deviations >= level).sum()), slopes.size
+            of_code = {code: trials.get(told(code, moved)) for code in (MEAN_RESIDUAL, *HALVES)}
+            for half, other in zip(HALVES, reversed(HALVES), strict=True):
+                whole, rest = of_code[MEAN_RESIDUAL], of_code[other]
+                if whole and rest and of_code[half]:
+                    yield added_text_row(whole, rest, {**context, "positions": told(half, moved)})

@@ -1,23 +1,23 @@
 """Codes of a language model that are moved in text: what is tried, and what it is held against."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 
 import torch
 from torch import Generator
 
-from experiments.codes.in_depth import moves_in_depth
+from experiments.codes.in_depth import Place, moves_in_depth
 from experiments.codes.shift import writes_add_up
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_runs import (
     Elsewhere,
-    TextRun,
     Within,
     behind_more_text,
     exceeds_noise,
     in_another_order,
 )
+from experiments.codes.text_trial import TextTrial
 from experiments.codes.way import Way, way_between
 from experiments.probing.measure import ALL_BUT_FIRST, Site, Split
 from experiments.results import interchange as names
@@ -35,39 +35,6 @@ from probes.codes.trends import carries
 DOSES = (0.3, 1.0)
 # Seeds of draws: turns come one after the other, and each draws at every site.
 _TURNS, _SITES = 10_000, 1_000
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where codes are moved: at one site, or at several at once."""
-
-    layer: int
-    hook: str
-    sites: tuple[Site, ...]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One code moved in one run.
-
-    Attributes:
-        run: as it is, under what it starts from.
-        way: from what it predicts there to what it would predict elsewhere.
-        written: the same of what is written behind the place; empty where that is no one site.
-        own: makes the context in which the code is moved by a dose.
-        drawn: that of the control, by a dose, with the draws of a turn, and how many sequences in
-            a row share one.
-        doses: shares of the way that it is moved, the last one all of it.
-        back: whether the way is back to the text as it was.
-    """
-
-    run: TextRun
-    way: Way
-    written: Mapping[Site, Way]
-    own: Callable[[float], Within]
-    drawn: Callable[[float, int, int], Within]
-    doses: Sequence[float]
-    back: bool = False
 
 
 class TextMoves:
@@ -99,21 +66,21 @@ class TextMoves:
         one length differ by."""
         return exceeds_noise(self.shifted.way, self._task.seed)
 
-    def trials(self, place: Place, code: str) -> dict[tuple[str, ...], Callable[[], Trial]]:
+    def trials(self, place: Place, code: str) -> dict[tuple[str, ...], Callable[[], TextTrial]]:
         """What is tried of one code at one place, by the names of the condition.
 
         The way back to the text as it was stands for both ways of moving it: there is one.
         """
         carried = [site for site in place.sites if self.carries(site, code)]
         there = [self.noised, *([self.shifted] if self.further_on else [])]
-        found: dict[tuple[str, ...], Callable[[], Trial]] = {
+        found: dict[tuple[str, ...], Callable[[], TextTrial]] = {
             (names.noising(code, one.moved),): partial(self._moved, one, code, carried)
             for one in there
         }
         back = tuple(names.denoising(code, one.moved) for one in there)
         return {**found, back: partial(self._back, code, place.sites)}
 
-    def by_route(self, layer: int, route: str, head: int) -> Trial:
+    def by_route(self, layer: int, route: str, head: int) -> TextTrial:
         """The positional part of what one head's queries, keys or values are made of, moved: the
         mean of what attention reads, past the normalization, which so keeps its value."""
         site, sources = Site(layer, ATTENTION_INPUT), self._of_all(self.noised.sources)
@@ -131,7 +98,7 @@ class TextMoves:
         ordered[:, ALL_BUT_FIRST] = tokens[:, ALL_BUT_FIRST][:, self.denoised.sources]
         return ordered
 
-    def _moved(self, elsewhere: Elsewhere, code: str, sites: Sequence[Site]) -> Trial:
+    def _moved(self, elsewhere: Elsewhere, code: str, sites: Sequence[Site]) -> TextTrial:
         """Positions told by a code to be where they stand elsewhere."""
         if code == SIMILARITY:
             return self._resembling(elsewhere, sites)
@@ -143,7 +110,7 @@ class TextMoves:
         moves = moves_in_depth(self._task, sites, make)
         return self._trial(elsewhere, elsewhere.way, elsewhere.written, moves, DOSES)
 
-    def _back(self, code: str, sites: Sequence[Site]) -> Trial:
+    def _back(self, code: str, sites: Sequence[Site]) -> TextTrial:
         """Tokens in another order told by one code alone, where they stand, then where they
         belong."""
         elsewhere = self.denoised
@@ -176,7 +143,7 @@ class TextMoves:
         moves: Mapping[Site, Move],
         doses: Sequence[float],
         within: Callable[[Mapping[Site, Intervention]], Within] | None = None,
-    ) -> Trial:
+    ) -> TextTrial:
         at = torch.arange(len(elsewhere.sources))
         moves = {site: move.at(at) for site, move in moves.items()}
         within = self._within if within is None else within
@@ -194,9 +161,9 @@ class TextMoves:
             return within(made)
 
         behind = {site: of for site, of in written.items() if [site] == list(moves)}
-        return Trial(elsewhere.run, way, behind, own, drawn, doses)
+        return TextTrial(elsewhere.run, way, behind, own, drawn, doses, self._task.seed)
 
-    def _resembling(self, elsewhere: Elsewhere, sites: Sequence[Site]) -> Trial:
+    def _resembling(self, elsewhere: Elsewhere, sites: Sequence[Site]) -> TextTrial:
         """Queries and keys that resemble one another as elsewhere."""
         sources = elsewhere.sources
         changes = {site: moved_similarity(self._codes[site], sources) for site in sites}
@@ -210,7 +177,8 @@ class TextMoves:
             return self._in_scores(mixed)
 
         own = self._in_scores(changes)
-        return Trial(elsewhere.run, elsewhere.way, {}, lambda _: own, drawn, (1.0,))
+        seed = self._task.seed
+        return TextTrial(elsewhere.run, elsewhere.way, {}, lambda _: own, drawn, (1.0,), seed)
 
     def _generator(self, turn: int, site: int) -> Generator:
         seed = (self._task.seed * _TURNS + turn) * _SITES + site
