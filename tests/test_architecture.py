@@ -35,7 +35,7 @@ ROOMS = {
     "nope_interp.constructions": "nope_interp .models",
     "experiments.results": "nope_interp probes",
     "experiments.report": "nope_interp probes .results",
-    "experiments.runs": "nope_interp .results",
+    "experiments.runs": "nope_interp .results .report",
     "experiments.variants": "nope_interp nope_interp.models nope_interp.positions "
     "nope_interp.pretrained nope_interp.tasks nope_interp.training .results .runs",
     "experiments.probing": "nope_interp nope_interp.interventions nope_interp.pretrained "
@@ -46,16 +46,16 @@ ROOMS = {
     "nope_interp.pretrained nope_interp.tasks probes probes.heads .results .report .runs .variants "
     ".probing",
     "experiments.drop": "nope_interp nope_interp.models nope_interp.pretrained nope_interp.tasks "
-    "nope_interp.training .results .report .runs .variants",
+    "nope_interp.training .results .runs .variants",
     "experiments.emergence": "nope_interp nope_interp.models nope_interp.tasks "
-    "nope_interp.training probes .results .report .runs .variants .codes .heads",
+    "nope_interp.training probes .results .runs .variants .codes .heads",
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
     "nope_interp.positions nope_interp.pretrained nope_interp.tasks nope_interp.theory "
     "nope_interp.training probes probes.heads .results .report .runs .variants .probing .heads",
     "experiments.comparison": "nope_interp nope_interp.models nope_interp.tasks probes "
     ".results .report .runs .variants .probing .codes .heads",
     "experiments.benchmark": "nope_interp nope_interp.constructions nope_interp.interventions "
-    "nope_interp.models probes probes.codes .results .report .runs .variants .probing .codes",
+    "nope_interp.models probes probes.codes .results .runs .variants .probing .codes",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison .benchmark .drop",
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps",

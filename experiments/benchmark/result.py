@@ -1,6 +1,6 @@
 """A finished benchmark: every word that was said, the table it comes to, and the page."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,11 +9,11 @@ import pandas as pd
 from experiments.results import benchmark as results
 from experiments.results.findings import Figure
 from experiments.results.markdown import markdown_table
-from experiments.runs.finished import FinishedRun, Picture
+from experiments.runs.of_figures import RunOfFigures
 
 
 @dataclass(frozen=True, repr=False)
-class Benchmark(FinishedRun):
+class Benchmark(RunOfFigures):
     """A finished benchmark: every word that was said, the table it comes to, and the page."""
 
     experiment: ClassVar[str] = "benchmark"
@@ -58,23 +58,13 @@ class Benchmark(FinishedRun):
         """
         return markdown_table(results.readable(self.methods))
 
-    @property
-    def pictures(self) -> Mapping[str, Picture]:
-        """The figures of the page."""
-        from experiments.report.paper import of_figure
-
-        return {figure.id: of_figure(figure) for figure in self.figures}
-
     def html(self) -> str:
         """The report: one page that needs no network.
 
         Returns:
             HTML.
         """
-        from experiments.report.findings import PageData, render_figures
-
         title = "Which method is right where the truth is known?"
-        data = PageData(title, self.headline, self.measurements, self.info)
         tables = {"methods": results.readable(self.methods), "confusion": self.confusion}
         said = results.sentences(self.measurements)
-        return render_figures("benchmark.html", data, self.figures, said, **tables)
+        return self.page("benchmark.html", title, said, **tables)

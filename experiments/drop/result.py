@@ -1,6 +1,6 @@
 """A finished drop: the recalibrated model, what was read of it, and the page."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -9,14 +9,14 @@ import pandas as pd
 
 from experiments.results.drop import CONTROL, RECALIBRATED, Dropped
 from experiments.results.findings import Figure
-from experiments.runs.finished import FinishedRun, Picture
+from experiments.runs.of_figures import RunOfFigures
 
 FOLDERS = {CONTROL: "control", RECALIBRATED: "model"}
 """The folders of a run in which its models are, by variant."""
 
 
 @dataclass(frozen=True, repr=False)
-class Drop(FinishedRun):
+class Drop(RunOfFigures):
     """A finished drop: the recalibrated model, what was read of it, and the page."""
 
     experiment: ClassVar[str] = "drop"
@@ -50,21 +50,11 @@ class Drop(FinishedRun):
         """What the drop costs, what comes back, and what is read beyond the context."""
         return self.dropped.headline
 
-    @property
-    def pictures(self) -> Mapping[str, Picture]:
-        """The figures of the page."""
-        from experiments.report.paper import of_figure
-
-        return {figure.id: of_figure(figure) for figure in self.figures}
-
     def html(self) -> str:
         """The report: one page that needs no network.
 
         Returns:
             HTML.
         """
-        from experiments.report.findings import PageData, render_figures
-
         title = f"{self.info['model']} without its positions"
-        data = PageData(title, self.headline, self.measurements, self.info)
-        return render_figures("drop.html", data, self.figures, variants=self.by_variant)
+        return self.page("drop.html", title, variants=self.by_variant)

@@ -22,7 +22,7 @@ from experiments.results.markdown import markdown_table
 from experiments.results.measured import Measured
 from experiments.results.measurements import LOSS
 from experiments.results.readability import WORTH_NAMING, widened
-from experiments.runs.finished import FinishedRun, Picture
+from experiments.runs.of_figures import RunOfFigures
 from probes.head_rules import RULES
 from probes.scores import SHUFFLED
 
@@ -33,7 +33,7 @@ _ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
 
 
 @dataclass(frozen=True, repr=False)
-class Emergence(FinishedRun):
+class Emergence(RunOfFigures):
     """Finished trainings: what could be read at every step, and in which order it came."""
 
     experiment: ClassVar[str] = "emergence"
@@ -99,24 +99,14 @@ class Emergence(FinishedRun):
         """What comes later by how much, and what training changes."""
         return _sentences(self.onsets, _in_order(self.doublings), self.claims)
 
-    @property
-    def pictures(self) -> Mapping[str, Picture]:
-        """The figures of the page."""
-        from experiments.report.paper import of_figure
-
-        return {figure.id: of_figure(figure) for figure in self.figures}
-
     def html(self) -> str:
         """The report: one page that needs no network.
 
         Returns:
             HTML.
         """
-        from experiments.report.findings import PageData, render_emergence
-
         title = "When do the position codes appear?"
-        data = PageData(title, self.headline, self.measurements, self.info)
-        return render_emergence(data, self.claims, self.figures, self.sentences)
+        return self.page("emergence.html", title, self.sentences, claims=self.claims)
 
 
 def _in_order(doublings: pd.DataFrame) -> list[str]:

@@ -1,7 +1,7 @@
 """Several models' heads side by side: each is read in a run of its own, and one page shows all."""
 
 import shlex
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,8 +13,9 @@ from experiments.heads.result import HeadClassification
 from experiments.results import atlas as tables
 from experiments.results.findings import Figure
 from experiments.results.markdown import markdown_table
-from experiments.runs.finished import FinishedRun, Made, Picture
+from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
+from experiments.runs.of_figures import RunOfFigures
 from experiments.variants.config import resolved
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
@@ -54,7 +55,7 @@ class AtlasConfig:
 
 
 @dataclass(frozen=True, repr=False)
-class HeadAtlas(FinishedRun):
+class HeadAtlas(RunOfFigures):
     """Several models' heads side by side."""
 
     experiment: ClassVar[str] = "atlas"
@@ -99,23 +100,13 @@ class HeadAtlas(FinishedRun):
         """
         return markdown_table(self.counts)
 
-    @property
-    def pictures(self) -> Mapping[str, Picture]:
-        """The figures of the page."""
-        from experiments.report.paper import of_figure
-
-        return {figure.id: of_figure(figure) for figure in self.figures}
-
     def html(self) -> str:
         """The report: one page that needs no network.
 
         Returns:
             HTML.
         """
-        from experiments.report.findings import PageData, render_figures
-
-        data = PageData("Heads of several models", self.headline, self.measurements, self.info)
-        return render_figures("atlas.html", data, self.figures, counts=self.counts)
+        return self.page("atlas.html", "Heads of several models", counts=self.counts)
 
 
 def heads_atlas(

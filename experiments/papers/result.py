@@ -1,7 +1,7 @@
 """A finished reproduction: each claim's outcome, the curves behind it, and the page."""
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from experiments.papers.registry import paper
 from experiments.results.claims import NOT_MEASURED, Claim, Outcome, Paper
 from experiments.results.findings import Figure, unpack
 from experiments.results.measured import Measured
-from experiments.runs.finished import FinishedRun, Picture
+from experiments.runs.of_figures import RunOfFigures
 
 CLAIM = "claim"
 
@@ -24,7 +24,7 @@ _NUMBERS = ("value", "ci_low", "ci_high", "n")
 
 
 @dataclass(frozen=True, repr=False)
-class Reproduction(FinishedRun):
+class Reproduction(RunOfFigures):
     """A finished run: each claim's outcome, the curves behind it, and the page that shows them."""
 
     experiment: ClassVar[str] = "reproduce"
@@ -87,13 +87,6 @@ class Reproduction(FinishedRun):
         return [
             f"{said[0].upper()}{said[1:]}: {', '.join(ids)}." for said, ids in sorted(told.items())
         ]
-
-    @property
-    def pictures(self) -> Mapping[str, Picture]:
-        """The figures of the page."""
-        from experiments.report.paper import of_figure
-
-        return {figure.id: of_figure(figure) for figure in self.figures}
 
     def html(self) -> str:
         """The report: one page that needs no network.

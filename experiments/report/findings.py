@@ -1,6 +1,6 @@
-"""Pages of figures: those of `nope-interp emergence` and `nope-interp reproduce`."""
+"""Pages of figures: those of every experiment but `compare` and `heads`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from experiments.report.encode import number, numbers
 from experiments.report.shell import PLOTLY, fill, measurements_table, page_script
 from experiments.results.claims import Outcome, Paper
 from experiments.results.findings import Figure, Series
-from experiments.results.measured import Measured
 
 
 @dataclass(frozen=True)
@@ -22,26 +21,6 @@ class PageData:
     headline: str
     measurements: pd.DataFrame = field(repr=False)
     info: dict[str, Any] = field(repr=False)
-
-
-def render_emergence(
-    data: PageData,
-    claims: Mapping[str, Measured],
-    figures: Sequence[Figure],
-    sentences: Sequence[str],
-) -> str:
-    """The order of the codes, and curves over steps, as one HTML page.
-
-    Args:
-        data: what every page shows.
-        claims: differences and changes, by what they are of.
-        figures: what was measured, step by step.
-        sentences: what is said beside the headline.
-
-    Returns:
-        The page: scripts, styles and numbers inside, no request made.
-    """
-    return render_figures("emergence.html", data, figures, sentences, claims=claims)
 
 
 def render_figures(
