@@ -194,8 +194,7 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
     read_as = {code: code for code in shown}
     if SMOOTH in words:
         # What is moved is a smooth trend; what is read of it is counting: one line and not two.
-        read_as = {**read_as, SMOOTH: COUNTING}
-        read_as.pop(COUNTING, None)
+        read_as = {code: COUNTING if code == SMOOTH else code for code in shown if code != COUNTING}
     codes = [
         CodeAnswer(
             code,
