@@ -100,6 +100,13 @@ def test_scaled_frequencies_are_those_of_the_papers(tmp_path: Path) -> None:
     torch.testing.assert_close(found["YaRN"][turns < 1], own[turns < 1] / factor)
 
 
+def test_the_only_frequency_of_a_head_is_the_highest_and_stays(tmp_path: Path) -> None:
+    model, _, _ = load_plain(str(byte_llama(tmp_path / "llama", head_dim=2)))
+    own = model.model.rotary_emb.inv_freq.clone()
+    with scaled_rotary(model, "NTK", 128, 512):
+        assert torch.equal(model.model.rotary_emb.inv_freq, own)
+
+
 def test_layers_with_a_window_and_models_without_frequencies_are_not_scaled() -> None:
     gemma = plain_model("gemma3")
     local = gemma.model.rotary_emb.sliding_attention_inv_freq.clone()
