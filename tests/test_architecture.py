@@ -47,6 +47,7 @@ ROOMS = {
     ".probing",
     "experiments.drop": "nope_interp nope_interp.models nope_interp.pretrained nope_interp.tasks "
     "nope_interp.training .results .runs .variants",
+    "experiments.explore": "nope_interp",
     "experiments.emergence": "nope_interp nope_interp.models nope_interp.tasks "
     "nope_interp.training probes .results .runs .variants .codes .heads",
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
