@@ -92,8 +92,8 @@ def counterfactuals(task: InterventionTask, by: int = 1) -> list[Counterfactual]
     if when_moved is None:
         name = "this task" if task.source is None else f"the task {task.source.name!r}"
         raise UserError(
-            f"what {name} would answer at another position is not known: give a model of one whose "
-            "answer is (reversal, copy-cmc, reverse-mc, indexing, ordering, sort-single, parity)."
+            f"what {name} would answer at another position is not known: give a model of reversal, "
+            "copy-cmc, reverse-mc, indexing, ordering, sort-single or parity."
         )
     found = [one for one in makers[when_moved](task, by) if one.counted.any()]
     if not found:

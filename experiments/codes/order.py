@@ -77,8 +77,8 @@ def answers_of(task: InterventionTask) -> Bool[Tensor, "sequence pos"]:
     """
     if task.answer is None or not isinstance(task.model, HookedTransformer):
         raise UserError(
-            "what a model would answer elsewhere is known of tasks with answers, and of models of "
-            "ours only: give a checkpoint that was trained on one."
+            "answers at other positions are known only of models of ours that learned a task: give "
+            "such a checkpoint."
         )
     return task.answer
 

@@ -69,7 +69,7 @@ class PositionCode:
                 raise UserError(
                     f"position {position} has no code of its own: give one of "
                     f"{int(self.positions[0])} to {int(self.positions[-1])} whose token differs "
-                    "between the sequences that the code was fitted on."
+                    "between the fitted sequences."
                 )
         if not moves:
             raise UserError("no position is moved: give at least one, such as {40: 41}.")

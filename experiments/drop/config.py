@@ -28,9 +28,9 @@ class DropConfig(ExperimentConfig):
     Attributes:
         trained: parts of the names of parameters that are trained, such as self_attn,norm; None
             trains all.
-        qk_norm: give queries and keys a norm each when positions are dropped; Llama and Qwen 2.
+        qk_norm: give queries and keys a norm each when positions are dropped; for Llama and Qwen 2.
         vocabulary: tokens that losses are over: all, or those that the text has, which is faster.
-        control: train the intact model as long on the same text, too: what the text's domain gives.
+        control: train the intact model as long on the same text, too: what the text alone gives.
         context: tokens that the model was trained to read; None takes its config's.
         read_lengths: lengths at which loss and passkeys are read; None takes half the context, the
             context, twice and four times it.

@@ -116,7 +116,7 @@ def _setting(config: DropConfig, material: Material) -> str:
     which = "all parameters" if parts is None else f"parameters with {' or '.join(parts)}"
     return (
         f"{config.model_name()}, {which} trained for {training.steps} steps of "
-        f"{training.batch_size} sequences of {training.seq_len} tokens; losses are of the last "
+        f"{training.batch_size} sequences of {training.seq_len} tokens. Losses are of the last "
         f"{material.n_scored} tokens of {config.n_held_out} held-out windows, the same at every "
         "length"
     )
@@ -133,8 +133,8 @@ def _notes(config: DropConfig, context: int, lengths: Sequence[int]) -> list[str
         )
     if config.n_passkeys:
         notes.append(
-            "A passkey has five digits: a guesser says all of them once in 90,000 prompts, and one "
-            "of them in ten."
+            "A passkey has five digits. A guesser says the whole key once in 90,000 prompts, and a "
+            "single digit once in ten."
         )
     return notes
 
@@ -230,6 +230,6 @@ def _load(config: DropConfig, device: str, name: str) -> tuple[Any, Any, tuple[s
 
 def _lost() -> dict[str, Array]:
     raise UserError(
-        "parts of this run are gone, though what came of them is there: delete the run folder, and "
+        "parts of this run are missing, though their results are there: delete the run folder and "
         "run the command again."
     )

@@ -170,9 +170,8 @@ def _windows(text: Text, n: int, length: int, apart: int, seed: int) -> Sequence
     available = max(0, (len(text) - length) // apart + 1)
     if available < n:
         raise UserError(
-            f"the text is too short: the {len(text)} tokens that are held out have {available} "
-            f"windows of {length}, but {n} are needed: give a longer text, shorter --read-lengths, "
-            "or fewer of them."
+            f"the text is too short: the {len(text)} tokens that are held out have {available} of "
+            f"{n} windows of {length}: give a longer text, or shorter --read-lengths."
         )
     chosen = torch.randperm(available, generator=split_generator("held_out", seed))[:n]
     return text[apart * chosen[:, None] + torch.arange(length)]

@@ -24,9 +24,8 @@ class HeadsConfig(ExperimentConfig):
         lift_window: let sliding-window layers see all that came before, too.
         random_init: classify the heads of the random-init variant instead of the model's.
         begin_token: begin text and repeated tokens with the begin token, where there is one.
-        n_sequences: sequences of text to read; half as many of repeated random tokens, half as many
-            of a small alphabet to fit scores on and to hold out, and a quarter as many copies of
-            one token.
+        n_sequences: sequences of text to read. Repeated random tokens take half as many, and copies
+            of one token a quarter. A small alphabet takes half to fit scores on, and half held out.
         rules: a TOML file of label rules of your own, which are applied beside ours.
         quick: read a quarter of these sequences, and no random-init variant; the run says so.
         prompts: texts whose attention the report shows; None takes some of the text that is read.

@@ -124,9 +124,8 @@ class Reader(ABC, Generic[Config]):
         if self.shards.n == 1:
             return []
         return [
-            f"The sequences were read in {self.shards.n} shards: with another number of them, "
-            "values differ by rounding only, but the bootstrap draws other resamples, so that "
-            "intervals differ a little."
+            f"The sequences were read in {self.shards.n} shards. With another number of them, values "
+            "differ by rounding only. Intervals differ a little: the bootstrap draws other resamples."
         ]
 
     def label(self, words: str) -> str | None:

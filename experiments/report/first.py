@@ -10,10 +10,10 @@ from experiments.results.readability import WORTH_NAMING
 
 # A scale goes from no gain to all of it, with room for a mark at either end.
 _START, _LENGTH = 3.0, 94.0
-# What each twin of the model in question is.
-_TWINS = {
+# What each other variant of the model in question is.
+_VARIANTS = {
     "random-init": "the same model before training",
-    "bidirectional": "a twin that sees the future",
+    "bidirectional": "a variant that sees the future",
 }
 _HEADER = ["code", "verdict", "shown", "value", "ci_low", "ci_high", "word", "best_at"]
 
@@ -58,13 +58,13 @@ def gists(answer: Answer, variants: Sequence[str]) -> dict[str, str]:
         if code.after is not None:
             sites.setdefault(code.after.site, []).append(code.code)
     best = [f"{', '.join(codes)} at {site}" for site, codes in sites.items()]
-    twins = [_TWINS[name] for name in variants if name in _TWINS]
+    others = [_VARIANTS[name] for name in variants if name in _VARIANTS]
     controls = ["95% intervals over held-out sequences", "permuted positions"]
     controls += ["changes of the same size"] if answer.share_of else []
     return {
         "where": f"Read best: {'; '.join(best)}." if best else "Layer by layer.",
         "sure": f"By {', '.join(controls)}.",
-        "compared": f"With {' and '.join(twins)}." if twins else "With chance.",
+        "compared": f"With {' and '.join(others)}." if others else "With chance.",
     }
 
 

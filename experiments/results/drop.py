@@ -183,7 +183,7 @@ class Dropped:
             best = min(scaled, key=scaled.__getitem__)
             told += f", and {scaled[best]:.2f} with {best}, the best scaling"
         yield (
-            f"At {longest / context:.3g} times the context the recalibrated model has "
+            f"At {longest / context:.3g} times the context the recalibrated model has a loss of "
             f"{at[RECALIBRATED]:.2f}, {told}."
         )
 
@@ -217,8 +217,8 @@ class Dropped:
 def _by_step(found: Dropped) -> Iterator[Panel]:
     """Loss through recalibration.
 
-    Held-out loss of the model without its positions, and of the intact one trained as long on the
-    same text: what the text's domain gives. Bars are 95% intervals over windows of text.
+    Held-out loss of the model without its positions. The intact model, trained as long on the same
+    text, shows what the text alone gives. Bars are 95% intervals over windows of text.
     """
     curves = {v: found.curve(v) for v in (RECALIBRATED, CONTROL) if v in found.variants}
     steps, _ = curves[RECALIBRATED]
@@ -231,8 +231,8 @@ def _by_step(found: Dropped) -> Iterator[Panel]:
 def _by_length(found: Dropped) -> Iterator[Panel]:
     """Loss by length.
 
-    Of the same last tokens at every length: only what comes before them grows. The context of the
-    intact model is {found.facts[context]} tokens. Bars are 95% intervals over windows of text.
+    Losses are of the same last tokens at every length: only what precedes them grows. The context of
+    the intact model is {found.facts[context]} tokens. Bars are 95% intervals over windows of text.
     """
     parts = []
     for variant in found.variants:
@@ -245,8 +245,8 @@ def _by_length(found: Dropped) -> Iterator[Panel]:
 def _by_depth(found: Dropped) -> Iterator[Panel]:
     """Passkeys by depth.
 
-    Share of prompts at whose end the whole key is said; 0 is the beginning of the prompt, 1 its
-    end. Bars are 95% intervals over prompts.
+    The share of prompts whose whole key the model says. Depth 0 is the beginning of the prompt, 1
+    its end. Bars are 95% intervals over prompts.
     """
     depths = np.array(found.facts["depths"])
     for length in found.facts["lengths"]:

@@ -190,7 +190,7 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     if reason is not None:
         words = dict.fromkeys(JUDGED, Word.NO_ORDER)
     elif not stream:
-        reason = "the model gets no answer right that would be another one at another position."
+        reason = "no right answer of the model would be another one at another position."
     judged = Judged(
         variant=str(first["variant"]),
         tokens=str(first["tokens"]),

@@ -189,8 +189,8 @@ def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:
         return [_verdict(group) for _, group in losses.groupby(SETTING, sort=False, observed=True)]
     except KeyError as error:
         raise UserError(
-            f"the measurements lack a loss that codes are judged by ({error}), as those of "
-            "another version do: delete the run folder and run the command again."
+            f"the measurements of another version lack a loss that codes are judged by ({error}): "
+            "delete the run folder and run the command again."
         ) from error
 
 

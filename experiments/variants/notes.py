@@ -75,7 +75,7 @@ def _on_encoding(layers: tuple[LayerPositions, ...]) -> str:
     if without:
         return (
             f"This model has no positional encoding in {layer_ranges(without)}, and its own in the "
-            "others: what is read here is the encoding and the causal mask together."
+            "others. What is read here is the encoding and the causal mask together."
         )
     return (
         "This model's own positional encoding is at work: what is read here is the encoding and "

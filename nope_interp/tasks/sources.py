@@ -129,9 +129,8 @@ class TextSource(TokenSource):
         available = self.available(length, split)
         if available < n:
             raise UserError(
-                f"the text is too short: its {len(part)} tokens for the {split} split hold "
-                f"{available} sequences of {length}, but {n} are needed: give a longer text, "
-                "shorter sequences, or fewer of them."
+                f"the text is too short: its {split} split of {len(part)} tokens holds {available} "
+                f"of {n} sequences of {length}: give a longer text, or fewer or shorter sequences."
             )
         chosen = torch.randperm(available, generator=generator)[:n]
         return part[: available * length].view(available, length)[chosen]

@@ -44,8 +44,8 @@ def _doubtful_sizes(d_model: int, d_head: int, d_vocab: int | None) -> Iterator[
         )
     if d_model < SMALLEST_D_MODEL:
         yield (
-            f"a width of {d_model} is small: sums over it are not Gaussian, and epsilon, centring "
-            "and the v / d term are off by terms of order 1 / d."
+            f"a width of {d_model} is small: sums over it are not Gaussian. Epsilon, centring and "
+            "the v / d term are off by terms of order 1 / d."
         )
     if d_head < SMALLEST_D_HEAD:
         yield (

@@ -49,7 +49,7 @@ def test_text_windows_share_no_token(n_tokens: int, seq_len: int, begin: bool, s
 
 def test_too_short_text_says_how_short() -> None:
     source = TextSource(torch.arange(100), begin_id=None)
-    with pytest.raises(UserError, match=r"hold 3 sequences of 20, but 4 are needed"):
+    with pytest.raises(UserError, match=r"holds 3 of 4 sequences of 20"):
         source.sequences(4, 20, begin_token=False, split="fit", seed=0)
     with pytest.raises(UserError, match="no begin token"):
         source.sequences(1, 20, begin_token=True, split="fit", seed=0)
