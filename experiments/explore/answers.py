@@ -172,11 +172,24 @@ class Feed(_Answer):
     score: float
 
 
+class FeedsAnswer(_Answer):
+    """`feeds`: the earlier heads with the highest score, the highest first.
+
+    chance is what a tenth of all earlier heads' scores with this layer's heads exceed. why says why
+    there are no feeds, where there are none.
+    """
+
+    layer: int
+    head: int
+    feeds: list[Feed]
+    chance: float | None
+    why: str
+
+
 class HeadAnswer(_Answer):
     """`head`: one head on this prompt. before and after are patterns `[query key]`.
 
-    feeds are the earlier heads with the highest score; chance is what a tenth of all pairs of heads
-    with this layer exceed. composes says why there are none.
+    Which earlier heads feed it takes longer, and is asked for by `feeds`.
     """
 
     layer: int
@@ -188,15 +201,12 @@ class HeadAnswer(_Answer):
     before: Packed
     after: Packed | None
     frequencies: Frequencies | None
-    feeds: list[Feed]
-    chance: float | None
-    composes: str
 
 
 class Probed(_Answer):
-    """What a layer's linear probe reads at a moved position, before and after, and at the control.
+    """Where a layer's linear probe reads a moved position to be, before and after.
 
-    Positions; `to` is where it is told to be.
+    In positions; `to` is where it is told to be, control the mean over the control's draws.
     """
 
     position: int
@@ -218,8 +228,10 @@ class MoveAnswer(_Answer):
     """`move`: what follows a moved position code.
 
     patterns and control_patterns are mean total-variation distances to the unmoved attention, from
-    0 to 1, `[layer][head]`; the control changes the same positions as much, in another direction.
-    distances are total-variation distances of the next-token predictions at the last token.
+    0 to 1, `[layer][head]`. The control changes the same positions as much, in directions that aim
+    at no code; its numbers are means over `draws` of them, control_low and control_high the least
+    and greatest. distance is the total-variation distance between the predictions of the token
+    after the prompt, unmoved and moved. probes are of the stream behind each layer.
     """
 
     tokens: list[str]
@@ -229,10 +241,11 @@ class MoveAnswer(_Answer):
     control_patterns: list[list[float]]
     probes: list[ProbedLayer]
     predictions: list[Both]
-    control_predictions: list[Both]
     distance: float
     control_distance: float
-    size: float
+    control_low: float
+    control_high: float
+    draws: int
     notes: list[str]
 
 
