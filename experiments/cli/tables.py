@@ -23,10 +23,11 @@ _STYLES = {
     "readable": "green",
     "reproduced": "green",
     "redundant": "cyan",
-    "not reproduced": "red",
+    "contradicted": "red",
     "invalid": "red",
     "has not learned order": "red",
     "undecided": "yellow",
+    "uncertain": "yellow",
 }
 
 

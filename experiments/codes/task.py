@@ -84,8 +84,8 @@ def check_enough_to_fit(config: ProbingConfig, d_model: int, positions: int) -> 
     least = max(1 + math.ceil(positions / d_model), math.ceil((d_model + 2) / positions))
     if config.code_ablation != "no" and config.n_fit < least:
         raise UserError(
-            f"{config.n_fit} sequences are too few to remove codes at {positions} positions of width "
-            f"{d_model}: fit on {least} at least, better ten times that, or give uses='no'."
+            f"{config.n_fit} sequences are too few to remove codes at {positions} positions of "
+            f"width {d_model}: fit on {least} at least, better ten times that, or give uses='no'."
         )
 
 
@@ -134,8 +134,8 @@ def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) 
     positions = FIRST_POSITION + differs[FIRST_POSITION:].nonzero()[:, 0]
     if len(positions) < _FEWEST_POSITIONS:
         raise UserError(
-            f"examples of {task.name} with length {length} differ at {len(positions)} positions, not "
-            f"at {_FEWEST_POSITIONS}, so no code is removed: give longer ones (--lengths), or "
+            f"examples of {task.name} with length {length} differ at {len(positions)} positions, "
+            f"not at {_FEWEST_POSITIONS}, so no code is removed: give longer ones (--lengths), or "
             "uses='no'."
         )
     if not len(asked) or not asked.any(dim=1).all():

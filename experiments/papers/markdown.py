@@ -21,9 +21,11 @@ def papers_markdown() -> str:
         "and published numbers marked as recalled are no numbers to fail against. A claim comes "
         "down to one number, with a",
         "95% interval over seeds unless it names something else, and is *reproduced* where the "
-        "whole interval lies within the bounds of its test; else it is",
-        "*not reproduced*; *not measured* where the run lacked what it needs, and *not "
-        "testable here* where the",
+        "whole interval lies within the bounds of its test.",
+        "It is *contradicted* where the interval lies outside of the bounds, and *uncertain* where "
+        "it crosses one.",
+        "It is *not measured* where the run lacked what it needs, and *not testable here* where "
+        "the",
         "number cannot be had. All tests, bounds and tolerances are ours.",
     ]
     for found in PAPERS.values():

@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import pandas as pd
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import paper
-from experiments.results.claims import NOT_MEASURED, Claim, Outcome, Paper
+from experiments.results.claims import NOT_MEASURED, Claim, Outcome, Paper, Verdict
 from experiments.results.findings import Figure, unpack
 from experiments.results.measured import Measured
 from experiments.runs.of_figures import RunOfFigures
@@ -67,20 +67,19 @@ class Reproduction(RunOfFigures):
 
     @property
     def headline(self) -> str:
-        """How many claims were reproduced, and how many of the others were not, and how."""
-        counts = Counter(outcome.said for outcome in self.outcomes)
-        others = [f"{n} {said}" for said, n in counts.items() if said != "reproduced"]
-        told = f"{counts['reproduced']} of {len(self.outcomes)} claims are reproduced"
-        return f"{'; '.join([told, ', '.join(others)] if others else [told])}."
+        """How many claims have each verdict."""
+        counts = Counter(outcome.verdict for outcome in self.outcomes)
+        told = f"{counts['reproduced']} of {len(self.outcomes)} claims reproduced"
+        others = [f"{counts[word]} {word}" for word in get_args(Verdict)[1:] if counts[word]]
+        return f"{', '.join([told, *others])}."
 
     @property
     def sentences(self) -> list[str]:
-        """Which claims were not reproduced: contradicted, or uncertain, where the interval crosses
-        a bound; or not measured, and what the run was not given for it."""
+        """Which claims have each verdict; of those not measured, what the run was not given."""
         given = {"--preset": self.config.preset, "--model": self.config.model}
         told: dict[str, list[str]] = {}
         for outcome in self.outcomes:
-            said, needs = outcome.said, outcome.claim.needs
+            said, needs = str(outcome.verdict), outcome.claim.needs
             if said == "not measured" and given[needs.split()[0]] is None:
                 said += f", needs {needs}"
             told.setdefault(said, []).append(outcome.claim.id)
@@ -97,7 +96,7 @@ class Reproduction(RunOfFigures):
         from experiments.report.findings import PageData, render_reproduction
 
         info = {k: v for k, v in self.info.items() if k not in ("figures", "experiment")}
-        title = f"Reproducing {self.paper.name}"
+        title = f"Do the claims hold of “{self.paper.title}” ({self.paper.name})?"
         data = PageData(title, self.headline, self.measurements, info)
         return render_reproduction(data, self.paper, self.outcomes, self.figures, self.sentences)
 

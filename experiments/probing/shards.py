@@ -124,8 +124,9 @@ class Reader(ABC, Generic[Config]):
         if self.shards.n == 1:
             return []
         return [
-            f"The sequences were read in {self.shards.n} shards. With another number of them, values "
-            "differ by rounding only. Intervals differ a little: the bootstrap draws other resamples."
+            f"The sequences were read in {self.shards.n} shards. With another number of them, "
+            "values differ by rounding only. Intervals differ a little: the bootstrap draws other "
+            "resamples."
         ]
 
     def label(self, words: str) -> str | None:

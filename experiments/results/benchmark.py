@@ -161,7 +161,7 @@ def headline(measurements: pd.DataFrame) -> str:
     first, n = _best_first(measurements)
     best, row = next(iter(first.iterrows()))
     return (
-        f"Of {n} models whose truth is known, {best} is right of {told(row, RIGHT)}, the most of "
+        f"Of {n} models whose truth is known, {best} judges {told(row, RIGHT)} right, the most of "
         f"{len(first)} methods; false positives: {told(row, FALSE_POSITIVE)}."
     )
 
@@ -177,7 +177,7 @@ def sentences(measurements: pd.DataFrame) -> list[str]:
     """
     first, n = _best_first(measurements)
     return [
-        f"{str(method)[0].upper()}{str(method)[1:]} is right of {told(row, RIGHT)} of {n} models; "
+        f"{str(method)[0].upper()}{str(method)[1:]} judges {told(row, RIGHT)} of {n} models right; "
         f"false positives: {told(row, FALSE_POSITIVE)}."
         for method, row in first.iterrows()
     ]

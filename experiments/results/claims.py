@@ -17,7 +17,7 @@ SECOND_HAND = "read in others' summaries of the paper"
 RECALLED = "recalled, unverified"
 OURS = "ours: derived here, not the paper's"
 
-Verdict = Literal["reproduced", "not reproduced", "not measured", "not testable here"]
+Verdict = Literal["reproduced", "uncertain", "contradicted", "not measured", "not testable here"]
 UNDECIDED = ("not measured", "not testable here")
 SIZES = ("width", "length", "depth", "training")
 
@@ -61,15 +61,23 @@ class Claim:
             return f"the 95% interval lies above {self.low:g}"
         return f"the 95% interval lies from {self.low:g} to {self.high:g}"
 
-    def contradicts(self, ci_low: float, ci_high: float) -> bool:
-        """Whether an interval lies wholly outside the bounds, rather than across one of them."""
-        return ci_high < self.low or ci_low > self.high
-
     def verdict(self, value: float, ci_low: float, ci_high: float) -> Verdict:
-        """What the test says of a measured number; NaN stands for one that could not be taken."""
+        """What the test says of a measured number; NaN stands for one that could not be taken.
+
+        Args:
+            value: the number.
+            ci_low: where its 95% interval begins.
+            ci_high: where it ends.
+
+        Returns:
+            Reproduced where the interval lies within the bounds, contradicted where it lies outside
+            of them, uncertain where it crosses one.
+        """
         if math.isnan(value):
             return "not measured" if self.needs else "not testable here"
-        return "reproduced" if self.low < ci_low <= ci_high < self.high else "not reproduced"
+        if self.low < ci_low <= ci_high < self.high:
+            return "reproduced"
+        return "contradicted" if ci_high < self.low or ci_low > self.high else "uncertain"
 
 
 @dataclass(frozen=True)
@@ -134,14 +142,6 @@ class Outcome:
     def verdict(self) -> Verdict:
         """By the claim's test alone."""
         return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
-
-    @property
-    def said(self) -> str:
-        """The verdict; where the claim was not reproduced, with what came instead."""
-        if self.verdict != "not reproduced":
-            return self.verdict
-        contradicted = self.claim.contradicts(self.found.ci_low, self.found.ci_high)
-        return f"{self.verdict}, {'contradicted' if contradicted else 'uncertain'}"
 
     @property
     def difference(self) -> float:

@@ -231,8 +231,9 @@ def _by_step(found: Dropped) -> Iterator[Panel]:
 def _by_length(found: Dropped) -> Iterator[Panel]:
     """Loss by length.
 
-    Losses are of the same last tokens at every length: only what precedes them grows. The context of
-    the intact model is {found.facts[context]} tokens. Bars are 95% intervals over windows of text.
+    Losses are of the same last tokens at every length: only what precedes them grows. The context
+    of the intact model is {found.facts[context]} tokens. Bars are 95% intervals over windows of
+    text.
     """
     parts = []
     for variant in found.variants:

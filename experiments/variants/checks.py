@@ -46,8 +46,8 @@ def check_shards(n: int, ray: str | None, *, n_sequences: int, device: str) -> N
         )
     if n > 1 and device == "auto":
         raise UserError(
-            "each shard has a model of its own, but the device 'auto' spreads one over all devices: "
-            "name one device, or leave the shards out."
+            "each shard has a model of its own, but the device 'auto' spreads one over all "
+            "devices: name one device, or leave the shards out."
         )
     if ray is not None:
         if n == 1:

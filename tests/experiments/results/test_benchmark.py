@@ -110,11 +110,11 @@ def test_what_is_said_has_its_numbers(measurements: pd.DataFrame) -> None:
     said = headline(measurements)
     low, high = wilson(1, 4)
     right = f"25% [{low:.0%}, {high:.0%}]"
-    assert said.startswith(f"Of 4 models whose truth is known, careful is right of {right}")
+    assert said.startswith(f"Of 4 models whose truth is known, careful judges {right}")
     assert "the most of 2 methods; false positives: 0% [" in said
     careful, bold = sentences(measurements)
-    assert careful.startswith(f"Careful is right of {right} of 4 models; false positives: 0% [")
-    assert bold.startswith(f"Bold is right of {right}")
+    assert careful.startswith(f"Careful judges {right} of 4 models right; false positives: 0% [")
+    assert bold.startswith(f"Bold judges {right}")
     shown = readable(by_method(measurements))
     assert shown["right"].iloc[0] == f"25% [{low:.0%}, {high:.0%}]"
     assert shown["false positive"].iloc[1] == "–"
