@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from experiments.probing.measure import Site, feed
 from experiments.results.measurements import FIRST_POSITION
@@ -23,7 +25,8 @@ from nope_interp.interventions.reading import ROUTES, SCORES, read_changed
 from nope_interp.shapes import Sequences
 from nope_interp.sites import ATTENTION_INPUT
 from probes.code_names import SIMILARITY
-from probes.codes.interchange import interchange
+from probes.codes.controls import OtherContent, sizes_of
+from probes.codes.interchange import Move, interchange, variation_at
 from probes.codes.similarity import moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import MOVABLE, carries
@@ -63,13 +66,51 @@ class PositionCode:
             UserError: for positions that were not fitted at, for a site that carries nothing of
                 the code, and for what the code itself refuses.
         """
+        sources, at = self._sources(moves)
+        try:
+            if self.name == SIMILARITY:
+                if dose != 1:
+                    raise UserError("similarity moves all of the way: leave dose out.")
+                return moved_similarity(self.statistics, sources[at]), self.positions[at]
+            move = self._move(sources)
+            return move.at(at).by(dose), self.positions[at]
+        except ProbeError as error:
+            raise UserError(f"{error}.") from error
+
+    def control(
+        self, moves: Mapping[int, int], dose: float = 1.0, *, seed: int = 0
+    ) -> tuple[Intervention, Positions]:
+        """What changes the same positions as much as `moved`, in directions that aim at no code.
+
+        Args:
+            moves: as in `moved`.
+            dose: as in `moved`.
+            seed: of the directions, which are drawn for each sequence.
+
+        Returns:
+            The intervention, and the positions that it is for.
+
+        Raises:
+            UserError: as `moved`.
+        """
+        change, positions = self.moved(moves, dose)
+        sources, at = self._sources(moves)
+        generator = torch.Generator().manual_seed(seed)
+        if self.name == SIMILARITY:
+            among = self.statistics.among(at)
+            return OtherContent(sizes_of(change, among), among, generator), positions
+        variation = variation_at(self.statistics)
+        return self._move(sources).at(at).elsewhere(variation, generator, dose), positions
+
+    def _sources(self, moves: Mapping[int, int]) -> tuple[Positions, Int[Tensor, " at"]]:
+        """Whose code each position that was fitted at gets, and which activations are taken."""
         index = {int(position): number for number, position in enumerate(self.positions)}
         for position in (*moves, *moves.values()):
             if position not in index:
                 raise UserError(
                     f"position {position} has no code of its own: give one of "
                     f"{int(self.positions[0])} to {int(self.positions[-1])} whose token differs "
-                    "between the fitted sequences."
+                    "between the sequences that the code was fitted on."
                 )
         if not moves:
             raise UserError("no position is moved: give at least one, such as {40: 41}.")
@@ -77,21 +118,16 @@ class PositionCode:
         for position, source in moves.items():
             sources[index[position]] = index[source]
         at = torch.tensor(sorted(index[position] for position in moves))
-        try:
-            if self.name == SIMILARITY:  # correlations are with all positions before
-                if dose != 1:
-                    raise UserError("similarity moves all of the way: leave dose out.")
-                at = torch.arange(int(at[-1]) + 1)
-                return moved_similarity(self.statistics, sources[at]), self.positions[at]
-            if not carries(self.statistics, self.name):
-                raise UserError(
-                    f"{self.site.name} carries nothing of {self.name!r} that could be moved: "
-                    "positions differ there by no more than draws of sequences do."
-                )
-            move = interchange(self.statistics, self.name, sources)
-            return move.at(at).by(dose), self.positions[at]
-        except ProbeError as error:
-            raise UserError(f"{error}.") from error
+        # Correlations are with all positions before.
+        return sources, torch.arange(int(at[-1]) + 1) if self.name == SIMILARITY else at
+
+    def _move(self, sources: Positions) -> Move:
+        if not carries(self.statistics, self.name):
+            raise UserError(
+                f"{self.site.name} carries nothing of {self.name!r} that could be moved: "
+                "positions differ there by no more than draws of sequences do."
+            )
+        return interchange(self.statistics, self.name, sources)
 
 
 def fit_code(
@@ -149,6 +185,7 @@ def set_position(
     dose: float = 1.0,
     routes: Collection[str] | None = None,
     heads: Collection[int] | None = None,
+    control: int | None = None,
 ) -> Iterator[Running]:
     """A context in which positions tell, by one code, that they stand elsewhere.
 
@@ -164,6 +201,8 @@ def set_position(
         routes: at "attn_in", those of "queries", "keys" and "values" that read the moved code; None
             for all, of similarity for queries and keys.
         heads: at "attn_in", the heads that read it; None for all.
+        control: a seed; positions are then changed as much, in directions drawn from it for each
+            sequence that aim at no code. None moves the code.
 
     Yields:
         What says, by `verify()`, whether the site was reached.
@@ -183,7 +222,10 @@ def set_position(
         >>> (moved != model(tokens)).any(dim=(0, 2)).tolist()
         [False, False, False, False, True, True, True, True]
     """
-    change, positions = code.moved(moves, dose)
+    if control is None:
+        change, positions = code.moved(moves, dose)
+    else:
+        change, positions = code.control(moves, dose, seed=control)
     if code.site.hook == ATTENTION_INPUT:
         if routes is None:
             routes = SCORES if code.name == SIMILARITY else ROUTES

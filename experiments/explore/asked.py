@@ -2,8 +2,8 @@
 
 The page posts JSON to `/api/<name>`, with the token of its address in the header `X-Token` and a
 name of its own in `X-Page`. `read`, `head`, `feeds`, `move`, `patch`, `code` and `save` take a
-`State`; `model` takes nothing. A newer `read` of a page ends all that still runs for that page; any other
-request ends only an older one of its own name, which is answered with status 409.
+`State`; `model` takes nothing. A newer `read` of a page ends all that still runs for that page; any
+other request ends only an older one of its own name. What is ended is answered with status 409.
 """
 
 from typing import Annotated, Literal

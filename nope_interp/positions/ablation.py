@@ -31,8 +31,10 @@ Layers = list[LayerPositions]
 
 _ADDED = ("learned", "sinusoidal")
 
-# What is ablated at present, of each model: encodings, and "window" where windows are lifted.
-_taken: WeakKeyDictionary[HookedModel, set[str]] = WeakKeyDictionary()
+# An encoding, or "window" where windows are lifted, and a layer.
+Taken = set[tuple[str, int]]
+# What is ablated at present, of each model.
+_taken: WeakKeyDictionary[HookedModel, Taken] = WeakKeyDictionary()
 
 
 def ablate_positions(
@@ -62,7 +64,7 @@ def ablate_positions(
     Raises:
         UserError: for a malformed `how`, an encoding or window that the model (or a chosen layer)
             does not have, layers or heads out of range or not separable, a family whose positions
-            are not known, and an encoding of this model that is ablated already.
+            are not known, and an encoding that is ablated in one of these layers already.
     """
     if not isinstance(how, str):
         raise UserError(f"positions to ablate are {how!r}: name them, such as 'rotary:none'.")
@@ -89,8 +91,9 @@ def ablate_positions(
         raise UserError("no chosen layer has a sliding window: leave lift_window out.")
     if lift_window and heads is not None:
         raise UserError("heads share one mask: lift the window without choosing heads.")
-    encodings = {target.encoding for target in targets} | ({"window"} if lift_window else set())
-    _check_free(model, encodings)
+    taken = {(target.encoding, target.layer) for target in targets}
+    taken |= {("window", layer.layer) for layer in windowed}
+    _check_free(model, taken)
     changes = chain(
         _encoding_changes(model, condition, targets, some_heads, seed),
         *(window_changes(model, layer) for layer in windowed),
@@ -99,7 +102,7 @@ def ablate_positions(
     left += [layer for layer in found if layer.encoding == "recurrence"]
     added = any(target.encoding in _ADDED for target in targets)
     first = 0 if added else min(at.layer for at in (*targets, *windowed))
-    return PositionAblation(str(condition), model, first, encodings, changes, left)
+    return PositionAblation(str(condition), model, first, taken, changes, left)
 
 
 class PositionAblation(AbstractContextManager["PositionAblation", None]):
@@ -114,7 +117,7 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         name: str,
         model: HookedModel,
         first: int,
-        encodings: set[str],
+        taken: Taken,
         changes: Iterable[Change],
         left: Layers,
     ) -> None:
@@ -122,10 +125,10 @@ class PositionAblation(AbstractContextManager["PositionAblation", None]):
         self._left = left
         self._active, self._ran = True, False
         self._fired: dict[str, int] = {}
-        taken = _taken.setdefault(model, set())
+        every = _taken.setdefault(model, set())
         with ExitStack() as undo:
-            taken.update(encodings)
-            undo.callback(taken.difference_update, encodings)
+            every.update(taken)
+            undo.callback(every.difference_update, taken)
             reached = model.blocks[first].attn
             undo.callback(reached.register_forward_pre_hook(self._note_pass).remove)
             for change in changes:
@@ -252,9 +255,11 @@ def _check_groups(model: HookedModel, heads: list[int]) -> None:
             )
 
 
-def _check_free(model: HookedModel, encodings: set[str]) -> None:
-    both = _taken.get(model, set()) & encodings
+def _check_free(model: HookedModel, taken: Taken) -> None:
+    both = _taken.get(model, set()) & taken
     if both:
+        encoding, layer = min(both)
         raise UserError(
-            f"an ablation of this model's {sorted(both)[0]} is active already: restore it first."
+            f"an ablation of this model's {encoding} is active already in layer {layer}: restore "
+            "it first."
         )

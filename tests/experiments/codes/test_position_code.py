@@ -116,6 +116,47 @@ def test_a_dose_goes_its_share_of_the_way() -> None:
     assert torch.equal(whole[:, others], none[:, others])
 
 
+@pytest.mark.parametrize("dose", [0.5, 1.0])
+def test_the_control_moves_each_position_as_far_and_elsewhere(dose: float) -> None:
+    built = own_model(positions="learned")
+    fit = random_tokens(seed=7, batch=200, pos=LENGTH)
+    code = ni.fit_code(built, fit, layer=0, site="resid_post")
+    found = []
+
+    def keep(x: Tensor) -> None:
+        found.append(x.clone())
+
+    for seed in (None, 0, 0, 1):
+        with ni.set_position(built, code, SWAP, dose=dose, control=seed) as running:
+            stream(built, TOKENS, {"blocks.0.hook_resid_post": keep})
+            running.verify()
+    stream(built, TOKENS, {"blocks.0.hook_resid_post": keep})
+    moved, first, again, other = (one - found[-1] for one in found[:-1])
+    at = list(SWAP)
+    torch.testing.assert_close(first.norm(dim=-1), moved.norm(dim=-1), rtol=1e-3, atol=1e-5)
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other, atol=1e-2)
+    # It goes another way, and one of its own in each sequence.
+    assert torch.cosine_similarity(first[:, at], moved[:, at], dim=-1).abs().max() < 0.95
+    assert not torch.allclose(first[0, at], first[1, at], atol=1e-2)
+
+
+def test_the_control_of_similarity_leaves_values_and_the_stream() -> None:
+    built = own_model()
+    fit = random_tokens(seed=7, batch=200, pos=LENGTH)
+    code = ni.fit_code(built, fit, "similarity", layer=1, site="attn_in")
+    before = seen(built)
+    with ni.set_position(built, code, SWAP):
+        moved = seen(built)
+    with ni.set_position(built, code, SWAP, control=0):
+        found = seen(built)
+    for name in ("hook_resid_pre", "attn.hook_v"):
+        assert torch.equal(found[name], before[name]), name
+    for name in ("attn.hook_q", "attn.hook_k", "attn.hook_pattern"):
+        assert not torch.allclose(found[name], before[name], atol=1e-3), name
+        assert not torch.allclose(found[name], moved[name], atol=1e-3), name
+
+
 def refused(
     name: str = "mean residual",
     site: str = "resid_post",

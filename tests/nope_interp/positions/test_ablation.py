@@ -395,15 +395,29 @@ def test_a_bias_that_does_not_come_is_an_error(monkeypatch: pytest.MonkeyPatch) 
         logits(unmended)
 
 
-def test_ablations_of_one_encoding_do_not_nest() -> None:
+def test_ablations_of_one_encoding_do_not_nest_in_one_layer() -> None:
     built = model("gemma3")
     with ablate_positions(built, "rotary:keep_highest=0.5", layers=[0]):
-        with pytest.raises(UserError, match="rotary is active already"):
-            ablate_positions(built, layers=[1])
+        with pytest.raises(UserError, match="rotary is active already in layer 0"):
+            ablate_positions(built)
         with ablate_positions(model("llama")):
             pass  # another model's is none of its business
     with ablate_positions(built):
         pass
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gptj", "llama"])
+def test_layers_ablated_one_by_one_are_as_layers_ablated_at_once(name: str) -> None:
+    built = model(name)
+    with ablate_positions(built, "rotary:none", layers=[0, 1]):
+        at_once = logits(built)
+    with ablate_positions(built, "rotary:none", layers=[0]):
+        one = logits(built)
+        with ablate_positions(built, "rotary:none", layers=[1]) as second:
+            assert torch.equal(logits(built), at_once)
+            second.verify()
+        assert torch.equal(logits(built), one)
+    assert not torch.equal(one, at_once)
 
 
 def test_what_a_model_lacks_is_refused() -> None:
