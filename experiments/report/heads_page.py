@@ -15,6 +15,9 @@ from nope_interp.errors import UserError
 # Beside the conditions, `offset_profiles` may hold what a head without preference would show.
 CHANCE = "chance"
 
+# The scripts that draw one head, here and on the live page.
+LOOK_OF_HEADS = ("heads_look.js", "heads_attention.js")
+
 _AXES = ("layer", "head")
 
 # The name of an array by head, itself, and the sizes of its axes after [layer head], None for any.
@@ -174,7 +177,7 @@ def render_heads(data: HeadsReportData) -> str:
     }
     return shell.fill(
         "heads.html",
-        shell.page_script("heads_attention.js", "heads_panel.js", "heads.js"),
+        shell.page_script(*LOOK_OF_HEADS, "heads_panel.js", "heads.js"),
         libraries,
         page_data,
         data,

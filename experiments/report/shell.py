@@ -61,6 +61,27 @@ def fill(
     Returns:
         The page as valid Unicode.
     """
+    return drawn(
+        template,
+        script,
+        libraries,
+        page_data,
+        data=data,
+        info={k: v for k, v in data.info.items() if k not in _SHOWN_APART},
+        constant=_constant_columns(data.measurements),
+        style=page_style(),
+        **words,
+    )
+
+
+def drawn(
+    template: str,
+    script: Markup,
+    libraries: Sequence[str],
+    page_data: Mapping[str, Any],
+    **words: Any,
+) -> str:
+    """The page that a template makes of its scripts, its data and these words; as `fill` says."""
     environment = Environment(
         loader=PackageLoader("experiments.report", "templates"),
         autoescape=True,
@@ -70,13 +91,9 @@ def fill(
     )
     environment.filters |= {"figure": _figure, "percent": _percent, "split": _sentences}
     page = environment.get_template(template).render(
-        data=data,
-        info={k: v for k, v in data.info.items() if k not in _SHOWN_APART},
-        constant=_constant_columns(data.measurements),
         script=script,
         libraries={name: _library(name)[0] for name in libraries},
         policy=_policy([_digest(script), *(_library(name)[1] for name in libraries)]),
-        style=script_text(_text("report.css")),
         page_data=compressed(json_text(page_data)),
         **words,
     )
@@ -97,6 +114,11 @@ def _library(name: str) -> tuple[Markup, str]:
 def page_script(*names: str) -> Markup:
     """A page's own script from its files, with the helpers that all pages share before them."""
     return script_text("".join(map(_text, (*_SHARED, *names))))
+
+
+def page_style(*names: str) -> Markup:
+    """The style that all pages share, and a page's own from its files."""
+    return script_text("".join(map(_text, ("report.css", *names))))
 
 
 def _text(name: str) -> str:

@@ -27,6 +27,14 @@ const CONTROL_PICTURES = { "\n": "↵", "\t": "⇥", " ": "␣" };
 const visible = (token) => token === "" ? "∅" : token.replace(/[\u0000-\u0020\u007f]/g,
   (c) => CONTROL_PICTURES[c] ?? (c === "\u007f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
 
+// Three digits, at most four after the point, as in the tables that Python writes.
+function asFigure(value) {
+  if (value === null || value === undefined) return "–";
+  const rounded = Number(value.toPrecision(3)), small = Math.abs(rounded) < 0.01;
+  const text = small ? rounded.toFixed(4) : String(Math.abs(rounded) >= 100 ? Math.round(rounded) : rounded);
+  return (Number(text) === 0 ? "0" : text).replace("-", "−");
+}
+
 // ---------------------------------------------------------------- what stands in the page compressed
 
 async function inflated(id) {
@@ -35,9 +43,10 @@ async function inflated(id) {
 }
 
 const loading = {};
-// A library runs when it is first asked for; the page's policy knows its digest.
+// A library runs when it is first asked for; the page's policy knows its digest or this script's nonce.
+const { nonce } = document.currentScript;
 function library(name) {
-  return loading[name] ??= inflated(`library-${name}`).then((source) => void document.head.append(element("script", source)));
+  return loading[name] ??= inflated(`library-${name}`).then((source) => void document.head.append(element("script", source, nonce ? { nonce } : {})));
 }
 
 // Each waits until its box comes near the window, or is shown or printed, and for its library.
@@ -178,6 +187,8 @@ function showCircuits(box, component, properties) {
   box.circuits = CircuitsVis.render(host.id, component, properties);
 }
 
+// A token as prose has it: spaces and line ends as themselves, what cannot be seen as a picture.
+const plain = (token) => token === "\n" ? "↵ " : /^[^\u0000-\u001f\u007f]+$/.test(token) ? token : visible(token);
 const shortened = (token) => visible(token).length > 14 ? visible(token).slice(0, 13) + "…" : visible(token);
 
 // ---------------------------------------------------------------- sortable tables
@@ -260,6 +271,6 @@ function measurementsTable(data) {
   $("#table-csv").addEventListener("click", () => saveCsv("measurements", data.columns.map((c) => c.name), table.found()));
 }
 
-return { $, $$, element, drawn, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, shortened, saveCsv, save, saveBlob, menus, choice, errorBars,
+return { $, $$, element, drawn, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, plain, shortened, asFigure, saveCsv, save, saveBlob, menus, choice, errorBars,
   hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits, sortableTable, measurementsTable };
 })();

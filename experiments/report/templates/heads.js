@@ -1,8 +1,8 @@
 // Draws what Python chose: colours, selects, sorts, filters, saves. It computes no science.
 common.start((page) => {
 const { $, $$, element, saveCsv, save, choice, CIVIDIS, plotLayout, drawPlot, sortableTable, measurementsTable, setUpTheme, whenSeen, tips,
-  drawn, setUpPictures, boxesPicture, drawnPicture } = common;
-const { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
+  drawn, setUpPictures, boxesPicture, drawnPicture, asFigure, walk } = common;
+const { column, numberOf, words, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
   recolourPanel } = headPanel(page);
 const { conditions, metrics, labels } = page;
 const ABLATED = conditions[1], OWN = "own";
@@ -128,21 +128,6 @@ function setUpMap(section) {
 
 const labelOf = (i, c, own = false) => (own ? column[c ? "own_ablated_label" : "own_label"] : c ? column.ablated_label : column.label)[i];
 const valueOf = (metric, i, c) => column[c ? `${metric}_ablated` : metric][i];
-
-// Arrow keys move between heads; the grid itself is one stop of the tab key.
-function walk(event, grid, width) {
-  const cells = $$("[role=gridcell]", grid), at = cells.indexOf(document.activeElement);
-  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -width, ArrowDown: width };
-  const step = steps[event.key];
-  if (step === undefined || at < 0) return;
-  event.preventDefault();
-  let to = at + step;
-  while (cells[to]?.disabled) to += step;
-  if (!cells[to]) return;
-  cells[at].tabIndex = -1;
-  cells[to].tabIndex = 0;
-  cells[to].focus();
-}
 
 // ---------------------------------------------------------------- all frequencies
 

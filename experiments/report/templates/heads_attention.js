@@ -1,35 +1,25 @@
 // Where one head looks: heat maps, lines from token to token, and small pictures of all heads of its layer.
-const headAttention = (page, column, asFigure) => {
-const { $, $$, element, visible, shortened, saveCsv, choice, resolve, showCircuits, setUpPictures, drawn, framed, textAt } = common;
-const { conditions } = page, kept = conditions.filter((condition) => condition in page.patterns);
+// `weightsOf` a condition, prompt and head are its weights [query key], or null; those of `signed` are differences.
+const headAttention = ({ conditions, signed, prompts, weightsOf }, column) => {
+const { topOf, channels, paint } = headPictures;
+const { $, $$, element, visible, plain, shortened, asFigure, saveCsv, choice, resolve, showCircuits, setUpPictures, drawn, framed, textAt } = common;
 // Less is no line: each query would lead to every token.
 const LEAST = 0.04, MOST_TOLD = 3;
 let prompt = 0, side = "both", shown = null, query = null, figure, waiting, ready = false;
-
-// The weights [query key] of one head, unpacked only when it is looked at.
-function weightsOf(condition, head) {
-  const bytes = atob(page.patterns[condition][prompt][column.layer[head]][column.head[head]]), n = page.prompts[prompt].length;
-  let at = 0;
-  return Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => k > q ? 0 : Math.round(bytes.charCodeAt(at++) / 0.255) / 1000));
-}
-
-// The first queries have few keys and so weights near one: they must not set the scale.
-function topOf(patterns) {
-  const seen = patterns.flatMap((weights) => weights.flatMap((row, q) => row.slice(0, q + 1))).sort((a, b) => a - b);
-  return Math.max(0.05, seen[Math.floor(0.99 * (seen.length - 1))]);
-}
 
 // ---------------------------------------------------------------- setting up
 
 function setUp(box, select) {
   figure = box;
-  const { box: label, select: menu } = choice("prompt", "Prompt", page.prompts.map((tokens, p) => {
-    const start = tokens.map(plain).join("").trim();
-    return [p, `${p + 1}: ${start.length > 40 ? start.slice(0, 40) + "…" : start}`];
-  }));
-  menu.addEventListener("change", () => { prompt = Number(menu.value); query = null; draw(); });
-  $(".controls", figure).append(label);
-  if (kept.length > 1) for (const [value, name] of [["both", "side by side"], ...kept.map((condition) => [condition, condition])]) {
+  if ($(".controls", figure)) {
+    const { box: label, select: menu } = choice("prompt", "Prompt", prompts.map((tokens, p) => {
+      const start = tokens.map(plain).join("").trim();
+      return [p, `${p + 1}: ${start.length > 40 ? start.slice(0, 40) + "…" : start}`];
+    }));
+    menu.addEventListener("change", () => { prompt = Number(menu.value); query = null; draw(); });
+    $(".controls", figure).append(label);
+  }
+  if (conditions.length > 1) for (const [value, name] of [["both", "side by side"], ...conditions.map((condition) => [condition, condition])]) {
     const chip = element("button", name, { type: "button", "aria-pressed": value === side });
     chip.addEventListener("click", () => {
       side = value;
@@ -38,13 +28,13 @@ function setUp(box, select) {
     });
     $(".chips", figure).append(chip);
   }
-  $(".pair", figure).append(...kept.map(viewOf));
-  $(".thumbs", figure).addEventListener("click", (event) => {
+  $(".pair", figure).append(...conditions.map(viewOf));
+  $(".thumbs", figure)?.addEventListener("click", (event) => {
     const thumb = event.target.closest("[data-thumb]");
     if (thumb) select(Number(thumb.dataset.thumb));
   });
   $(".csv", figure).addEventListener("click", () => {
-    const rows = kept.flatMap((condition) => weightsOf(condition, shown).flatMap((row, q) => row.slice(0, q + 1).map((w, k) => [condition, q, k, w])));
+    const rows = conditions.flatMap((condition) => (weightsOf(condition, prompt, shown) ?? []).flatMap((row, q) => row.slice(0, q + 1).map((w, k) => [condition, q, k, w])));
     saveCsv(`attention-${column.name[shown]}-prompt-${prompt + 1}`, ["positions", "query", "key", "weight"], rows);
   });
   setUpPictures(figure, () => `attention-${column.name[shown]}-prompt-${prompt + 1}`, picture);
@@ -63,7 +53,7 @@ function viewOf(condition) {
     if (token) look(Number(token.dataset.token));
   });
   words.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity }[event.key], last = page.prompts[prompt].length - 1;
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity }[event.key], last = prompts[prompt].length - 1;
     if (step === undefined) return;
     event.preventDefault();
     look(Math.min(last, Math.max(0, query + step)));
@@ -83,21 +73,23 @@ function show(head) {
 
 function draw() {
   if (!ready) return;
-  const views = $$(".pair > div", figure), tokens = page.prompts[prompt], found = views.map((view) => weightsOf(view.dataset.condition, shown)), top = topOf(found);
+  const views = $$(".pair > div", figure), tokens = prompts[prompt], found = views.map((view) => weightsOf(view.dataset.condition, prompt, shown));
+  const there = found.filter(Boolean).length, differs = (view) => view.dataset.condition === signed, top = topOf(found.filter((weights, v) => weights && !differs(views[v])));
+  $(".chips", figure).hidden = there < 2;
   views.forEach((view, v) => {
-    view.hidden = side !== "both" && side !== view.dataset.condition;
-    if (!view.hidden) showCircuits($(".circuits", view), CircuitsVis.AttentionPattern, { attention: found[v], tokens: tokens.map(shortened), maskUpperTri: true, minValue: 0, maxValue: top });
+    view.hidden = !found[v] || (there > 1 && side !== view.dataset.condition && (side !== "both" || differs(view)));
     view.weights = found[v];
+    if (!found[v]) return;
+    const most = differs(view) ? topOf([found[v]]) : top;
+    if (!view.hidden) showCircuits($(".circuits", view), CircuitsVis.AttentionPattern, { attention: found[v], tokens: tokens.map(shortened), maskUpperTri: true, minValue: differs(view) ? -most : 0, maxValue: most });
     $(".prompt", view).replaceChildren(...tokens.map((token, t) => element("span", plain(token), { "data-token": t, role: "option", tabindex: -1, title: `token ${t}: ${visible(token)}` })));
   });
   $(".pair", figure).classList.toggle("single", views.filter((view) => !view.hidden).length < 2);
   $(".top", figure).textContent = ` Full colour from a weight of ${asFigure(top)}.`;
-  drawThumbs();
+  if ($(".thumbs", figure)) drawThumbs();
+  query = query === null || query < tokens.length ? query : null;
   look(query ?? Math.max(tokens.findLastIndex((token) => /\p{L}/u.test(token)), 0));
 }
-
-// A token as prose has it: spaces and line ends as themselves, what cannot be seen as a picture.
-const plain = (token) => token === "\n" ? "↵ " : /^[^\u0000-\u001f\u007f]+$/.test(token) ? token : visible(token);
 
 // Lines from one token to those it attends to, under every condition.
 function look(token) {
@@ -124,36 +116,20 @@ function lookIn(view, token) {
     return [drawn("path", { d: path, "stroke-width": width, "stroke-opacity": 0.25 + 0.6 * weight / top, "data-key": t })];
   }));
   const most = weights.map((weight, t) => [weight, t]).filter(([weight]) => weight >= LEAST).sort(([a], [b]) => b - a).slice(0, MOST_TOLD);
-  const name = (t) => `“${visible(page.prompts[prompt][t])}” (${t})`;
-  $(".told", view).textContent = `${name(token)} looks at ${most.map(([weight, t]) => `${name(t)} ${Math.round(100 * weight)}%`).join(", ") || "no token in particular"}.`;
+  const name = (t) => `“${visible(prompts[prompt][t])}” (${t})`, looks = view.dataset.condition === signed ? "looks more at" : "looks at";
+  $(".told", view).textContent = `${name(token)} ${looks} ${most.map(([weight, t]) => `${name(t)} ${Math.round(100 * weight)}%`).join(", ") || "no token in particular"}.`;
 }
 
 // ---------------------------------------------------------------- small pictures
 
-function channels(name) {
-  return resolve(name).match(/[\d.]+/g).slice(0, 3).map(Number);
-}
-
-// One pixel for each weight; a root makes small weights seen.
-function paint(weights, low, high) {
-  const n = weights.length, canvas = element("canvas", undefined, { width: n, height: n }), context = canvas.getContext("2d"), image = context.createImageData(n, n), top = topOf([weights]);
-  for (let q = 0; q < n; q++) for (let k = 0; k <= q; k++) {
-    const part = Math.sqrt(Math.min(1, weights[q][k] / top)), at = 4 * (q * n + k);
-    for (const c of [0, 1, 2]) image.data[at + c] = low[c] + part * (high[c] - low[c]);
-    image.data[at + 3] = 255;
-  }
-  context.putImageData(image, 0, 0);
-  return canvas;
-}
-
 function drawThumbs() {
-  const low = channels("--panel"), high = channels("--trained"), layer = column.layer[shown], chosen = kept.filter((condition) => side === "both" || side === condition);
+  const low = channels("--panel"), high = channels("--trained"), layer = column.layer[shown], chosen = conditions.filter((condition) => side === "both" || side === condition);
   const heads = [...column.name.keys()].filter((i) => column.layer[i] === layer);
   $(".thumbs", figure).replaceChildren(...heads.map((i) => {
     const thumb = element("button", undefined, { type: "button", "data-thumb": i, "aria-pressed": i === shown, "aria-label": `${column.name[i]}, ${column.label[i] ?? "no label"}` });
     const name = element("span", column.name[i]);
     name.append(element("small", column.label[i] ?? "no label"));
-    thumb.append(...chosen.map((condition) => paint(weightsOf(condition, i), low, high)), name);
+    thumb.append(...chosen.map((condition) => paint(weightsOf(condition, prompt, i), low, high)), name);
     return thumb;
   }));
 }
@@ -161,10 +137,10 @@ function drawThumbs() {
 // ---------------------------------------------------------------- as a file
 
 function picture() {
-  const CELL = 9, LABELS = 110, views = $$(".pair > div", figure).filter((view) => !view.hidden), tokens = page.prompts[prompt], size = CELL * tokens.length;
+  const CELL = 9, LABELS = 110, views = $$(".pair > div", figure).filter((view) => !view.hidden), tokens = prompts[prompt], size = CELL * tokens.length;
   const low = channels("--paper"), high = channels("--trained"), ink = resolve("--ink"), soft = resolve("--soft");
   const parts = views.map((view, v) => {
-    const left = v * (size + LABELS + 30) + LABELS, top = 50, small = paint(view.weights, low, high), large = element("canvas", undefined, { width: size, height: size }), context = large.getContext("2d");
+    const left = v * (size + LABELS + 30) + LABELS, top = 50, small = paint(view.weights, low, high, channels("--random-init")), large = element("canvas", undefined, { width: size, height: size }), context = large.getContext("2d");
     context.imageSmoothingEnabled = false;
     context.drawImage(small, 0, 0, size, size);
     const names = tokens.map((token, t) => textAt(left - 4, top + CELL * (t + 0.85), 8, soft, shortened(token), 'text-anchor="end"')
@@ -175,5 +151,5 @@ function picture() {
   return framed(views.length * (size + LABELS + 30) + 16, size + LABELS + 60, title + parts.join(""));
 }
 
-return { setUp, show, draw, start: () => { ready = true; draw(); } };
+return { setUp, show, draw, look, start: () => { ready = true; draw(); } };
 };

@@ -1,6 +1,6 @@
 // One head: its label, attention, distances, frequencies and scores. And what words and colours heads have.
 const headPanel = (page) => {
-const { $, element, plotText, saveCsv, choice, hoverText, resolve, plotLayout, drawPlot, whenSeen, drawn, setUpPictures } = common;
+const { $, element, saveCsv, choice, plotLayout, whenSeen, drawn, setUpPictures, asFigure } = common;
 const { conditions, metrics, labels } = page;
 const ABLATED = conditions[1];
 const ROLES = ["intact", "ablated"];
@@ -8,28 +8,19 @@ const column = Object.fromEntries(page.heads.columns.map((c) => [c.name, c.value
 const numberOf = new Map(column.name.map((name, i) => [name, i]));
 const words = (name) => name.replaceAll("_", " ");
 let shown = null;
-const attention = $("#attention") && headAttention(page, column, asFigure);
+const attention = $("#attention") && headAttention({ conditions: conditions.filter((condition) => condition in page.patterns), prompts: page.prompts, weightsOf }, column);
+const { PLAIN, colourOf, initials, swatch } = labelLook(labels);
+const { LINES, drawLines, frequencyTicks } = headLines;
 
-// Three digits, at most four after the point, as in the tables that Python writes.
-function asFigure(value) {
-  if (value === null || value === undefined) return "–";
-  const rounded = Number(value.toPrecision(3)), small = Math.abs(rounded) < 0.01;
-  const text = small ? rounded.toFixed(4) : String(Math.abs(rounded) >= 100 ? Math.round(rounded) : rounded);
-  return (Number(text) === 0 ? "0" : text).replace("-", "−");
+// The weights [query key] of one head, unpacked only when it is looked at.
+function weightsOf(condition, prompt, head) {
+  const bytes = atob(page.patterns[condition][prompt][column.layer[head]][column.head[head]]), n = page.prompts[prompt].length;
+  let at = 0;
+  return Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => k > q ? 0 : Math.round(bytes.charCodeAt(at++) / 0.255) / 1000));
 }
+
 const probability = (p) => p !== null && p < 0.0001 ? "< 0.0001" : asFigure(p);
 const interval = (low, high) => low === null || low === undefined ? "" : ` [${asFigure(low)}, ${asFigure(high)}]`;
-
-// One colour per label; "none" and what no rule names stay pale.
-const PLAIN = "none", COLOURS = 10;
-const coloured = labels.filter((label) => label !== PLAIN);
-const colourOf = (label) => label === null || label === PLAIN ? "--label-none" : `--label-${coloured.indexOf(label) % COLOURS}`;
-const initials = (label) => label === null || label === PLAIN ? "·" : label.split(/[-_ ]+/).map((word) => word.slice(0, 1).toUpperCase()).join("");
-function swatch(label) {
-  const made = element("span", undefined, { class: "swatch" });
-  made.style.setProperty("--own", `var(${colourOf(label)})`);
-  return made;
-}
 
 // ---------------------------------------------------------------- the panel
 
@@ -84,22 +75,6 @@ function recolourPanel() {
 
 // -- its numbers by distance and by frequency
 
-const LINES = { intact: ["--trained", "solid"], ablated: ["--random-init", "solid"], chance: ["--chance", "dash"], query: ["--trained", "solid"], key: ["--bidirectional", "solid"] };
-
-function drawLines(figure, lines, layout) {
-  const legend = $(".legend", figure), plot = $(".plot", figure);
-  legend.replaceChildren(...lines.map(({ role, name }) => {
-    const key = element("span", undefined, { class: "key" }), mark = element("i", undefined, { class: "line" });
-    mark.style.borderTop = `2px ${LINES[role][1] === "dash" ? "dashed" : "solid"} var(${LINES[role][0]})`;
-    key.append(mark, name);
-    return key;
-  }));
-  const traces = lines.map(({ role, name, x, y, text }) => ({ x, y, text, type: "scatter", mode: "lines", name: plotText(name), showlegend: false,
-    line: { color: resolve(LINES[role][0]), width: role === "chance" ? 1.4 : 2, dash: LINES[role][1] },
-    hovertemplate: `%{text}: %{y:.3~g}<extra>${hoverText(name)}</extra>` }));
-  drawPlot(plot, traces, layout);
-}
-
 function profilesOf(i) {
   const lines = Object.entries(page.profiles).map(([condition, profile]) =>
     ({ role: ROLES[conditions.indexOf(condition)], name: condition, y: profile[column.layer[i]][column.head[i]] }));
@@ -117,12 +92,6 @@ function drawProfile() {
 
 const radiansOf = (i) => page.frequencies.radians[column.layer[i]];
 const usageOf = (i) => ["query", "key"].map((role) => ({ role, name: `${role} norm`, y: page.frequencies[`${role}_norm`][column.layer[i]][column.head[i]] }));
-
-// Ticks that say radians per token under ranks: frequencies may be zero, which no logarithm shows.
-function frequencyTicks(radians, most) {
-  const step = Math.max(1, Math.ceil(radians.length / most)), kept = radians.map((_, f) => f).filter((f) => f % step === 0);
-  return { tickvals: kept, ticktext: kept.map((f) => radians[f] === null ? "" : radians[f] === 0 ? "0" : radians[f] < 0.001 ? radians[f].toExponential(0) : String(Number(radians[f].toPrecision(2)))) };
-}
 
 function drawUsage() {
   const figure = $("#usage"), plot = ready.has("#usage") && $(".plot", figure);
@@ -190,6 +159,6 @@ function saveHeadNumbers() {
     metrics.map((metric) => [metric, ...ends.map((end) => column[metric + end][shown])])));
 }
 
-return { column, numberOf, words, asFigure, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
+return { column, numberOf, words, probability, interval, PLAIN, colourOf, initials, swatch, LINES, drawLines, frequencyTicks, setUpPanel, showHead,
   recolourPanel };
 };

@@ -32,6 +32,21 @@ function tips(root, selector, linesOf) {
 }
 addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
 
+// Arrow keys move between the cells of a grid; the grid itself is one stop of the tab key.
+function walk(event, grid, width) {
+  const cells = $$("[role=gridcell]", grid), at = cells.indexOf(document.activeElement);
+  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -width, ArrowDown: width };
+  const step = steps[event.key];
+  if (step === undefined || at < 0) return;
+  event.preventDefault();
+  let to = at + step;
+  while (cells[to]?.disabled) to += step;
+  if (!cells[to]) return;
+  cells[at].tabIndex = -1;
+  cells[to].tabIndex = 0;
+  cells[to].focus();
+}
+
 // The first sentence of a word's entry in the glossary.
 function meaning(link) {
   const entry = document.querySelector(link.getAttribute("href"));
@@ -41,9 +56,17 @@ function meaning(link) {
 // ---------------------------------------------------------------- parts that open
 
 const parts = () => $$("details.part");
+// An address may hold whatever a person has typed.
+function unescaped(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
 // What an address or a link names is opened, and everything around it.
 function reveal(id) {
-  const target = document.getElementById(decodeURIComponent(id));
+  const target = document.getElementById(unescaped(id));
   for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   return target;
 }
@@ -54,11 +77,11 @@ function setUpParts() {
     all.textContent = shown() ? "Close all" : "Open all";
     all.setAttribute("aria-pressed", shown());
   };
-  all.addEventListener("click", () => {
+  all?.addEventListener("click", () => {
     const open = !shown();
     for (const part of parts()) part.open = open;
   });
-  for (const part of parts()) part.addEventListener("toggle", say);
+  if (all) for (const part of parts()) part.addEventListener("toggle", say);
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.('a[href^="#"]');
     // Inside a notebook's frame the address alone would not lead there.
@@ -118,5 +141,5 @@ async function start(main) {
   (window.requestIdleCallback ?? setTimeout)(() => library("plotly"));
 }
 
-return { setUpTheme, start, tips };
+return { setUpTheme, start, tips, walk, copied, unescaped };
 })());

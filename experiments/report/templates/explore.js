@@ -1,0 +1,172 @@
+// The live page: asks what its state needs, draws what it is answered. It computes no science.
+common.start(async (page) => {
+const { $, $$, element, saveBlob, setUpTheme, copied } = common;
+const answers = { read: null, head: null, move: null, patch: null, code: null };
+const state = exploreState(refresh);
+
+// ---------------------------------------------------------------- what is said meanwhile
+
+const said = {
+  sorry(sentence) {
+    $("#sorry").textContent = sentence;
+    $("#sorry").hidden = false;
+  },
+  fine() { $("#sorry").hidden = true; },
+  busy(name, now) {
+    const part = { read: "#bench", head: "#head", move: "#moved" }[name];
+    if (part) $(part).setAttribute("aria-busy", now);
+    if (name === "patch") patch.busy(now);
+  },
+};
+const server = exploreAnswers(page, said);
+
+// Which side of a change is shown in the tokens and in the small pictures.
+const sides = (() => {
+  const box = $("#sides");
+  let side = "after", changed = false;
+  const buttons = ["before", "after", "difference"].map((name) => element("button", name, { type: "button", "aria-pressed": name === side }));
+  for (const button of buttons) button.addEventListener("click", () => {
+    side = button.textContent;
+    for (const other of buttons) other.setAttribute("aria-pressed", other === button);
+    reading.drawTokens();
+    heads.show();
+  });
+  box.append(...buttons);
+  return { shown: () => changed ? side : "before", offer: (now) => { changed = now; box.hidden = !now; } };
+})();
+
+// A saved page holds one head.
+const pick = (layer, head) => { if (page.live) state.set({ layer, head }); };
+const patch = explorePatch({ state, stop: () => server.stop("patch") });
+const model = await server.ask("model", {});
+if (!model) return;
+const look = labelLook(model.labels);
+const reading = exploreReading({ state, sides });
+const heads = exploreHeads({ model, state, sides, look, onPick: pick });
+const { nameOf } = heads;
+const head = exploreHead({ look, nameOf, onPick: pick });
+const change = exploreChange({ model, state, nameOf });
+const move = exploreMove({ model, state, reading, nameOf, onPick: pick });
+
+// ---------------------------------------------------------------- asking and drawing
+
+const draw = {
+  read() {
+    reading.show(answers.read);
+    heads.show(answers.read);
+  },
+  head: () => answers.head && head.show(answers.head, answers.read),
+  move: () => move.show(answers.move),
+  patch: () => patch.show(answers.patch),
+  code: () => { $("#python").textContent = answers.code?.code ?? ""; },
+};
+
+async function want(name) {
+  const asked = state.get(), answer = await (name === "patch" ? server.askInSteps(name, asked, patch.progress) : server.ask(name, asked));
+  if (!answer) return false;
+  answers[name] = answer;
+  if (page.live) said.fine();
+  draw[name]();
+  return true;
+}
+
+async function readAll() {
+  if (!await want("read")) return;
+  if (state.get().layer === null) state.set(heads.first(), true);
+  else want("head");
+  if (state.get().move) want("move");
+  want("code");
+  if (page.live) showTools();
+}
+
+function showTools() {
+  change.show();
+  move.showMoves();
+}
+
+// Asks for what a new state changes, and no more.
+function refresh(before, now) {
+  const differs = (...names) => names.some((name) => JSON.stringify(before[name]) !== JSON.stringify(now[name]));
+  const lends = now.change?.head_changes?.some(({ to }) => to === "other_prompt");
+  if (differs("prompt")) $("#prompt").value = now.prompt;
+  if (differs("prompt", "move") && !now.move) draw.move(answers.move = null);
+  if (differs("prompt", "other_prompt", "patch")) {
+    server.stop("patch");
+    draw.patch(answers.patch = null);
+    if (now.patch) want("patch");
+  }
+  if (page.live) showTools();
+  heads.mark(now.layer, now.head);
+  if (differs("prompt", "change") || (lends && differs("other_prompt"))) return readAll();
+  if (differs("layer", "head")) want("head");
+  if (now.move && differs("move")) want("move");
+  if (differs("layer", "head", "move", "other_prompt", "patch")) want("code");
+}
+
+// ---------------------------------------------------------------- what a person types and keeps
+
+// Another prompt has other tokens: what was moved and patched in the old one does not follow.
+function setUpAsking() {
+  const read = (prompt) => {
+    said.fine();
+    if (prompt === "") return said.sorry("The prompt is empty: type some text.");
+    if (prompt === state.get().prompt) return readAll();
+    state.set({ prompt, move: null, patch: null });
+  };
+  $("#examples").append(...model.prompts.map((prompt, i) => element("option", prompt.length > 60 ? `${prompt.slice(0, 60)}…` : prompt, { value: i })));
+  $("#examples").addEventListener("change", ({ target }) => {
+    if (target.value === "") return;
+    $("#prompt").value = model.prompts[Number(target.value)];
+    read($("#prompt").value);
+    target.value = "";
+  });
+  $("#ask").addEventListener("submit", (event) => {
+    event.preventDefault();
+    read($("#prompt").value.toWellFormed());
+  });
+  $("#prompt").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey) return;
+    event.preventDefault();
+    $("#ask").requestSubmit();
+  });
+}
+
+function setUpKeeping() {
+  $("#copy-address").addEventListener("click", async ({ target }) => {
+    await copied(element("code", location.href));
+    target.textContent = "Copied";
+  });
+  $("#save-page").addEventListener("click", async () => {
+    const blob = await server.blob("save", state.get());
+    if (blob) saveBlob(`explore-${model.name}.html`, blob);
+  });
+}
+
+for (const button of $$(".picture-of")) button.addEventListener("click", () => button.dataset.figure === "#map" ? heads.savePicture() : head.savePicture());
+heads.setUp();
+head.setUp();
+move.setUpResults();
+patch.setUpResults();
+reading.setUp((t) => { head.lookAt(t); move.pick(t); }, (from, to) => move.drag(from, to));
+setUpTheme(() => {
+  draw.read();
+  head.redraw();
+  move.redraw();
+  patch.redraw();
+});
+$("#origin").textContent = page.live ? ` · ${model.kept}` : " · a saved page";
+if (page.live) {
+  setUpAsking();
+  setUpKeeping();
+  change.setUp();
+  move.setUp();
+  patch.setUp();
+}
+const found = page.live ? state.inAddress() ?? { prompt: model.prompts[0] ?? "" } : page.state;
+state.start(found);
+if (page.live) $("#prompt").value = found.prompt;
+if (found.prompt) {
+  await readAll();
+  if (state.get().patch) want("patch");
+}
+});

@@ -1,0 +1,174 @@
+// The prompt's tokens with their surprisal, and what the model expects next.
+const exploreReading = ({ state, sides }) => {
+const { $, $$, element, drawn, visible, plain, asFigure, tips } = common;
+const tokens = $("#tokens"), SHOWN = 7;
+let read = null, query = 0, picked = () => {}, dragged = () => {}, from = null;
+
+// ---------------------------------------------------------------- tokens
+
+const name = (t) => `“${visible(read.tokens[t])}” · token ${t}`;
+function linesOf(t) {
+  const lines = [name(t)], nats = (value) => value === null ? "–" : `${asFigure(value)} nats`;
+  if (!read.after) return [...lines, `surprisal ${nats(read.before.surprisal[t])}`];
+  return [...lines, `surprisal before ${nats(read.before.surprisal[t])}`, `after ${nats(read.after.surprisal[t])}`, `difference ${signed(read.difference.surprisal[t])}`];
+}
+
+function shadesOf() {
+  const side = sides.shown(), both = [read.before, read.after].filter(Boolean).flatMap((reading) => reading.surprisal);
+  const values = side === "difference" ? read.difference.surprisal : (side === "after" ? read.after : read.before).surprisal;
+  const top = Math.max(1e-9, ...(side === "difference" ? values : both).map((value) => Math.abs(value ?? 0)));
+  return values.map((value) => ({ near: Math.abs(value ?? 0) / top, own: side === "difference" && value < 0 ? "--trained" : "--random-init" }));
+}
+
+function drawTokens() {
+  const shades = shadesOf();
+  tokens.replaceChildren(...read.tokens.map((token, t) => {
+    const box = element("span", plain(token), { role: "option", "data-token": t, "aria-label": linesOf(t).join(", "), tabindex: -1 });
+    box.style.setProperty("--near", shades[t].near);
+    box.style.setProperty("--own", `var(${shades[t].own})`);
+    return box;
+  }));
+  mark(Math.min(query, read.tokens.length - 1));
+  drawMoves();
+}
+
+function mark(t) {
+  query = t;
+  for (const box of $$("[data-token]", tokens)) {
+    const here = Number(box.dataset.token) === t;
+    box.tabIndex = here ? 0 : -1;
+    box.setAttribute("aria-selected", here);
+  }
+  $("#token-told").textContent = linesOf(t).join(": ").replace(": after", ", after").replace(": difference", ", difference");
+}
+
+const tokenAt = (target) => {
+  const box = target?.closest?.("#tokens [data-token]");
+  return box ? Number(box.dataset.token) : null;
+};
+
+function setUpTokens() {
+  tips(tokens, "[data-token]", (box) => linesOf(Number(box.dataset.token)));
+  tokens.addEventListener("click", (event) => {
+    const t = tokenAt(event.target);
+    if (t === null) return;
+    mark(t);
+    picked(t);
+  });
+  tokens.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity }[event.key];
+    if (step === undefined || !read) return;
+    event.preventDefault();
+    mark(Math.min(read.tokens.length - 1, Math.max(0, query + step)));
+    picked(query);
+    $("[tabindex='0']", tokens).focus();
+  });
+  // A token dropped onto another one.
+  const target = (t) => { for (const box of $$("[data-token]", tokens)) box.toggleAttribute("data-target", t !== null && t !== from && Number(box.dataset.token) === t); };
+  const under = (event) => tokenAt(document.elementFromPoint(event.clientX, event.clientY));
+  tokens.addEventListener("pointerdown", (event) => { if (tokens.classList.contains("drags") && event.button === 0) from = tokenAt(event.target); });
+  addEventListener("pointermove", (event) => { if (from !== null) target(under(event)); });
+  addEventListener("pointercancel", () => { from = null; target(null); });
+  addEventListener("pointerup", (event) => {
+    const to = from === null ? null : under(event), started = from;
+    from = null;
+    target(null);
+    if (to !== null && to !== started) dragged(started, to);
+  });
+  new ResizeObserver(() => { if (read) drawMoves(); }).observe(tokens);
+  tokens.addEventListener("scroll", drawMoves);
+}
+
+// An arrow from each moved token to the one whose code it gets.
+function drawMoves() {
+  const svg = $("#arrows"), box = svg.getBoundingClientRect(), at = (t) => $(`[data-token="${t}"]`, tokens)?.getClientRects()[0];
+  svg.replaceChildren(...Object.entries(state.get().move?.moves ?? {}).flatMap(([t, to]) => {
+    const start = at(t), end = at(to);
+    if (!start || !end) return [];
+    const x1 = start.left + start.width / 2 - box.left, x2 = end.left + end.width / 2 - box.left, y1 = start.top - box.top, y2 = end.top - box.top;
+    const top = Math.min(y1, y2) - 8, d = `M${x1} ${y1}C${x1} ${top} ${x2} ${top} ${x2} ${y2}m-4 -5l4 5l4 -5`;
+    return [drawn("path", { d, "data-move": `${t} ${to}` })];
+  }));
+}
+
+// ---------------------------------------------------------------- what comes next
+
+function cellsOf(values) {
+  return values.map((value) => element("td", value, { class: "num" }));
+}
+
+function barOf(share, role) {
+  const cell = element("td", undefined, { class: "bars" }), bar = element("span", undefined, { class: "bar" });
+  bar.style.setProperty("--part", 100 * share);
+  bar.style.setProperty("--own", `var(${role})`);
+  cell.append(bar);
+  return cell;
+}
+
+function headOf(table, names) {
+  const row = element("tr");
+  row.append(...names.map((name, n) => element("th", name, n ? { scope: "col", class: "num" } : { scope: "col" })));
+  $("thead", table).replaceChildren(row);
+}
+
+function drawNext() {
+  const table = $("#next");
+  if (!read.after) {
+    headOf(table, ["Token", "Probability", ""]);
+    return $("tbody", table).replaceChildren(...read.before.predictions.slice(0, SHOWN).map(({ token, probability }) => {
+      const row = element("tr");
+      row.append(element("th", visible(token), { scope: "row" }), ...cellsOf([asPercent(probability)]), barOf(probability, "--trained"));
+      return row;
+    }));
+  }
+  headOf(table, ["Token", "Before", "After", "Difference"]);
+  const all = [...read.difference.predictions].sort((a, b) => Math.max(b.before, b.after) - Math.max(a.before, a.after));
+  $("tbody", table).replaceChildren(...all.slice(0, SHOWN).map(({ token, before, after }) => {
+    const row = element("tr"), points = 100 * (after - before);
+    row.append(element("th", visible(token), { scope: "row" }), ...cellsOf([asPercent(before), asPercent(after), `${points > 0 ? "+" : points < 0 ? "−" : ""}${Math.abs(points).toFixed(1)}`]));
+    return row;
+  }));
+}
+
+// ---------------------------------------------------------------- in a sentence
+
+const likeliest = ({ predictions: [first] }) => first ? `“${visible(first.token)}”` : "nothing";
+
+function counts(labels) {
+  const found = new Map();
+  for (const label of labels.flat()) found.set(label, (found.get(label) ?? 0) + 1);
+  return found;
+}
+
+// The label that most heads lose.
+function lost() {
+  const before = counts(read.before.labels), after = counts(read.after.labels);
+  const [most] = [...before].filter(([label]) => label !== "none").map(([label, n]) => [label, n, after.get(label) ?? 0]).sort((a, b) => (b[1] - b[2]) - (a[1] - a[2]));
+  return most && most[1] > most[2] ? `; ${most[0]} heads go from ${most[1]} to ${most[2]}` : "";
+}
+
+function sentence() {
+  const { before, after } = read, rounded = (loss) => loss === null ? "–" : asFigure(loss);
+  if (!after) return `The model expects ${likeliest(before)} next, with a probability of ${asPercent(before.predictions[0]?.probability ?? 0)}. Its loss is ${rounded(before.loss)} nats per token.`;
+  const next = likeliest(before) === likeliest(after) ? `It still expects ${likeliest(after)} next.` : `It expects ${likeliest(after)} next, no longer ${likeliest(before)}.`;
+  return `Loss goes from ${rounded(before.loss)} to ${rounded(after.loss)} nats per token${lost()}. ${next}`;
+}
+
+function show(answer = read) {
+  read = answer;
+  if (!read) return;
+  sides.offer(Boolean(read.after));
+  drawTokens();
+  drawNext();
+  $("#said").textContent = sentence();
+  $("#notes").replaceChildren(...read.notes.map((note) => element("li", note)));
+}
+
+function setUp(onPick, onDrag) {
+  picked = onPick;
+  dragged = onDrag;
+  setUpTokens();
+}
+
+return { setUp, show, drawTokens: () => read && drawTokens(), drawMoves, headOf, cellsOf, counts, tokens: () => read?.tokens ?? [], query: () => query };
+};
