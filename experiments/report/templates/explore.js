@@ -1,7 +1,7 @@
 // The live page: asks what its state needs, draws what it is answered. It computes no science.
 common.start(async (page) => {
 const { $, $$, element, saveBlob, setUpTheme, copied } = common;
-const answers = { read: null, head: null, move: null, patch: null, code: null };
+const answers = { read: null, head: null, move: null, patch: null, code: null, feeds: null };
 const state = exploreState(refresh);
 
 // ---------------------------------------------------------------- what is said meanwhile
@@ -13,7 +13,7 @@ const said = {
   },
   fine() { $("#sorry").hidden = true; },
   busy(name, now) {
-    const part = { read: "#bench", head: "#head", move: "#moved" }[name];
+    const part = { read: "#bench", head: "#head", feeds: "#feeds", move: "#moved" }[name];
     if (part) $(part).setAttribute("aria-busy", now);
     if (name === "patch") patch.busy(now);
   },
@@ -56,6 +56,7 @@ const draw = {
     heads.show(answers.read);
   },
   head: () => answers.head && head.show(answers.head, answers.read),
+  feeds: () => answers.feeds && head.showFeeds(answers.feeds),
   move: () => move.show(answers.move),
   patch: () => patch.show(answers.patch),
   code: () => { $("#python").textContent = answers.code?.code ?? ""; },
@@ -70,10 +71,15 @@ async function want(name) {
   return true;
 }
 
+// What feeds a head takes longer: its view does not wait for it.
+async function wantHead() {
+  if (await want("head")) want("feeds");
+}
+
 async function readAll() {
   if (!await want("read")) return;
   if (state.get().layer === null) state.set(heads.first(), true);
-  else want("head");
+  else wantHead();
   if (state.get().move) want("move");
   want("code");
   if (page.live) showTools();
@@ -98,7 +104,7 @@ function refresh(before, now) {
   if (page.live) showTools();
   heads.mark(now.layer, now.head);
   if (differs("prompt", "change") || (lends && differs("other_prompt"))) return readAll();
-  if (differs("layer", "head")) want("head");
+  if (differs("layer", "head")) wantHead();
   if (now.move && differs("move")) want("move");
   if (differs("layer", "head", "move", "other_prompt", "patch")) want("code");
 }

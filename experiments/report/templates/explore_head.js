@@ -39,7 +39,6 @@ function show(found, read) {
   }));
   attention.show(0);
   drawUsage();
-  drawFeeds();
 }
 
 function drawUsage() {
@@ -54,15 +53,15 @@ function drawUsage() {
   $("figcaption", figure).textContent = `The highest quarter of frequencies has ${asPercent(used.high)} of |q||k|; equal use would give ${asPercent(used.chance)}.`;
 }
 
-function drawFeeds() {
-  $("#feeds ol").replaceChildren(...answer.feeds.map(({ layer, head, label, score }) => {
+function showFeeds({ feeds, chance, why }) {
+  $("#feeds ol").replaceChildren(...feeds.map(({ layer, head, label, score }) => {
     const item = element("li"), button = element("button", nameOf(layer, head), { type: "button" });
     button.addEventListener("click", () => onPick(layer, head));
     item.append(button, " ", swatch(label), `${label}, ${asFigure(score)}`);
     return item;
   }));
-  $("#feeds .note").textContent = answer.feeds.length ? `K-composition from 0 to 1. A tenth of all pairs exceed ${asFigure(answer.chance)}.` : answer.composes;
+  $("#feeds .note").textContent = feeds.length ? `K-composition from 0 to 1. A tenth of all earlier heads exceed ${asFigure(chance)}.` : why;
 }
 
-return { setUp, show, redraw: () => { if (answer) { drawUsage(); attention.draw(); } }, lookAt: (t) => { if (prompts[0].length > t && $("#attention .prompt [data-token]")) attention.look(t); }, savePicture: () => $("#attention .picture[data-kind='svg']").click() };
+return { setUp, show, showFeeds, redraw: () => { if (answer) { drawUsage(); attention.draw(); } }, lookAt: (t) => { if (prompts[0].length > t && $("#attention .prompt [data-token]")) attention.look(t); }, savePicture: () => $("#attention .picture[data-kind='svg']").click() };
 };

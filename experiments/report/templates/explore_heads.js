@@ -3,7 +3,7 @@ const exploreHeads = ({ model, state, sides, look, onPick }) => {
 const { $, $$, element, tips, walk, framed, textAt, resolve, save, asFigure } = common;
 const { PLAIN, swatch, colourOf } = look, { paint, channels } = headPictures;
 const figure = $("#map"), grid = $(".layers", figure);
-const FEW = 32;
+const FEW = 32, HEIGHT = 520;
 let read = null, pictures = {};
 
 const nameOf = (layer, head) => `L${layer}H${head}`;
@@ -25,7 +25,10 @@ function factsOf(layer, head) {
 
 function setUp() {
   grid.style.setProperty("--heads", model.heads);
-  if (model.heads * model.layers <= FEW) grid.style.setProperty("--most", "74px");
+  // As many layers below one another as one sees at once.
+  const size = model.heads * model.layers <= FEW ? 74 : 46, columns = Math.ceil(model.layers * (size + 8) / HEIGHT);
+  grid.style.setProperty("--most", `${size}px`);
+  $("#heads").style.setProperty("--map", `${columns * ((size + 3) * model.heads + 40) + 20}px`);
   grid.append(...Array.from({ length: model.layers }, (_, layer) => {
     const row = element("div", undefined, { role: "row" });
     row.append(element("span", `L${layer}`, { role: "rowheader" }), ...Array.from({ length: model.heads }, (_, head) =>

@@ -74,8 +74,8 @@ function show(found = answer) {
   section.hidden = !answer;
   reading.drawMoves();
   if (!answer) return;
-  const { distance, control_distance: control } = answer, follows = distance > control ? "more" : "no more";
-  $(".said", section).textContent = `The next-token prediction changes by ${asFigure(distance)} of 1, ${follows} than by the size-matched control (${asFigure(control)}).`;
+  const { distance, control_distance: control, control_low: low, control_high: high, draws } = answer;
+  $(".said", section).textContent = `The next-token prediction changes by ${asFigure(distance)} of 1. ${draws} size-matched controls change it by ${asFigure(control)} on average, ${asFigure(low)} to ${asFigure(high)}.`;
   $("ul.notes", section).replaceChildren(...answer.notes.map((note) => element("li", note)));
   const first = menu.value;
   menu.replaceChildren(...(answer.probes[0]?.moved ?? []).map(({ position, to }, i) => element("option", `${token(position)} told ${to}`, { value: i })));
@@ -101,6 +101,7 @@ function drawProbes() {
   const nth = Number(menu.value || 0), layers = answer.probes.filter(({ moved }) => moved[nth]), x = layers.map(({ layer }) => layer), layout = plotLayout("layer");
   const line = (role, name, value) => ({ role, name, x, y: layers.map(({ moved }) => moved[nth][value]), text: x.map((layer) => `layer ${layer}, ${plotText(name)}`) });
   $("#probed").hidden = !layers.length;
+  layout.xaxis.dtick = Math.ceil(x.length / 10);
   if (layers.length) drawLines($("#probed"), [line("intact", "before", "before"), line("ablated", "after", "after"), line("key", "control", "control"), line("chance", "told", "to")], layout);
 }
 
@@ -114,12 +115,12 @@ function drawNames() {
 }
 
 function drawPredictions() {
-  const table = $("#move-next"), controls = new Map(answer.control_predictions.map(({ id, after }) => [id, after]));
-  reading.headOf(table, ["Token", "Before", "After the move", "Control"]);
+  const table = $("#move-next");
+  reading.headOf(table, ["Token", "Before", "After the move"]);
   const likely = [...answer.predictions].sort((a, b) => Math.max(b.before, b.after) - Math.max(a.before, a.after)).slice(0, MOST_NAMED);
-  $("tbody", table).replaceChildren(...likely.map(({ id, token: word, before, after }) => {
-    const row = element("tr"), control = controls.get(id);
-    row.append(element("th", visible(word), { scope: "row" }), ...reading.cellsOf([asPercent(before), asPercent(after), control === undefined ? "–" : asPercent(control)]));
+  $("tbody", table).replaceChildren(...likely.map(({ token: word, before, after }) => {
+    const row = element("tr");
+    row.append(element("th", visible(word), { scope: "row" }), ...reading.cellsOf([asPercent(before), asPercent(after)]));
     return row;
   }));
 }

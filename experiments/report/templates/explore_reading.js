@@ -121,7 +121,7 @@ function drawNext() {
       return row;
     }));
   }
-  headOf(table, ["Token", "Before", "After", "Difference"]);
+  headOf(table, ["Token", "Before", "After", "Points"]);
   const all = [...read.difference.predictions].sort((a, b) => Math.max(b.before, b.after) - Math.max(a.before, a.after));
   $("tbody", table).replaceChildren(...all.slice(0, SHOWN).map(({ token, before, after }) => {
     const row = element("tr"), points = 100 * (after - before);
