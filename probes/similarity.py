@@ -5,100 +5,55 @@ encodings, nearby activations have the larger cosine similarity. For the first a
 derive it from averaging independent values: cos(c_i, c_j) = sqrt(i/j) for i <= j.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 
 import numpy as np
 import torch
-from einops import einsum
+from einops import einsum, rearrange, repeat
 from jaxtyping import Float, Int
 from scipy.linalg import eigh
 from torch import Tensor
 
+from probes.adjacency import adjacency
 from probes.bootstrap import SequenceBootstrap
 from probes.errors import ProbeError
 from probes.moments import LinearMoments
 from probes.scores import SHUFFLED, ProbeResult, Score
-from probes.shapes import Cosines, PerSequence
+from probes.shapes import Activations, Cosines, PerSequence
 from probes.streaming import StreamingProbe, require_finite, upcast
 
+ALL = slice(None)
 
-def cosine_similarity(x: Float[Tensor, "*batch pos d"]) -> Float[Tensor, "*batch pos pos"]:
-    """Cosines between all activations of a sequence, -1 to 1; 0 where one of them is all zeros."""
+# The maps of longer sequences are of so many of their tokens, evenly spread.
+_MAPPED = 256
+# Adjacency of sequences above about 1000 tokens is over fewer rows, with so many triples in all.
+_TRIPLES = 2**30
+# What a block of rows has of cosines, of all sequences of a batch: 16 MiB in single precision.
+_CELLS = 2**22
+
+
+def cosine_similarity(
+    x: Float[Tensor, "*batch pos d"], rows: slice | Int[Tensor, " row"] = ALL
+) -> Float[Tensor, "*batch row pos"]:
+    """Cosines between activations of a sequence, -1 to 1; 0 where one of them is all zeros.
+
+    Args:
+        x: activations.
+        rows: those whose cosines with all of them are asked for; all by default.
+    """
     x = upcast(x)
-    products = x @ x.mT
-    norms = products.diagonal(dim1=-2, dim2=-1).sqrt().clamp(min=torch.finfo(x.dtype).tiny)
-    return products / norms[..., None] / norms[..., None, :]
-
-
-def adjacency_a(cosines: Cosines) -> PerSequence:
-    """P(C_ij > C_ik) over k < j < i: of two earlier ones, the nearer is the more similar.
-
-    Zuo et al. 2025 score adjacency with a probability whose exact formula could not be checked.
-    Three candidates are computed here; this is the one over all pairs of the lower triangle.
-    Chance 0.5, perfect 1; ties count 0.5, the diagonal never enters.
-    """
-    pos = _n_positions(cosines)
-    lower = _lower_triangle(cosines)
-    lags = [
-        _excess(lower[:, lag + 1 :, lag:], lower[:, lag + 1 :, :-lag]) for lag in range(1, pos - 1)
-    ]
-    return 0.5 + 0.5 * torch.stack(lags).sum(dim=0) / (pos * (pos - 1) * (pos - 2) / 6)
-
-
-def adjacency_b(cosines: Cosines) -> PerSequence:
-    """P(C_ij > C_i,j-1) over 2 <= j < i: as `adjacency_a`, between neighbouring cells only."""
-    pos = _n_positions(cosines)
-    lower = _lower_triangle(cosines)
-    return 0.5 + 0.5 * _excess(lower[..., 1:], lower[..., :-1]) / ((pos - 1) * (pos - 2) / 2)
-
-
-def adjacency_c(cosines: Cosines) -> PerSequence:
-    """P(C_ij > C_ik) over j, k other than i with |i-j| < |i-k|: as `adjacency_a`, on both sides."""
-    pos = _n_positions(cosines)
-    position = torch.arange(pos, device=cosines.device)
-    distance = (position - position[:, None]).abs()
-    # Each row's other columns from near to far, so that no cell is missing at any lag.
-    distance, columns = (cells[:, 1:] for cells in distance.sort(dim=-1, stable=True))
-    outwards = cosines.gather(-1, columns.expand(len(cosines), -1, -1))
-    lags = [_excess(outwards[..., :-lag], outwards[..., lag:]) for lag in range(1, pos - 1)]
-    # The two columns at one distance are neighbours in that order, and no pair to compare.
-    level = distance[:, 1:] == distance[:, :-1]
-    excess = torch.stack(lags).sum(dim=0)
-    excess = excess - _excess(outwards[..., :-1] * level, outwards[..., 1:] * level)
-    return 0.5 + 0.5 * excess / (pos * (pos - 1) * (pos - 2) / 2 - level.sum())
-
-
-def _n_positions(cosines: Cosines) -> int:
-    pos = cosines.shape[-1]
-    if pos < 3:
-        raise ProbeError(f"adjacency compares activations at three positions; got {pos} positions")
-    return pos
-
-
-def _lower_triangle(cosines: Cosines) -> Cosines:
-    """NaN on and above the diagonal."""
-    return cosines.masked_fill(torch.ones_like(cosines[0], dtype=torch.bool).triu(), torch.nan)
-
-
-def _excess(
-    near: Float[Tensor, "batch row cell"], far: Float[Tensor, "batch row cell"]
-) -> PerSequence:
-    """Cells where near > far, less those where near < far; the sign of NaN is 0.
-
-    Few sequences at a time, so that the differences stay in the processor's cache.
-    """
-    parts = max(1, near.numel() // 2**19)
-    return torch.cat(
-        [
-            torch.sign(a - b).sum(dim=(-2, -1)).double()
-            for a, b in zip(near.chunk(parts), far.chunk(parts), strict=True)
-        ]
-    )
+    norms = torch.linalg.vector_norm(x, dim=-1).clamp(min=torch.finfo(x.dtype).tiny)
+    cosines: Tensor = x[..., rows, :] @ x.mT / norms[..., rows, None] / norms[..., None, :]
+    return cosines
 
 
 def cosine_profile(
-    cosines: Float[Tensor, "*batch pos pos"], n_quantiles: int = 9
-) -> Float[Tensor, "*batch pos quantile"]:
+    cosines: Float[Tensor, "*batch row pos"],
+    n_quantiles: int = 9,
+    rows: slice | Int[Tensor, " row"] = ALL,
+) -> Float[Tensor, "*batch row quantile"]:
     """Quantiles of each row's cosines with the other rows, from the smallest to the largest.
 
     Sorted and without the diagonal, because a column's index or where the 1 stands would give the
@@ -108,8 +63,10 @@ def cosine_profile(
     Args:
         cosines: -1 to 1, of each activation with those of its sequence.
         n_quantiles: how many, from the smallest to the largest.
+        rows: which rows are given; all by default.
     """
-    diagonal = torch.eye(cosines.shape[-1], dtype=torch.bool, device=cosines.device)
+    columns = torch.arange(cosines.shape[-1], device=cosines.device)
+    diagonal = columns == columns[rows, None]
     others = cosines.masked_fill(diagonal, torch.inf).cpu().numpy()
     # NumPy's sort is several times faster than torch's, which keeps track of indices too.
     ascending = np.sort(others, axis=-1)[..., :-1]
@@ -174,17 +131,93 @@ def chance_tau(n: int) -> float:
     return float(np.sqrt(variance * 2 / np.pi))
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What is kept of some sequences, whose number is the first axis.
+
+    Attributes:
+        maps: cosines of all activations, or of `_MAPPED` that are evenly spread, with each other.
+        labels: where activations stand, and for the control the same permuted.
+        read: of sequences longer than their maps, what was read of them when they came.
+    """
+
+    maps: Float[Tensor, "batch mapped mapped"]
+    labels: Int[Tensor, "batch control pos"]
+    read: dict[str, Tensor]
+
+    @property
+    def profiles(self) -> Float[Tensor, "control batch pos quantile"]:
+        """Of each activation; for the control they stand in another order."""
+        profiles = self.read["profiles"] if self.read else cosine_profile(self.maps)
+        moved = repeat(self.order, "batch pos -> batch pos q", q=profiles.shape[-1])
+        return torch.stack([profiles, profiles.gather(1, moved)])
+
+    @property
+    def adjacency(self) -> Float[Tensor, "batch control candidate"]:
+        """A, B and C; for the control of permuted activations."""
+        if self.read:
+            return self.read["adjacency"]
+        every = torch.arange(self.maps.shape[-1])
+        both = self.maps, _permuted(self.maps, self.order)
+        return torch.stack([adjacency([(maps, every)]) for maps in both], dim=1)
+
+    @property
+    def order(self) -> Int[Tensor, "batch pos"]:
+        """In which the control has the activations."""
+        return self.labels[:, 1].argsort(dim=-1)
+
+    def joined(self, other: "_Kept", most: int) -> "_Kept":
+        """The first `most` sequences of both."""
+
+        def both(ours: Tensor, theirs: Tensor) -> Tensor:
+            return torch.cat((ours, theirs))[:most]
+
+        read = {name: both(ours, other.read[name]) for name, ours in self.read.items()}
+        return _Kept(both(self.maps, other.maps), both(self.labels, other.labels), read)
+
+
+def _read_long(x: Activations, order: Int[Tensor, "batch pos"] | None) -> dict[str, Tensor]:
+    """What is read of long sequences, few rows of their cosines at a time.
+
+    Args:
+        x: activations.
+        order: another order of them, for the control of adjacency; None reads no adjacency.
+    """
+    batch, pos, d = x.shape
+    size = max(1, _CELLS // (batch * pos))
+
+    def blocks(x: Activations, n_rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for numbers in _spread(pos, n_rows).split(size):
+            yield cosine_similarity(x, numbers), numbers
+
+    profiles = [cosine_profile(rows, rows=numbers) for rows, numbers in blocks(x, pos)]
+    read = {"profiles": torch.cat(profiles, dim=1)}
+    require_finite(read["profiles"])
+    if order is not None:
+        permuted = x.gather(1, repeat(order, "batch pos -> batch pos d", d=d))
+        both = [adjacency(blocks(of, max(3, _TRIPLES // pos**2))) for of in (x, permuted)]
+        read["adjacency"] = torch.stack(both, dim=1)
+    return read
+
+
+def _spread(n: int, most: int) -> Int[Tensor, " some"]:
+    """At most so many of the numbers below n, evenly spread, the first and the last among them."""
+    return torch.linspace(0, n - 1, min(n, most)).round().long()
+
+
 class SimilarityProbe(StreamingProbe):
     """What the cosines within a sequence say about the positions of activations: "similarity".
 
-    * cosine [pos pos]: mean cosine matrix.
+    * cosine [pos pos]: mean cosine matrix; of 256 evenly spread tokens where there are more.
     * adjacency_a, adjacency_b, adjacency_c: chance 0.5.
     * mae, r2: position by ridge regression on its `cosine_profile`.
-    * seriation_tau: `|Kendall tau|` of the order that `seriate` finds; chance is a random order's.
+    * seriation_tau: `|Kendall tau|` of the order in which `seriate` puts the tokens of that matrix;
+      chance is a random order's.
 
-    Cosine matrices are as large as attention maps: only those of the first `n_sequences` sequences
-    to fit on and as many held-out ones are kept, and further batches cost nothing. For the control
-    the rows and columns of every matrix are permuted.
+    Only the first `n_sequences` sequences to fit on and as many held-out ones are looked at, and
+    further batches cost nothing. Long ones are read few rows at a time, so that memory grows with
+    the length and not with its square; adjacency above about 1000 tokens is over evenly spread
+    rows. For the control the rows and columns of every matrix are permuted.
 
     Args:
         n_sequences: how many sequences to fit on, and how many held-out ones, are kept; at least 2.
@@ -204,36 +237,41 @@ class SimilarityProbe(StreamingProbe):
         self.alpha = alpha
         if n_sequences < 2:
             raise ProbeError(f"n_sequences is {n_sequences}; an interval needs at least 2")
-        # Cosines [batch pos pos] and labels [control batch pos] of the sequences kept.
-        self._to_fit: list[tuple[Tensor, Tensor]] = []
-        self._held_out: list[tuple[Tensor, Tensor]] = []
+        self._to_fit: list[_Kept] = []
+        self._held_out: list[_Kept] = []
 
-    def _keep(self, kept: list[tuple[Tensor, Tensor]], activations: Tensor) -> None:
-        room = self.n_sequences - sum(len(cosines) for cosines, _ in kept)
-        if room > 0:
-            cosines = cosine_similarity(activations[:room]).cpu()
-            require_finite(cosines)
-            kept.append((cosines, self._labels(len(cosines))))
+    def _keep(self, kept: list[_Kept], activations: Tensor) -> None:
+        room = self.n_sequences - sum(len(some.labels) for some in kept)
+        if room <= 0:
+            return
+        x = upcast(activations[:room]).cpu()
+        labels = rearrange(self._labels(len(x)), "control batch pos -> batch control pos")
+        mapped = _spread(x.shape[1], _MAPPED)
+        maps = cosine_similarity(x[:, mapped])
+        require_finite(maps)
+        some = _Kept(maps, labels, {})
+        if x.shape[1] > _MAPPED:
+            order = some.order if kept is self._held_out else None
+            some = replace(some, read=_read_long(x, order))
+        kept.append(some)
 
     def _n_permuted(self, n_sequences: int) -> int:
         return min(n_sequences, self.n_sequences)
 
-    def _first(self, kept: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-        """The first `n_sequences` of what two probes kept."""
-        cosines = torch.cat([cosines for cosines, _ in kept])
-        labels = torch.cat([labels for _, labels in kept], dim=1)
-        return [(cosines[: self.n_sequences], labels[:, : self.n_sequences])]
+    def _first(self, kept: list[_Kept]) -> _Kept:
+        """The first `n_sequences` of what was kept."""
+        return reduce(partial(_Kept.joined, most=self.n_sequences), kept)
 
     def _fit(self, activations: Tensor) -> None:
         self._keep(self._to_fit, activations)
 
     def _solve(self) -> None:
-        [(cosines, labels)] = self._first(self._to_fit)
-        t = self.positions.double().repeat(len(cosines), 1)[..., None]
+        kept = self._first(self._to_fit)
+        t = self.positions.double().repeat(len(kept.labels), 1)[..., None]
         # The largest cosine of a profile is that with itself: 1, but for rounding.
         fits = [
             LinearMoments().update(profile, t).ridge(self.alpha, coarse_is_constant=True)
-            for profile in self._profiles(cosines, labels)
+            for profile in kept.profiles
         ]
         self._coefficients = np.concatenate([coefficients for coefficients, _ in fits], axis=1)
         self._intercepts = np.concatenate([intercepts for _, intercepts in fits])
@@ -246,28 +284,27 @@ class SimilarityProbe(StreamingProbe):
         return self._coefficients, self._intercepts
 
     def _merge_fit(self, other: "SimilarityProbe") -> None:
-        self._to_fit = self._first(self._to_fit + other._to_fit)
+        self._to_fit = [self._first(self._to_fit + other._to_fit)]
 
     def _merge_scores(self, other: "SimilarityProbe") -> None:
-        self._held_out = self._first(self._held_out + other._held_out)
+        self._held_out = [self._first(self._held_out + other._held_out)]
 
     def _result(self) -> dict[str, ProbeResult]:
-        [(cosines, labels)] = self._first(self._held_out)
+        kept = self._first(self._held_out)
         scores = (
-            *self._position_scores(cosines, labels),
-            *self._adjacency_scores(cosines, labels),
-            *self._seriation_scores(cosines, labels),
+            *self._position_scores(kept),
+            *self._adjacency_scores(kept),
+            *self._seriation_scores(kept),
         )
-        arrays = {"cosine": cosines.mean(dim=0).numpy(), "positions": self.positions.numpy()}
+        arrays = {
+            "cosine": kept.maps.mean(dim=0).numpy(),
+            "positions": self.positions[_spread(len(self.positions), _MAPPED)].numpy(),
+        }
         return {"similarity": ProbeResult(scores, arrays)}
 
-    def _profiles(self, cosines: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Profiles of the matrices as they are, and for the control of the permuted ones."""
-        return cosine_profile(cosines), cosine_profile(_permuted(cosines, labels[1].argsort()))
-
-    def _position_scores(self, cosines: Tensor, labels: Tensor) -> tuple[Score, ...]:
-        profiles = torch.stack(self._profiles(cosines, labels)).double()
+    def _position_scores(self, kept: _Kept) -> tuple[Score, ...]:
         coefficients = torch.from_numpy(self._coefficients)
+        profiles = kept.profiles.double()
         predicted = einsum(profiles, coefficients, "c batch pos q, q c -> c batch pos")
         predicted += torch.from_numpy(self._intercepts)[:, None, None]
         error = predicted - self.positions
@@ -275,24 +312,21 @@ class SimilarityProbe(StreamingProbe):
         errors.update(error, error)
         return errors.scores()
 
-    def _adjacency_scores(self, cosines: Tensor, labels: Tensor) -> list[Score]:
-        shuffled = _permuted(cosines, labels[1].argsort(dim=-1))
+    def _adjacency_scores(self, kept: _Kept) -> list[Score]:
+        found = rearrange(kept.adjacency, "batch control candidate -> control candidate batch")
         return [
-            self._mean_score(metric, function(matrices), 0.5, control)
-            for control, matrices in (("", cosines), (SHUFFLED, shuffled))
-            for metric, function in (
-                ("adjacency_a", adjacency_a),
-                ("adjacency_b", adjacency_b),
-                ("adjacency_c", adjacency_c),
-            )
+            self._mean_score(f"adjacency_{letter}", values, 0.5, control)
+            for control, candidates in zip(("", SHUFFLED), found, strict=True)
+            for letter, values in zip("abc", candidates, strict=True)
         ]
 
-    def _seriation_scores(self, cosines: Tensor, labels: Tensor) -> list[Score]:
+    def _seriation_scores(self, kept: _Kept) -> list[Score]:
         # A generator of its own, so that a result read twice has the same bits.
-        order = seriate(cosines, torch.Generator().manual_seed(self.seed))
-        chance = chance_tau(cosines.shape[-1])
+        order = seriate(kept.maps, torch.Generator().manual_seed(self.seed))
+        chance = chance_tau(kept.maps.shape[-1])
+        labels = kept.labels[..., _spread(kept.labels.shape[-1], _MAPPED)]
         return [
-            self._mean_score("seriation_tau", kendall_tau(order, labels[i]), chance, control)
+            self._mean_score("seriation_tau", kendall_tau(order, labels[:, i]), chance, control)
             for i, control in enumerate(("", SHUFFLED))
         ]
 

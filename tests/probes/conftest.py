@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def feed() -> Callable:
     """feed(probe, fit, held_out, positions): the probe's results, fed in uneven batches."""
 

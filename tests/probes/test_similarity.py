@@ -1,5 +1,6 @@
 """Adjacency by brute force, theory of cumulative means, seriation against scipy's Kendall tau."""
 
+from collections.abc import Iterable
 from itertools import permutations
 
 import numpy as np
@@ -13,13 +14,12 @@ from sklearn.metrics.pairwise import cosine_similarity as sklearn_cosines
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from probes import similarity
+from probes.adjacency import adjacency_a, adjacency_b, adjacency_c
 from probes.errors import ProbeError
 from probes.scores import SHUFFLED
 from probes.similarity import (
     SimilarityProbe,
-    adjacency_a,
-    adjacency_b,
-    adjacency_c,
     chance_tau,
     cosine_profile,
     cosine_similarity,
@@ -32,15 +32,16 @@ def beats(near: float, far: float) -> float:
     return float(near > far) + 0.5 * float(near == far)
 
 
-def brute_force(C: np.ndarray) -> tuple[float, float, float]:
-    """A, B and C over all triples, as they are defined."""
+def brute_force(C: np.ndarray, rows: Iterable[int] | None = None) -> tuple[float, float, float]:
+    """A, B and C over all triples, as they are defined; or over those of some rows i."""
     n = len(C)
     every = range(n)
-    a = [beats(C[i, j], C[i, k]) for i in every for j in range(i) for k in range(j)]
-    b = [beats(C[i, j], C[i, j - 1]) for i in every for j in range(1, i)]
+    some = every if rows is None else rows
+    a = [beats(C[i, j], C[i, k]) for i in some for j in range(i) for k in range(j)]
+    b = [beats(C[i, j], C[i, j - 1]) for i in some for j in range(1, i)]
     c = [
         beats(C[i, j], C[i, k])
-        for i in every
+        for i in some
         for j in every
         for k in every
         if i not in (j, k) and abs(i - j) < abs(i - k)
@@ -217,3 +218,44 @@ def test_only_the_first_sequences_are_kept(walks, feed):
     assert few.n_held_out == 40
     with pytest.raises(ProbeError, match="n_sequences is 1"):
         SimilarityProbe(n_sequences=1)
+
+
+@settings(max_examples=15)
+@given(n=st.integers(9, 40), cells=st.integers(1, 3000), seed=st.integers(0, 2**16))
+def test_long_sequences_are_read_few_rows_at_a_time(feed, n, cells, seed):
+    """The same numbers as of whole maps; seriation and the map itself are of fewer tokens."""
+    walks = torch.randn(12, n, 6, generator=torch.Generator().manual_seed(seed)).cumsum(dim=1)
+    parts = walks[:6], walks[6:], torch.arange(n)
+    whole = feed(SimilarityProbe(), *parts)["similarity"]
+    seen = []
+
+    def spied(x, *rows):
+        seen.append(cosine_similarity(x, *rows))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(similarity, "_MAPPED", 8)
+        patch.setattr(similarity, "_CELLS", cells)
+        patch.setattr(similarity, "cosine_similarity", spied)
+        few = feed(SimilarityProbe(), *parts)["similarity"]
+    assert max(block.numel() for block in seen) <= max(cells, 6 * max(n, 64))
+    for metric in ("mae", "r2", "adjacency_a", "adjacency_b", "adjacency_c"):
+        for control in ("", SHUFFLED):
+            found, expected = (one.score(metric, control) for one in (few, whole))
+            assert vars(found) == pytest.approx(vars(expected), abs=1e-4), metric
+    some = few.arrays["positions"]
+    assert len(some) == 8
+    assert {0, n - 1} < {*some.tolist()}
+    expected = whole.arrays["cosine"][np.ix_(some, some)]
+    np.testing.assert_allclose(few.arrays["cosine"], expected, atol=1e-6)
+
+
+def test_adjacency_of_very_long_sequences_is_over_some_rows():
+    x = torch.randn(2, 20, 6, generator=torch.Generator().manual_seed(0)).cumsum(dim=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(similarity, "_TRIPLES", 7 * 20**2)
+        found = similarity._read_long(x, torch.arange(20).expand(2, 20))["adjacency"]
+    rows = {0, 3, 6, 10, 13, 16, 19}  # seven, evenly spread
+    expected = [brute_force(C, rows) for C in cosine_similarity(x).numpy()]
+    np.testing.assert_allclose(found[:, 0], expected)
+    np.testing.assert_array_equal(found[:, 1], found[:, 0])  # an order that changes nothing

@@ -6,7 +6,7 @@ from einops import rearrange
 from jaxtyping import Float
 
 from experiments.results.findings import Array
-from probes.similarity import adjacency_a
+from probes.adjacency import adjacency_a
 
 Scores = Float[Array, "*row pos pos"]
 """Mean scores of queries and keys; those of keys that are not earlier never count."""

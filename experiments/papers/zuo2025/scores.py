@@ -17,7 +17,8 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Sequences
 from nope_interp.sites import hook_name
 from nope_interp.streams import read_at
-from probes.similarity import adjacency_a, adjacency_b, adjacency_c, cosine_similarity
+from probes.adjacency import adjacency_a, adjacency_b, adjacency_c
+from probes.similarity import cosine_similarity
 from probes.variance import activation_variance
 
 SCORES = {"A": adjacency_a, "B": adjacency_b, "C": adjacency_c}

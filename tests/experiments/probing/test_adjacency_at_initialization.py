@@ -14,7 +14,8 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
-from probes.similarity import adjacency_a, adjacency_b, adjacency_c, cosine_similarity
+from probes.adjacency import adjacency_a, adjacency_b, adjacency_c
+from probes.similarity import cosine_similarity
 
 SEEDS, SEQUENCES, LENGTH = 5, 16, 64
 SCORES = (adjacency_a, adjacency_b, adjacency_c)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
+from probes.adjacency import adjacency_a
 from probes.code_names import CODES
 from probes.codes.controls import (
     OtherContent,
@@ -35,7 +36,7 @@ from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
-from probes.similarity import SimilarityProbe, adjacency_a, cosine_similarity
+from probes.similarity import SimilarityProbe, cosine_similarity
 from probes.streaming import StreamingProbe
 from probes.variance import VarianceProbe, activation_variance
 
