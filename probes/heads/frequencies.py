@@ -134,8 +134,9 @@ def _norms(queries: Queries, keys: Keys, rotated: int) -> tuple[Norms, Norms]:
 
 
 def _chunk_norms(x: Queries, rotated: int) -> Norms:
-    chunks = rearrange(x[..., :rotated].float(), "b p h (two freq) -> b p h two freq", two=2)
-    norms: Tensor = torch.linalg.vector_norm(chunks, dim=3).mean(dim=1).double()
+    # A norm over an axis of two takes many times as long.
+    first, second = rearrange(x[..., :rotated].float(), "b p h (two freq) -> two b p h freq", two=2)
+    norms: Tensor = torch.hypot(first, second).mean(dim=1).double()
     if not torch.isfinite(norms).all():
         raise ProbeError("queries or keys hold NaN or infinite numbers")
     return norms
