@@ -1,10 +1,12 @@
 """The rank of a code's effect among those of control draws, each of other directions.
 
-Each sequence has draws of its own, made in turns of one for every sequence.
+Draws are made in turns, as many as are needed to settle the rank. Where the net effect is not
+surely worth naming, no rank makes it so: then none are made.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,8 @@ from jaxtyping import Float
 from experiments.results import interchange as names
 from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
 
-PerSequence = Float[np.ndarray, " sequence"]
-# How many of the draws, one array for each turn, come as far as a level, and how many there are.
-Reached = Callable[[float, Sequence[PerSequence]], tuple[int, int]]
+# Effects of the draws of a turn.
+PerDraw = Float[np.ndarray, " draw"]
 
 # A rank among fewer draws says little.
 FEWEST_DRAWS = 20
@@ -28,34 +29,71 @@ def enough_draws(n_effects: int, passing: int = 1) -> int:
     return math.ceil(n_effects / FALSE_DISCOVERIES / passing)
 
 
-def rank_row(
-    net: Mapping[str, Any],
-    level: float,
-    made: Sequence[PerSequence],
-    drawn: Callable[[int], PerSequence],
-    reached: Reached,
-    most: int,
-) -> dict[str, Any]:
-    """The rank of an effect, as a row of the tidy table.
-
-    Where the net effect is not surely worth naming, no rank makes it so: then no more are made.
+class Rank:
+    """The rank of an effect among those of its control.
 
     Args:
         net: the row of the net effect, whose columns the rank's row has.
-        level: the code's own effect.
+        level: makes the code's own effect.
+        drawn: makes the draws of a turn, from its number.
         made: those of turns that were made.
-        drawn: makes those of a later turn, from its number.
-        reached: how draws are counted.
-        most: draws that are enough.
-
-    Returns:
-        The row: the share of draws, the code among them, that come as far; `n` is how many.
     """
-    of_draws = [*made]
-    while net["ci_low"] >= WORTH_NAMING and not _settled(reached(level, of_draws), most):
-        of_draws.append(drawn(len(of_draws)))
-    above, n = reached(level, of_draws)
-    return fact(names.RANK, (1 + above) / (1 + n), {**net, "n": n})
+
+    def __init__(
+        self,
+        net: Mapping[str, Any],
+        level: Callable[[], float],
+        drawn: Callable[[int], PerDraw],
+        made: Sequence[PerDraw] = (),
+    ) -> None:
+        self._net, self._level, self._drawn = net, level, drawn
+        self._made = list(made)
+
+    @property
+    def open(self) -> bool:
+        """Whether a rank may still make it pass: the net effect is surely worth naming, and few
+        draws have come as far."""
+        return self._net["ci_low"] >= WORTH_NAMING and self._above < _SETTLED
+
+    def among(self, most: int) -> "Rank":
+        """The same, of as many draws as settle it, or as these."""
+        while self.open and self._n < most:
+            self._made.append(self._drawn(len(self._made)))
+        return self
+
+    def row(self) -> dict[str, Any]:
+        """A row of the tidy table: the share of draws, the code among them, that come as far; `n`
+        is how many draws. Without any, it is 1."""
+        p = (1 + self._above) / (1 + self._n)
+        return fact(names.RANK, p, {**self._net, "n": self._n})
+
+    @cached_property
+    def _own(self) -> float:
+        return self._level()
+
+    @property
+    def _n(self) -> int:
+        return sum(map(len, self._made))
+
+    @property
+    def _above(self) -> int:
+        return sum(int((of >= self._own).sum()) for of in self._made)
+
+
+def settle(ranks: Sequence[Rank], n_effects: int) -> None:
+    """Draw until all that may pass do so together: so many pass by as few draws as by more.
+
+    Args:
+        ranks: of all effects of a run, one for each; the same one where several are one.
+        n_effects: how many effects are tested.
+    """
+    passing = sum(rank.open for rank in ranks)
+    while passing:
+        most = enough_draws(n_effects, passing)
+        for rank in ranks:
+            rank.among(most)
+        if passing == (passing := sum(rank.open for rank in ranks)):
+            return
 
 
 def fact(metric: str, value: float, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,8 +106,3 @@ def fact(metric: str, value: float, context: Mapping[str, Any]) -> dict[str, Any
     """
     bare = {"control": "", "ci_low": value, "ci_high": value, "chance": math.nan}
     return {"n": 0, **context, **bare, "metric": metric, "value": value}
-
-
-def _settled(counted: tuple[int, int], most: int) -> bool:
-    above, n = counted
-    return above >= _SETTLED or n >= most

@@ -12,7 +12,7 @@ texts. Where it is not surely longer than what prefixes of one length differ by,
 follow.
 
 A control moves each activation as far, in directions drawn for each sequence as the activations at
-the site vary; for ranks anew for every 64 sequences, over which a draw's effect is a mean.
+the site vary; for ranks, for a panel of sequences that the code is moved in, too.
 Similarity acts in the scores alone: queries and keys read activations that resemble one another as
 those elsewhere, values and the stream stay. Its control mixes in as much of another sequence's
 content there.
@@ -27,7 +27,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.codes.in_depth import Place, statistics_at, stream_sites
-from experiments.codes.ranks import FEWEST_DRAWS, enough_draws, fact
+from experiments.codes.ranks import FEWEST_DRAWS, Rank, fact, settle
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_order import text_order_rows
@@ -46,9 +46,8 @@ from probes.bootstrap import SequenceBootstrap
 from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL, SIMILARITY
 from probes.codes.statistics import CodeStatistics
 
-# Effects in which a code that is used shows, at least: two moves, or it and the mean residual that
-# it is half of, in two directions.
-_PASSING = 4
+# The rank of an effect, and the condition that it is of.
+_Ranked = tuple[Rank, str]
 
 
 def text_interchange_rows(
@@ -72,9 +71,9 @@ def text_interchange_rows(
     - `ADDED`, of each half of the mean residual: what the whole goes of the way less what the other
       half alone does.
     - `WRITTEN`: the share of the way in what is written behind a site.
-    - `RANK`: the share of control draws whose slope over `DOSES`, less what its sequences' draws
-      have in common, is at least the code's; 1 where the code does not surely go a tenth, since
-      then no rank says that it is used.
+    - `RANK`: the share of control draws whose slope over `DOSES`, mean over the panel, is at least
+      the code's; 1 where the code does not surely go a tenth, since then no rank says that it is
+      used.
 
     Rows of the ways themselves: `WAY`, the mean length in nats of that which positions make; so
     long is, with the control `SAME_LENGTH`, what other prefixes of one length leave of it.
@@ -101,13 +100,14 @@ def text_interchange_rows(
         Place(EVERYWHERE, ATTENTION_INPUT, reads): (SIMILARITY,),
     }
     made, total = TextMoves(task, known, stream), sum(map(len, places.values()))
-    most_draws = enough_draws(2 * total, passing=_PASSING)
     rows = list(_of_ways(made, task.seed, context))
+    ranks: list[_Ranked] = []
     with tqdm(desc=description, total=total, unit="code", disable=description is None) as bar:
         for place, codes in places.items():
             here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
-            rows += _rows_at(made, place, codes, most_draws, here, bar.update)
-    return rows
+            rows += _rows_at(made, place, codes, here, ranks, bar.update)
+    # Each code has two directions for each of the ways in which text is moved.
+    return rows + _settled(ranks, 2 * total * (1 + made.further_on))
 
 
 def text_rows(
@@ -170,13 +170,15 @@ def route_rows(
         for head in range(n)
         if made.carries(site, MEAN_RESIDUAL)
     ]
-    most_draws = enough_draws(len(asked), passing=_PASSING)
     rows: list[dict[str, Any]] = []
+    ranks: list[_Ranked] = []
     for site, route, head in tqdm(asked, description, unit="route", disable=description is None):
         here = {"layer": site.layer, "head": head, "site": site.hook, "probe": names.PROBE}
         told = {**context, **here, "positions": text_use.by_route(route)}
-        rows += made.by_route(site.layer, route, head).rows(most_draws, told)
-    return rows
+        trial = made.by_route(site.layer, route, head)
+        rows += (found := trial.rows(told))
+        ranks.append((trial.rank(found), told["positions"]))
+    return rows + _settled(ranks, len(asked))
 
 
 def too_little_to_move(n_held_out: int, seq_len: int) -> str | None:
@@ -230,15 +232,20 @@ def _column(means: np.ndarray, column: int) -> np.ndarray:
     return np.asarray(means[:, column])
 
 
+def _settled(ranks: Sequence[_Ranked], n_effects: int) -> list[dict[str, Any]]:
+    settle([rank for rank, _ in ranks], n_effects)
+    return [{**rank.row(), "positions": told} for rank, told in ranks]
+
+
 def _rows_at(
     made: TextMoves,
     place: Place,
     codes: Sequence[str],
-    most_draws: int,
     context: Mapping[str, Any],
+    ranks: list[_Ranked],
     advance: Callable[[], object],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of all codes at one place."""
+    """Rows of all codes at one place; ranks are added, each with its conditions."""
     trials: dict[str, TextTrial] = {}
     for code in codes:
         carried = float(np.mean([made.carries(site, code) for site in place.sites]))
@@ -246,7 +253,9 @@ def _rows_at(
             found = [fact(names.CARRIED, carried, context)]
             if carried:
                 trial = make()
-                found += trial.rows(most_draws, context)
+                found += trial.rows(context)
+                rank = trial.rank(found)
+                ranks += [(rank, told) for told in conditions]
                 trials |= dict.fromkeys(conditions, trial)
             yield from ({**row, "positions": told} for told in conditions for row in found)
         advance()

@@ -89,6 +89,10 @@ class TextRun:
     asked: int
     batch_size: int
 
+    def of(self, which: Sequence[int]) -> "TextRun":
+        """The run of some of the sequences, by their numbers; one may come more than once."""
+        return replace(self, tokens=self.tokens[list(which)])
+
     def read(self, sites: Sequence[Site] = (), within: Within = unchanged) -> Read:
         """What the model predicts and its layers write, run in a context.
 

@@ -1,7 +1,8 @@
 """One code moved in one direction in text: its doses, its control, and rows that tell of both.
 
 A code's effect is net of the control's, of which each sequence has a draw of its own: intervals
-over sequences cover draws. For ranks several sequences share a draw, whose effect is their mean.
+over sequences cover draws. Ranks are taken on a panel of sequences, the same ones for the code and
+for every draw: draws differ by their directions alone.
 """
 
 import math
@@ -11,20 +12,21 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from einops import reduce
 from jaxtyping import Float
 
-from experiments.codes.ranks import rank_row
+from experiments.codes.ranks import Rank
 from experiments.codes.text_runs import TextRun, Within
-from experiments.codes.way import PerSequence, Way, share
+from experiments.codes.way import Way, share
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
 from experiments.results import text_use
 from experiments.results.code_ablation import SIZE_MATCHED
 from probes.bootstrap import SequenceBootstrap
 
-# Sequences in a row whose controls share a draw, for ranks.
-_TOGETHER = 64
-# A mean over the sequences that share a draw of the control.
+# Sequences of a panel, and draws of the control in a turn.
+_PANEL, _TURN = 32, 4
+# Of a panel.
 PerDraw = Float[np.ndarray, " draw"]
 # Along, changed and length of a run, for each sequence.
 Measured = Float[np.ndarray, "sequence 3"]
@@ -56,30 +58,23 @@ class TextTrial:
     back: bool = False
 
     @cached_property
-    def own(self) -> list[list[Measured]]:
-        """What each dose came to, in predictions and then in what is written."""
-        return self._by_dose(self.moved)
+    def own(self) -> list[Measured]:
+        """What the full move came to, in predictions and then in what is written."""
+        return self._measured(self.moved(self.doses[-1]))
 
-    def rows(self, most_draws: int, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Rows of the tidy table, as `text_interchange_rows` describes them.
+    def rows(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Rows of the tidy table, as `text_interchange_rows` describes them, without the rank.
 
         Args:
-            most_draws: of the control, for the rank.
             context: fills all other columns.
         """
-        control = self._by_dose(lambda dose: self.drawn(dose, 0, 1))[-1]
-        found = list(self._shares(control, context))
-        yield from found
-        net = next(row for row in found if row["metric"] == names.NET)
+        control = self._measured(self.drawn(self.doses[-1], 0, 1))
+        return list(self._shares(control, context))
 
-        def turn_of(turn: int) -> PerDraw:
-            drawn = self._by_dose(lambda dose: self.drawn(dose, turn, _TOGETHER))
-            return _by_draw(self._slopes(drawn))
-
-        yield rank_row(net, float(self._slopes(self.own).mean()), [], turn_of, _reached, most_draws)
-
-    def _by_dose(self, make: Callable[[float], Within]) -> list[list[Measured]]:
-        return [self._measured(make(dose)) for dose in self.doses]
+    def rank(self, rows: Sequence[Mapping[str, Any]]) -> Rank:
+        """The rank of the net effect that stands in these rows."""
+        net = next(row for row in rows if row["metric"] == names.NET)
+        return Rank(net, self._level, self._turn)
 
     def _measured(self, within: Within) -> list[Measured]:
         """How far a run goes the way in what it predicts, and then in what is written."""
@@ -88,20 +83,40 @@ class TextTrial:
         reached = [found.predictions, *found.written.values()]
         return [way.measured(of) for way, of in zip(ways, reached, strict=True)]
 
-    def _slopes(self, found: Sequence[list[Measured]]) -> PerSequence:
-        """Of the line through 0 that fits the shares of the way best.
+    def _level(self) -> float:
+        """The code's own slope on the panel."""
+        (slope,) = self._slopes(self.moved, 1)
+        return float(slope)
+
+    def _turn(self, turn: int) -> PerDraw:
+        """Those of the control, one for each draw of a turn."""
+        return self._slopes(lambda dose: self.drawn(dose, turn, self._panel), _TURN)
+
+    def _slopes(self, make: Callable[[float], Within], panels: int) -> PerDraw:
+        """Of the line through 0 that fits each panel's share of the way best.
 
         Not of what lies along the way in nats: of that a broken run has much, whatever broke it.
         """
-        gone = np.stack([share(names.TOWARDS)(of_predictions) for of_predictions, *_ in found])
+        which = list(range(self._panel)) * panels
+        run, way = self.run.of(which), self.way.of(which)
+        gone = []
+        for dose in self.doses:
+            found = way.measured(run.read(within=make(dose)).predictions)
+            means = reduce(found, "(panel sequence) to -> panel to", "mean", panel=panels)
+            gone.append(share(names.TOWARDS)(means))
         doses = np.array(self.doses)
-        return np.asarray(doses @ gone / np.square(doses).sum())
+        slopes: PerDraw = doses @ np.stack(gone) / np.square(doses).sum()
+        return slopes
+
+    @property
+    def _panel(self) -> int:
+        return min(_PANEL, len(self.run.tokens))
 
     def _shares(
         self, control: Sequence[Measured], context: Mapping[str, Any]
     ) -> Iterator[dict[str, Any]]:
         """What share of the way a full move goes, stays or does neither, and so its control."""
-        own, bootstrap = self.own[-1], SequenceBootstrap(seed=self.seed)
+        own, bootstrap = self.own, SequenceBootstrap(seed=self.seed)
         bootstrap.update(np.concatenate([own[0], control[0], *own[1:], *control[1:]], axis=1))
         told = [(metric, metric, 0) for metric in (names.TOWARDS, names.STAYS, names.NEITHER)]
         told = [(names.RESTORED, names.TOWARDS, 0)] if self.back else told
@@ -122,7 +137,7 @@ def added_text_row(whole: TextTrial, part: TextTrial, context: Mapping[str, Any]
         part: the part moved in its stead.
         context: fills all other columns.
     """
-    ends = np.concatenate([whole.own[-1][0], part.own[-1][0]], axis=1)
+    ends = np.concatenate([whole.own[0], part.own[0]], axis=1)
     bootstrap = SequenceBootstrap(seed=whole.seed).update(ends)
     return {**context, **vars(bootstrap.score(names.ADDED, _more_towards, chance=0.0))}
 
@@ -130,23 +145,3 @@ def added_text_row(whole: TextTrial, part: TextTrial, context: Mapping[str, Any]
 def _more_towards(means: np.ndarray) -> np.ndarray:
     """The share of the way of the first run less that of the second."""
     return np.asarray(share(names.TOWARDS)(means) - share(names.TOWARDS, 3)(means))
-
-
-def _by_draw(slopes: PerSequence) -> PerDraw:
-    """The mean over the sequences that share a draw."""
-    firsts = np.arange(0, len(slopes), _TOGETHER)
-    return np.add.reduceat(slopes, firsts) / np.diff([*firsts, len(slopes)])
-
-
-def _reached(level: float, drawn: Sequence[PerDraw]) -> tuple[int, int]:
-    """How many draws come as far as the level, and how many there are.
-
-    Each is a draw's deviation from the mean of its sequences' draws, about the mean of them all:
-    ways differ in length from sequence to sequence, and draws are to be ranked by their directions.
-    Of one draw for the same sequences nothing is known.
-    """
-    if len(drawn) < 2:
-        return 0, 0
-    slopes = np.stack(drawn)
-    deviations = (slopes - slopes.mean(axis=0)) * math.sqrt(len(drawn) / (len(drawn) - 1))
-    return int((slopes.mean() + deviations >= level).sum()), slopes.size

@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.codes.answering import Answers, Asking, Changes, PerExample
 from experiments.codes.order import share_rows
-from experiments.codes.ranks import rank_row
+from experiments.codes.ranks import Rank
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
 from probes.bootstrap import NamedBootstrap, SequenceBootstrap
@@ -65,7 +65,8 @@ class Trial:
         def turn_of(turn: int) -> PerExample:
             return self._slopes(self._by_dose(lambda dose: self.drawn(dose, turn)))
 
-        yield rank_row(net, float(own.mean()), [drawn], turn_of, _reached, most_draws)
+        rank = Rank(net, lambda: float(own.mean()), turn_of, [drawn])
+        yield rank.among(most_draws).row()
 
     def _by_dose(self, make: Callable[[float], Changes]) -> list[Answers]:
         return [self.asking.answers(make(dose)) for dose in self.doses]
@@ -126,8 +127,3 @@ def _rows(
     bootstrap = SequenceBootstrap(seed=seed)
     bootstrap.update(np.stack([*columns, n], axis=1))
     return share_rows(bootstrap, {key: tuple(of) for key, of in weights.items()}, context)
-
-
-def _reached(level: float, drawn: Sequence[PerExample]) -> tuple[int, int]:
-    """How many draws come as far as the level, and how many there are."""
-    return sum(int((of >= level).sum()) for of in drawn), sum(len(of) for of in drawn)

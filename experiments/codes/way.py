@@ -23,7 +23,7 @@ product of one half's difference and the other's has no noise of its own in it: 
 What the halves disagree by is what noise is left in their mean.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,12 @@ class Way:
     length: PerSequence
     noise: PerSequence
     dual: Callable[[Tensor], Tensor]
+
+    def of(self, which: Sequence[int]) -> "Way":
+        """The ways of some of the sequences, by their numbers; one may come more than once."""
+        at = list(which)
+        start, difference = self.start[at], self.difference[at]
+        return Way(start, difference, self.length[at], self.noise[at], self.dual)
 
     def measured(self, reached: Predictions) -> Float[np.ndarray, "sequence 3"]:
         """What a run goes along the way, what it changes at all, and the way's length.

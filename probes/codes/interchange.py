@@ -101,7 +101,7 @@ class Move:
         """The size-matched control of `by(dose)`, with a draw of directions for each sequence.
 
         Args:
-            variation: deviations of activations at the site, as from `variation_at`.
+            variation: how activations vary at the site, as from `variation_at`.
             generator: of the draws; the same state gives the same directions for each dose.
             dose: as in `by`.
             together: how many sequences in a row share a draw.
@@ -146,12 +146,15 @@ class Elsewhere:
 
 
 def variation_at(statistics: CodeStatistics) -> Float[Tensor, "example d_model"]:
-    """The deviations from the positional mean that the statistics keep, of all positions.
+    """Vectors that vary as deviations from the positional mean do, of all positions that the
+    statistics keep: few of them, with the same sums of products as these have.
 
     Raises:
         ProbeError: before 2 sequences.
     """
-    return rearrange(statistics.example_deviations(), "example pos d -> (example pos) d")
+    deviations = rearrange(statistics.example_deviations(), "example pos d -> (example pos) d")
+    few: Tensor = torch.linalg.qr(deviations, mode="r").R
+    return few
 
 
 def interchange(
