@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from experiments.heads.result import HeadClassification as HeadClassification
     from experiments.loaded import LoadedModel as LoadedModel
     from experiments.loaded import load as load
-    from experiments.papers.config import ReproduceConfig as ReproduceConfig
     from experiments.papers.reproduce import reproduce as reproduce
     from experiments.papers.result import Reproduction as Reproduction
     from experiments.sweeps.run import run_sweep as run_sweep
@@ -39,7 +38,6 @@ _HOMES = {
     "HeadClassification": "experiments.heads.result",
     "HeadsConfig": "experiments.heads.config",
     "LoadedModel": "experiments.loaded",
-    "ReproduceConfig": "experiments.papers.config",
     "Reproduction": "experiments.papers.result",
     "classify_heads": "experiments.heads.classify",
     "compare": "experiments.comparison.compare",

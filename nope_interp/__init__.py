@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from experiments.codes.position_code import set_position as set_position
     from experiments.comparison.compare import compare as compare
     from experiments.emergence.watch import watch_emergence as watch_emergence
+    from experiments.explore.serving import explore as explore
     from experiments.heads.classify import classify_heads as classify_heads
     from experiments.loaded import load as load
     from experiments.papers.reproduce import reproduce as reproduce
@@ -45,6 +46,7 @@ _HOMES = {
     "ablate_positions": "nope_interp.positions.ablation",
     "classify_heads": "experiments.heads.classify",
     "compare": "experiments.comparison.compare",
+    "explore": "experiments.explore.serving",
     "fit_code": "experiments.codes.position_code",
     "intervene": "nope_interp.interventions.intervene",
     "load": "experiments.loaded",

@@ -47,7 +47,9 @@ ROOMS = {
     ".probing",
     "experiments.drop": "nope_interp nope_interp.models nope_interp.pretrained nope_interp.tasks "
     "nope_interp.training .results .runs .variants",
-    "experiments.explore": "nope_interp",
+    "experiments.explore": "nope_interp nope_interp.interventions nope_interp.models "
+    "nope_interp.positions nope_interp.tasks probes probes.heads .report .runs .variants .probing "
+    ".codes .heads experiments",
     "experiments.emergence": "nope_interp nope_interp.models nope_interp.tasks "
     "nope_interp.training probes .results .runs .variants .codes .heads",
     "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
@@ -59,7 +61,7 @@ ROOMS = {
     "nope_interp.models probes probes.codes .results .runs .variants .probing .codes",
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison .benchmark .drop",
-    "experiments.cli": "nope_interp probes .results .variants .papers .sweeps",
+    "experiments.cli": "nope_interp probes .results .variants .papers .sweeps .explore",
     "experiments": "nope_interp nope_interp.models nope_interp.positions nope_interp.tasks probes "
     "probes.heads .results .variants .probing .codes .heads",
     "door of probes": "probes .heads .codes",
@@ -68,8 +70,8 @@ ROOMS = {
     "door of experiments": "experiments .variants .heads .emergence .papers .comparison .sweeps",
     "door of nope_interp": "nope_interp .models .positions .interventions .pretrained "
     ".training experiments experiments.codes experiments.variants experiments.heads "
-    "experiments.emergence experiments.papers experiments.comparison experiments.sweeps "
-    "experiments.cli",
+    "experiments.emergence experiments.explore experiments.papers experiments.comparison "
+    "experiments.sweeps experiments.cli",
 }
 MOST_FLOORS = 9
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments.cli.explore import explore
 from experiments.cli.options import Parameters, given, option_of, parameter, parameters
 from experiments.cli.settings import RUNS, Config, Device, Json, List, Out, Quiet, Ray, Shards
 from experiments.cli.shown import SHOWN, Shown, atlas_shown, claims_shown, sweep_shown
@@ -36,9 +37,10 @@ _OPTIONS: Parameters = {
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Give the command line one command for each experiment, then `sweep` and `report`."""
+    """Give the command line a command for each experiment, then explore, sweep and report."""
     for experiment in EXPERIMENTS.values():
         app.command(experiment.name, help=experiment.summary)(_command(experiment))
+    app.command()(explore)
     app.command()(sweep)
     app.command()(report)
 

@@ -46,7 +46,7 @@ def root(
 def main() -> None:
     """Run the command line. What a user can put right is one sentence and exit code 2."""
     if len(sys.argv) == 1:
-        _fail(f"choose a command: {', '.join(EXPERIMENTS)}, sweep or report; see --help.")
+        _fail(f"choose a command: {', '.join(EXPERIMENTS)}, explore, sweep or report; see --help.")
     try:
         # typer returns its exits as codes when it does not stand alone.
         code = app(standalone_mode=False)

@@ -67,7 +67,8 @@ class ModelAnswer(_Answer):
     """What there is to play with.
 
     conditions are values of `Change.positions` (those that take a number have one already), codes
-    and sites of `Move`. `labels` are all names that a head may have. `kept` says, in a sentence,
+    and sites of `Move`. pairs are prompts of one number of tokens to patch between, clean and
+    corrupted. `labels` are all names that a head may have. `kept` says, in a sentence,
     what is kept in memory.
     """
 
@@ -81,6 +82,7 @@ class ModelAnswer(_Answer):
     codes: list[str]
     sites: list[str]
     prompts: list[str]
+    pairs: list[tuple[str, str]]
     labels: list[str]
     metrics: list[str]
     finished: Finished | None

@@ -6,7 +6,8 @@ name of its own in `X-Page`. `read`, `head`, `feeds`, `move`, `patch`, `code` an
 other request ends only an older one of its own name. What is ended is answered with status 409.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
@@ -128,6 +129,19 @@ def state_of(values: JsonValue) -> State:
     try:
         return State.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])[:100] or "the request"
-        raise UserError(f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}.") from error
+        raise UserError(said(error.errors(include_url=False, include_context=False))) from error
+
+
+def said(errors: Sequence[Any]) -> str:
+    """The first of pydantic's errors as a sentence.
+
+    Args:
+        errors: as pydantic gives them, at least one.
+
+    Returns:
+        What stands where, and what is wrong with it.
+    """
+    first = errors[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")[:100]
+    message = str(first["msg"])[:200]
+    return f"{where or 'the request'}: {message[:1].lower()}{message[1:]}."

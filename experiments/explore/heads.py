@@ -1,0 +1,122 @@
+"""`head`: one head on the prompt; `feeds`: which earlier heads it reads."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from experiments.explore.answers import Feed, FeedsAnswer, Frequencies, HeadAnswer, Packed
+from experiments.explore.asked import State
+from experiments.explore.finished import finished_labels
+from experiments.explore.live import live_labels, live_scores
+from experiments.explore.one_pass import Pass
+from experiments.explore.playground import Playground
+from experiments.explore.reading import changed_pass, known, pass_of
+from nope_interp.models.composition import adds_up, k_composition
+from nope_interp.positions.layers import rotary_frequencies
+from probes.heads.frequencies import n_high
+
+# How many earlier heads are named, and the share of the others' scores that chance leaves out.
+_NAMED, _CHANCE = 8, 0.9
+
+
+def head(playground: Playground, state: State) -> HeadAnswer:
+    """One head's attention on the prompt, before and after the change.
+
+    Args:
+        playground: whose model.
+        state: what the page shows; its layer and head.
+
+    Returns:
+        The answer.
+
+    Raises:
+        UserError: for a head that the model lacks, and as `read`.
+    """
+    layer, number = playground.check_head(state.layer, state.head)
+    ids = playground.tokens(state.prompt)
+    before, after = pass_of(playground, ids), changed_pass(playground, state)
+    scores = live_scores(playground, before, None)
+    finished = finished_labels(playground)
+    labels = live_labels(scores) if finished is None else finished.labels
+    values = {name: known(numbers)[layer][number] for name, numbers in scores.items()}
+    return HeadAnswer(
+        layer=layer,
+        head=number,
+        tokens=playground.token_strings(ids),
+        label=labels[layer][number],
+        label_of="live" if finished is None else "finished run",
+        scores=values,
+        before=_packed(before, layer, number),
+        after=None if after is None else _packed(after, layer, number),
+        frequencies=_frequencies(playground, before, layer, number),
+    )
+
+
+def feeds(playground: Playground, state: State) -> FeedsAnswer:
+    """Which earlier heads this one may read, by K-composition of the weights.
+
+    Args:
+        playground: whose model.
+        state: what the page shows; its layer and head, and the prompt for labels.
+
+    Returns:
+        The answer.
+
+    Raises:
+        UserError: for a head that the model lacks, and as `read`.
+    """
+    layer, number = playground.check_head(state.layer, state.head)
+    why = ""
+    if layer == 0:
+        why = "The first layer has no earlier heads."
+    elif not adds_up(playground.model):
+        why = "Heads of a post-norm model do not compose linearly."
+    if why:
+        return FeedsAnswer(layer=layer, head=number, feeds=[], chance=None, why=why)
+    finished = finished_labels(playground)
+    if finished is None:
+        read = pass_of(playground, playground.tokens(state.prompt))
+        labels = live_labels(live_scores(playground, read, None))
+    else:
+        labels = finished.labels
+    scores = _composition(playground, layer)
+    own = scores[:, :, number]
+    order = own.flatten().argsort(descending=True)[:_NAMED].tolist()
+    named = [divmod(at, own.shape[1]) for at in order]
+    return FeedsAnswer(
+        layer=layer,
+        head=number,
+        feeds=[
+            Feed(layer=one, head=of, label=labels[one][of], score=float(own[one, of]))
+            for one, of in named
+        ],
+        chance=float(torch.quantile(scores.flatten(), _CHANCE)),
+        why="",
+    )
+
+
+def _composition(playground: Playground, later: int) -> Float[Tensor, "layer head later_head"]:
+    """Of all earlier heads with those of a layer: of the weights, so computed once."""
+    key = ("composition", later)
+    if key not in playground.made:
+        scores = [k_composition(playground.model, layer, later) for layer in range(later)]
+        playground.made[key] = torch.stack(scores)
+    return playground.made[key]
+
+
+def _packed(read: Pass, layer: int, number: int) -> Packed:
+    return Packed.exact(read.patterns[layer][number].numpy())
+
+
+def _frequencies(playground: Playground, read: Pass, layer: int, number: int) -> Frequencies | None:
+    if layer not in read.shares:
+        return None
+    share, radians = read.shares[layer][number], rotary_frequencies(playground.model, layer)
+    assert radians is not None  # it rotates
+    high = n_high(len(share))
+    return Frequencies(
+        radians=radians.tolist(),
+        share=share.tolist(),
+        high=float(share[:high].sum()),
+        chance=high / len(share),
+    )

@@ -1,0 +1,128 @@
+"""Scores and labels of heads at present: on the prompt, and on a few repeated random tokens.
+
+They are what `heads` computes, by the same probes and rules, on far fewer tokens: without intervals
+or tests, a rule holds where its score is above its threshold. A finished run says it surely.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from einops import repeat
+from torch import Tensor
+
+from experiments.explore.asked import Change
+from experiments.explore.changed import changed
+from experiments.explore.one_pass import Pass, pattern_hook
+from experiments.explore.playground import Playground
+from nope_interp.streams import stream
+from nope_interp.tasks.sources import RepeatedSource, UniformSource
+from probes.errors import ProbeError
+from probes.head_rules import NONE, RULES
+from probes.heads.detectors import FEEDS, HeadProbe
+
+# Of the prompt and of repeated tokens; the others need more tokens than there are.
+METRICS = (*FEEDS["text"], *FEEDS["repeated"])
+# Repeated tokens: sequences, and tokens of the part that comes again.
+_SEQUENCES, _PERIOD = 4, 24
+
+Scores = dict[str, np.ndarray]
+
+
+def live_scores(playground: Playground, read: Pass, change: Change | None) -> Scores:
+    """Every detector's number for every head, NaN where tokens are too few or sums not one.
+
+    Args:
+        playground: whose model.
+        read: the prompt under the change.
+        change: what the model is under; heads keep their own pattern on repeated tokens where they
+            have another prompt's.
+
+    Returns:
+        `[layer head]`, by metric.
+
+    Raises:
+        UserError: as `changed`.
+    """
+    on_text = [
+        _numbers(playground, layer, partial(_read_text, pattern))
+        for layer, pattern in enumerate(read.patterns)
+    ]
+    found = {name: np.stack([row[name] for row in on_text]) for name in FEEDS["text"]}
+    return found | _on_repeated(playground, change)
+
+
+def live_labels(scores: Scores) -> list[list[str]]:
+    """The first rule whose score is above its threshold, for each head of each layer.
+
+    Args:
+        scores: as from `live_scores`.
+
+    Returns:
+        Labels, `[layer][head]`.
+    """
+    known = [rule for rule in RULES if rule.metric in scores]
+    layers, heads = scores[METRICS[0]].shape
+    return [
+        [
+            next(
+                (rule.label for rule in known if scores[rule.metric][layer, head] > rule.threshold),
+                NONE,
+            )
+            for head in range(heads)
+        ]
+        for layer in range(layers)
+    ]
+
+
+def _read_text(pattern: Tensor, probe: HeadProbe) -> None:
+    # Twice, since a bootstrap takes two sequences at least; their mean is the one's.
+    probe.read_text(repeat(pattern, "head query key -> 2 head query key"))
+
+
+def _numbers(
+    playground: Playground, layer: int, feed: Callable[[HeadProbe], None]
+) -> dict[str, np.ndarray]:
+    """What a probe of a layer finds; NaN where it refuses."""
+    probe = HeadProbe(n_resamples=2, window=playground.positions[layer].window)
+    try:
+        feed(probe)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # two resamples have little spread
+            found = probe.result()
+    except ProbeError:  # too few tokens, or an attention sink: weights that do not sum to one
+        return {name: np.full(playground.model.cfg.n_heads, np.nan) for name in METRICS}
+    return {name: found.value[:, found.column(name)] for name in METRICS}
+
+
+def _on_repeated(playground: Playground, change: Change | None) -> Scores:
+    """Scores on repeated tokens, which are the same ones whatever the prompt: read once."""
+    if change is not None:
+        own = [head for head in change.head_changes if head.to != "other_prompt"]
+        change = change.model_copy(update={"head_changes": own})
+    key = ("repeated", None if change is None or change.nothing else change.model_dump_json())
+    if key not in playground.made:
+        playground.made[key] = _read_repeated(playground, change)
+    return playground.made[key]
+
+
+def _read_repeated(playground: Playground, change: Change | None) -> Scores:
+    source, begin = playground.variant.sources[1], playground.begin_id is not None
+    assert isinstance(source, UniformSource)
+    drawn = RepeatedSource(source.ids, playground.begin_id)
+    length = min(2 * _PERIOD + begin, playground.model.cfg.n_ctx)
+    period = drawn.period(length, begin_token=begin)
+    tokens = drawn.sequences(_SEQUENCES, length, begin_token=begin, split="held_out", seed=0)
+    rows: list[dict[str, np.ndarray]] = []
+
+    def read(pattern: Tensor, layer: int) -> None:
+        rows.append(
+            _numbers(playground, layer, lambda probe: probe.read_repeated(pattern, period, begin))
+        )
+
+    layers = range(playground.model.cfg.n_layers)
+    listeners = {pattern_hook(layer): partial(read, layer=layer) for layer in layers}
+    with changed(playground, change):
+        stream(playground.model, tokens, listeners)
+    return {name: np.stack([row[name] for row in rows]) for name in FEEDS["repeated"]}

@@ -1,0 +1,178 @@
+"""`move`: positions of the prompt are given the code of others; what follows, beside a control."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from einops import repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from experiments.codes.position_code import PositionCode, set_position
+from experiments.explore.answers import MoveAnswer, Probed, ProbedLayer
+from experiments.explore.asked import Move, State
+from experiments.explore.one_pass import PatternsOf, pattern_distance, pattern_hook
+from experiments.explore.playground import Playground
+from experiments.explore.reading import both, pass_of
+from experiments.explore.text import PositionProbes, code_at, probes_for
+from experiments.probing.measure import Site
+from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.intervene import Intervention
+from nope_interp.models.losses import next_log_probabilities
+
+# Directions that the control is drawn in, all from this seed.
+_DRAWS, _SEED = 4, 0
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """What became of some copies of the prompt.
+
+    Attributes:
+        patterns: distances to the unmoved attention, `[layer copy head]`.
+        read: where probes read the moved positions to be, `[layer copy moved]`.
+        predicted: logarithms of probabilities behind the last token, `[copy d_vocab]`.
+    """
+
+    patterns: Float[Tensor, "layer copy head"] = field(repr=False)
+    read: Float[Tensor, "layer copy moved"] = field(repr=False)
+    predicted: Float[Tensor, "copy d_vocab"] = field(repr=False)
+
+
+def move(playground: Playground, state: State) -> MoveAnswer:
+    """Move the state's positions, and change them as much in directions that aim at no code.
+
+    Args:
+        playground: whose model.
+        state: what the page shows; its move. Its change is not in force meanwhile.
+
+    Returns:
+        The answer.
+
+    Raises:
+        UserError: without a move, for positions that the prompt or the code does not have, and as
+            `fit_code` and `set_position`.
+    """
+    if state.move is None:
+        raise UserError("no position is moved: pick a token and a place for it.")
+    asked, ids = state.move, playground.tokens(state.prompt)
+    n, moves = ids.shape[1], state.move.positions
+    for position in moves:
+        if position >= n:
+            raise UserError(f"the prompt has {n} tokens, and none at position {position}.")
+    before = pass_of(playground, ids)
+    site = _site(playground, asked)
+    code = code_at(playground, asked.code, site, max(n, max(moves.values()) + 1))
+    probes = probes_for(playground, n)
+    follow = partial(_follow, playground.model, before.patterns, probes, sorted(moves))
+    unmoved = follow(ids, _unmoved())
+    moved = follow(ids, _set(playground.model, code, moves))
+    copies = repeat(ids, "1 pos -> copy pos", copy=_DRAWS)
+    control = follow(copies, _set(playground.model, code, moves, control=_SEED))
+    away = [_distance(one, unmoved.predicted[0]) for one in control.predicted]
+    return MoveAnswer(
+        tokens=playground.token_strings(ids),
+        code=asked.code,
+        site=site.name,
+        patterns=moved.patterns.mean(dim=1).tolist(),
+        control_patterns=control.patterns.mean(dim=1).tolist(),
+        probes=_probed(probes, moves, unmoved, moved, control),
+        predictions=both(playground, unmoved.predicted[0], moved.predicted[0]),
+        distance=_distance(moved.predicted[0], unmoved.predicted[0]),
+        control_distance=sum(away) / len(away),
+        control_low=min(away),
+        control_high=max(away),
+        draws=_DRAWS,
+        notes=_notes(state, probes),
+    )
+
+
+def _site(playground: Playground, asked: Move) -> Site:
+    n_layers = playground.model.cfg.n_layers
+    if asked.layer >= n_layers:
+        raise UserError(f"the model has no layer {asked.layer}: choose from 0 to {n_layers - 1}.")
+    return Site(asked.layer, asked.site)
+
+
+@contextmanager
+def _unmoved() -> Iterator[Intervention]:
+    yield Intervention([])
+
+
+def _set(
+    model: HookedModel, code: PositionCode, moves: dict[int, int], control: int | None = None
+) -> AbstractContextManager[Intervention]:
+    return set_position(model, code, moves, control=control)
+
+
+@torch.no_grad()
+def _follow(
+    model: HookedModel,
+    patterns: PatternsOf,
+    probes: PositionProbes,
+    positions: Sequence[int],
+    ids: Int[Tensor, "copy pos"],
+    within: AbstractContextManager[Intervention],
+) -> _Followed:
+    """Run copies of the prompt in a context, and hold what is seen against the unmoved patterns."""
+    distances: dict[int, Tensor] = {}
+    read: dict[int, Tensor] = {}
+
+    def compare(pattern: Tensor, hook: object, layer: int) -> None:
+        distances[layer] = pattern_distance(patterns[layer], pattern.float().cpu())
+
+    def place(stream: Tensor, hook: object, layer: int) -> None:
+        read[layer] = torch.from_numpy(probes.probes[layer].predict(stream[:, positions]))
+
+    layers = range(model.cfg.n_layers)
+    hooks = [(pattern_hook(layer), partial(compare, layer=layer)) for layer in layers]
+    hooks += [(Site(layer, "resid_post").name, partial(place, layer=layer)) for layer in layers]
+    device = next(model.parameters()).device
+    with within as running, model.hooks(fwd_hooks=hooks):
+        predicted = next_log_probabilities(model, ids.to(device), ids.shape[1] - 1)[:, 0].cpu()
+        running.verify()
+    moved, placed = (torch.stack([of[layer] for layer in layers]) for of in (distances, read))
+    return _Followed(moved, placed, predicted)
+
+
+def _probed(
+    probes: PositionProbes,
+    moves: dict[int, int],
+    unmoved: _Followed,
+    moved: _Followed,
+    control: _Followed,
+) -> list[ProbedLayer]:
+    return [
+        ProbedLayer(
+            layer=layer,
+            error=error,
+            moved=[
+                Probed(
+                    position=position,
+                    to=moves[position],
+                    before=float(unmoved.read[layer, 0, at]),
+                    after=float(moved.read[layer, 0, at]),
+                    control=float(control.read[layer, :, at].mean()),
+                )
+                for at, position in enumerate(sorted(moves))
+            ],
+        )
+        for layer, error in enumerate(probes.errors)
+    ]
+
+
+def _distance(one: Float[Tensor, " d_vocab"], other: Float[Tensor, " d_vocab"]) -> float:
+    return float((one.exp() - other.exp()).abs().sum() / 2)
+
+
+def _notes(state: State, probes: PositionProbes) -> list[str]:
+    notes = [
+        f"Codes and probes are fitted on {probes.n} sequences of the model's text. A probe that "
+        f"always answers the middle errs by {probes.chance:.1f} positions."
+    ]
+    if state.changes is not None:
+        notes.append("The change is not in force while a position is moved.")
+    return notes

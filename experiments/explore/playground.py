@@ -1,0 +1,117 @@
+"""A loaded model to play with: its prompts as tokens, and what is kept of it between requests."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from experiments.explore.asked import MOST_TOKENS
+from experiments.explore.kept import Kept
+from experiments.explore.one_pass import Pass, Rotated
+from experiments.loaded import LoadedModel
+from experiments.variants.variants import ModelVariant
+from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.intervene import layer_with_idle_patterns
+from nope_interp.positions.layers import LayerPositions, layer_positions
+from nope_interp.tasks.sources import with_begin_token
+
+
+@dataclass
+class Playground:
+    """A loaded model, and what is kept of it.
+
+    Attributes:
+        loaded: from `experiments.loaded.load`.
+        runs: the folder in which finished runs lie.
+        passes: what was read of prompts, by tokens and change.
+    """
+
+    loaded: LoadedModel
+    runs: Path = Path("runs")
+    passes: Kept[Pass] = field(default_factory=Kept, repr=False)
+    made: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def variant(self) -> ModelVariant:
+        """The model with its tokenizer and sources of tokens."""
+        return self.loaded.variant
+
+    @property
+    def model(self) -> HookedModel:
+        """The hooked model."""
+        return self.loaded.model
+
+    @cached_property
+    def positions(self) -> tuple[LayerPositions, ...]:
+        """Each layer's, of attention alone where the family is not known."""
+        if self.variant.positions == "unknown":
+            return tuple(LayerPositions(n, "unknown") for n in range(self.model.cfg.n_layers))
+        return layer_positions(self.model)
+
+    @cached_property
+    def rotated(self) -> Rotated:
+        """Which frequencies heads use, where layers rotate."""
+        return Rotated(self.model, self.positions)
+
+    @cached_property
+    def begin_id(self) -> int | None:
+        """The token that every prompt begins with; None where the model has none."""
+        return self.variant.sources[0].begin_id
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a prompt."""
+        return min(MOST_TOKENS, self.model.cfg.n_ctx)
+
+    @cached_property
+    def idle_layer(self) -> int | None:
+        """The first layer that goes on without what its pattern hook gives back, if any."""
+        return layer_with_idle_patterns(self.model)
+
+    def tokens(self, prompt: str) -> Int[Tensor, "1 pos"]:
+        """A prompt's tokens, behind the begin token where there is one.
+
+        Args:
+            prompt: any text; of a task's model, in the words of the task.
+
+        Returns:
+            One sequence.
+
+        Raises:
+            UserError: for less than two tokens, more than `most_tokens`, and text that the
+                tokenizer does not know or that is not valid Unicode.
+        """
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError("the prompt is not valid Unicode: type it again.") from error
+        ids = torch.tensor([self.variant.encode(prompt)], dtype=torch.long)
+        if self.begin_id is not None:
+            ids = with_begin_token(ids, self.begin_id)
+        if not 2 <= ids.shape[1] <= self.most_tokens:
+            raise UserError(
+                f"the prompt has {ids.shape[1]} tokens: give one of 2 to {self.most_tokens}."
+            )
+        return ids
+
+    def token_strings(self, ids: Int[Tensor, "1 pos"]) -> list[str]:
+        """Each token of a sequence as text."""
+        return self.variant.token_strings(ids[0])
+
+    def check_head(self, layer: int | None, head: int | None) -> tuple[int, int]:
+        """A layer and a head that the model has; raises UserError for others."""
+        return (
+            _known("layer", layer, self.model.cfg.n_layers),
+            _known("head", head, self.model.cfg.n_heads),
+        )
+
+
+def _known(what: str, given: int | None, n: int) -> int:
+    if given is None or not 0 <= given < n:
+        raise UserError(f"the model has no {what} {given}: choose from 0 to {n - 1}.")
+    return given

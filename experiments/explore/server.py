@@ -1,0 +1,163 @@
+"""The server of the page: thin, since each request is one call of a function of this room."""
+
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from experiments.explore.answers import Sorry
+from experiments.explore.asked import State, said
+from experiments.explore.guard import Guard
+from experiments.explore.heads import feeds, head
+from experiments.explore.model import model
+from experiments.explore.moving import move
+from experiments.explore.patching import patch
+from experiments.explore.playground import Playground
+from experiments.explore.python import code
+from experiments.explore.reading import read
+from experiments.explore.saving import save
+from experiments.explore.turns import Cancelled, Turns
+from experiments.report.explore_page import explore_page, live_policy
+from nope_interp.errors import UserError
+from probes.errors import ProbeError
+
+_LOG = logging.getLogger(__name__)
+_REPLACED = "a newer request took the place of this one."
+_MEMORY = "the memory is too small for this: give a shorter prompt, or a smaller model."
+# Each takes the playground and a state, and gives an answer.
+_ASKED: dict[str, Callable[[Playground, State], BaseModel]] = {
+    "read": read,
+    "head": head,
+    "feeds": feeds,
+    "move": move,
+}
+Page = Annotated[str, Header(alias="X-Page", max_length=64)]
+
+
+def served(playground: Playground, token: str, port: int, *, framed: bool = False) -> ASGIApp:
+    """The page and its answers as a web application, behind its guard.
+
+    Args:
+        playground: whose model.
+        token: what every request has to know.
+        port: what it is served at.
+        framed: whether other pages of this machine, a notebook's, may show it in a frame.
+
+    Returns:
+        The application.
+    """
+    # Without pages about itself, which would fetch their scripts from elsewhere.
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.turns = Turns()
+    _add_page(app, playground, framed)
+    _add_answers(app, playground)
+    for kind in (Exception, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _sorry)
+    return Guard(_Caught(app), token, port)
+
+
+def _add_page(app: FastAPI, playground: Playground, framed: bool) -> None:
+    frames = "http://localhost:* http://127.0.0.1:*" if framed else "'none'"
+
+    @app.get("/")
+    def page() -> Response:
+        nonce = secrets.token_urlsafe(16)
+        headers = {
+            "Content-Security-Policy": f"{live_policy(nonce)}; frame-ancestors {frames}",
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "same-origin",
+            "X-Content-Type-Options": "nosniff",
+        }
+        shown = explore_page({"name": playground.variant.name}, nonce)
+        return HTMLResponse(shown, headers=headers)
+
+
+def _add_answers(app: FastAPI, playground: Playground) -> None:
+    turns: Turns = app.state.turns
+
+    def add(name: str, answer: Callable[[Playground, State], BaseModel]) -> None:
+        @app.post(f"/api/{name}", name=name)
+        def respond(state: State, page: Page = "") -> Response:
+            with turns.ask(page, name) as turn, turn.taken(playground.model):
+                return _json(answer(playground, state))
+
+    for name, answer in _ASKED.items():
+        add(name, answer)
+
+    @app.post("/api/model")
+    def of_model(page: Page = "") -> Response:
+        with turns.ask(page, "model") as turn, turn.taken(playground.model):
+            return _json(model(playground))
+
+    @app.post("/api/code")
+    def of_code(state: State) -> Response:
+        return _json(code(playground, state))
+
+    @app.post("/api/patch")
+    def of_patch(state: State, page: Page = "") -> Response:
+        return StreamingResponse(lines(state, page), media_type="application/x-ndjson")
+
+    def lines(state: State, page: str) -> Iterator[str]:
+        try:
+            with turns.ask(page, "patch") as turn:
+                for answer in patch(playground, state, lambda: turn.taken(playground.model)):
+                    yield f"{answer.model_dump_json()}\n"
+        except Exception as error:
+            yield f"{_told(error)[1].model_dump_json()}\n"
+
+    @app.post("/api/save")
+    def of_save(state: State, page: Page = "") -> Response:
+        with turns.ask(page, "save") as turn:
+            saved = save(playground, state, lambda: turn.taken(playground.model))
+        name = re.sub(r"[^A-Za-z0-9.-]+", "-", playground.variant.name).strip("-.") or "model"
+        told = {"Content-Disposition": f'attachment; filename="explore-{name}.html"'}
+        return HTMLResponse(saved, headers=told)
+
+
+def _json(answer: BaseModel) -> Response:
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+class _Caught:
+    """Answers what no handler has answered, before anything was sent; the server goes on."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except Exception:
+            # Starlette raises again what its handler for Exception has answered.
+            _LOG.debug("answered already", exc_info=True)
+
+
+async def _sorry(request: Request, error: Exception) -> Response:
+    status, sorry = _told(error)
+    return JSONResponse(sorry.model_dump(), status)
+
+
+def _told(error: Exception) -> tuple[int, Sorry]:
+    """Status and sentence of an error; what only we can put right is logged, with its trace."""
+    if isinstance(error, Cancelled):
+        return 409, Sorry(sentence=_REPLACED)
+    if isinstance(error, (UserError, ProbeError)):
+        return 400, Sorry(sentence=" ".join(str(error).split()))
+    if isinstance(error, RequestValidationError):
+        return 422, Sorry(sentence=said(error.errors()))
+    if isinstance(error, HTTPException):
+        status = error.status_code if 400 <= error.status_code < 500 else 400
+        return status, Sorry(sentence="this server has no such page: open the printed address.")
+    if isinstance(error, MemoryError) or re.search("allocate memory|out of memory", str(error)):
+        return 413, Sorry(sentence=_MEMORY)
+    _LOG.error("a request failed", exc_info=error)
+    kind = type(error).__name__
+    return 400, Sorry(sentence=f"this failed in a way nobody foresaw ({kind}): ask something else.")

@@ -1,0 +1,172 @@
+"""The page on this machine: its address, its server, and its frame in a notebook.
+
+FastAPI and uvicorn are an extra, `nope-interp[explore]`: they are looked for before a model is
+loaded.
+"""
+
+import html
+import secrets
+import socket
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from experiments.explore.guard import LOCAL
+from experiments.explore.memory import refuse_too_large
+from experiments.explore.playground import Playground
+from experiments.loaded import LoadedModel, load
+from experiments.variants.embedded import EMBEDDED_MODEL
+from nope_interp.errors import UserError
+
+_NEEDED = ("fastapi", "uvicorn")
+_FRAME = "width:100%;height:900px;border:0"
+_STOPS_WITHIN_S = 5
+
+
+class Explorer:
+    """A page that is served; made by `explore`.
+
+    Attributes:
+        playground: what it plays with.
+        url: its address, which holds its token: who has it can ask the model.
+    """
+
+    def __init__(self, playground: Playground, door: socket.socket, *, framed: bool) -> None:
+        import uvicorn
+
+        from experiments.explore.server import served
+
+        token, port = secrets.token_urlsafe(24), int(door.getsockname()[1])
+        self.playground = playground
+        self.url = f"http://{LOCAL}:{port}/?token={token}"
+        app: Any = served(playground, token, port, framed=framed)
+        config = uvicorn.Config(
+            app,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        self._door, self._server = door, uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Serve until Ctrl-C."""
+        self._server.run(sockets=[self._door])
+
+    def start(self) -> "Explorer":
+        """Serve in a thread, until `close`.
+
+        Returns:
+            This page.
+        """
+        self._thread = threading.Thread(target=self.run, daemon=True, name="nope-interp explore")
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop serving; nothing happens the second time."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(_STOPS_WITHIN_S)
+        self._door.close()
+
+    def __repr__(self) -> str:
+        return f"Explorer({self.playground.variant.name!r}): {self.url}\n.close() stops it."
+
+    def _repr_html_(self) -> str:
+        """The page in a notebook's cell."""
+        name = html.escape(f"explore {self.playground.variant.name}")
+        return f'<iframe src="{html.escape(self.url)}" style="{_FRAME}" title="{name}"></iframe>'
+
+
+def explore(
+    model: str | Path | LoadedModel = EMBEDDED_MODEL,
+    *,
+    device: str = "cpu",
+    revision: str | None = None,
+    dtype: str = "float32",
+    positions: str = "auto",
+    text: str | None = None,
+    out: Path | str = "runs",
+    port: int = 0,
+) -> Explorer:
+    """A live page: type a prompt, see its heads, take positions away, move them and patch.
+
+    It is served on this machine only, until `close()` or the end of the process. In a notebook the
+    result shows the page.
+
+    Args:
+        model: as `load` takes it, or what `load` gave; by default the embedded small model.
+        device: as `load` takes it.
+        revision: as `load` takes it.
+        dtype: as `load` takes it.
+        positions: as `load` takes it.
+        text: as `load` takes it.
+        out: the folder where finished runs of `heads` lie, whose labels are shown.
+        port: of this machine; 0 takes a free one.
+
+    Returns:
+        The page, served already: `.url` is its address.
+
+    Raises:
+        UserError: without FastAPI and uvicorn, for a port that is taken, for a model that cannot be
+            loaded, and for one that is too large for the memory.
+    """
+    how = {"device": device, "revision": revision, "dtype": dtype, "positions": positions}
+    opened = opened_page(model, port=port, out=Path(out), framed=True, text=text, **how)
+    return opened.start()
+
+
+def opened_page(
+    model: str | Path | LoadedModel, *, port: int, out: Path, framed: bool, **how: Any
+) -> Explorer:
+    """A page that is not served yet. What can be refused is refused before a model is loaded.
+
+    Args:
+        model: as `explore` takes it.
+        port: of this machine; 0 takes a free one.
+        out: the folder where finished runs lie.
+        framed: whether a notebook may show it in a frame.
+        how: what `load` takes beside a name.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: as `explore`.
+    """
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            raise UserError(
+                f"the live page needs {name}, which is not installed: "
+                "pip install 'nope-interp[explore]'."
+            )
+    door = _listening(port)
+    try:
+        if not isinstance(model, LoadedModel):
+            refuse_too_large(Path(model))
+            model = load(model, **how)
+        return Explorer(Playground(model, out), door, framed=framed)
+    except BaseException:
+        door.close()
+        raise
+
+
+def _listening(port: int) -> socket.socket:
+    if not 0 <= port < 2**16:
+        raise UserError(f"the port is {port}: give one from 1 to 65535, or leave it out.")
+    door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        door.bind((LOCAL, port))
+        door.listen()
+    except OSError as error:
+        door.close()
+        raise UserError(
+            f"the port {port} cannot be used ({error.strerror}): choose another one, or leave "
+            "--port out."
+        ) from error
+    return door
