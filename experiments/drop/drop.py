@@ -32,6 +32,7 @@ from experiments.runs.folder import RunFolder, identity
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
+from nope_interp.memory import check_room, plain_bytes, training_bytes
 from nope_interp.pretrained.dropped import check_droppable, drop_positions, save_folder
 from nope_interp.pretrained.load import load_plain
 from nope_interp.pretrained.scaled import SCALINGS, can_be_scaled, scaled_rotary
@@ -82,6 +83,7 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
     lengths = config.lengths_of(context)
     material = Material.of(config, tokenizer, lengths)
     n_kinds = model.get_input_embeddings().weight.shape[0]
+    _check_memory(config, model, max(lengths), material, n_kinds)
     with tqdm(desc="drop", unit="part", disable=not show_progress) as bar:
 
         def advance(title: str) -> None:
@@ -109,6 +111,17 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
         "notes": [*notes, *_notes(config, context, lengths)],
     }
     return Made(Dropped(arrays, facts).table(config.experiment, config.seed), arrays, facts)
+
+
+def _check_memory(
+    config: DropConfig, model: Any, longest: int, material: Material, n_kinds: int
+) -> None:
+    """Raise UserError, before anything is read, for sequences that memory cannot hold."""
+    training, device = config.training, next(model.parameters()).device
+    asked_for = n_kinds if material.vocabulary is None else len(material.vocabulary)
+    step = partial(training_bytes, model, training.batch_size, n_kinds=asked_for)
+    check_room("training.seq_len", training.seq_len, step, device)
+    check_room("read_lengths", longest, partial(plain_bytes, model, config.batch_size), device)
 
 
 def _setting(config: DropConfig, material: Material) -> str:

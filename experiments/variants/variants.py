@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from experiments.variants.train import task_of, trained_model, training_folder, 
 from nope_interp.errors import UserError
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
+from nope_interp.memory import check_room, forward_bytes
 from nope_interp.models.checkpoints import TrainedOn, as_bidirectional, load_model
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import positions_in_words
@@ -183,6 +185,7 @@ def _checkpoint_variant(
     model, trained_on = load_model(Path(path))
     _check_options(config, path, trained_on, model.config.n_ctx)
     _check_lengths(config, task)
+    _check_memory(model, config, needed, device)
     return _own_variant(task, model, config.model_name(), ModelSpec(path, device))
 
 
@@ -261,6 +264,7 @@ def _pretrained_variant(
     )
     text_source = loaded.text_source(text)
     beyond = beyond_context(loaded.model, config.seq_len)
+    _check_memory(loaded.model, config, needed, "cpu" if spread else device)
     _check_source(text_source, config, needed)
     return ModelVariant(
         name=Path(name).name if Path(name).exists() else name,
@@ -273,6 +277,14 @@ def _pretrained_variant(
         notes=notes_on_pretrained(loaded.model, config.seq_len),
         how_read=(*loaded.notes, *beyond),
     )
+
+
+def _check_memory(
+    model: HookedModel, config: ExperimentConfig, needed: Mapping[Split, int], device: str
+) -> None:
+    """Raise UserError, before anything is read, for sequences that memory cannot hold."""
+    n_at_once = min(config.batch_size, max(needed.values()))
+    check_room("seq_len", config.seq_len, partial(forward_bytes, model, n_at_once), device)
 
 
 def _check_source(

@@ -1,0 +1,156 @@
+"""How much memory a forward pass or a step of training takes, and whether there is as much."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nope_interp.errors import FieldError
+from nope_interp.hooked_model import HookedModel
+from nope_interp.query_blocks import block_size
+
+_MEMINFO = Path("/proc/meminfo")
+_CONTAINER = Path("/sys/fs/cgroup")
+_GIB = 2**30
+
+# How many tensors of a kind stand beside one another at the fullest moment of a forward pass, and
+# how many a layer keeps for the backward pass. A test holds both to what is measured.
+_STREAMS, _HEADS, _INNER, _MAPS = 6, 4, 3, 4
+_KEPT_STREAMS, _KEPT_HEADS, _KEPT_INNER, _LOGITS = 8, 6, 5, 4
+_MASKS = 5  # bytes for a pair of tokens
+
+
+@dataclass(frozen=True)
+class Widths:
+    """What the memory of a model's pass depends on.
+
+    Attributes:
+        n_layers: of the model.
+        n_heads: of a layer.
+        d_model: numbers in an activation of the residual stream.
+        d_heads: in the queries of all heads of a layer.
+        d_mlp: in a layer's widest inner activation.
+        number: bytes of each.
+    """
+
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_heads: int
+    d_mlp: int
+    number: int
+
+    @classmethod
+    def of(cls, model: HookedModel) -> "Widths":
+        """Those of a HookedTransformer or a bridge."""
+        cfg = model.cfg
+        number = next(model.parameters()).element_size()
+        heads = cfg.n_heads * cfg.d_head
+        inner = cfg.d_mlp or 4 * cfg.d_model
+        return cls(cfg.n_layers, cfg.n_heads, cfg.d_model, heads, inner, number)
+
+    @classmethod
+    def of_plain(cls, model: Any) -> "Widths":
+        """Those of a model of transformers."""
+        config, number = model.config, next(model.parameters()).element_size()
+        n_heads, d_model = config.num_attention_heads, config.hidden_size
+        heads = n_heads * (getattr(config, "head_dim", None) or d_model // n_heads)
+        inner = getattr(config, "intermediate_size", None) or 4 * d_model
+        return cls(config.num_hidden_layers, n_heads, d_model, heads, inner, number)
+
+    @property
+    def at_once(self) -> int:
+        """Numbers for each token at the fullest moment of a forward pass, without maps."""
+        return _STREAMS * self.d_model + max(_HEADS * self.d_heads, _INNER * self.d_mlp)
+
+
+def forward_bytes(model: HookedModel, n_sequences: int, length: int) -> float:
+    """About how much a forward pass takes that is listened to, beside the weights.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+        n_sequences: in the pass.
+        length: tokens in each.
+    """
+    of = Widths.of(model)
+    queries = block_size(model, n_sequences, length) or length
+    tokens = n_sequences * length
+    return of.number * tokens * (of.at_once + _MAPS * of.n_heads * queries)
+
+
+def plain_bytes(model: Any, n_sequences: int, length: int) -> float:
+    """The same where nobody listens: attention is fused, and only a window has a mask.
+
+    Args:
+        model: of transformers.
+        n_sequences: in the pass.
+        length: tokens in each.
+    """
+    of = Widths.of_plain(model)
+    masks = 0 if getattr(model.config, "sliding_window", None) is None else _MASKS
+    return of.number * n_sequences * length * of.at_once + masks * length**2
+
+
+def training_bytes(model: Any, n_sequences: int, length: int, n_kinds: int) -> float:
+    """About how much a step of training takes, beside the weights.
+
+    Args:
+        model: of transformers.
+        n_sequences: in a step.
+        length: tokens in each.
+        n_kinds: kinds of tokens that losses are over.
+    """
+    of = Widths.of_plain(model)
+    kept = _KEPT_STREAMS * of.d_model + _KEPT_HEADS * of.d_heads + _KEPT_INNER * of.d_mlp
+    weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    tokens = n_sequences * length
+    # Of each weight a gradient and two moments.
+    numbers = tokens * (of.n_layers * kept + _LOGITS * n_kinds) + 3 * weights
+    return 4.0 * numbers
+
+
+def check_room(
+    name: str, length: int, needed: Callable[[int], float], device: torch.device | str
+) -> None:
+    """Refuse sequences that memory cannot hold.
+
+    Args:
+        name: of the field that says how long they are.
+        length: tokens in a sequence.
+        needed: the bytes that a pass takes, by the length; it grows with it.
+        device: where the model is.
+
+    Raises:
+        UserError: with the largest length that fits.
+    """
+    free = free_bytes(torch.device(device))
+    if needed(length) <= free:
+        return
+    fits, too_long = 0, length
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        fits, too_long = (middle, too_long) if needed(middle) <= free else (fits, middle)
+    raise FieldError(
+        name,
+        f"is {length}: a pass takes about {needed(length) / _GIB:,.1f} GiB, and {free / _GIB:,.1f} "
+        f"GiB are free: give at most {fits}, or fewer sequences at a time.",
+    )
+
+
+def free_bytes(device: torch.device) -> float:
+    """The memory that a device has left; infinite where that is not told."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu" or not _MEMINFO.is_file():
+        return float("inf")
+    told = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+    return min(1024.0 * int(told["MemAvailable"].split()[0]), _left_in_container())
+
+
+def _left_in_container() -> float:
+    limit, used = _CONTAINER / "memory.max", _CONTAINER / "memory.current"
+    if not (limit.is_file() and used.is_file()) or limit.read_text().strip() == "max":
+        return float("inf")
+    return float(limit.read_text()) - float(used.read_text())

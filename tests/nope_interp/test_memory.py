@@ -1,0 +1,121 @@
+"""Estimates of memory beside what passes were seen to hold, and what is refused by them."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from nope_interp import memory
+from nope_interp.errors import FieldError
+from nope_interp.memory import check_room, forward_bytes, free_bytes, plain_bytes, training_bytes
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.layers import layer_positions
+from nope_interp.pretrained.load import load_plain, load_pretrained
+from nope_interp.streams import stream
+from nope_interp.training.config import TrainingConfig
+from nope_interp.training.recalibrate import last_losses, recalibrate
+from probes.heads.detectors import HeadProbe
+from tests.byte_llama import byte_llama
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
+
+# An estimate may be off by so much.
+LOWEST, HIGHEST = 0.8, 2.2
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that tensors made while it is open hold at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+        made = function(*args, **(kwargs or {}))
+        for one in tree_leaves(made):
+            if isinstance(one, torch.Tensor):
+                held = one.untyped_storage()
+                self.live[held._cdata] = StorageWeakRef(held), held.nbytes()
+        self.live = {key: seen for key, seen in self.live.items() if not seen[0].expired()}
+        self.bytes = max(self.bytes, sum(size for _, size in self.live.values()))
+        return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {"hidden_size": 64, "intermediate_size": 256, "max_position_embeddings": 4096}
+    return byte_llama(tmp_path_factory.mktemp("models") / "llama", **sizes)
+
+
+def ours(positions: str) -> HookedTransformer:
+    return HookedTransformer(TransformerConfig(2, 64, 4, 257, 2048, positions=positions)).eval()
+
+
+@pytest.mark.parametrize("name", ["llama", "none", "t5"])
+def test_a_pass_that_is_listened_to_holds_about_as_much(name: str, folder: Path) -> None:
+    model = load_pretrained(str(folder)).model if name == "llama" else ours(name)
+    for n_sequences, length in ((4, 128), (1, 2048)):
+        probes = [HeadProbe(window=layer.window) for layer in layer_positions(model)]
+        listeners = {
+            f"blocks.{layer}.attn.hook_pattern": partial(probe.read_text, length=length)
+            for layer, probe in enumerate(probes)
+        }
+        with Peak() as peak:
+            stream(model, torch.ones(n_sequences, length).long(), listeners, in_blocks=True)
+        assert LOWEST < forward_bytes(model, n_sequences, length) / peak.bytes < HIGHEST
+
+
+def test_training_and_reading_hold_about_as_much(folder: Path) -> None:
+    model = load_plain(str(folder))[0]
+    for n_sequences, length in ((8, 64), (1, 1024)):
+        training = TrainingConfig(steps=2, warmup=1, batch_size=n_sequences, seq_len=length)
+        text = torch.ones(2000).long()
+        with Peak() as step:
+            recalibrate(model, training, text, 0, header={}, title="", show_progress=False)
+        assert LOWEST < training_bytes(model, n_sequences, length, 257) / step.bytes < HIGHEST
+        with Peak() as reading:
+            last_losses(model, text[: n_sequences * length].view(-1, length), 8, batch_size=8)
+        assert LOWEST < plain_bytes(model, n_sequences, length) / reading.bytes < HIGHEST
+
+
+def test_the_largest_that_fits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 3.0 * 2**30)
+    needed = partial(lambda each, n: each * n**2, 2**20)  # 55 tokens take 3,025 MiB, 56 too much
+    check_room("seq_len", 55, needed, "cpu")
+    said = "seq_len is 64: a pass takes about 4.0 GiB, and 3.0 GiB are free: give at most 55, or fewer "
+    with pytest.raises(FieldError, match=said):
+        check_room("seq_len", 64, needed, "cpu")
+
+
+def test_free_memory_is_the_machines_or_the_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_CONTAINER", tmp_path)
+    free = free_bytes(torch.device("cpu"))
+    assert free == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1048576\n")
+    assert free_bytes(torch.device("cpu")) > 2**22
+    (tmp_path / "memory.max").write_text("5242880\n")
+    assert free_bytes(torch.device("cpu")) == 2**22
+
+
+@pytest.mark.parametrize("command", ["heads", "drop"])  # the others load as heads does
+def test_what_memory_cannot_hold_is_refused_before_it_is_read(
+    command: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Enough to look at a few tokens on load, which is not asked for.
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2.0**24)
+    for door in ("experiments.drop.material.last_losses", "experiments.drop.drop.recalibrate"):
+        monkeypatch.setattr(door, None)
+    long = {"heads": ("--seq-len",), "drop": ("--seq-len", "32", "--read-lengths")}[command]
+    run = nope_interp(command, str(folder), *long, "2048", "--quiet", cwd=tmp_path)
+    said = f"{long[-1]} is 2048: a pass takes about", "GiB are free: give at most"
+    assert_one_sentence(run, *said)
