@@ -14,6 +14,7 @@ from experiments.codes.in_depth import statistics_at
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import route_rows, text_interchange_rows
 from experiments.codes.text_order import text_order_rows
+from experiments.heads.causes import without_heads
 from experiments.heads.cell import head_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
@@ -172,6 +173,39 @@ class LoadedModel:
         chosen = rows[(rows["probe"] == "heads") & (rows["metric"] == detector)]
         best = chosen.sort_values("value", ascending=False, kind="stable").head(n)
         return best[["layer", "head", *_SCORE]].reset_index(drop=True)
+
+    def without_heads(
+        self,
+        removed: str = "previous-token",
+        read: str = "induction",
+        *,
+        n_sequences: int = 64,
+        seq_len: int | None = None,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        """Do some heads need others: what is left of their habit where these are removed?
+
+        A head is removed where its output is its mean. The control removes as many other heads of
+        the same layers, drawn anew for each sequence.
+
+        Args:
+            removed: the label of the heads that are removed.
+            read: the label of the heads that are read.
+            n_sequences: sequences of text to read; of repeated tokens half as many.
+            seq_len: tokens in a sequence; None takes 128, or the context where that is shorter.
+            seed: of the draw of sequences, of the control and of the bootstrap.
+
+        Returns:
+            One row for each head that is read: layer, head, its score (value) with what equal
+            weights give (chance), and the share of the score above chance that is left without the
+            removed heads (left) and under the control (control), with 95% intervals over sequences.
+            `net` is the control's share less the other: 0 where the heads are not needed.
+
+        Raises:
+            UserError: for an unknown label, and where no head of the one comes after the other.
+        """
+        asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
+        return without_heads(self.variant, HeadsConfig.like(self.config, **asked), removed, read)
 
     def move_positions(
         self,

@@ -42,9 +42,9 @@ ROOMS = {
     "nope_interp.tasks probes .results .runs",
     "experiments.codes": "nope_interp nope_interp.interventions nope_interp.models "
     "nope_interp.tasks nope_interp.training probes probes.codes .results .variants .probing",
-    "experiments.heads": "nope_interp nope_interp.models nope_interp.positions "
-    "nope_interp.pretrained nope_interp.tasks probes probes.heads .results .report .runs .variants "
-    ".probing",
+    "experiments.heads": "nope_interp nope_interp.interventions nope_interp.models "
+    "nope_interp.positions nope_interp.pretrained nope_interp.tasks probes probes.heads .results "
+    ".report .runs .variants .probing",
     "experiments.drop": "nope_interp nope_interp.models nope_interp.pretrained nope_interp.tasks "
     "nope_interp.training .results .runs .variants",
     "experiments.explore": "nope_interp nope_interp.interventions nope_interp.models "
