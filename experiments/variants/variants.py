@@ -283,7 +283,7 @@ def _check_memory(
     model: HookedModel, config: ExperimentConfig, needed: Mapping[Split, int], device: str
 ) -> None:
     """Raise UserError, before anything is read, for sequences that memory cannot hold."""
-    n_at_once = min(config.batch_size, max(needed.values()))
+    n_at_once = min(config.batch_size, max(needed.values(), default=1))
     check_room("seq_len", config.seq_len, partial(forward_bytes, model, n_at_once), device)
 
 
