@@ -88,7 +88,14 @@ def _weights(
         use_safetensors=True,
         trust_remote_code=False,
         output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are refused below, by name
     )
+    other = sorted(str(key) for key, *_ in loading["mismatched_keys"])
+    if other:
+        raise UserError(
+            f"the model {name!r} has {len(other)} weights of other sizes than its config says, "
+            f"such as {other[0]}: give the checkpoint that its config describes."
+        )
     # transformers would draw them at random and go on.
     missing = sorted(loading["missing_keys"])
     if missing:

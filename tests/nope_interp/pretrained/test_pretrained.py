@@ -341,6 +341,14 @@ def test_missing_weights_are_refused(copy: Path) -> None:
         load_pretrained(str(copy))
 
 
+def test_weights_of_other_sizes_are_refused(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"n_positions": 7}))
+    said = r"has 1 weights of other sizes than its config says, such as transformer\.wpe\.weight"
+    with pytest.raises(UserError, match=said):
+        load_pretrained(str(copy))
+
+
 def test_weights_that_are_not_finite_are_named(copy: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     name = next(name for name in weights if name.endswith("wte.weight"))
