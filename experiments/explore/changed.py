@@ -110,7 +110,9 @@ def _functions(
             " ablate heads of it instead."
         )
     functions: dict[str, Function] = {
-        f"blocks.{layer}.attn.hook_z": partial(_without, heads=heads)
+        f"blocks.{layer}.attn.hook_z": partial(
+            _without, heads=heads, n=playground.model.cfg.n_heads
+        )
         for layer, heads in removed.items()
         if heads
     }
@@ -133,7 +135,7 @@ def _given(playground: Playground, change: HeadChange, other: PatternsOf | None)
     return partial(_of_other, own)
 
 
-def _of_other(own: Float[Tensor, "query key"], pattern: AttentionMaps) -> Tensor:
+def _of_other(own: Float[Tensor, "own own"], pattern: AttentionMaps) -> Tensor:
     if own.shape[-1] != pattern.shape[-1]:
         raise ValueError(
             f"the other prompt has {own.shape[-1]} tokens and this one {pattern.shape[-1]}: type "
@@ -142,10 +144,25 @@ def _of_other(own: Float[Tensor, "query key"], pattern: AttentionMaps) -> Tensor
     return own.to(pattern)
 
 
-def _without(z: Float[Tensor, "batch pos head d"], heads: list[int]) -> Tensor:
+def _without(z: Float[Tensor, "batch pos *head_d"], heads: list[int], n: int) -> Tensor:
     z = z.clone()
-    z[:, :, heads] = 0
+    by_head(z, n)[:, :, heads] = 0
     return z
+
+
+def by_head(
+    z: Float[Tensor, "batch pos *head_d"], n_heads: int
+) -> Float[Tensor, "batch pos head d"]:
+    """What heads put out, apart from one another: some bridges show all of them in one row.
+
+    Args:
+        z: as a model's `hook_z` shows it.
+        n_heads: how many.
+
+    Returns:
+        A view of it.
+    """
+    return z.view(*z.shape[:2], n_heads, -1)
 
 
 def _replaced(pattern: AttentionMaps, given: Mapping[int, _Given]) -> AttentionMaps:

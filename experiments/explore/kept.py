@@ -2,11 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 MOST_BYTES = 2**30
 
 
+@runtime_checkable
 class Sized(Protocol):
     """What says how much memory it takes."""
 

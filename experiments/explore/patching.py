@@ -20,6 +20,7 @@ from torch import Tensor
 
 from experiments.explore.answers import PatchMap, Progress
 from experiments.explore.asked import State
+from experiments.explore.changed import by_head
 from experiments.explore.playground import Playground
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
@@ -210,13 +211,15 @@ def _stream_of(runs: _Runs, layer: int, columns: Sequence[int], x: Tensor) -> Te
 
 
 def _head_of(runs: _Runs, layer: int, at: str, columns: Sequence[int], x: Tensor) -> Tensor:
-    """Outputs are `[batch pos head d]`, patterns `[batch head query key]`."""
-    clean, patched = runs.clean[_name(layer, at)], x.clone()
+    """One head in each row of the batch: its output, or its pattern `[batch head query key]`."""
+    clean, patched = runs.clean[_name(layer, at)][None], x.clone()
+    if at == "pattern":
+        patched[range(len(columns)), columns] = clean[0, columns]
+        return patched
+    n_heads = runs.model.cfg.n_heads
+    apart, own = by_head(patched, n_heads), by_head(clean, n_heads)
     for row, head in enumerate(columns):
-        if at == "pattern":
-            patched[row, head] = clean[head]
-        else:
-            patched[row, :, head] = clean[:, head]
+        apart[row, :, head] = own[0, :, head]
     return patched
 
 

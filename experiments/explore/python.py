@@ -17,10 +17,10 @@ def read():
 
 read()"""
 _LOADED = {"device": "cpu", "revision": None, "dtype": "float32", "positions": "auto", "text": None}
+_ASKED = "(lm.model, corrupted, cache, metric)"
 _PATCHES = {
-    "resid_pre": "get_act_patch_resid_pre",
-    "head_out": "get_act_patch_attn_head_out_all_pos",
-    "pattern": "get_act_patch_attn_head_pattern_all_pos",
+    "resid_pre": f"patching.get_act_patch_resid_pre{_ASKED}",
+    "pattern": f"patching.get_act_patch_attn_head_pattern_all_pos{_ASKED}",
 }
 
 
@@ -105,10 +105,10 @@ def _by_hook(changes: list[HeadChange]) -> dict[str, list[HeadChange]]:
 
 
 def _set(playground: Playground, change: HeadChange) -> str:
-    """The line that changes a head's output `[batch pos head d]` or its pattern."""
+    """The line that changes a head's output, whose last axes may be one, or its pattern."""
     layer, head = playground.check_head(change.layer, change.head)
     if change.to == "ablated":
-        return f"x[:, :, {head}] = 0"
+        return f"x.view(*x.shape[:2], {playground.model.cfg.n_heads}, -1)[:, :, {head}] = 0"
     if change.to == "other_prompt":
         return f'x[:, {head}] = cache["blocks.{layer}.attn.hook_pattern"][0, {head}]'
     if change.to == "previous_token":
@@ -146,6 +146,24 @@ def _patched(playground: Playground, at: str, other_prompt: str) -> list[str]:
         "    other = second[0] if second[0] != answer else second[1]",
         "    metric = lambda logits: logits[0, -1, answer] - logits[0, -1, other]",
         "    clean, low = metric(logits), metric(lm.model(corrupted))",
-        f"    found = patching.{_PATCHES[at]}(lm.model, corrupted, cache, metric)",
+        *(_by_heads(playground) if at == "head_out" else [f"    found = {_PATCHES[at]}"]),
         "print((found - low) / (clean - low))  # [layer position] or [layer head]",
+    ]
+
+
+def _by_heads(playground: Playground) -> list[str]:
+    """TransformerLens's own loop needs an axis of heads, which the outputs of some bridges lack."""
+    heads = f"*x.shape[:2], {playground.model.cfg.n_heads}, -1"
+    return [
+        f"    found = torch.zeros({playground.model.cfg.n_layers}, {playground.model.cfg.n_heads})",
+        "    for layer, head in torch.cartesian_prod(*map(torch.arange, found.shape)).tolist():",
+        '        name = f"blocks.{layer}.attn.hook_z"',
+        "",
+        "        def put(x):",
+        "            x = x.clone()",
+        f"            x.view({heads})[:, :, head] = cache[name].view({heads})[:, :, head]",
+        "            return x",
+        "",
+        "        with ni.intervene(lm.model, {name: put}):",
+        "            found[layer, head] = metric(lm.model(corrupted))",
     ]

@@ -10,10 +10,10 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.codes.position_code import PositionCode, fit_code
+from experiments.codes.position_code import NAMES, PositionCode, fit_code
 from experiments.explore.playground import Playground
 from experiments.probing.measure import Site, feed
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, unknown_name
 from nope_interp.tasks.sources import Split, TextSource
 from probes.regression import LinearProbe
 
@@ -68,6 +68,8 @@ def code_at(playground: Playground, name: str, site: Site, n_tokens: int) -> Pos
     Raises:
         UserError: as `fit_code`, and for too short a text.
     """
+    if name not in NAMES:
+        raise unknown_name("position code", name, NAMES)
     length = length_for(playground, n_tokens)
     key = ("code", length, site)
     if key not in playground.made:

@@ -1,0 +1,165 @@
+"""Patching between two prompts, held against TransformerLens's own loops."""
+
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens import patching
+
+import nope_interp as ni
+from experiments.explore import patching as ours
+from experiments.explore.answers import PatchMap, Progress
+from experiments.explore.patching import patch
+from experiments.explore.playground import Playground
+from nope_interp.errors import UserError
+from tests.experiments.explore.states import OTHER, PROMPT, state
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def patched(
+    playground: Playground, at: str, prompt: str = PROMPT, other: str = OTHER
+) -> tuple[list[Progress], PatchMap]:
+    playground.made.pop("patched", None)
+    asked = state(prompt, other_prompt=other, patch={"at": at})
+    *steps, found = patch(playground, asked, nullcontext)
+    assert isinstance(found, PatchMap)
+    return [step for step in steps if isinstance(step, Progress)], found
+
+
+class Reference:
+    """The two runs, and TransformerLens's metric of a third."""
+
+    def __init__(self, playground: Playground) -> None:
+        self.model: Any = playground.model
+        self.corrupted = playground.tokens(OTHER)
+        with torch.no_grad():
+            logits, self.cache = self.model.run_with_cache(playground.tokens(PROMPT))
+            second = self.model(self.corrupted)[0, -1].topk(2).indices
+            self.answer = logits[0, -1].argmax()
+            self.other = second[0] if second[0] != self.answer else second[1]
+            self.ends = self.difference(logits), self.difference(self.model(self.corrupted))
+
+    def difference(self, logits: Tensor) -> Tensor:
+        return logits[0, -1, self.answer] - logits[0, -1, self.other]
+
+    def share(self, difference: Tensor) -> Tensor:
+        clean, corrupted = self.ends
+        return (difference - corrupted) / (clean - corrupted)
+
+    @torch.no_grad()
+    def patched(self, at: str) -> Tensor:
+        given = (self.model, self.corrupted, self.cache, lambda x: self.share(self.difference(x)))
+        if at == "resid_pre":
+            return patching.get_act_patch_resid_pre(*given)
+        if at == "pattern":
+            return patching.get_act_patch_attn_head_pattern_all_pos(*given)
+        return self.heads()
+
+    def heads(self) -> Tensor:
+        """By hand: TransformerLens's loop needs an axis of heads, which Llama's bridge lacks."""
+        found = torch.zeros(self.model.cfg.n_layers, 4)
+        for layer, head in torch.cartesian_prod(torch.arange(len(found)), torch.arange(4)).tolist():
+            name = f"blocks.{layer}.attn.hook_z"
+            clean = self.cache[name].flatten(2)
+            d = clean.shape[-1] // 4
+
+            own = torch.arange(clean.shape[-1]) // d == head
+            put = partial(_put, clean=clean, own=own)
+            logits = self.model.run_with_hooks(self.corrupted, fwd_hooks=[(name, put)])
+            found[layer, head] = self.share(self.difference(logits))
+        return found
+
+
+def _put(z: Tensor, hook: object, clean: Tensor, own: Tensor) -> Tensor:
+    return torch.where(own, clean, z.flatten(2)).reshape(z.shape)
+
+
+@pytest.mark.parametrize("at", ["resid_pre", "head_out", "pattern"])
+def test_what_is_recovered_is_what_transformerlens_recovers(
+    playground: Playground, at: str
+) -> None:
+    steps, found = patched(playground, at)
+    reference = Reference(playground)
+    expected = reference.patched(at)
+    assert torch.tensor(found.recovered).shape == expected.shape
+    torch.testing.assert_close(torch.tensor(found.recovered), expected, rtol=1e-3, atol=2e-4)
+    assert expected.abs().max() > 0.05
+    ends = (found.clean, found.corrupted)
+    assert ends == pytest.approx([float(end) for end in reference.ends], abs=1e-4)
+    decode = playground.variant.tokenizer.decode
+    assert (found.answer, found.other) == (
+        decode([int(reference.answer)]),
+        decode([int(reference.other)]),
+    )
+    done = [step.done for step in steps]
+    assert done == sorted(done)
+    assert done[0] == 0
+    assert done[-1] == steps[-1].total
+
+
+def test_ours_agrees_with_transformerlens_on_head_outputs(embedded: Playground) -> None:
+    """The reference by hand is TransformerLens's own, where that can be asked."""
+    reference = Reference(embedded)
+    found = patching.get_act_patch_attn_head_out_all_pos(
+        reference.model,
+        reference.corrupted,
+        reference.cache,
+        lambda x: reference.share(reference.difference(x)),
+    )
+    torch.testing.assert_close(reference.heads(), found)
+
+
+def test_layers_that_cannot_be_skipped_are_run(
+    llama: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, skipping = patched(llama, "resid_pre")
+    monkeypatch.setattr(ours, "_given_back", lambda x, *args, **kwargs: x + 1)
+    monkeypatch.setattr(ours, "_all_corrupted", lambda runs, layer, x: x)
+    runs: list[int] = []
+    handle = llama.model.blocks[0].attn.register_forward_pre_hook(lambda *_: runs.append(1))
+    try:
+        _, whole = patched(llama, "resid_pre")
+    finally:
+        handle.remove()
+    expected = torch.tensor(skipping.recovered)
+    torch.testing.assert_close(torch.tensor(whole.recovered), expected, rtol=1e-3, atol=2e-4)
+    assert len(runs) > 3
+
+
+def test_a_map_is_kept_until_another_is_asked(embedded: Playground) -> None:
+    _, first = patched(embedded, "head_out")
+    asked = state(other_prompt=OTHER, patch={"at": "head_out"})
+    (again,) = patch(embedded, asked, nullcontext)
+    assert again == first
+
+
+@pytest.mark.parametrize(
+    ("prompt", "other", "told"),
+    [
+        (PROMPT, "too short", "the prompts have 39 and 10 tokens"),
+        (PROMPT, PROMPT, "the two prompts are the same"),
+        (PROMPT, None, "patching takes two prompts"),
+        ("x" * 500, "y" * 500, "the prompt has 501 tokens"),
+    ],
+)
+def test_what_cannot_be_patched_is_one_sentence(
+    embedded: Playground, prompt: str, other: str | None, told: str
+) -> None:
+    asked = state(prompt, other_prompt=other, patch={"at": "resid_pre"})
+    with pytest.raises(UserError, match=told):
+        list(patch(embedded, asked, nullcontext))
+
+
+def test_prompts_that_the_model_does_not_tell_apart_are_refused(llama: Playground) -> None:
+    def same(x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+    with (
+        ni.intervene(llama.model, {"ln_final.hook_normalized": same}),
+        pytest.raises(UserError, match="the same logit difference"),
+    ):
+        patched(llama, "resid_pre")
