@@ -17,6 +17,7 @@ from experiments.explore.memory import refuse_too_large
 from experiments.explore.playground import Playground
 from experiments.loaded import LoadedModel, load
 from experiments.variants.embedded import EMBEDDED_MODEL
+from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 
 _NEEDED = ("fastapi", "uvicorn")
@@ -147,7 +148,8 @@ def opened_page(
     door = _listening(port)
     try:
         if not isinstance(model, LoadedModel):
-            refuse_too_large(Path(model))
+            check_device(how["device"])
+            refuse_too_large(Path(model), how["device"])
             model = load(model, **how)
         return Explorer(Playground(model, out), door, framed=framed)
     except BaseException:
