@@ -47,7 +47,7 @@ class Drop(RunOfFigures):
 
     @property
     def headline(self) -> str:
-        """What the drop costs, what comes back, and what is read beyond the context."""
+        """What the drop costs, and what comes back."""
         return self.dropped.headline
 
     def html(self) -> str:
@@ -57,4 +57,4 @@ class Drop(RunOfFigures):
             HTML.
         """
         title = f"{self.info['model']} without its positions"
-        return self.page("drop.html", title, variants=self.by_variant)
+        return self.page("drop.html", title, self.dropped.sentences, variants=self.by_variant)

@@ -68,7 +68,6 @@ def render(data: ReportData) -> str:
         has_patterns=bool(patterns),
         settings=settings,
         verdicts=_verdicts(data, settings),
-        probes=set(data.measurements["probe"]),
     )
 
 

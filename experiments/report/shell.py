@@ -67,7 +67,7 @@ def fill(
         libraries,
         page_data,
         data=data,
-        info={k: v for k, v in data.info.items() if k not in _SHOWN_APART},
+        info=_told(data.info),
         constant=_constant_columns(data.measurements),
         style=page_style(),
         **words,
@@ -99,6 +99,14 @@ def drawn(
     )
     # A folder's name need not be valid Unicode; the page has to be.
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _told(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page lists of a run: of a model that was given, not how one would be made."""
+    told = {k: v for k, v in info.items() if k not in _SHOWN_APART}
+    if told.get("config", {}).get("model") is not None:
+        told["config"] = {k: v for k, v in told["config"].items() if k != "transformer"}
+    return told
 
 
 @cache

@@ -155,22 +155,29 @@ class Dropped:
 
     @property
     def headline(self) -> str:
-        """What the drop costs, what comes back, and what is read beyond the context."""
-        mean = {variant: self._of(variant).mean() for variant in _ORDER if variant in self.variants}
+        """What the drop costs, and what comes back."""
+        mean = {v: self._of(v).mean() for v in (INTACT, DROPPED, RECALIBRATED)}
         steps, _ = self.curve(RECALIBRATED)
-        parts = [
-            f"Without positions the loss is {mean[DROPPED]:.2f} nats per token (intact "
-            f"{mean[INTACT]:.2f}), and {mean[RECALIBRATED]:.2f} after {steps[-1]} steps."
-        ]
-        if CONTROL in mean:
-            parts.append(f"The intact model has {mean[CONTROL]:.2f} after as many steps.")
+        rises = (
+            f"Without positions the loss goes from {mean[INTACT]:.2f} to {mean[DROPPED]:.2f} nats "
+            f"per token; {steps[-1]} steps of recalibration"
+        )
         back = self.brought_back
-        if back is not None:
-            parts.append(
-                f"Recalibration went {back.value:.0%} [{back.ci_low:.0%}, {back.ci_high:.0%}] of "
-                "the way from the dropped model to that one."
+        if back is None:
+            return f"{rises} bring it to {mean[RECALIBRATED]:.2f}."
+        span = f"{back.value:.0%} [{back.ci_low:.0%}, {back.ci_high:.0%}]"
+        return f"{rises} undo {span} of that."
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the intact model has after as many steps, and what is read beyond the context."""
+        told = []
+        if CONTROL in self.variants:
+            told.append(
+                "The way back ends at the intact model trained as long on the same text, which has "
+                f"{self._of(CONTROL).mean():.2f} nats per token."
             )
-        return " ".join([*parts, *self._beyond()])
+        return [*told, *self._beyond()]
 
     def _beyond(self) -> Iterator[str]:
         longest, context = max(self.facts["lengths"]), self.facts["context"]

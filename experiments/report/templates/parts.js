@@ -49,8 +49,44 @@ function walk(event, grid, width) {
 
 // The first sentence of a word's entry in the glossary.
 function meaning(link) {
-  const entry = document.querySelector(link.getAttribute("href"));
+  const entry = document.querySelector(link.hash ?? link.dataset.term);
   return [$("dt", entry).textContent, $("dd", entry).textContent.split(/(?<=\.)\s/)[0]];
+}
+
+// What is somebody's text, or leads somewhere already, stays as it is.
+const APART = "a, button, select, option, summary, pre, code, script, style, svg, h1, .plot, .circuits, .prompt, .strip, .thumbs, .sortable, .info, #claims dd, #glossary, #tip";
+// In each part the first of every word of the glossary leads to its meaning; words that a page never says are left out of it.
+function linkWords() {
+  const entries = $$("#glossary [data-words]");
+  if (!entries.length) return;
+  const leads = new Set($$("a.term").map((link) => link.hash));
+  const known = new RegExp(entries.map(({ dataset }) => `(?<![\\w-])(${dataset.words})(?![\\w-])`).join("|"), "i");
+  for (const root of [$("header"), ...parts()]) {
+    const told = new Set($$("a.term", root).map((link) => link.hash));
+    const texts = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+      if (text.parentElement.closest(APART)) continue;
+      for (let from = 0, found; (found = known.exec(text.data.slice(from)));) {
+        const entry = entries[found.slice(1).findIndex((words) => words !== undefined)], at = from + found.index;
+        from = at + found[0].length;
+        if (told.has(`#${entry.id}`) || !text.parentElement.closest(entry.dataset.where)) continue;
+        told.add(`#${entry.id}`);
+        const link = element("a", found[0], { class: "term", href: `#${entry.id}` });
+        text = text.splitText(at);
+        text.deleteData(0, found[0].length);
+        text.before(link);
+        texts.currentNode = text;
+        from = 0;
+      }
+    }
+    for (const hash of told) leads.add(hash);
+  }
+  // What a button says cannot lead anywhere else, but tells its meaning too.
+  for (const button of $$(".legend button, .sortable thead button")) {
+    const entry = entries.find(({ dataset }) => new RegExp(`^(?:${dataset.words})$`, "i").test(button.textContent) && button.closest(dataset.where));
+    if (entry) leads.add(button.dataset.term = `#${entry.id}`);
+  }
+  for (const entry of entries) if (!leads.has(`#${entry.id}`)) entry.remove();
 }
 
 // ---------------------------------------------------------------- parts that open
@@ -93,7 +129,7 @@ function setUpParts() {
     await copied($("code", button.parentElement));
     button.textContent = "Copied";
   });
-  tips(document.body, "a.term", meaning);
+  tips(document.body, "a.term, [data-term]", meaning);
 }
 
 // In a page opened from a file the clipboard may be closed: then the words are marked, to be copied by hand.
@@ -137,6 +173,7 @@ function setUpTheme(redraw) {
 async function start(main) {
   setUpParts();
   main(JSON.parse(await inflated("report-data")));
+  linkWords();
   document.documentElement.classList.add("ready");
   (window.requestIdleCallback ?? setTimeout)(() => library("plotly"));
 }

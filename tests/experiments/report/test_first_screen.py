@@ -10,12 +10,8 @@ from selenium.webdriver.common.keys import Keys
 
 from experiments.report.data import ReportData
 from tests.experiments.report.browser import (
-    CONTRASTS,
-    CUT_OFF,
     DESKTOP,
-    NOT_READ,
     PHONE,
-    TABLET,
     Browser,
     box,
     keep,
@@ -23,11 +19,6 @@ from tests.experiments.report.browser import (
 )
 
 pytestmark = pytest.mark.browser
-
-CONTROLS = """
-return [...document.querySelectorAll("a[href], button, select, input, summary, [tabindex='0']")]
-  .filter((e) => e.checkVisibility() && !e.disabled && !(e.type === "radio" && !e.checked))
-"""
 
 
 @pytest.fixture
@@ -78,30 +69,6 @@ def test_the_figure_draws_each_code(page: Browser, causal_report: ReportData) ->
     assert at == pytest.approx([3 + 94 * min(max(gain, 0), 1) for gain in gains], abs=0.01)
 
 
-@pytest.mark.parametrize("size", [DESKTOP, TABLET, PHONE], ids=str)
-def test_nothing_sticks_out_sideways(page: Browser, size: tuple[int, int]) -> None:
-    window(page, size)
-    wide = "return [document.documentElement.scrollWidth, innerWidth]"
-    width, room = page.run(wide)
-    assert width <= room
-    page.open_everything()
-    width, room = page.run(wide)
-    assert width <= room
-    if size == DESKTOP:
-        # Tables that scroll sideways on a phone need not do so here.
-        assert page.run(CUT_OFF) == []
-    assert page.driver.get_log("browser") == []
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read(page: Browser, scheme: str) -> None:
-    window(page, DESKTOP, scheme)
-    page.open_everything()
-    faint = [found for found in page.run(CONTRASTS, NOT_READ) if found[0] < 4.5]
-    assert faint == []
-    keep(page, f"compare-open-{scheme}")
-
-
 def test_a_bar_never_hides_the_title_that_a_link_leads_to(page: Browser) -> None:
     shown = "const title = document.querySelector('#compared h2').getBoundingClientRect();"
     shown += "const top = document.elementFromPoint(title.left + 5, title.top + 5);"
@@ -111,20 +78,6 @@ def test_a_bar_never_hides_the_title_that_a_link_leads_to(page: Browser) -> None
         page.click("nav a[href='#compared']")
         page.wait(lambda: page.run(shown))
         assert page.find("#compared").get_attribute("open")
-
-
-def test_the_keyboard_alone_reaches_every_control(page: Browser) -> None:
-    window(page, DESKTOP)
-    page.run("document.querySelector('#sure').open = true")
-    wanted = page.run(CONTROLS)
-    assert len(wanted) > 30
-    reached = set()
-    body = page.find("body")
-    for _ in range(len(wanted) + 5):
-        page.driver.switch_to.active_element.send_keys(Keys.TAB)
-        reached.add(page.driver.switch_to.active_element.id)
-    missed = [element for element in wanted if element.id not in reached and element != body]
-    assert [element.get_attribute("outerHTML")[:120] for element in missed] == []
 
 
 def test_a_word_tells_its_meaning_on_hover_focus_and_click(page: Browser) -> None:

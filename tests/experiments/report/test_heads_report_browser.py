@@ -16,12 +16,7 @@ from selenium.webdriver.common.keys import Keys
 
 from experiments.report.heads_page import HeadsReportData, render_heads
 from tests.experiments.report.browser import (
-    CONTRASTS,
-    CUT_OFF,
     DESKTOP,
-    NOT_READ,
-    PHONE,
-    TABLET,
     Browser,
     Tab,
     box,
@@ -578,26 +573,6 @@ def test_the_first_screen_is_one_sentence_and_the_grids(
     above += "p.getBoundingClientRect().top < arguments[0]).map(p => p.className)"
     assert browser.run(above, box(browser, ".maps")["top"]) == ["eyebrow", "headline"]
     keep(browser, "heads-desktop")
-
-
-@pytest.mark.parametrize("size", [DESKTOP, TABLET, PHONE], ids=str)
-def test_nothing_sticks_out_sideways(browser: Browser, size: tuple[int, int]) -> None:
-    window(browser, size)
-    browser.open_everything()
-    width, room = browser.run("return [document.documentElement.scrollWidth, innerWidth]")
-    assert width <= room == size[0]
-    if size == DESKTOP:  # tables that scroll sideways on a phone need not do so here
-        assert browser.run(CUT_OFF) == []
-    keep(browser, f"heads-{size[0]}")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read(browser: Browser, scheme: str) -> None:
-    window(browser, DESKTOP, scheme)
-    browser.open_everything()
-    # Letters in the grids repeat what the legend and the labels of their buttons say.
-    faint = [found for found in browser.run(CONTRASTS, NOT_READ) if found[0] < 4.5]
-    assert faint == []
 
 
 def test_every_figure_is_saved_as_a_picture(browser: Browser) -> None:

@@ -49,7 +49,6 @@ def test_a_run_without_a_history_says_nothing_of_it(small_report: ReportData) ->
     text = render(small_report)
     assert history_of(small_report) is None
     assert 'id="history"' not in text
-    assert "<dt>Onset</dt>" not in text
     assert Page(text).data["history"] is None
 
 
