@@ -17,6 +17,7 @@ from experiments.explore.one_pass import PatternsOf, pattern_hook
 from experiments.explore.playground import Playground
 from experiments.variants.ablation import Ablation
 from nope_interp.errors import UserError
+from nope_interp.interventions.heads import by_head, head_outputs
 from nope_interp.interventions.intervene import Function, intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import LayerPositions
@@ -110,9 +111,7 @@ def _functions(
             " ablate heads of it instead."
         )
     functions: dict[str, Function] = {
-        f"blocks.{layer}.attn.hook_z": partial(
-            _without, heads=heads, n=playground.model.cfg.n_heads
-        )
+        head_outputs(layer): partial(_without, heads=heads, n=playground.model.cfg.n_heads)
         for layer, heads in removed.items()
         if heads
     }
@@ -148,21 +147,6 @@ def _without(z: Float[Tensor, "batch pos *head_d"], heads: list[int], n: int) ->
     z = z.clone()
     by_head(z, n)[:, :, heads] = 0
     return z
-
-
-def by_head(
-    z: Float[Tensor, "batch pos *head_d"], n_heads: int
-) -> Float[Tensor, "batch pos head d"]:
-    """What heads put out, apart from one another: some bridges show all of them in one row.
-
-    Args:
-        z: as a model's `hook_z` shows it.
-        n_heads: how many.
-
-    Returns:
-        A view of it.
-    """
-    return z.view(*z.shape[:2], n_heads, -1)
 
 
 def _replaced(pattern: AttentionMaps, given: Mapping[int, _Given]) -> AttentionMaps:

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from experiments.explore.answers import PatchMap, Progress
 from experiments.explore.asked import State
-from experiments.explore.changed import by_head
 from experiments.explore.playground import Playground
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.heads import by_head
 from nope_interp.interventions.intervene import Function, intervene
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.models.transformer import HookedTransformer

@@ -21,14 +21,15 @@ from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError, unknown_name
+from nope_interp.interventions.heads import by_head, head_outputs
 from nope_interp.interventions.intervene import Function, intervene
 from nope_interp.positions.layers import layer_positions
 from probes.head_rules import RULES, SHUFFLED_OFFSETS
 from probes.heads.detectors import HeadScores
 from probes.heads.labels import label_heads
 
-# The output of each head before it is written to the residual stream.
-HeadOutputs = Float[Tensor, "batch pos head d_head"]
+# What heads put out before it is written to the residual stream, in one row or apart.
+HeadOutputs = Float[Tensor, "batch pos *head_d"]
 # Labels of heads whose score has a chance level: above it there is something that can be lost.
 LOSABLE = tuple(rule.label for rule in RULES if SHUFFLED_OFFSETS in rule.nulls)
 
@@ -78,10 +79,15 @@ def without_heads(
     def under(functions: Mapping[str, Function]) -> list[HeadScores]:
         return cell(condition=partial(intervene, functions=functions)).scores
 
-    gone = under({_hook(layer): partial(removing, heads=of) for layer, of in by_layer.items()})
+    gone = under(
+        {
+            head_outputs(layer): partial(removing, heads=of, n_heads=n_heads)
+            for layer, of in by_layer.items()
+        }
+    )
     drawn = under(
         {
-            _hook(layer): OthersRemoved(of, n_heads, config.seed + layer)
+            head_outputs(layer): OthersRemoved(of, n_heads, config.seed + layer)
             for layer, of in by_layer.items()
         }
     )
@@ -97,15 +103,17 @@ def without_heads(
     return best.reset_index(drop=True)
 
 
-def removing(z: HeadOutputs, heads: Sequence[int]) -> Tensor:
+def removing(z: HeadOutputs, heads: Sequence[int], n_heads: int) -> Tensor:
     """Heads with their mean over the sequences and positions in place of their outputs.
 
     Args:
         z: outputs of all heads of a layer.
         heads: which are removed.
+        n_heads: of the layer.
     """
     changed = z.clone()
-    changed[:, :, list(heads)] = z[:, :, list(heads)].mean(dim=(0, 1))
+    apart, chosen = by_head(changed, n_heads), list(heads)
+    apart[:, :, chosen] = apart[:, :, chosen].mean(dim=(0, 1))
     return changed
 
 
@@ -129,13 +137,10 @@ class OthersRemoved:
         order = torch.rand(len(z), len(self._others), generator=self._generator).argsort(dim=1)
         chosen = torch.zeros(len(z), self._n_heads, dtype=torch.bool)
         chosen.scatter_(1, self._others[order[:, : self._n]], True)
-        means = reduce(z, "batch pos head d -> head d", "mean")
+        apart = by_head(z, self._n_heads)
+        means = reduce(apart, "batch pos head d -> head d", "mean")
         at = rearrange(chosen.to(z.device), "batch head -> batch 1 head 1")
-        return torch.where(at, means, z)
-
-
-def _hook(layer: int) -> str:
-    return f"blocks.{layer}.attn.hook_z"
+        return torch.where(at, means, apart).reshape_as(z)
 
 
 def _left(

@@ -77,13 +77,15 @@ def test_induction_is_gone_without_the_previous_token_head_and_stays_without_ano
 def test_what_is_not_there_is_one_sentence(lm: LoadedModel) -> None:
     with pytest.raises(UserError, match="did you mean 'previous-token'"):
         lm.without_heads("previous-tokn", n_sequences=16)
-    with pytest.raises(UserError, match=r"no previous-token head of .* comes after one that is induction"):
+    with pytest.raises(UserError, match=r"no previous-token head of .* comes after"):
         lm.without_heads("induction", "previous-token", n_sequences=16)
 
 
 def test_a_removed_head_says_the_same_everywhere_and_no_other_is_touched() -> None:
     z = torch.randn(3, 5, 4, 2, generator=torch.Generator().manual_seed(0))
-    found = removing(z, [1, 3])
+    found = removing(z, [1, 3], 4)
+    in_one_row = removing(z.flatten(2), [1, 3], 4)
+    torch.testing.assert_close(in_one_row.view_as(z), found)
     torch.testing.assert_close(found[:, :, [0, 2]], z[:, :, [0, 2]])
     for head in (1, 3):
         mean = z[:, :, head].reshape(-1, 2).mean(dim=0)
