@@ -46,6 +46,8 @@ def _is_of(playground: Playground, folder: Path) -> bool:
     config, own = HeadsConfig.read(folder / "config.json"), playground.loaded.config
     if config.random_init or any(getattr(config, n) != getattr(own, n) for n in _SAME):
         return False
+    if RunFolder.of(folder.parent, config).path.name != folder.name:
+        return False  # what lies at the model's path is not what was read
     if config.model is None:
         trained = folder.parent / RunFolder(folder).read_info()["trained_model"]
         return _content(str(trained)) == _content(str(own.model))

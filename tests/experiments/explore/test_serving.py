@@ -1,0 +1,186 @@
+"""The command and the function that open the page, and all that may be in their way."""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+import webbrowser
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import nope_interp as ni
+from experiments.explore import memory, serving
+from experiments.explore.memory import refuse_too_large
+from experiments.explore.playground import Playground
+from experiments.explore.serving import Explorer
+from nope_interp.errors import UserError
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
+from tests.experiments.explore.states import PROMPT
+
+
+def asked(url: str, body: Any, **headers: str) -> tuple[int, Any]:
+    """What a page's address answers to `read`."""
+    home, token = url.split("?token=")
+    given = {"Content-Type": "application/json", "X-Token": token, **headers}
+    request = urllib.request.Request(f"{home}api/read", json.dumps(body).encode(), given)
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_a_page_is_served_on_this_machine_until_it_is_closed(embedded: Playground) -> None:
+    page = ni.explore(embedded.loaded)
+    with urllib.request.urlopen(page.url) as response:
+        assert response.status == 200
+        assert "server" not in response.headers
+    status, found = asked(page.url, {"prompt": PROMPT})
+    assert (status, "".join(found["tokens"][1:])) == (200, PROMPT)
+    # Another name of this machine, and what another machine's name would say.
+    port = page.url.split(":")[2].split("/")[0]
+    assert asked(page.url, {"prompt": PROMPT}, Host=f"10.0.0.7:{port}")[0] == 403
+    own = page._door.getsockname()
+    assert own[0] == "127.0.0.1"
+    page.close()
+    page.close()
+    with pytest.raises(urllib.error.URLError):
+        asked(page.url, {"prompt": PROMPT})
+
+
+def test_two_pages_have_two_tokens_and_ports(embedded: Playground) -> None:
+    first, second = ni.explore(embedded.loaded), ni.explore(embedded.loaded)
+    try:
+        assert first.url != second.url
+        stolen = second.url.split("?token=")[0] + "?token=" + first.url.split("?token=")[1]
+        assert asked(stolen, {"prompt": PROMPT})[0] == 403
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_notebook_shows_the_page_in_a_frame(embedded: Playground) -> None:
+    page = ni.explore(embedded.loaded)
+    try:
+        assert f'<iframe src="{page.url}"' in page._repr_html_()
+        assert page.url in repr(page)
+    finally:
+        page.close()
+
+
+@pytest.fixture
+def taken() -> Any:
+    """A port that something listens at."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        door.listen()
+        yield door.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_one_sentence(taken: int, tmp_path: Path) -> None:
+    run = nope_interp("explore", "--port", str(taken), cwd=tmp_path)
+    assert_one_sentence(run, f"the port {taken} cannot be used", "--port")
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--port", "70000"], ["the port is 70000", "1 to 65535"]),
+        (["absent/model"], ["absent/model"]),
+        (["--device", "gpu"], ["the device 'gpu'", "cpu"]),
+        (["--dtype", "int8"], ["unknown dtype 'int8'"]),
+        (["--text", "absent.txt"], ["absent.txt"]),
+        (["--pot", "1"], ["--pot", "--port"]),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence(
+    tmp_path: Path, options: list[str], parts: list[str]
+) -> None:
+    assert_one_sentence(nope_interp("explore", *options, cwd=tmp_path), *parts)
+
+
+@pytest.mark.parametrize("name", ["fastapi", "uvicorn"])
+def test_without_its_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    find = serving.find_spec
+    monkeypatch.setattr(serving, "find_spec", lambda asked: None if asked == name else find(asked))
+    run = nope_interp("explore", cwd=tmp_path)
+    assert_one_sentence(run, f"needs {name}", "pip install 'nope-interp[explore]'")
+
+
+def test_a_model_that_is_too_large_is_refused_before_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "big").mkdir()
+    with (tmp_path / "big" / "model.safetensors").open("wb") as file:
+        file.truncate(3 * 2**30)  # a hole: it takes no room
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2.0**30)
+    run = nope_interp("explore", "big", cwd=tmp_path)
+    assert_one_sentence(run, "has 3.0 GiB, more than the 1.0 GiB", "choose a smaller model")
+    refuse_too_large(tmp_path / "big", "auto")  # spread over devices, nobody knows
+    refuse_too_large(Path("someone/on-the-hub"), "cpu")
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2.0**32)
+    refuse_too_large(tmp_path / "big", "cpu")
+
+
+class Served:
+    """Runs of the command that ends as soon as it would serve."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, embedded: Playground) -> None:
+        self.opened: list[str] = []
+        monkeypatch.setattr(serving, "load", lambda name, **how: embedded.loaded)
+        monkeypatch.setattr(Explorer, "run", self._interrupted)
+        monkeypatch.setattr(webbrowser, "open", self._open)
+        self.works = True
+
+    def _interrupted(self, page: Explorer | None = None) -> None:
+        raise KeyboardInterrupt
+
+    def _open(self, url: str) -> bool:
+        self.opened.append(url)
+        return self.works
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, embedded: Playground) -> Served:
+    return Served(monkeypatch, embedded)
+
+
+@pytest.mark.parametrize("no_open", [True, False])
+def test_the_command_prints_its_address_and_opens_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_open: bool
+) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    run = nope_interp("explore", *(["--no-open"] if no_open else []), cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    url = run.stdout.splitlines()[0].removeprefix("Explore: ")
+    assert url.startswith("http://127.0.0.1:")
+    assert served.opened == ([] if no_open else [url])
+    assert "this machine only" in run.stdout
+    assert "No browser" not in run.stdout
+
+
+def test_without_a_display_or_a_browser_it_says_so_and_serves(
+    served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with mock.patch.dict("os.environ"):
+        for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+            monkeypatch.delenv(name, raising=False)
+        run = nope_interp("explore", cwd=tmp_path)
+        assert served.opened == []
+        assert "No browser could be opened here" in run.stdout
+        monkeypatch.setenv("DISPLAY", ":0")
+        served.works = False
+        run = nope_interp("explore", cwd=tmp_path)
+    assert len(served.opened) == 1
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "No browser could be opened here" in run.stdout
+
+
+def test_a_wrong_port_is_refused_in_python_too(embedded: Playground) -> None:
+    with pytest.raises(UserError, match="the port is -1"):
+        ni.explore(embedded.loaded, port=-1)
