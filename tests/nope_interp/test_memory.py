@@ -2,14 +2,10 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from nope_interp import memory
 from nope_interp.errors import FieldError
@@ -24,28 +20,10 @@ from nope_interp.training.recalibrate import last_losses, recalibrate
 from probes.heads.detectors import HeadProbe
 from tests.byte_llama import byte_llama
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
+from tests.peak import Peak
 
 # An estimate may be off by so much.
 LOWEST, HIGHEST = 0.8, 2.2
-
-
-class Peak(TorchDispatchMode):
-    """The most bytes that tensors made while it is open hold at one time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.bytes = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
-        made = function(*args, **(kwargs or {}))
-        for one in tree_leaves(made):
-            if isinstance(one, torch.Tensor):
-                held = one.untyped_storage()
-                self.live[held._cdata] = StorageWeakRef(held), held.nbytes()
-        self.live = {key: seen for key, seen in self.live.items() if not seen[0].expired()}
-        self.bytes = max(self.bytes, sum(size for _, size in self.live.values()))
-        return made
 
 
 @pytest.fixture(scope="module")
