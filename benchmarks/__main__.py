@@ -2,12 +2,12 @@
 
 import sys
 
-from benchmarks import forward, heads, interventions, memory, probing, start, training
+from benchmarks import explore, forward, heads, interventions, memory, probing, start, training
 
 
 def main() -> int:
     missed = 0
-    for module in (start, forward, training, memory, interventions, probing, heads):
+    for module in (start, forward, training, memory, interventions, probing, heads, explore):
         for claim in module.claims():
             print(claim, flush=True)
             missed += not claim.met

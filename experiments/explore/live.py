@@ -25,7 +25,7 @@ from probes.heads.detectors import FEEDS, HeadProbe
 # Of the prompt and of repeated tokens; the others need more tokens than there are.
 METRICS = (*FEEDS["text"], *FEEDS["repeated"])
 # Repeated tokens: sequences, and tokens of the part that comes again.
-_SEQUENCES, _PERIOD = 4, 24
+_SEQUENCES, _PERIOD = 2, 24
 
 Scores = dict[str, np.ndarray]
 
