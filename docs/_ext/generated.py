@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
+from typer.models import ArgumentInfo
 
+from experiments.cli.explore import explore
 from experiments.cli.options import option_of, parameters
 from experiments.sweeps.registry import EXPERIMENTS, Experiment
 from experiments.variants.words import flat
@@ -45,6 +47,7 @@ def options_page() -> str:
     ]
     for experiment in EXPERIMENTS.values():
         parts += ["", *_command(experiment)]
+    parts += ["", *_explore()]
     return "\n".join(parts) + "\n"
 
 
@@ -63,6 +66,21 @@ def _command(experiment: Experiment) -> Iterator[str]:
         elif option.metavar:
             name += f" `{option.metavar}`"
         rows.append((name, _shown(usual.get(word)), option.help))
+    yield from _table(("option", "by default", "meaning"), rows)
+
+
+def _explore() -> Iterator[str]:
+    """The command of the live page, whose options are no config's."""
+    yield "## `nope-interp explore`"
+    yield ""
+    yield inspect.getdoc(explore) or ""
+    yield ""
+    rows = []
+    for name, parameter in inspect.signature(explore).parameters.items():
+        (option,) = parameter.annotation.__metadata__
+        word = option.metavar if isinstance(option, ArgumentInfo) else option_of(name)
+        usual = None if parameter.default in (None, False) else str(parameter.default)
+        rows.append((f"`{word}`", _shown(usual), option.help))
     yield from _table(("option", "by default", "meaning"), rows)
 
 
