@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.codes.counterfactual import Chosen, Counterfactual
+from experiments.codes.counterfactual import Chosen
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
@@ -26,7 +26,7 @@ from probes.codes.trends import Extrapolation, carries
 def counting_rows(
     task: InterventionTask,
     statistics: Mapping[Site, CodeStatistics],
-    elsewhere: Sequence[Counterfactual],
+    moved: Mapping[str, Chosen],
     *,
     context: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def counting_rows(
     Args:
         task: the model, and the held-out examples.
         statistics: of its fit sequences at each site, as from `statistics_at`.
-        elsewhere: the positions that are moved.
+        moved: the positions that are moved, by what they are called.
         context: the columns that tell this model variant from others.
 
     Returns:
@@ -50,14 +50,14 @@ def counting_rows(
         UserError: for a site that the model lacks.
     """
     rows: list[dict[str, Any]] = []
-    for one in elsewhere:
-        chosen = torch.searchsorted(task.numbers(), one.among)
+    for name, among in moved.items():
+        chosen = torch.searchsorted(task.numbers(), among)
         codes = {site: of.among(chosen) for site, of in statistics.items()}
         trends = {site: Extrapolation(of) for site, of in codes.items() if carries(of, SMOOTH)}
         trends = {site: trend for site, trend in trends.items() if trend.scale}
-        reads = {s.name: partial(_gains, trend=t, among=one.among) for s, t in trends.items()}
+        reads = {s.name: partial(_gains, trend=t, among=among) for s, t in trends.items()}
         found = read_at(task.model, task.split.held_out, reads, batch_size=task.batch_size)
-        condition = {"probe": names.PROBE, "positions": names.extrapolated(one.moved)}
+        condition = {"probe": names.PROBE, "positions": names.extrapolated(name)}
         for site in trends:
             where = {"layer": site.layer, "site": site.hook}
             rows += _rows(found[site.name], task.seed, {**context, **where, **condition})
@@ -69,7 +69,7 @@ def _gains(activations: Tensor, trend: Extrapolation, among: Chosen) -> dict[str
 
 
 def _rows(
-    batches: Sequence[Mapping[str, PerSequence]], seed: int, context: Mapping[str, Any]
+    batches: Sequence[Mapping[str, Tensor]], seed: int, context: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     gains = {
         rival: torch.cat([batch[rival] for batch in batches]).cpu().numpy() for rival in batches[0]

@@ -60,4 +60,5 @@ def following_rows(
     statistics = statistics_at(task, where)
     how: dict[str, Any] = {"context": context}
     moved = interchange_rows(task, statistics, elsewhere, description=description, **how)
-    return [*rows, *moved, *counting_rows(task, statistics, elsewhere, **how)]
+    among = {one.moved: one.among for one in elsewhere}
+    return [*rows, *moved, *counting_rows(task, statistics, among, **how)]

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from experiments.codes.counting import counting_rows
 from experiments.codes.in_depth import Place, statistics_at, stream_sites
 from experiments.codes.ranks import FEWEST_DRAWS, Rank, fact, settle
 from experiments.codes.task import InterventionTask
@@ -75,6 +76,8 @@ def text_interchange_rows(
       the code's; 1 where the code does not surely go a tenth, since then no rank says that it is
       used.
 
+    - `nearer_than`, of single sites and of all sites of the stream, as `counting_rows` has it.
+
     Rows of the ways themselves: `WAY`, the mean length in nats of that which positions make; so
     long is, with the control `SAME_LENGTH`, what other prefixes of one length leave of it.
 
@@ -107,7 +110,10 @@ def text_interchange_rows(
             here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
             rows += _rows_at(made, place, codes, here, ranks, bar.update)
     # Each code has two directions for each of the ways in which text is moved.
-    return rows + _settled(ranks, 2 * total * (1 + made.further_on))
+    rows += _settled(ranks, 2 * total * (1 + made.further_on))
+    moved = [made.noised.moved, *([made.shifted.moved] if made.further_on else [])]
+    read = {site: codes for site, codes in known.items() if site not in reads}
+    return rows + counting_rows(task, read, dict.fromkeys(moved, task.numbers()), context=context)
 
 
 def text_rows(

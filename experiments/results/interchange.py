@@ -155,6 +155,11 @@ def _with_counting(judged: Sequence[Use], rows: pd.DataFrame) -> list[Use]:
     single = [use for use in trends if use.layer != EVERYWHERE]
 
     def through_the_stream(stream: Use) -> bool:
+        if not single:
+            everywhere = surely[
+                surely.index.get_level_values("positions") == extrapolated(stream.moved)
+            ]
+            return len(everywhere) > 0 and bool(everywhere.all())
         used = [use for use in single if use.moved == stream.moved and use.word == Word.USED]
         return bool(used) and all(map(counts, used))
 

@@ -30,7 +30,8 @@ does a tenth or more beyond the other half alone.
 
 A smooth trend is called counting only where 1/m predicts later positions from the first ones surely
 better than a constant, t, log m and a slow cosine do; through the whole stream, where it does so at
-each single site at which the trend is used, and there is one.
+each single site at which the trend is used, and there is one; where codes are moved through the
+whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
 (`experiments.results.interchange.without_order`). These rules were written down before any run, but

@@ -159,7 +159,7 @@ def test_too_few_sequences_for_taking_codes_away_are_refused_before_training(
     tmp_path: Path,
 ) -> None:
     narrow = dataclasses.replace(CONFIG.transformer, d_model=2, n_heads=1)
-    with pytest.raises(UserError, match="from 23 positions of width 2: give 13 at least"):
+    with pytest.raises(UserError, match="at 23 positions of width 2: fit on 13 at least"):
         run(tmp_path, transformer=narrow, n_fit=12)
     assert not list(tmp_path.iterdir())
 

@@ -133,5 +133,16 @@ def test_a_stream_does_not_count_where_a_site_that_is_used_does_not() -> None:
     assert {use.layer: use.name for use in found}[EVERYWHERE] == SMOOTH
 
 
+@pytest.mark.parametrize(("later", "name"), [(0.5, "counting"), (-0.5, SMOOTH), (None, SMOOTH)])
+def test_where_the_stream_alone_is_moved_1_over_m_has_to_win_at_all_of_its_sites(
+    later: float | None, name: str
+) -> None:
+    rows = effect(SMOOTH, STREAMED, 0.8, 0.7)
+    if later is not None:
+        rows += [*identified(BLOCK, 0.5), *identified((1, "resid_post"), later)]
+    (use,) = uses(table(rows))
+    assert use.name == name
+
+
 def test_no_rows_have_no_uses() -> None:
     assert uses(pd.DataFrame(columns=table([]).columns)) == []
