@@ -6,16 +6,21 @@ const state = exploreState(refresh);
 
 // ---------------------------------------------------------------- what is said meanwhile
 
+const asks = new Set();
 const said = {
-  sorry(sentence) {
-    $("#sorry").textContent = sentence;
+  sorry(name, sentence) {
+    $("#sorry").textContent = sentence.slice(0, 1).toUpperCase() + sentence.slice(1);
+    $("#sorry").dataset.of = name;
     $("#sorry").hidden = false;
   },
-  fine() { $("#sorry").hidden = true; },
+  // A prompt that is read ends every complaint, any other answer those about it.
+  fine(name) { if (name === "read" || name === $("#sorry").dataset.of) $("#sorry").hidden = true; },
   busy(name, now) {
     const part = { read: "#bench", head: "#head", feeds: "#feeds", move: "#moved" }[name];
     if (part) $(part).setAttribute("aria-busy", now);
     if (name === "patch") patch.busy(now);
+    now ? asks.add(name) : asks.delete(name);
+    $("#bench").dataset.asks = [...asks].join(" ");
   },
 };
 const server = exploreAnswers(page, said);
@@ -37,7 +42,6 @@ const sides = (() => {
 
 // A saved page holds one head.
 const pick = (layer, head) => { if (page.live) state.set({ layer, head }); };
-const patch = explorePatch({ state, stop: () => server.stop("patch") });
 const model = await server.ask("model", {});
 if (!model) return;
 const look = labelLook(model.labels);
@@ -46,6 +50,7 @@ const heads = exploreHeads({ model, state, sides, look, onPick: pick });
 const { nameOf } = heads;
 const head = exploreHead({ look, nameOf, onPick: pick });
 const change = exploreChange({ model, state, nameOf });
+const patch = explorePatch({ model, state, stop: () => server.stop("patch") });
 const move = exploreMove({ model, state, reading, nameOf, onPick: pick });
 
 // ---------------------------------------------------------------- asking and drawing
@@ -62,11 +67,16 @@ const draw = {
   code: () => { $("#python").textContent = answers.code?.code ?? ""; },
 };
 
+// Of which state the answer to a move is: a change takes nothing from it, and another prompt does.
+let followed = null;
+const moveOf = ({ prompt, move }) => JSON.stringify([prompt, move]);
+
 async function want(name) {
   const asked = state.get(), answer = await (name === "patch" ? server.askInSteps(name, asked, patch.progress) : server.ask(name, asked));
   if (!answer) return false;
   answers[name] = answer;
-  if (page.live) said.fine();
+  if (name === "move") followed = moveOf(asked);
+  if (page.live) said.fine(name);
   draw[name]();
   return true;
 }
@@ -80,8 +90,9 @@ async function readAll() {
   if (!await want("read")) return;
   if (state.get().layer === null) state.set(heads.first(), true);
   else wantHead();
-  if (state.get().move) want("move");
+  if (state.get().move && followed !== moveOf(state.get())) want("move");
   want("code");
+  if (state.get().patch && !answers.patch) want("patch");
   if (page.live) showTools();
 }
 
@@ -95,15 +106,15 @@ function refresh(before, now) {
   const differs = (...names) => names.some((name) => JSON.stringify(before[name]) !== JSON.stringify(now[name]));
   const lends = now.change?.head_changes?.some(({ to }) => to === "other_prompt");
   if (differs("prompt")) $("#prompt").value = now.prompt;
-  if (differs("prompt", "move") && !now.move) draw.move(answers.move = null);
+  if (differs("prompt") || !now.move) draw.move(answers.move = followed = null);
   if (differs("prompt", "other_prompt", "patch")) {
     server.stop("patch");
     draw.patch(answers.patch = null);
-    if (now.patch) want("patch");
   }
   if (page.live) showTools();
   heads.mark(now.layer, now.head);
   if (differs("prompt", "change") || (lends && differs("other_prompt"))) return readAll();
+  if (now.patch && differs("patch")) want("patch");
   if (differs("layer", "head")) wantHead();
   if (now.move && differs("move")) want("move");
   if (differs("layer", "head", "move", "other_prompt", "patch")) want("code");
@@ -114,8 +125,8 @@ function refresh(before, now) {
 // Another prompt has other tokens: what was moved and patched in the old one does not follow.
 function setUpAsking() {
   const read = (prompt) => {
-    said.fine();
-    if (prompt === "") return said.sorry("The prompt is empty: type some text.");
+    said.fine("read");
+    if (prompt === "") return said.sorry("read", "The prompt is empty: type some text.");
     if (prompt === state.get().prompt) return readAll();
     state.set({ prompt, move: null, patch: null });
   };
@@ -171,8 +182,6 @@ if (page.live) {
 const found = page.live ? state.inAddress() ?? { prompt: model.prompts[0] ?? "" } : page.state;
 state.start(found);
 if (page.live) $("#prompt").value = found.prompt;
-if (found.prompt) {
-  await readAll();
-  if (state.get().patch) want("patch");
-}
-});
+if (found.prompt) await readAll();
+head.startDrawing();
+}, { idle: false });

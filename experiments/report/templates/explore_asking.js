@@ -60,12 +60,12 @@ async function respond(name, state, use) {
       headers: { "Content-Type": "application/json", "X-Token": token, "X-Page": own } });
     if (response.status === SUPERSEDED) return null;
     if (!response.ok) {
-      said.sorry((await response.json()).sentence);
+      said.sorry(name, (await response.json()).sentence);
       return null;
     }
     return await use(response);
   } catch (error) {
-    if (error.name !== "AbortError") said.sorry(GONE);
+    if (error.name !== "AbortError") said.sorry(name, GONE);
     return null;
   } finally {
     if (running.get(name) === control) {
@@ -95,7 +95,7 @@ function askInSteps(name, state, onProgress) {
       }
       if (done) break;
     }
-    if (last && "sentence" in last) said.sorry(last.sentence);
+    if (last && "sentence" in last) said.sorry(name, last.sentence);
     return last && "recovered" in last ? last : null;
   });
 }

@@ -22,6 +22,7 @@ function set(part) {
 
 function setPositions() {
   if (encoding.value === AS_IT_IS) return set({ positions: null });
+  if (!$("#share-box").hidden && !share.value.trim()) return;
   const value = $("#share-box").hidden ? "" : `=${share.value.trim()}`;
   set({ positions: `${encoding.value}:${condition.value}${value}` });
 }
@@ -60,7 +61,7 @@ function offer(name, kind, value) {
   options(condition, conditionsOf(name).map(([, other]) => [other, other.replaceAll("_", " ")]));
   condition.value = kind;
   $("#share-box").hidden = !value;
-  share.value = value;
+  if (share !== document.activeElement) share.value = value;
 }
 
 // A pressed button that puts one thing back.

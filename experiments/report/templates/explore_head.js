@@ -9,10 +9,14 @@ const attention = headAttention({ conditions: CONDITIONS, signed: DIFFERENCE, pr
 
 function setUp() {
   attention.setUp($("#attention"), () => {});
-  whenSeen($("#attention"), "circuitsvis", attention.start);
-  whenSeen($("#usage"), "plotly", () => { seen = true; drawUsage(); });
   setUpPictures($("#usage"), () => `frequencies-${column.name[0]}`);
   $("#usage .csv").addEventListener("click", () => saveCsv(`frequencies-${column.name[0]}`, ["rank", "radians_per_token", "share"], answer.frequencies.radians.map((r, f) => [f, r, answer.frequencies.share[f]])));
+}
+
+// What draws a head takes seconds to be unpacked: the tokens and the small pictures stand before that.
+function startDrawing() {
+  whenSeen($("#attention"), "circuitsvis", attention.start);
+  whenSeen($("#usage"), "plotly", () => { seen = true; drawUsage(); });
 }
 
 function factsOf(read) {
@@ -63,5 +67,5 @@ function showFeeds({ feeds, chance, why }) {
   $("#feeds .note").textContent = feeds.length ? `K-composition from 0 to 1. A tenth of all earlier heads exceed ${asFigure(chance)}.` : why;
 }
 
-return { setUp, show, showFeeds, redraw: () => { if (answer) { drawUsage(); attention.draw(); } }, lookAt: (t) => { if (prompts[0].length > t && $("#attention .prompt [data-token]")) attention.look(t); }, savePicture: () => $("#attention .picture[data-kind='svg']").click() };
+return { setUp, startDrawing, show, showFeeds, redraw: () => { if (answer) { drawUsage(); attention.draw(); } }, lookAt: (t) => { if (prompts[0].length > t && $("#attention .prompt [data-token]")) attention.look(t); }, savePicture: () => $("#attention .picture[data-kind='svg']").click() };
 };

@@ -2,7 +2,7 @@
 const exploreMove = ({ model, state, reading, nameOf, onPick }) => {
 const { $, element, visible, asFigure, whenSeen, plotLayout, drawPlot, plotText, resolve, choice, saveCsv, setUpPictures } = common;
 const { drawLines } = headLines;
-const section = $("#moved"), MOST_NAMED = 5;
+const section = $("#moved"), MOST_NAMED = 5, FIRST_SITE = "resid_post";
 let answer = null, drawable = false, menu = null;
 
 const token = (t) => `“${visible(reading.tokens()[t] ?? "")}” (${t})`;
@@ -15,6 +15,7 @@ function set(next) {
 
 function setUp() {
   for (const [id, names] of [["#code", model.codes], ["#site", model.sites]]) $(id).append(...names.map((name) => element("option", name, { value: name })));
+  if (model.sites.includes(FIRST_SITE)) $("#site").value = FIRST_SITE;
   $("#code-layer").max = model.layers - 1;
   $("#code-layer").value = 0;
   for (const id of ["#code", "#site", "#code-layer"]) $(id).addEventListener("change", () => { if (Object.keys(moves()).length) set(moves()); });
@@ -57,6 +58,7 @@ function showMoves() {
     return item;
   }));
   $("#no-move").disabled = !move;
+  reading.drawMoves();
 }
 
 function pick(t) {
@@ -72,7 +74,6 @@ function each() {
 function show(found = answer) {
   answer = found;
   section.hidden = !answer;
-  reading.drawMoves();
   if (!answer) return;
   const { distance, control_distance: control, control_low: low, control_high: high, draws } = answer;
   $(".said", section).textContent = `The next-token prediction changes by ${asFigure(distance)} of 1. ${draws} size-matched controls change it by ${asFigure(control)} on average, ${asFigure(low)} to ${asFigure(high)}.`;

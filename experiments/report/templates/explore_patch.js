@@ -1,5 +1,5 @@
 // What patching from the prompt into another one recovers, by layer and position or head.
-const explorePatch = ({ state, stop }) => {
+const explorePatch = ({ model, state, stop }) => {
 const { $, element, visible, shortened, asFigure, whenSeen, plotLayout, drawPlot, plotText, resolve, saveCsv, setUpPictures } = common;
 const section = $("#patched");
 let map = null, drawable = false;
@@ -9,6 +9,13 @@ function setUp() {
     // One that was stopped starts again.
     state.set({ patch: null }, true);
     state.set({ other_prompt: $("#patch textarea.other").value || null, patch: { at: $("#patch-at").value } });
+  });
+  $("#pairs").append(...model.pairs.map(([, corrupted], i) => element("option", corrupted, { value: i })));
+  $("#pairs-box").hidden = !model.pairs.length;
+  $("#pairs").addEventListener("change", ({ target }) => {
+    const [prompt, other_prompt] = model.pairs[Number(target.value)] ?? [];
+    if (prompt !== undefined) state.set({ prompt, other_prompt, move: null, patch: { at: $("#patch-at").value } });
+    target.value = "";
   });
   $("#patch-stop").addEventListener("click", stop);
 }

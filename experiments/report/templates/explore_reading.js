@@ -147,6 +147,16 @@ function lost() {
   return most && most[1] > most[2] ? `; ${most[0]} heads go from ${most[1]} to ${most[2]}` : "";
 }
 
+const HEADS_DO = { ablated: "is set to zero", uniform: "attends uniformly", previous_token: "attends to the previous token", other_prompt: "attends as in the other prompt" };
+const MOST_SAID = 6, few = (all) => all.length > MOST_SAID ? [...all.slice(0, MOST_SAID), `${all.length - MOST_SAID} more`] : all;
+
+// What was changed, in words.
+function changes() {
+  const { positions, layers, heads, head_changes: changed = [] } = state.get().change ?? {}, nameOf = (layer, head) => `L${layer}H${head}`;
+  const where = heads ? few(heads.map((one) => nameOf(...one))).join(", ") : layers ? `layers ${few(layers).join(", ")}` : "all layers";
+  return [...(positions ? [`${positions} in ${where}`] : []), ...few(changed.map(({ layer, head, to }) => `${nameOf(layer, head)} ${HEADS_DO[to] ?? to}`))];
+}
+
 function sentence() {
   const { before, after } = read, rounded = (loss) => loss === null ? "–" : asFigure(loss);
   if (!after) return `The model expects ${likeliest(before)} next, with a probability of ${asPercent(before.predictions[0]?.probability ?? 0)}. Its loss is ${rounded(before.loss)} nats per token.`;
@@ -161,7 +171,7 @@ function show(answer = read) {
   drawTokens();
   drawNext();
   $("#said").textContent = sentence();
-  $("#notes").replaceChildren(...read.notes.map((note) => element("li", note)));
+  $("#notes").replaceChildren(...[...(read.after ? [`Changed: ${changes().join("; ")}.`] : []), ...read.notes].map((note) => element("li", note)));
 }
 
 function setUp(onPick, onDrag) {

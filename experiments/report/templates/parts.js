@@ -170,12 +170,13 @@ function setUpTheme(redraw) {
 }
 
 // The page's data, then its own script; what is not seen at once is made ready while nobody waits.
-async function start(main) {
+// A live page, which somebody uses all the time, is never idle.
+async function start(main, { idle = true } = {}) {
   setUpParts();
   main(JSON.parse(await inflated("report-data")));
   linkWords();
   document.documentElement.classList.add("ready");
-  (window.requestIdleCallback ?? setTimeout)(() => library("plotly"));
+  if (idle) (window.requestIdleCallback ?? setTimeout)(() => library("plotly"));
 }
 
 return { setUpTheme, start, tips, walk, copied, unescaped };

@@ -1,0 +1,483 @@
+"""The live page in a real browser, by mouse and by keyboard: what it shows is the library's."""
+
+import contextlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+from experiments.explore.playground import Playground
+from experiments.loaded import LoadedModel
+from nope_interp.positions.ablation import ablate_positions
+from tests.experiments.explore.page import LivePage, in_a_tab, numbers, serving
+from tests.experiments.report.browser import (
+    CONTRASTS,
+    DESKTOP,
+    NOT_READ,
+    PHONE,
+    Browser,
+    keep,
+    window,
+)
+
+pytestmark = pytest.mark.browser
+
+PROMPT = "one two, one tw"
+OTHER = "one two, one on"
+HOSTILE = "<img src=x onerror=\"document.title='x'\"></script> {{7*7}} \u202e${alert(1)}"
+
+
+@pytest.fixture(scope="module")
+def lm(embedded: Playground) -> LoadedModel:
+    """The model that ships with the package."""
+    return embedded.loaded
+
+
+@pytest.fixture(scope="module")
+def address(lm: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where its page is served."""
+    with serving(lm, tmp_path_factory.mktemp("no-runs")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def opened(driver: webdriver.Chrome, downloads: Path, address: str) -> LivePage:
+    return LivePage(driver, address, downloads)
+
+
+@pytest.fixture
+def page(opened: LivePage) -> Iterator[LivePage]:
+    """The page that all tests share, at the same prompt and head, which has nothing to say."""
+    window(opened, DESKTOP)
+    opened.go({"prompt": PROMPT, "layer": 1, "head": 0})
+    yield opened
+    assert opened.driver.get_log("browser") == []
+
+
+@pytest.fixture(scope="module")
+def read(lm: LoadedModel) -> dict[str, Any]:
+    """The library's own: log-probabilities and patterns of the prompt."""
+    tokens = encoded(lm, PROMPT)
+    with torch.no_grad():
+        logits, cache = lm.model.run_with_cache(tokens)
+    return {
+        "tokens": tokens,
+        "words": lm.variant.token_strings(tokens[0]),
+        "log_p": logits.log_softmax(-1)[0],
+        "cache": cache,
+    }
+
+
+def encoded(lm: LoadedModel, prompt: str) -> torch.Tensor:
+    """A prompt behind the begin token."""
+    return torch.tensor([[lm.variant.sources[0].begin_id, *lm.variant.encode(prompt)]])
+
+
+def surprisal(read: dict[str, Any]) -> np.ndarray:
+    tokens = read["tokens"][0]
+    return -read["log_p"][:-1].gather(1, tokens[1:, None])[:, 0].numpy()
+
+
+def shares(page: LivePage, table: str, column: int) -> list[float]:
+    """A column of percents, as shares."""
+    found = [numbers(row[column])[0] / 100 for row in page.rows(table)]
+    assert found
+    return found
+
+
+# ---------------------------------------------------------------- type, and see
+
+
+def test_a_typed_prompt_is_read(page: LivePage, lm: LoadedModel, read: dict[str, Any]) -> None:
+    page.go({"prompt": "Something else.", "layer": 0, "head": 0})
+    page.find("#prompt").clear()
+    page.find("#prompt").send_keys(PROMPT, Keys.ENTER)
+    page.wait(lambda: page.state["prompt"] == PROMPT)
+    page.settle()
+    told = page.tokens
+    assert len(told) == len(read["words"])
+    shown = [numbers(words.split("surprisal")[1])[0] for words in told[1:]]
+    assert shown == pytest.approx(surprisal(read).tolist(), rel=6e-3, abs=6e-5)
+    best = read["log_p"][-1].exp().topk(7)
+    assert shares(page, "#next", 1) == pytest.approx(best.values.tolist(), abs=6e-3)
+    likeliest = lm.variant.tokenizer.decode([int(best.indices[0])])
+    assert page.rows("#next")[0][0] == likeliest.replace(" ", "␣").replace("\n", "↵")
+    assert f"{surprisal(read).mean():.3g}" in page.find("#said").text
+
+
+def test_pointing_at_a_token_shows_its_number(page: LivePage, read: dict[str, Any]) -> None:
+    third = page.find("#tokens span:nth-child(4)")
+    ActionChains(page.driver).move_to_element(third).perform()
+    tip = page.wait(lambda: page.find("#tip").text)
+    assert numbers(tip.split("surprisal")[1])[0] == pytest.approx(surprisal(read)[2], rel=6e-3)
+
+
+def test_a_click_on_a_head_shows_its_attention(page: LivePage, read: dict[str, Any]) -> None:
+    page.click("#map [data-layer='2'][data-head='1']")
+    page.wait(lambda: page.find("#head-title").text.startswith("L2H1"))
+    page.settle()
+    header, *rows = page.download("#attention .csv")
+    assert header == ["positions", "query", "key", "weight"]
+    pattern = read["cache"]["blocks.2.attn.hook_pattern"][0, 1]
+    for condition, query, key, weight in rows:
+        assert condition == "before"
+        assert float(weight) == pytest.approx(float(pattern[int(query), int(key)]), abs=1e-6)
+    assert len(rows) == len(pattern) * (len(pattern) + 1) // 2
+    page.click("#attention .prompt span:last-child")
+    assert page.all("#attention .lines path")
+    assert page.find("#feeds").text
+
+
+# ---------------------------------------------------------------- take away
+
+
+def test_a_head_is_taken_away_and_put_back(page: LivePage, read: dict[str, Any], lm: Any) -> None:
+    page.choose("#head-change", "ablated")
+    page.wait(lambda: page.state.get("change"))
+    page.settle()
+
+    def without(z: torch.Tensor, hook: Any) -> torch.Tensor:
+        z[:, :, 0] = 0
+        return z
+
+    hooks = [("blocks.1.attn.hook_z", without)]
+    with torch.no_grad():
+        after = lm.model.run_with_hooks(read["tokens"], fwd_hooks=hooks).log_softmax(-1)[0]
+    written = read["tokens"][0, 1:, None]
+    lost = (-after[:-1].gather(1, written) + read["log_p"][:-1].gather(1, written))[:, 0]
+    told = [numbers(words.split("difference")[1])[0] for words in page.tokens[1:]]
+    assert told == pytest.approx(lost.tolist(), rel=6e-3, abs=6e-5)
+    before, now = numbers(page.find("#said").text)[:2]
+    assert now - before == pytest.approx(float(lost.mean()), abs=0.02)
+    assert page.find("#attention .pair [data-condition='after']").is_displayed()
+    keep(page, "explore-take-away")
+    page.click("#put-back")
+    page.wait(lambda: "change" not in page.state)
+    page.settle()
+    assert not page.find("#sides").is_displayed()
+    assert [words for words in page.tokens if "difference" in words] == []
+
+
+def test_a_head_looks_as_in_the_other_prompt(page: LivePage, read: dict[str, Any]) -> None:
+    change = {"head_changes": [{"layer": 1, "head": 0, "to": "uniform"}]}
+    page.go({"prompt": PROMPT, "layer": 1, "head": 0, "change": change})
+    rows = [row for row in page.download("#attention .csv")[1:] if row[0] == "after"]
+    assert {round(float(w) * (int(q) + 1), 4) for _, q, _, w in rows} == {1.0}
+    page.choose("#head-change", "other_prompt")
+    page.wait(lambda: page.find("#sorry").is_displayed())  # there is none yet
+    page.driver.get_log("browser")  # which reports each 4xx
+    page.find("#take-away textarea.other").send_keys(OTHER, Keys.TAB)
+    page.wait(lambda: page.state.get("other_prompt") == OTHER)
+    page.settle()
+    assert not page.find("#sorry").is_displayed()
+    # Both prompts are the same up to the last word but one.
+    rows = page.download("#attention .csv")[1:]
+    pattern = read["cache"]["blocks.1.attn.hook_pattern"][0, 0]
+    same = [row for row in rows if row[0] == "after" and int(row[1]) < 8]
+    assert [float(row[3]) for row in same] == pytest.approx(
+        [float(pattern[int(q), int(k)]) for _, q, k, _ in same], abs=1e-5
+    )
+
+
+def test_an_encoding_is_taken_away_in_layers_and_heads(
+    driver: webdriver.Chrome, downloads: Path, llama: Playground, tmp_path: Path
+) -> None:
+    model = llama.model  # the package's own has no encoding to take away
+    with serving(llama.loaded, tmp_path) as address, in_a_tab(driver):
+        page = LivePage(driver, address, downloads)
+        page.go({"prompt": "one two one two", "layer": 1, "head": 2})
+        tokens = encoded(llama.loaded, "one two one two")
+        written = tokens[0, 1:, None]
+
+        def losses() -> torch.Tensor:
+            with torch.no_grad():
+                return -model(tokens)[0, :-1].log_softmax(-1).gather(1, written)[:, 0]
+
+        def told() -> list[float]:
+            page.settle()
+            return [numbers(words.split("after")[1])[0] for words in page.tokens[1:]]
+
+        page.choose("#encoding", "rotary")
+        page.wait(lambda: page.state.get("change", {}).get("positions") == "rotary:none")
+        shown = told()
+        with ablate_positions(model, "rotary:none"):
+            assert shown == pytest.approx(losses().tolist(), rel=6e-3)
+        page.choose("#condition", "keep_highest")
+        page.wait(lambda: "keep_highest" in page.state["change"]["positions"])
+        page.find("#share").send_keys(Keys.CONTROL, "a", Keys.NULL, "0.5", Keys.TAB)
+        page.wait(lambda: page.state["change"]["positions"] == "rotary:keep_highest=0.5")
+        page.click("#layers [data-layer='1']")
+        page.wait(lambda: page.state["change"]["layers"] == [1])
+        shown = told()
+        with ablate_positions(model, "rotary:keep_highest=0.5", layers=[1]):
+            assert shown == pytest.approx(losses().tolist(), rel=6e-3)
+        # This model's heads share their keys in pairs.
+        page.click("#only-heads button")
+        page.wait(lambda: "shares its keys" in page.find("#sorry").text)
+        page.click("#map [data-layer='1'][data-head='3']")
+        page.click("#only-heads button:last-child")
+        page.wait(lambda: page.state["change"].get("heads") == [[1, 2], [1, 3]])
+        shown = told()
+        assert not page.find("#sorry").is_displayed()
+        with ablate_positions(model, "rotary:keep_highest=0.5", layers=[1], heads=[2, 3]):
+            assert shown == pytest.approx(losses().tolist(), rel=6e-3)
+        assert page.find("#usage").is_displayed()
+        # The browser reports each 4xx.
+        assert all("400" in line["message"] for line in driver.get_log("browser"))
+
+
+# ---------------------------------------------------------------- move
+
+
+def test_a_dragged_token_gets_another_code(page: LivePage, lm: LoadedModel) -> None:
+    page.run("document.querySelector('#move').open = true")
+    page.wait(lambda: page.all("#tokens.drags"))
+    tokens = page.all("#tokens span")
+    ActionChains(page.driver).drag_and_drop(tokens[12], tokens[5]).perform()
+    page.wait(lambda: page.state.get("move"))
+    page.settle()
+    assert page.state["move"]["moves"] == {"12": 5}
+    assert page.all("#arrows path[data-move='12 5']")
+    page.wait(lambda: page.all("#followed .main-svg"))
+    keep(page, "explore-move")
+    header, *rows = page.download("#followed .csv")
+    assert header == ["layer", "head", "distance", "control"]
+    moved = np.array([[float(value) for value in row] for row in rows])
+    assert len(moved) == lm.model.cfg.n_layers * lm.model.cfg.n_heads
+    layer = page.state["move"]["layer"]
+    # What is before the site does not move, and what is behind it does.
+    assert moved[moved[:, 0] < layer, 2] == pytest.approx(0, abs=1e-6)
+    assert moved[moved[:, 0] > layer, 2].max() > 1e-4
+    assert numbers(page.find("#moved .said").text)[0] >= 0
+    for row in page.download("#probed .csv")[1:]:
+        assert row[1:3] == ["12", "5"]
+
+
+# ---------------------------------------------------------------- patch
+
+
+def test_a_map_of_patches(page: LivePage, lm: LoadedModel, read: dict[str, Any]) -> None:
+    page.run("document.querySelector('#patch').open = true")
+    page.find("#patch textarea.other").clear()
+    page.find("#patch textarea.other").send_keys(OTHER)
+    page.click("#patch-start")
+    page.wait(lambda: page.find("#patched").is_displayed())
+    page.settle()
+    page.wait(lambda: page.all("#recovered .main-svg"))
+    keep(page, "explore-patch")
+    z = np.array(page.traces("recovered")[0]["z"], dtype=float)
+    assert z.shape == (lm.model.cfg.n_layers, len(read["words"]))
+    other = encoded(lm, OTHER)
+    with torch.no_grad():
+        corrupted = lm.model(other)[0, -1]
+    clean = read["log_p"][-1]
+    answer, wrong = int(clean.argmax()), int(corrupted.argmax())
+
+    def difference(logits: torch.Tensor) -> float:
+        return float(logits[answer] - logits[wrong])
+
+    def patched(layer: int, position: int) -> float:
+        name = f"blocks.{layer}.hook_resid_pre"
+
+        def put(activations: torch.Tensor, hook: Any) -> torch.Tensor:
+            activations[:, position] = read["cache"][name][:, position]
+            return activations
+
+        with torch.no_grad():
+            logits = lm.model.run_with_hooks(other, fwd_hooks=[(name, put)])[0, -1]
+        worst = difference(corrupted)
+        return (difference(logits) - worst) / (difference(clean) - worst)
+
+    for layer, position in ((0, z.shape[1] - 2), (2, z.shape[1] - 1), (1, 3)):
+        assert z[layer, position] == pytest.approx(patched(layer, position), abs=2e-3)
+
+
+# ---------------------------------------------------------------- keep
+
+
+def test_the_address_the_page_and_the_figure_hold_what_is_shown(
+    page: LivePage, driver: webdriver.Chrome, downloads: Path
+) -> None:
+    change = {"head_changes": [{"layer": 0, "head": 1, "to": "previous_token"}]}
+    page.go({"prompt": PROMPT, "layer": 2, "head": 3, "change": change})
+    told, said, title = page.tokens, page.find("#said").text, page.find("#head-title").text
+    driver.refresh()
+    page.wait_until_ready()
+    page.settle()
+    assert (page.tokens, page.find("#said").text) == (told, said)
+    assert page.find("#head-title").text == title
+
+    page.run("document.querySelector('#keep').open = true")
+    figure = page.saved("#keep [data-figure='#map']", ".svg")
+    marks = [item.tag.split("}")[1] for item in ElementTree.parse(figure).getroot().iter()]
+    assert marks.count("image") == len(page.all("#map [data-head]"))
+    saved = page.saved("#save-page", ".html")
+    with in_a_tab(driver):
+        kept = Browser(driver, saved.as_uri(), downloads).wait_until_ready()
+        kept.wait(lambda: kept.find("#head-title").text == title)
+        assert [box.get_attribute("aria-label") for box in kept.all("#tokens span")] == told
+        assert kept.find("#said").text == said
+        assert kept.all("#ask, #take-away, #move") == []
+        asked = kept.run("return performance.getEntriesByType('resource').map(e => e.name)")
+        assert [name for name in asked if not name.startswith("data:")] == []
+        assert driver.get_log("browser") == []
+
+
+def test_the_lines_of_python_print_the_same_numbers(page: LivePage, read: dict[str, Any]) -> None:
+    page.run("document.querySelector('#keep').open = true")
+    code = page.wait(lambda: page.find("#python").text)
+    assert len([line for line in code.splitlines() if line]) <= 12
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {})
+    # As torch writes them.
+    for value in surprisal(read):
+        assert f"{value:.4f}" in printed.getvalue()
+
+
+# ---------------------------------------------------------------- by keyboard alone
+
+
+def test_the_keyboard_does_all_of_it_on_a_phone(page: LivePage) -> None:
+    window(page, PHONE)
+    page.run("document.activeElement.blur(); scrollTo(0, 0)")
+    for part in page.all("details.part"):
+        page.run("arguments[0].open = false", part)
+    page.tab_to("#prompt")
+    page.keys(Keys.END, " four", Keys.ENTER)
+    page.wait(lambda: page.state["prompt"] == PROMPT + " four")
+    page.settle()
+    page.tab_to("#tokens span")
+    page.keys(Keys.HOME, Keys.ARROW_RIGHT)
+    assert "token 1" in page.find("#token-told").text
+    page.tab_to("#take-away > summary")
+    page.keys(Keys.ENTER)
+    page.tab_to("#head-change")
+    page.keys("output")
+    page.wait(lambda: page.state.get("change"))
+    page.settle()
+    page.tab_to("#move > summary")
+    page.keys(Keys.ENTER)
+    page.tab_to("#from")
+    page.keys("9", Keys.TAB, "4", Keys.ENTER)
+    page.wait(lambda: page.state.get("move"))
+    page.settle()
+    assert page.state["move"]["moves"] == {"9": 4}
+    page.tab_to("#patch > summary")
+    page.keys(Keys.ENTER)
+    page.tab_to("#patch textarea.other")
+    page.keys(OTHER + " four")
+    page.tab_to("#patch-start")
+    page.keys(Keys.ENTER)
+    page.wait(lambda: page.find("#patched").is_displayed())
+    page.settle()
+    page.tab_to("#map [data-head]")
+    page.keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ENTER)
+    page.wait(lambda: (page.state["layer"], page.state["head"]) == (1, 1))
+    page.settle()
+    assert page.find("#head-title").text.startswith("L1H1")
+    wide, room = page.run("return [document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= room == PHONE[0]
+    keep(page, "explore-400")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=str)
+def test_tab_reaches_every_control(page: LivePage, size: tuple[int, int]) -> None:
+    window(page, size)
+    page.run("for (const part of document.querySelectorAll('details.part')) part.open = true")
+    # The members of a list or a grid are one stop, which the arrow keys walk.
+    wanted = page.run(
+        "return [...document.querySelectorAll('button, select, input, textarea, summary, a[href]')]"
+        ".filter(c => c.checkVisibility() && !c.disabled && c.tabIndex >= 0).map((c, i) =>"
+        " { c.dataset.stop = i; return String(i); })"
+    )
+    page.run("document.activeElement.blur(); scrollTo(0, 0)")
+    reached: set[str] = set()
+    for _ in range(3 * len(wanted)):
+        if reached == set(wanted):
+            break
+        page.keys(Keys.TAB)
+        stop = page.run("return document.activeElement.dataset.stop ?? null")
+        reached |= {stop} - {None}
+    assert reached == set(wanted)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(page: LivePage, scheme: str) -> None:
+    window(page, DESKTOP, scheme)
+    change = {"head_changes": [{"layer": 0, "head": 1, "to": "ablated"}]}
+    page.go({"prompt": PROMPT, "layer": 1, "head": 0, "change": change})
+    page.run("for (const part of document.querySelectorAll('details.part')) part.open = true")
+    page.click("#sides button:last-child")
+    faint = [found for found in page.run(CONTRASTS, NOT_READ) if found[0] < 4.5]
+    page.click("#sides button:nth-child(2)")
+    assert faint == []
+
+
+# ---------------------------------------------------------------- what people type
+
+
+def test_hostile_prompts_are_text(page: LivePage, lm: LoadedModel) -> None:
+    title = page.driver.title
+    page.go({"prompt": HOSTILE, "layer": 1, "head": 0, "other_prompt": HOSTILE})
+    words = page.run(
+        "return [...document.querySelectorAll('#tokens span')].map(s => s.textContent).join('')"
+    )
+    for part in ("<img", "onerror", "</script>", "{{7*7}}", "${alert(1)}"):
+        assert part in words.replace("·", "")
+    assert page.all("#tokens *:not(span), img") == []
+    assert page.driver.title == title
+
+
+def test_what_cannot_be_read_is_said_in_a_sentence(page: LivePage) -> None:
+    page.run(
+        "document.querySelector('#prompt').value = 'one two '.repeat(500);"
+        "document.querySelector('#ask').requestSubmit()"
+    )
+    page.wait(lambda: page.find("#sorry").is_displayed())
+    assert page.find("#sorry").text.endswith(".")
+    page.driver.get_log("browser")  # which reports each 4xx
+    page.find("#prompt").clear()
+    page.find("#prompt").send_keys(PROMPT, Keys.ENTER)
+    page.settle()
+    page.wait(lambda: not page.find("#sorry").is_displayed())
+
+
+def test_the_newest_prompt_wins(page: LivePage, read: dict[str, Any]) -> None:
+    page.run(
+        "const box = document.querySelector('#prompt');"
+        "for (const text of arguments[0])"
+        " { box.value = text; document.querySelector('#ask').requestSubmit(); }",
+        ["The first one.", "A second one.", OTHER, PROMPT],
+    )
+    page.settle()
+    assert page.state["prompt"] == PROMPT
+    shown = [numbers(words.split("surprisal")[1])[0] for words in page.tokens[1:]]
+    assert shown == pytest.approx(surprisal(read).tolist(), rel=6e-3, abs=6e-5)
+    page.driver.get_log("browser")  # what was superseded may be reported
+
+
+def test_two_pages_do_not_disturb_one_another(
+    page: LivePage, driver: webdriver.Chrome, downloads: Path, address: str
+) -> None:
+    first, told = driver.current_window_handle, page.tokens
+    with in_a_tab(driver):
+        second = LivePage(driver, address, downloads)
+        second.go({"prompt": OTHER, "layer": 0, "head": 2})
+        handle = driver.current_window_handle
+        driver.switch_to.window(first)
+        assert page.tokens == told
+        page.click("#map [data-layer='3'][data-head='3']")
+        page.wait(lambda: page.find("#head-title").text.startswith("L3H3"))
+        page.settle()
+        driver.switch_to.window(handle)
+        assert second.state["prompt"] == OTHER
+        assert second.find("#head-title").text.startswith("L0H2")
