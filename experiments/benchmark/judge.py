@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from experiments.benchmark.config import BenchmarkConfig
 from experiments.benchmark.methods import Method, method
 from experiments.benchmark.result import Benchmark
@@ -19,6 +17,7 @@ from experiments.results.position_use import Word
 from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
+from experiments.runs.steps import Steps
 from experiments.runs.workers import one_thread_each
 from experiments.variants.words import asked
 from nope_interp.constructions.planted import PLANTS, plant
@@ -68,13 +67,8 @@ def _made(config: BenchmarkConfig, run: RunFolder, show_progress: bool) -> Made:
         for kind in kinds
         for seed in config.seeds
     }
-    with tqdm(total=len(jobs), unit="model", disable=not show_progress) as bar:
-
-        def advance(title: str) -> None:
-            bar.set_description(title)
-            bar.update()
-
-        cells = Cells(run.cells, advance, one_thread_each())
+    with Steps("benchmark", show_progress, len(jobs)) as steps:
+        cells = Cells(run.cells, steps.done, one_thread_each())
         cells.all(jobs)
     setting = f"{len(kinds)} kinds of planted models, {config.n_seeds} of each"
     notes = [

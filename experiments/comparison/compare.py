@@ -34,6 +34,7 @@ from experiments.comparison.result import Comparison
 from experiments.heads.history import head_history
 from experiments.probing.measure import sites
 from experiments.probing.shards import Reader, read_once
+from experiments.probing.timing import seconds_a_sequence
 from experiments.results.measurements import FIRST_POSITION, table
 from experiments.runs.cells import Cell
 from experiments.runs.finished import Made
@@ -44,6 +45,12 @@ from experiments.variants.variants import ModelVariant, bidirectional, random_in
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
 from nope_interp.models.transformer import HookedTransformer
+
+# How many forward passes of every sequence the parts of a comparison take the time of, roughly, as
+# they did with the model that ships with the package: for estimates alone.
+_READING = 2.0
+_PASSES = {"moved/stream": 60.0, "moved": 60.0, "uses/stream": 45.0, "uses/sites": 45.0}
+_PASSES["two-layer"] = 3.0
 
 _FRAME = (
     "Where codes are taken away, all examples of a task have one length. The frame, tokens that "
@@ -144,10 +151,24 @@ class _Reader(Reader[CompareConfig]):
         stages = self._stages(every, notes)
         # What holds of every variant is said once.
         facts["notes"] = list(dict.fromkeys(notes))
+        self._announce(stages, every[0])
         self._finish(stages, facts)
         if config.history and every[0].kind == "trained":
             self.cells.get("history", partial(self._history, every[0]))
         return self._made(facts)
+
+    def _announce(self, stages: Sequence[_Stage], variant: ModelVariant) -> None:
+        """Say what will be done, and how long it should take by one pass of the model."""
+        if not self.show_progress:
+            return
+        condition, config = conditions_of(variant)[0], self.config
+        seconds = seconds_a_sequence(variant.model, condition.split(config).held_out)
+        read = config.n_fit + config.n_held_out
+        titles = [title for stage in stages for title in stage.cells]
+        weights = {title: read * _passes(title) for title in titles}
+        if config.history:
+            weights["history"] = read * _READING
+        self.steps.plan(weights, seconds, self.cells.at_once)
 
     def _finish(self, stages: Sequence[_Stage], facts: dict[str, Any]) -> None:
         """Compute all stages; the page is drawn as soon as the first has its numbers, and again as
@@ -265,6 +286,12 @@ class _Reader(Reader[CompareConfig]):
         config, label = self.config, self.label(f"{variant.kind}, history")
         read = partial(history_rows, experiment=config.experiment, description=label)
         return Cell(table(read(config, self.out, variant, head_history)))
+
+
+def _passes(title: str) -> float:
+    """How many forward passes of every sequence a cell takes the time of."""
+    kind = title.split("/")[-1] if title.endswith("/two-layer") else title
+    return _PASSES.get(kind, _READING)
 
 
 def _merged(stages: Sequence[_Stage]) -> Iterator[_Stage]:

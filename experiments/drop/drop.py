@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from experiments.drop.config import DropConfig
 from experiments.drop.material import Material
 from experiments.drop.result import FOLDERS, Drop
@@ -29,6 +27,7 @@ from experiments.results.findings import Array
 from experiments.runs.cells import Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder, identity
+from experiments.runs.steps import Steps
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
@@ -84,13 +83,8 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
     material = Material.of(config, tokenizer, lengths)
     n_kinds = model.get_input_embeddings().weight.shape[0]
     _check_memory(config, model, max(lengths), material, n_kinds)
-    with tqdm(desc="drop", unit="part", disable=not show_progress) as bar:
-
-        def advance(title: str) -> None:
-            bar.set_description(title)
-            bar.update()
-
-        cells = Cells(folder.cells, advance)
+    with Steps("drop", show_progress) as steps:
+        cells = Cells(folder.cells, steps.done)
         run = _Run(config, folder, show_progress, cells, material, lengths)
         run.read(INTACT, model)
         run.read_scaled(model, context)

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from experiments.codes.history import N_FIT, N_HELD_OUT, history_rows
 from experiments.emergence.config import EmergenceConfig
 from experiments.emergence.result import SEEDS_TO_BE_SURE, Emergence
@@ -18,6 +16,7 @@ from experiments.results.measurements import table
 from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
+from experiments.runs.steps import Steps
 from experiments.runs.workers import one_thread_each
 from experiments.variants.variants import variant_of
 from experiments.variants.words import asked
@@ -56,8 +55,8 @@ def watch_emergence(
 
 
 def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:
-    with tqdm(total=config.n_seeds, desc="trainings", disable=not show_progress) as bar:
-        cells = Cells(run.cells, lambda _: bar.update(), one_thread_each())
+    with Steps("emergence", show_progress, config.n_seeds) as steps:
+        cells = Cells(run.cells, steps.done, one_thread_each())
         cells.all({f"seed {seed}": partial(_seed, config, run, seed) for seed in config.seeds})
     measurements = cells.gathered().rows
     training = config.training

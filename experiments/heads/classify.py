@@ -33,6 +33,7 @@ from experiments.heads.result import HeadClassification
 from experiments.heads.rules import own_rules
 from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.shards import Reader, read_once
+from experiments.probing.timing import seconds_a_sequence
 from experiments.results.measurements import INTACT, table
 from experiments.runs.finished import Made
 from experiments.variants.ablation import Ablation
@@ -55,6 +56,8 @@ from probes.head_rules import Rule
 from probes.heads.detectors import HeadScores, offset_chance
 from probes.heads.labels import HeadLabel, dependence, early_labels, label_heads
 
+# For estimates: forward passes whose time a cell takes, and how much more where layers are alone.
+_PASSES, _ALONE = 4.0, 2.0
 # Prompts that the report takes from the text by itself, and how many of their tokens it shows.
 N_PROMPTS = 4
 SHOWN_TOKENS = 64
@@ -131,6 +134,7 @@ class _Reader(Reader[HeadsConfig]):
         _check_chance_levels(variant.model, config.seq_len)
         tokens = head_tokens(variant, config)
         prompts = _prompts(variant, config, tokens)
+        self._announce(variant, name, tokens)
         cell = partial(self._cell, tokens)
         alone = ablation if name is not None else None
         found = {INTACT: cell(variant, INTACT, _INTACT, prompts, alone=alone, losses=True)}
@@ -160,6 +164,20 @@ class _Reader(Reader[HeadsConfig]):
             *edge_rows(_edges(variant.model, judged[INTACT].labels), context),
         ]
         return Made(table(rows_of_run), _arrays(config, variant.model, found), facts)
+
+    def _announce(self, variant: ModelVariant, name: str | None, tokens: HeadTokens) -> None:
+        """Say what will be read, and how long it should take by one pass of the model."""
+        if not self.show_progress:
+            return
+        passes = _PASSES * tokens.n_read
+        weights = {_title(variant.kind, INTACT, alone=name is not None): passes}
+        if name is not None:
+            weights[_title(variant.kind, INTACT, alone=True)] *= _ALONE
+            weights[_title(variant.kind, name)] = passes
+        for condition in () if self.config.quick else (INTACT, name):
+            if condition is not None:
+                weights[_title("random-init", condition)] = passes
+        self.steps.plan(weights, seconds_a_sequence(variant.model, tokens.text))
 
     def _nulls(
         self,
@@ -211,12 +229,16 @@ class _Reader(Reader[HeadsConfig]):
 
         With the whole model ablated a head also loses what earlier heads no longer bring it.
         """
-        title = f"{variant.kind}/{condition}"
-        kept = f"{title} and each layer ablated" if alone else title
+        title = _title(variant.kind, condition)
+        kept = _title(variant.kind, condition, alone=alone is not None)
         how = self._how(variant, ablation) | {"description": self.label(title)}
         read = partial(read_cell, variant.model, tokens=tokens, prompts=prompts, **how)
         read = partial(read, positions=ablation.seen(layer_positions(variant.model)))
         return self._kept(kept, lambda: read(alone=alone, losses=losses))
+
+
+def _title(kind: str, condition: str, alone: bool = False) -> str:
+    return f"{kind}/{condition}" + (" and each layer ablated" if alone else "")
 
 
 @dataclass(frozen=True)

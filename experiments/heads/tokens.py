@@ -48,6 +48,12 @@ class HeadTokens:
     period: int
 
     @property
+    def n_read(self) -> int:
+        """Sequences that heads are read on."""
+        read = (self.text, self.repeated, self.copies, self.alphabet_fit, self.alphabet_held_out)
+        return sum(map(len, read))
+
+    @property
     def length(self) -> int:
         """Tokens in a sequence of text."""
         return self.text.shape[1]

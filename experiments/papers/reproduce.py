@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import pandas as pd
-from tqdm import tqdm
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import PAPERS
@@ -18,6 +17,7 @@ from experiments.results.measurements import INTACT, table
 from experiments.runs.cells import Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
+from experiments.runs.steps import Steps
 from experiments.runs.workers import HERE, one_thread_each
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
@@ -116,15 +116,10 @@ def _best_first(out: Path, name: str) -> list[Reproduction]:
 
 def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bool) -> Made:
     module = import_module(f"experiments.papers.{config.name}.experiment")
-    with tqdm(desc=config.name, unit="part", disable=not show_progress) as bar:
-
-        def advance(title: str) -> None:
-            bar.set_description(f"{config.name}: {title}")
-            bar.update()
-
+    with Steps(config.name, show_progress) as steps:
         experiment = cast(Experiment, module)
         # Another device is shared by all of its models and kept busy by one.
-        cells = Cells(run.cells, advance, one_thread_each() if device == "cpu" else HERE)
+        cells = Cells(run.cells, steps.done, one_thread_each() if device == "cpu" else HERE)
         findings = experiment.reproduce(config, cells, device)
     for id in findings.claims:
         config.paper.claim(id)

@@ -26,6 +26,7 @@ from tqdm import tqdm
 from experiments.runs.cells import Cells
 from experiments.runs.finished import FinishedRun, Made
 from experiments.runs.folder import RunConfig, RunFolder, fingerprint
+from experiments.runs.steps import Steps
 from experiments.runs.workers import HERE, Pool, Run, pool_of, threads_beside
 from nope_interp.devices import check_device
 from nope_interp.hooked_model import HookedModel
@@ -104,6 +105,7 @@ class Reader(ABC, Generic[Config]):
         cells: the parts of the run.
         shards: who reads the sequences.
         draw: draws the page of what there is so far, and names what is missing.
+        steps: tells which step runs, and how long is left.
     """
 
     config: Config
@@ -113,6 +115,7 @@ class Reader(ABC, Generic[Config]):
     cells: Cells
     shards: Shards
     draw: Callable[[Made, Sequence[str]], object]
+    steps: Steps
 
     @abstractmethod
     def made(self) -> Made:
@@ -165,12 +168,11 @@ def read_once(
         check_device(device)
 
     def make(run: RunFolder) -> Made:
-        bar = tqdm(desc="reading", unit="part", disable=not show_progress or pool.at_once == 1)
-        with opened(n, ray, device) as shards, bar:
+        with opened(n, ray, device) as shards, Steps(config.experiment, show_progress) as steps:
             # Cells that another number of shards read are of other resamples.
-            cells = Cells(run.cells / f"{n}-shards", lambda _: bar.update(), pool)
+            cells = Cells(run.cells / f"{n}-shards", steps.done, pool)
             draw = partial(kind.draw_unfinished, run, config)
-            how = (run.path.parent, device, show_progress, cells, shards, draw)
+            how = (run.path.parent, device, show_progress, cells, shards, draw, steps)
             return reader(config, *how).made()
 
     return kind.once(config, out, make)

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from experiments.runs.steps import duration
 from experiments.sweeps.sweep import Cell, State, Sweep
 
 # Of the cells that run, and of those that failed.
@@ -57,7 +58,7 @@ class Progress:
         others: tuple[State, ...] = ("failed", "running", "queued")
         parts += [f"{counts[state]} {state}" for state in others if counts[state]]
         left = self.seconds_left()
-        about = "" if not left else f"; about {_duration(left)} left"
+        about = "" if not left else f"; about {duration(left)} left"
         return ", ".join(parts) + about
 
     def table(self) -> Group:
@@ -80,7 +81,7 @@ class Progress:
             said = path.read_text(encoding="utf-8").rstrip().splitlines()[-1:]
         except OSError:  # it has ended since
             since, said = 0.0, []
-        running = _duration(since) if state == "running" else ""
+        running = duration(since) if state == "running" else ""
         words = (cell.label, state, running, *(said or [""]))
         return [Text(word, no_wrap=True, overflow="ellipsis") for word in words]
 
@@ -127,9 +128,3 @@ def _looks(progress: Progress, over: threading.Event) -> Iterator[bool]:
         if last:
             return
         over.wait(max(0.5, 10 * took))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,113 @@
+"""What a run tells while it goes on: what it will do, which step of how many, how long is left."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from tqdm import tqdm
+
+# A part that was kept by an earlier run is read back in less: it says nothing of those to come.
+_READ_BACK = 0.05
+
+
+class Steps:
+    """One line on standard error: step 3 of 9, about 2 min left over the whole.
+
+    Time left is what the steps so far took, each by its weight: before the first, what was
+    expected of them.
+
+    Args:
+        name: what runs.
+        show: whether anything is told.
+        total: how many steps there are, where that is known at once.
+    """
+
+    def __init__(self, name: str, show: bool, total: int | None = None) -> None:
+        self._name, self._show = name, show
+        self._left: dict[str, float] = {}
+        self._total, self._done = total, 0
+        self._took = self._weighed = self._pace = 0.0
+        self._at = time.monotonic()
+        self._bar = tqdm(bar_format="{desc}", disable=not show, leave=False)
+
+    def __enter__(self) -> "Steps":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+
+    def plan(self, weights: Mapping[str, float], seconds: float, at_once: int = 1) -> None:
+        """Say what will be done, and how long it should take.
+
+        Args:
+            weights: of each step, by its title: how much work it is.
+            seconds: that a weight of one takes on this machine, as measured.
+            at_once: how many steps are done side by side.
+        """
+        self._left = dict(weights)
+        self._total, self._pace = len(weights), seconds / at_once
+        if self._show:
+            expected = duration(self._pace * sum(weights.values()))
+            n = "1 step" if len(weights) == 1 else f"{len(weights)} steps"
+            told = f"{self._name}: {n} ({_listed(list(weights))})"
+            self._bar.clear()
+            print(f"{told}; about {expected} by a short measurement.", file=sys.stderr)
+        self._begin()
+
+    def done(self, title: str) -> None:
+        """Tell that a step is done.
+
+        Args:
+            title: of the step.
+        """
+        # One of another name than was planned stands for the next one.
+        planned = title if title in self._left else next(iter(self._left), title)
+        took, weight = time.monotonic() - self._at, self._left.pop(planned, 1.0)
+        self._done += 1
+        if took > _READ_BACK:
+            self._took, self._weighed = self._took + took, self._weighed + weight
+            self._pace = self._took / self._weighed
+        self._begin(title)
+
+    def line(self) -> str:
+        """Which step runs, and how long all that are left take; as it stands in the terminal."""
+        step = f"{self._name}: step {self._done + 1}"
+        if self._total is None:
+            return step
+        if self._done >= self._total:
+            return f"{self._name}: {self._done} steps done"
+        unweighed = self._total - self._done - len(self._left)
+        left = self._pace * (sum(self._left.values()) + max(0, unweighed))
+        return f"{step} of {self._total}" + (f", about {duration(left)} left" if left else "")
+
+    def _begin(self, after: str = "") -> None:
+        self._at = time.monotonic()
+        self._bar.set_description_str(self.line() + (f" (done: {after})" if after else ""))
+
+
+def _listed(titles: Sequence[str]) -> str:
+    """Titles, those with a common beginning as one."""
+    groups: dict[str, int] = {}
+    for title in titles:
+        groups[title.split("/")[0]] = groups.get(title.split("/")[0], 0) + 1
+    return ", ".join(name if n == 1 else f"{n} of {name}" for name, n in groups.items())
+
+
+def duration(seconds: float) -> str:
+    """Words for a length of time: seconds below a minute and a half, then minutes, then hours.
+
+    Args:
+        seconds: how long.
+
+    Returns:
+        Such as 40 s, 3 min or 1.5 h.
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

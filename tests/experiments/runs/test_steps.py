@@ -1,0 +1,71 @@
+"""What a run tells of its steps: which of how many, how long is left; nothing where it is quiet."""
+
+import pytest
+
+from experiments.runs import steps as steps_module
+from experiments.runs.steps import Steps, duration
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(steps_module.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_steps_are_announced_and_weighed(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Steps("compare", show=True) as steps:
+        steps.plan({"a/x": 10, "a/y": 10, "moved": 40}, seconds=2.0, at_once=2)
+        said = capsys.readouterr().err
+        told = "compare: 3 steps (2 of a, moved); about 60 s by a short measurement."
+        assert told in said
+        assert steps.line() == "compare: step 1 of 3, about 60 s left"
+        clock.now += 5  # half of what was expected
+        steps.done("a/x")
+        assert steps.line() == "compare: step 2 of 3, about 25 s left"
+        clock.now += 15
+        steps.done("a/y")
+        assert steps.line() == "compare: step 3 of 3, about 40 s left"
+        steps.done("moved")
+        assert steps.line() == "compare: 3 steps done"
+
+
+def test_what_was_kept_says_nothing_of_how_long_others_take(clock: Clock) -> None:
+    with Steps("emergence", show=False, total=4) as steps:
+        assert steps.line() == "emergence: step 1 of 4"
+        steps.done("seed 0")
+        assert steps.line() == "emergence: step 2 of 4"
+        clock.now += 60
+        steps.done("seed 1")
+        assert steps.line() == "emergence: step 3 of 4, about 2 min left"
+
+
+def test_where_nobody_knows_how_many_there_are_the_number_is_told(clock: Clock) -> None:
+    with Steps("chi2023", show=False) as steps:
+        clock.now += 60
+        steps.done("a part")
+        assert steps.line() == "chi2023: step 2"
+
+
+def test_a_quiet_run_prints_nothing(clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
+    with Steps("compare", show=False) as steps:
+        steps.plan({"a": 1, "b": 1}, seconds=1.0)
+        clock.now += 1
+        steps.done("a")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_durations_are_told_in_the_unit_that_fits() -> None:
+    assert [duration(s) for s in (3.4, 89, 95, 5399, 9000)] == [
+        "3 s",
+        "89 s",
+        "2 min",
+        "90 min",
+        "2.5 h",
+    ]
