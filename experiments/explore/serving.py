@@ -8,6 +8,7 @@ import html
 import secrets
 import socket
 import threading
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 from experiments.explore.guard import LOCAL
 from experiments.explore.memory import refuse_too_large
 from experiments.explore.playground import Playground
+from experiments.explore.text import probes_for
 from experiments.loaded import LoadedModel, load
 from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
+from nope_interp.models.transformer import HookedTransformer
 
 _NEEDED = ("fastapi", "uvicorn")
 _FRAME = "width:100%;height:900px;border:0"
@@ -126,6 +129,8 @@ def opened_page(
 ) -> Explorer:
     """A page that is not served yet. What can be refused is refused before a model is loaded.
 
+    Of a model of ours, which is small, position probes are fitted now; of others at the first move.
+
     Args:
         model: as `explore` takes it.
         port: of this machine; 0 takes a free one.
@@ -151,7 +156,11 @@ def opened_page(
             check_device(how["device"])
             refuse_too_large(Path(model), how["device"])
             model = load(model, **how)
-        return Explorer(Playground(model, out), door, framed=framed)
+        playground = Playground(model, out)
+        if isinstance(playground.model, HookedTransformer):
+            with suppress(UserError):  # which is said where a position is moved
+                probes_for(playground, playground.most_tokens)
+        return Explorer(playground, door, framed=framed)
     except BaseException:
         door.close()
         raise

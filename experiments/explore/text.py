@@ -5,6 +5,7 @@ Sequences are as long as a prompt, rounded up, so that every position of it has 
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from jaxtyping import Int
@@ -18,8 +19,9 @@ from nope_interp.tasks.sources import Split, TextSource
 from probes.regression import LinearProbe
 
 # Activations for each component of the stream, and sequences at least; a quarter are held out.
-_PER_COMPONENT, _FEWEST = 10, 48
-_SHORTEST, _BATCH = 32, 32
+_PER_COMPONENT, _FEWEST = 5, 48
+# Contexts that are no longer are fitted whole; of others a power of two.
+_SHORT, _SHORTEST, _BATCH = 128, 32, 32
 _STREAM = "resid_post"
 
 
@@ -41,7 +43,7 @@ class PositionProbes:
 
 
 def length_for(playground: Playground, n_tokens: int) -> int:
-    """Tokens in a sequence to fit on: a power of two that holds a prompt, or the whole context.
+    """Tokens in a sequence to fit on: a short context whole, else what holds a prompt.
 
     Args:
         playground: whose model.
@@ -50,11 +52,13 @@ def length_for(playground: Playground, n_tokens: int) -> int:
     Returns:
         Tokens, the begin token included.
     """
+    if playground.model.cfg.n_ctx <= _SHORT:
+        return playground.most_tokens
     return min(max(_SHORTEST, 2 ** math.ceil(math.log2(n_tokens))), playground.most_tokens)
 
 
 def code_at(playground: Playground, name: str, site: Site, n_tokens: int) -> PositionCode:
-    """A position code at a site; what it is made of is fitted once for all codes.
+    """A position code at a site; what it is made of is fitted for all codes, and kept for a while.
 
     Args:
         playground: whose model and text.
@@ -71,13 +75,14 @@ def code_at(playground: Playground, name: str, site: Site, n_tokens: int) -> Pos
     if name not in NAMES:
         raise unknown_name("position code", name, NAMES)
     length = length_for(playground, n_tokens)
-    key = ("code", length, site)
-    if key not in playground.made:
-        tokens = _tokens(playground, n_tokens, "fit")
-        playground.made[key] = fit_code(
-            playground.model, tokens, name, layer=site.layer, site=site.hook, batch_size=_BATCH
-        )
-    return replace(playground.made[key], name=name)
+    kept = playground.made.get("code", {})
+    if (length, site) not in kept:
+        of_text = _tokens(playground, n_tokens, "fit")
+        fit = partial(fit_code, playground.model, of_text, name, batch_size=_BATCH)
+        code = fit(layer=site.layer, site=site.hook)
+        # One only: its statistics hold the examples that it was fitted on.
+        kept = playground.made["code"] = {(length, site): code}
+    return replace(kept[length, site], name=name)
 
 
 def probes_for(playground: Playground, n_tokens: int) -> PositionProbes:

@@ -227,6 +227,8 @@ def feed(
 ) -> None:
     """Give the probes of each site, to fit or to score them, what a model makes of tokens.
 
+    Where there is one site, no pass goes beyond it.
+
     Args:
         model: a HookedTransformer or a bridge, in evaluation mode.
         tokens: sequences of equal length.
@@ -244,7 +246,9 @@ def feed(
     for site, of_site in probes.items():
         methods = [getattr(probe, stage) for probe in of_site]
         listeners[site.name] = partial(_feed, methods, positions)
-    stream(model, tokens, listeners, batch_size=batch_size, description=description)
+    until = next(iter(listeners)) if len(listeners) == 1 else None
+    how: dict[str, Any] = {"batch_size": batch_size, "description": description}
+    stream(model, tokens, listeners, until=until, **how)
 
 
 def reading_of(probes: dict[Site, list[StreamingProbe]], context: dict[str, Any]) -> Reading:
