@@ -52,13 +52,13 @@ class CompareConfig(ProbingConfig):
 
     @property
     def code_ablation(self) -> str:
-        """How position codes are taken away; without other variants a model is read only."""
-        return super().code_ablation if self.variants else "no"
+        """How codes are taken away; without other variants only where that is asked for."""
+        return super().code_ablation if self.variants or self.uses is not None else "no"
 
     @property
     def command_name(self) -> str:
         """The command of `nope-interp` that runs this."""
-        return "compare" if self.variants else "probe"
+        return "compare" if self.variants or self.uses is not None else "probe"
 
 
 def left_out(config: CompareConfig) -> list[str]:

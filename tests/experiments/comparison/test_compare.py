@@ -116,8 +116,11 @@ def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -
     assert len(found.uses) == (uses == "stream")
 
 
-def test_without_variants_nothing_is_taken_away() -> None:
-    assert dataclasses.replace(CONFIG, variants=False).code_ablation == "no"
+def test_without_variants_nothing_is_taken_away_unless_it_is_asked_for() -> None:
+    alone = dataclasses.replace(CONFIG, variants=False)
+    assert (alone.code_ablation, alone.command_name) == ("no", "probe")
+    asked = dataclasses.replace(alone, uses="stream")
+    assert (asked.code_ablation, asked.command_name) == ("stream", "compare")
     assert dataclasses.replace(CONFIG, model="gpt2").code_ablation == "stream"
     with pytest.raises(UserError, match=r"unknown choice of uses 'site'.*'sites'"):
         dataclasses.replace(CONFIG, uses="site")
