@@ -185,7 +185,16 @@ def _legend(drawn: Drawn) -> None:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(name, handle)
     if found:
-        drawn.legend([*found.values()], [*found], loc="outside lower center", ncols=4)
+        _below(drawn, [*found.values()], [*found])
+
+
+def _below(drawn: Drawn, handles: Sequence[Any], names: Sequence[str]) -> None:
+    """A legend below the panels, in as many columns as the width holds."""
+    for columns in range(4, 0, -1):
+        legend = drawn.legend(handles, names, loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= drawn.bbox.width:
+            return
+        legend.remove()
 
 
 def _plain(axis: Axis) -> None:
@@ -310,7 +319,7 @@ def _labels(
     seen = {label for grid in grids.values() for row in grid for label in row if label}
     keys = [Rectangle((0, 0), 1, 1, color=colours[label]) for label in labels if label in seen]
     names = [label for label in labels if label in seen]
-    drawn.legend(keys, names, loc="outside lower center", ncols=4)
+    _below(drawn, keys, names)
 
 
 def of_settling(lines: Sequence[Mapping[str, Any]]) -> Drawing:

@@ -83,6 +83,15 @@ def test_curves_of_a_figure_are_its_series(tmp_path: Path) -> None:
     assert image.get_clim() == (-9, 9)
 
 
+def test_a_legend_is_as_wide_as_its_figure_at_most() -> None:
+    x = np.arange(3.0)
+    lines = tuple(Series(f"{'w' * 9} {i}", "measured", x, x) for i in range(4))
+    figure = drawn(of_figure(Figure("f", "", "", "step", "loss", (Panel("", lines),))))
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 4
+    assert 0 < legend.get_window_extent().width <= figure.bbox.width
+
+
 def test_heads_and_how_they_settle(tmp_path: Path) -> None:
     grid = [["local", "none"], [None, "induction"]]
     labels = of_labels({"intact": grid, "rotary:none": grid}, ("induction", "local", "none"))
