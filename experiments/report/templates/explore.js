@@ -7,6 +7,7 @@ const state = exploreState(refresh);
 // ---------------------------------------------------------------- what is said meanwhile
 
 const asks = new Set();
+const DOING = { read: "Reading the prompt …", move: "Moving. The first move at a length fits codes and probes: that takes longer.", save: "Saving the page …" };
 const said = {
   sorry(name, sentence) {
     $("#sorry").textContent = sentence.slice(0, 1).toUpperCase() + sentence.slice(1);
@@ -21,6 +22,9 @@ const said = {
     if (name === "patch") patch.busy(now);
     now ? asks.add(name) : asks.delete(name);
     $("#bench").dataset.asks = [...asks].join(" ");
+    const doing = [...asks].map((one) => DOING[one]).find(Boolean);
+    $("#busy").hidden = !doing;
+    $("#busy").textContent = doing ?? "";
   },
 };
 const server = exploreAnswers(page, said);

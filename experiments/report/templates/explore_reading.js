@@ -140,11 +140,12 @@ function counts(labels) {
   return found;
 }
 
-// The label that most heads lose.
+// The labels that heads lose, those of most heads first.
+const MOST_LOST = 3;
 function lost() {
   const before = counts(read.before.labels), after = counts(read.after.labels);
-  const [most] = [...before].filter(([label]) => label !== "none").map(([label, n]) => [label, n, after.get(label) ?? 0]).sort((a, b) => (b[1] - b[2]) - (a[1] - a[2]));
-  return most && most[1] > most[2] ? `; ${most[0]} heads go from ${most[1]} to ${most[2]}` : "";
+  const fewer = [...before].map(([label, n]) => [label, n, after.get(label) ?? 0]).filter(([label, n, left]) => label !== "none" && left < n).sort((a, b) => (b[1] - b[2]) - (a[1] - a[2]));
+  return fewer.length ? ` Fewer heads: ${fewer.slice(0, MOST_LOST).map(([label, n, left]) => `${label} ${n} to ${left}`).join(", ")}.` : "";
 }
 
 const HEADS_DO = { ablated: "is set to zero", uniform: "attends uniformly", previous_token: "attends to the previous token", other_prompt: "attends as in the other prompt" };
@@ -161,7 +162,7 @@ function sentence() {
   const { before, after } = read, rounded = (loss) => loss === null ? "–" : asFigure(loss);
   if (!after) return `The model expects ${likeliest(before)} next, with a probability of ${asPercent(before.predictions[0]?.probability ?? 0)}. Its loss is ${rounded(before.loss)} nats per token.`;
   const next = likeliest(before) === likeliest(after) ? `It still expects ${likeliest(after)} next.` : `It expects ${likeliest(after)} next, no longer ${likeliest(before)}.`;
-  return `Loss goes from ${rounded(before.loss)} to ${rounded(after.loss)} nats per token${lost()}. ${next}`;
+  return `Loss goes from ${rounded(before.loss)} to ${rounded(after.loss)} nats per token.${lost()} ${next}`;
 }
 
 function show(answer = read) {
