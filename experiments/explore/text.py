@@ -4,6 +4,7 @@ Sequences are as long as a prompt, rounded up, so that every position of it has 
 """
 
 import math
+import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from experiments.explore.playground import Playground
 from experiments.probing.measure import Site, feed
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.tasks.sources import Split, TextSource
+from probes.errors import ProbeWarning
 from probes.regression import LinearProbe
 
 # Activations for each component of the stream, and sequences at least; a quarter are held out.
@@ -112,7 +114,10 @@ def _fitted(playground: Playground, n_tokens: int) -> PositionProbes:
     by_site = {Site(layer, _STREAM): [probes[layer]] for layer in layers}
     fit, held_out = (_tokens(playground, n_tokens, split) for split in ("fit", "held_out"))
     feed(playground.model, fit, by_site, "update", batch_size=_BATCH)
-    feed(playground.model, held_out, by_site, "evaluate", batch_size=_BATCH)
+    with warnings.catch_warnings():
+        # Of few sequences for so many components: their errors, which are shown, are held out.
+        warnings.simplefilter("ignore", ProbeWarning)
+        feed(playground.model, held_out, by_site, "evaluate", batch_size=_BATCH)
     scores = [probe.result()["linear"].score("mae") for probe in probes]
     return PositionProbes(probes, [score.value for score in scores], scores[0].chance, len(fit))
 
