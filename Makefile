@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SPREAD := --numprocesses auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup setup-dev report docs test test-fast lint bench clean
+.PHONY: setup setup-dev report docs test suite test-fast lint style types bench clean
 
 setup: $(VENV)/.product
 setup-dev: $(VENV)/.dev
@@ -35,15 +35,23 @@ docs: setup-dev
 	$(BIN)/sphinx-build -W --keep-going -q -b html -d build/doctrees docs build/docs
 	@echo "Documentation: build/docs/index.html"
 
-test: lint
+# Types are checked beside the suite: either leaves a core idle now and then.
+test: style
+	$(MAKE) --jobs=2 types suite
+
+suite: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(SPREAD)
 
 test-fast: setup-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(SPREAD) -m 'not slow and not gemma and not browser'
 
-lint: setup-dev
+lint: style types
+
+style: setup-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types: setup-dev
 	$(BIN)/mypy
 
 bench: setup-dev
