@@ -20,8 +20,12 @@ extensions = [
     "mathml",
     "generated",
     "long_inputs",
+    "gallery",
 ]
 exclude_patterns = ["_ext", "_static", "generated/gallery"]
+# The gallery's pages stand beside the site's own.
+(Path(__file__).parent / "generated" / "gallery").mkdir(parents=True, exist_ok=True)
+html_extra_path = ["generated/gallery"]
 nitpicky = True
 # Types that signatures name, and that no page describes.
 nitpick_ignore_regex = [("py:.*", ".*")]

@@ -1,13 +1,16 @@
 """The documentation builds without a warning, and its tutorials run."""
 
+import importlib
 import io
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sphinx.application import Sphinx
 
+from tests.experiments.report.parsed_page import Page
 from tests.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -61,3 +64,37 @@ def test_no_page_asks_for_a_network(site: Path) -> None:
     for path in (*site.rglob("*.html"), *site.rglob("*.css")):
         found = ASKED_FOR.search(path.read_text(encoding="utf-8"))
         assert found is None, f"{path.relative_to(site)}: {found and found.group()}"
+
+
+@pytest.fixture
+def gallery(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    return importlib.import_module("gallery")
+
+
+def test_the_gallery_frames_each_page_that_is_made_for_it(site: Path, gallery: Any) -> None:
+    shown = (site / "gallery.html").read_text(encoding="utf-8")
+    frames = re.findall(r'<iframe class="page" src="page-(\w+)\.html"[^>]*>', shown)
+    assert frames == list(gallery.RUNS)
+    # A framed page runs its own scripts, and reaches nothing of the site's.
+    assert shown.count('sandbox="allow-scripts allow-downloads"') == len(frames)
+    for name in frames:
+        assert f'<a href="page-{name}.html">' in shown
+
+
+def test_a_hostile_prompt_stays_text_in_the_gallery(gallery: Any, tmp_path: Path) -> None:
+    found = gallery.RUNS["heads"](tmp_path)
+    page = Page(found.html())
+    page.assert_lets_only_its_own_scripts_run()
+    page.assert_asks_nothing_of_the_network()
+    assert "".join(found.info["prompts"][0]).removeprefix("<begin>") == gallery.HOSTILE
+    assert "img" not in {tag for tag, _ in page.elements}
+
+
+def test_the_glossary_has_every_word_of_the_pages(site: Path) -> None:
+    shown = (site / "glossary.html").read_text(encoding="utf-8")
+    template = ROOT / "experiments" / "report" / "templates" / "glossary.html"
+    names = re.findall(r'call entry\("([\w-]+)"', template.read_text(encoding="utf-8"))
+    assert len(names) > 40
+    for name in names:
+        assert f'id="term-{name}"' in shown
