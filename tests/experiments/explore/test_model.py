@@ -58,7 +58,7 @@ def test_every_code_and_site_that_is_offered_can_be_asked(embedded: Playground) 
     found = model(embedded)
     assert found.codes == [*NAMES]
     for site in found.sites:
-        asked = {"code": "mean residual", "layer": 2, "site": site, "moves": {"9": 12, "12": 9}}
+        asked = {"code": "mean residual", "layer": 1, "site": site, "moves": {"9": 12, "12": 9}}
         moved = move(embedded, state_of({"prompt": found.prompts[0][:30], "move": asked}))
         assert max(map(max, moved.patterns)) > 0, site
 

@@ -9,6 +9,7 @@ import pytest
 from starlette.websockets import WebSocketDisconnect
 
 from experiments.explore import server
+from experiments.explore.answers import Progress
 from experiments.explore.asked import MOST_BYTES, state_of
 from experiments.explore.heads import feeds, head
 from experiments.explore.model import model
@@ -74,6 +75,26 @@ def test_patching_comes_in_lines(page: Page, embedded: Playground) -> None:
     assert len(found["recovered"]) == 4
     refused = page.post("patch", {**STATE, "other_prompt": "short"})
     assert "the prompts have 39 and 6 tokens" in json.loads(refused.text)["sentence"]
+
+
+def test_a_new_prompt_ends_a_map_that_is_made(
+    embedded: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked between two cells, of which the second is never run."""
+    page, run = Page(embedded), list[str]()
+
+    def cells(playground: Playground, state: Any, turn: Any) -> Any:
+        for cell in ("first", "second"):
+            with turn():
+                run.append(cell)
+            yield Progress(done=len(run), total=2)
+            assert page.post("head", STATE).status_code == 200  # comes between
+            assert page.post("read", STATE).status_code == 200
+
+    monkeypatch.setattr(server, "patch", cells)
+    *_, last = map(json.loads, page.post("patch", STATE).text.splitlines())
+    assert last == {"sentence": "a newer request took the place of this one."}
+    assert run == ["first"]
 
 
 def test_what_is_saved_is_a_page_of_its_own_with_the_same_numbers(page: Page) -> None:

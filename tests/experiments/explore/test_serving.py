@@ -1,6 +1,7 @@
 """The command and the function that open the page, and all that may be in their way."""
 
 import json
+import random
 import socket
 import urllib.error
 import urllib.request
@@ -18,7 +19,7 @@ from experiments.explore.playground import Playground
 from experiments.explore.serving import Explorer
 from nope_interp.errors import UserError
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
-from tests.experiments.explore.states import PROMPT
+from tests.experiments.explore.states import OTHER, PROMPT
 
 
 def asked(url: str, body: Any, **headers: str) -> tuple[int, Any]:
@@ -31,6 +32,28 @@ def asked(url: str, body: Any, **headers: str) -> tuple[int, Any]:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
+
+
+@pytest.fixture
+def fitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths that position probes are asked for as a page opens; none is fitted."""
+    found: list[int] = []
+    monkeypatch.setattr(serving, "probes_for", lambda playground, n: found.append(n))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _quickly(fitted: list[int]) -> None:
+    """Pages open without fitting."""
+
+
+def test_a_small_models_probes_are_ready_when_its_page_opens(
+    embedded: Playground, llama: Playground, fitted: list[int]
+) -> None:
+    for playground, expected in ((embedded, [128]), (llama, [])):
+        fitted.clear()
+        ni.explore(playground.loaded).close()
+        assert fitted == expected
 
 
 def test_a_page_is_served_on_this_machine_until_it_is_closed(embedded: Playground) -> None:
@@ -49,6 +72,31 @@ def test_a_page_is_served_on_this_machine_until_it_is_closed(embedded: Playgroun
     page.close()
     with pytest.raises(urllib.error.URLError):
         asked(page.url, {"prompt": PROMPT})
+
+
+def test_twenty_killed_connections_leave_the_server_right(embedded: Playground) -> None:
+    page, draw = ni.explore(embedded.loaded), random.Random(0)
+    home, token = page.url.split("/?token=")
+    host, port = home.removeprefix("http://").split(":")
+    try:
+        expected = asked(page.url, {"prompt": PROMPT})
+        for number in range(20):
+            name = draw.choice(["read", "head", "patch", "move", "save"])
+            state = {"prompt": f"{PROMPT} {number}", "other_prompt": f"{OTHER} {number}"}
+            move = {"code": "t", "layer": 0, "site": "resid_post", "moves": {"9": 12}}
+            state |= {"layer": 1, "head": 1, "patch": {"at": "head_out"}, "move": move}
+            body = json.dumps(state).encode()
+            head = (
+                f"POST /api/{name} HTTP/1.1\r\nHost: {host}:{port}\r\nX-Token: {token}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            )
+            whole = head.encode() + body
+            with socket.create_connection((host, int(port))) as line:
+                # Cut off within the request, or as soon as it is sent.
+                line.sendall(whole[: draw.choice([len(whole), len(whole) - 9, 60])])
+        assert asked(page.url, {"prompt": PROMPT}) == expected
+    finally:
+        page.close()
 
 
 def test_two_pages_have_two_tokens_and_ports(embedded: Playground) -> None:
