@@ -1,8 +1,9 @@
 """The sentences that the program can print: how long they are, and which words they avoid.
 
-They are read out of the source: every text of the three packages that ends as a sentence does, but
-for docstrings, with one word for each value; and the words of every page's template. A colon ends
-what is counted, since a refusal has its culprit before it and its remedy after it.
+They are read out of the source: every text of the three packages that ends as a sentence does, with
+one word for each value; the words of every page's template; and of the docstrings those that are
+shown: captions of figures and what options mean. A colon ends what is counted, since a refusal has
+its culprit before it and its remedy after it.
 """
 
 import ast
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from experiments.cli.options import option_of, parameters
+from experiments.sweeps.registry import EXPERIMENTS
 from tests.paths import ROOT
 
 MOST_WORDS = 25
@@ -20,7 +23,7 @@ TEMPLATES = sorted((ROOT / "experiments" / "report" / "templates").glob("*.html"
 CLEAR = {"arm", "twin", "displaced", "dealt", "cache of keys"}
 
 Sentence = tuple[str, str]  # where it stands, and itself
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z“\"'(`\[]|$)|\n\s*\n|:\s")
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d“\"'(`\[]|$)|\n\s*\n|:\s")
 
 
 def in_source() -> Iterator[Sentence]:
@@ -53,6 +56,27 @@ def texts_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
+def captions() -> Iterator[Sentence]:
+    """The docstrings of functions that draw: each is a title and a caption."""
+    for path in sorted((ROOT / "experiments").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            if any(re.match(r"figure\(", ast.unparse(one)) for one in node.decorator_list):
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                yield from sentences(where, ast.get_docstring(node) or "")
+
+
+def meanings() -> Iterator[Sentence]:
+    """What `--help` says of every option."""
+    for experiment in EXPERIMENTS.values():
+        for word, one in parameters(experiment.config, experiment.meaningless).items():
+            (option,) = one.annotation.__metadata__
+            # A sentence may begin with what is typed: none, auto, tiny.
+            for said in (option.help or "").split(". "):
+                yield from sentences(f"{experiment.name} {option_of(word)}", said)
+
+
 def in_templates() -> Iterator[Sentence]:
     for path in TEMPLATES:
         text = path.read_text(encoding="utf-8")
@@ -73,7 +97,7 @@ def sentences(where: str, text: str) -> Iterator[Sentence]:
 
 @pytest.fixture(scope="module")
 def said() -> list[Sentence]:
-    return [*in_source(), *in_templates()]
+    return [*in_source(), *captions(), *meanings(), *in_templates()]
 
 
 def test_sentences_are_found_where_users_meet_them(said: list[Sentence]) -> None:
@@ -82,6 +106,8 @@ def test_sentences_are_found_where_users_meet_them(said: list[Sentence]) -> None
     wanted = ("errors.py", "results/usage.py", "report/figures.py", "glossary.html", "cli/main.py")
     for name in wanted:
         assert any(place.endswith(name) for place in places), name
+    assert len({where for where, _ in captions()}) > 40
+    assert len({where for where, _ in meanings()}) > 100
     (found,) = texts_of(ast.parse("def f():\n    'Doc.'\n    return f'a {f()} is b.'"))
     assert found == (3, "a x is b.")
 

@@ -24,8 +24,8 @@ class CompareConfig(ProbingConfig):
     Attributes:
         variants: whether the random-init and bidirectional variants are read beside the model;
             without them nothing is compared.
-        history: whether the model is kept as it was after 0, 1, 2, 4, 8, ... steps of its training,
-            and read at each of these, too.
+        history: whether the model is also read as it was after 0, 1, 2, 4, 8, ... steps of its
+            training.
     """
 
     experiment: ClassVar[str] = "compare"

@@ -50,12 +50,11 @@ class ExperimentConfig(Worded):
     """What every experiment on one model is asked: which model, which tokens, which seed.
 
     Attributes:
-        model: a hub name, a Hugging Face folder, a GGUF file, or a model.safetensors of ours; None
+        model: a hub name, a Hugging Face folder, a GGUF file, or a model.safetensors of ours. None
             takes the small one that ships with the package, or trains another if options say so.
         revision: branch, tag or commit of a hub name.
         dtype: number format of a pretrained model's weights: `float32`, `bfloat16` or `float16`.
-        positions: which positions the model has; one that is trained here is trained with them, of
-            a pretrained one it is what its weights were trained with. auto goes by
+        positions: which positions the model has, or is trained with here. auto goes by
             transformer.positions, or by a pretrained model's config and a table of published ones.
         task: what the model is trained on and read on: text, reversal, addition, copy-cmc, scan,
             sort-single, indexing and others.
@@ -294,8 +293,8 @@ class ProbingConfig(ExperimentConfig):
         ablate: positions to take away before anything is read: all, learned, sinusoidal, rotary,
             alibi or t5, with a condition such as rotary:shuffled or rotary:keep_highest=0.25.
         uses: take position codes away, to see which the model uses: no, stream (through the whole
-            stream) or sites (also site by site); None takes the latter for models of ours and
-            stream for pretrained ones, whose every forward pass is long.
+            stream) or sites (also site by site). None takes sites for models of ours, and stream
+            for pretrained ones, whose every forward pass is long.
     """
 
     experiment: ClassVar[str] = "probe"

@@ -265,8 +265,8 @@ def _weights(
 def _copies(gaps: Mapping[str, Mapping[str, Float[Array, "seed layer head"]]]) -> Iterator[Panel]:
     """Copies of one token.
 
-    Largest difference of a query's weights on the copies it sees, in the head where it is largest;
-    mean over models. 0 means that no head can tell them apart; rotary models can.
+    Largest difference of a query's weights on the copies it sees, in the head where it is largest.
+    It is the mean over models. 0 means that no head can tell them apart; rotary models can.
     """
     yield from copies_panels(gaps)
 

@@ -188,8 +188,8 @@ def _positional(found: Mapping[str, Array]) -> Bool[Array, "layer head"]:
 def _usage(found: Mapping[str, Array], name: str) -> Iterator[Panel]:
     """Rotary frequencies that {name} uses.
 
-    Share of |q||k| in each frequency, mean over heads and sequences, in doublings over equal use: 1
-    is twice the share that each frequency would have if all were used alike, -1 half of it; less
+    Share of |q||k| in each frequency, mean over heads and sequences, in doublings over equal use. 1
+    is twice the share that each frequency would have if all were used alike, -1 half of it. Less
     than 1/32 of it is shown as that. Frequency 0 is the highest, one radian per token.
     """
     n = found["share"].shape[-1]
@@ -245,9 +245,9 @@ def _by_layer(
 def _copies(gaps: Mapping[str, Mapping[str, Array]], name: str) -> Iterator[Panel]:
     """Copies of one token in {name}.
 
-    Largest difference of a query's weights on the copies it sees, in the head where it is largest;
-    mean over {_TOKENS} tokens, bars are 95% intervals over them. The other tokens are the beginning
-    of a text.
+    Largest difference of a query's weights on the copies it sees, in the head where it is largest.
+    It is the mean over {_TOKENS} tokens. Bars are 95% intervals over them. The other tokens are the
+    beginning of a text.
     """
     yield from copies_panels(gaps)
 

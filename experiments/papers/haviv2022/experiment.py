@@ -257,8 +257,8 @@ def _losses(trained: Trained) -> Iterator[Panel]:
 def _order(trained: Trained) -> Iterator[Panel]:
     """With the prefix shuffled.
 
-    Loss of the last byte of held-out sequences when only so many bytes before it are left where
-    they are and all earlier ones are shuffled. On the right of each panel nothing is shuffled.
+    Loss of the last byte of held-out sequences. So many bytes before it are left where they are,
+    and all earlier ones are shuffled. On the right of each panel nothing is shuffled.
     """
     kept = trained["NoPE"]["kept"][0]
     losses = {name: found["last_loss"] for name, found in trained.items()}

@@ -74,13 +74,13 @@ def _similarity(
 ) -> Iterator[Panel]:
     """Distance from NoPE's attention.
 
-    Mean divergence over queries between the attention of two models on the same held-out examples,
-    by the two nearest heads of each layer; mean over layers, examples and seeds. The paper's code
-    turns the divergences round and compares a head with later ones only, as summarised by others.
-    Every other model is one of the next seed, so that no two began with the same weights; NoPE's
-    own next seed tells how far two models without an encoding are apart, each two of them counted
-    once. Bars are 95% intervals over seeds. Query 0 is left out. Models that did not learn are
-    among them.
+    Mean divergence between the attention of two models on the same held-out examples, by the two
+    nearest heads of each layer. It is the mean over queries, layers, examples and seeds. The
+    paper's code turns the divergences round and compares a head with later ones only, as summarised
+    by others. Every other model is one of the next seed, so that no two began with the same
+    weights. NoPE's own next seed tells how far two models without an encoding are apart. Each two
+    of them are counted once. Bars are 95% intervals over seeds. Query 0 is left out. Models that
+    did not learn are among them.
     """
     for form, of_tasks in found.items():
         for task, distances in of_tasks.items():

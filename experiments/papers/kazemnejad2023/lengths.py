@@ -153,8 +153,9 @@ def _ranking(
 ) -> Iterator[Panel]:
     """Mean reciprocal rank beyond the training lengths.
 
-    1 for an encoding that is always best; mean over {n_ranked} pairs of a task and a seed that
-    every encoding learned, tasks weighted alike; bars are 95% intervals over tasks. {published}
+    1 is an encoding that is always best. The mean is over {n_ranked} pairs of a task and a seed
+    that every encoding learned, tasks weighted alike. Bars are 95% intervals over tasks.
+    {published}
     """
     """`beside` adds the paper's numbers, to the panel that ranks ties as it does."""
     at = np.arange(len(ENCODINGS))

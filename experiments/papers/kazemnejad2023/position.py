@@ -141,9 +141,9 @@ def _correlations(
 def _readings(tasks: tuple[str, ...], runs: Runs) -> Iterator[Panel]:
     """Position within and beyond the training lengths.
 
-    Held-out error of ridge regression of position, over that of a constant answer: within,
-    positions that training examples have; extrapolated, the same fit read at later positions of
-    longer examples, where 1 is the error of always answering the last position within; refitted, a
+    Held-out error of ridge regression of position, over that of a constant answer. Within:
+    positions that training examples have. Extrapolated: the same fit read at later positions of
+    longer examples, where 1 is the error of always answering the last position within. Refitted: a
     fit to such later positions. At the layer whose probe errs least within. Bars are 95% intervals
     over seeds; position 0 is left out. Models that did not learn are among them.
     """
@@ -172,9 +172,9 @@ def _models(
 ) -> Iterator[Panel]:
     """Position code and accuracy, model by model.
 
-    Each point is a model that learned its task: how well the probe fitted within reads positions
-    beyond (1 is the best of the task's models), and the share of longer examples that it answers
-    exactly.
+    Each point is a model that learned its task. Across: how well the probe fitted within reads
+    positions beyond, where 1 is the best of the task's models. Up: the share of longer examples
+    that it answers exactly.
     """
     for t, task in enumerate(tasks):
         chosen = learned[:, t]
@@ -200,7 +200,7 @@ def _correlated(found: Mapping[str, Mapping[str, Measured]]) -> Iterator[Panel]:
     """Position code and accuracy beyond the training lengths.
 
     Spearman's correlation between the error of each reading and accuracy beyond, over models that
-    learned; bars are 95% intervals over resampled encodings, over tasks for one encoding alone.
+    learned. Bars are 95% intervals over resampled encodings, over tasks for one encoding alone.
     Below 0: the better the code, the better the model on longer examples. Within tasks: mean ranks
     of each task taken off.
     """

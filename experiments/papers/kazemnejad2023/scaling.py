@@ -85,9 +85,9 @@ def _accuracy(preset: Preset, nope: Nope) -> Iterator[Panel]:
     """NoPE with its attention scores multiplied.
 
     Share of held-out examples answered exactly. One factor is chosen by exact answers, one for each
-    head by gradient descent, weights frozen, on other examples of the shorter half of the lengths
-    beyond; the control's on as many examples of the longest training lengths. Models that did not
-    learn are among them.
+    head by gradient descent with frozen weights. Both are chosen on other examples of the shorter
+    half of the lengths beyond. The control's are chosen on as many examples of the longest training
+    lengths. Models that did not learn are among them.
     """
     for task, cell in nope.items():
         title = f"{task}, tuned up to {cell['tuned_length'][0]}"

@@ -133,8 +133,8 @@ def _saved(weights: Float[Array, " modules"], work: Float[Array, " modules"]) ->
     """What a Clockwork RNN saves.
 
     Share of a simple RNN with as many hidden units, by the number g of equal modules of periods 1,
-    2, 4, ...; multiplications in the recurrence, mean over {LENGTH} steps. Counted, with no
-    interval to have.
+    2, 4, ... Multiplications are those in the recurrence, mean over {LENGTH} steps. Counted, with
+    no interval to have.
     """
     for title, law, predicted, counted in (
         ("recurrent weights", "1/2 + 1/(2g)", weights_share, weights),
@@ -186,7 +186,7 @@ def _tuning(tried: dict[str, dict[str, Array]]) -> Iterator[Panel]:
     """Which learning rate each network is given.
 
     NMSE by learning rate on the waveforms and weights of the tuning seeds, which no claim is tested
-    on; each network has the rate of the lowest mean.
+    on. Each network has the rate of the lowest mean.
     """
     for network, left in tried.items():
         measured = {f"tuning seed {i}": of for i, of in enumerate(left["nmse"], start=1)}

@@ -143,8 +143,8 @@ def _control(tasks: tuple[str, ...], found: Found) -> Iterator[Panel]:
     """The tasks without the causal mask.
 
     Share of held-out prompts of the training lengths whose answers are filled in exactly. Without
-    mask and positions all blanks of a prompt are alike, so that no more can be right than have
-    answers of one token throughout, and the order of the prompt is not seen.
+    mask and positions all blanks of a prompt are alike, and its order is not seen. No more can be
+    right than have answers of one token throughout.
     """
     causal, bidirectional, with_positions = (found[kind]["accuracy"] for kind in _KINDS)
     curves = causal, bidirectional, with_positions[0]

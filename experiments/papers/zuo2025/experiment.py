@@ -267,9 +267,9 @@ def _law(
 def _compared(base: TransformerConfig, carriers: Mapping[str, Array]) -> Iterator[Panel]:
     """Two carriers of position.
 
-    Held-out error of position after each block of the base, by ridge regression on nine quantiles
-    of what an activation has in common with the others of its sequence, later ones included; and
-    from its own variance.
+    Held-out error of position after each block of the base, by ridge regression. One reads nine
+    quantiles of what an activation has in common with the others of its sequence, later ones
+    included. The other reads its own variance.
     """
     layers = np.arange(1, base.n_layers + 1)
     names = {

@@ -117,7 +117,7 @@ def _adjacency(found: Found) -> Iterator[Panel]:
 def _through(found: Found, watched: Int[Array, " step"]) -> Iterator[Panel]:
     """Adjacency through training.
 
-    Adjacency A after each block at optimiser steps 0, 1, 2, 4, ..., and beside it the share of
+    Adjacency A after each block at optimiser steps 0, 1, 2, 4, ... Beside it is the share of
     held-out prompts of the training lengths that are answered exactly.
     """
     for task, cell in found.items():
@@ -231,7 +231,7 @@ def _last_trend(cell: Mapping[str, Array], what: str = "variance") -> Float[Arra
 def _sweep_map(found: BySetting) -> Iterator[Panel]:
     """Where the pattern holds after training.
 
-    Adjacency A, mean over held-out examples of the longest length, position 0 left out; 0.5 is no
+    Adjacency A, mean over held-out examples of the longest length, position 0 left out. 0.5 is no
     pattern where tokens do not repeat, 1 a perfect one. Each row is one model and changes one thing
     of the base. Learned: {LEARNED:g} of held-out prompts answered.
     """
