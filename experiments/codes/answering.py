@@ -1,7 +1,7 @@
 """What a model answers while its activations are changed, tallied by sequence."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -39,6 +39,11 @@ class Answers:
     stays: PerExample
     log_odds: PerExample
 
+    def of(self, which: Sequence[int]) -> "Answers":
+        """Those of some of the sequences, by their numbers; one may come more than once."""
+        at = list(which)
+        return Answers(self.follows[at], self.stays[at], self.log_odds[at])
+
 
 @dataclass(frozen=True)
 class Asking:
@@ -62,6 +67,12 @@ class Asking:
     def n(self) -> PerExample:
         """How many answers of each sequence count."""
         return self.counted.sum(dim=1).double().numpy()
+
+    def of(self, which: Sequence[int]) -> "Asking":
+        """The same of some of the sequences, by their numbers; one may come more than once."""
+        at, split = list(which), self.task.split
+        task = replace(self.task, split=replace(split, held_out=split.held_out[at]))
+        return Asking(task, self.own[at], self.aim[at], self.counted[at], self.away)
 
     def right(self) -> Asked:
         """Which of the answers that count are the own one, in the model as it is."""

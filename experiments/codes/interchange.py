@@ -28,7 +28,7 @@ from tqdm import tqdm
 from experiments.codes.answering import Answers, Asking, Changes
 from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.in_depth import Place, moves_in_depth, statistics_at, stream_sites
-from experiments.codes.ranks import FEWEST_DRAWS, enough_draws, fact
+from experiments.codes.ranks import FEWEST_DRAWS, Ranked, fact, rank_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.trial import Trial, added_row
 from experiments.probing.measure import Site, Split
@@ -68,7 +68,8 @@ def interchange_rows(
       over all others but the own rise with the dose: the line through 0 that fits `DOSES` best.
     - Denoising: `restored` is the share of these answers that is right; so it is under the control,
       and under `ORDER_DESTROYED`, where no code is put back. `net` and `slope` likewise.
-    - `rank among controls` is the p-value: the share of draws whose slope is at least the code's.
+    - `rank among controls` is the p-value: the share of draws whose slope is at least the code's,
+      on the same examples; 1 where the net effect is not surely a tenth.
     - `added`, of each half of the mean residual: the share that follows where the whole is moved,
       or put back, less the share where the other half alone is.
 
@@ -96,16 +97,16 @@ def interchange_rows(
     places = [Place(site.layer, site.hook, (site,)) for site in statistics]
     if through_stream:
         places.append(Place(EVERYWHERE, STREAM, tuple(stream)))
-    most = enough_draws(2 * len(elsewhere) * len(places) * len(JUDGED))
+    ranks: list[Ranked] = []
     rows: list[dict[str, Any]] = []
     total = len(elsewhere) * len(places)
     with tqdm(desc=description, total=total, unit="site", disable=description is None) as bar:
         for one in elsewhere:
-            run = _Run(task, one, known, most)
+            run = _Run(task, one, known)
             for place in places if run.counts else ():
-                rows += run.rows(place, {**context, "probe": names.PROBE})
+                rows += run.rows(place, {**context, "probe": names.PROBE}, ranks)
                 bar.update()
-    return rows
+    return rows + rank_rows(ranks, 2 * len(elsewhere) * len(places) * len(JUDGED))
 
 
 def check_enough_to_draw(task: InterventionTask) -> None:
@@ -130,12 +131,11 @@ class _Run:
         task: InterventionTask,
         elsewhere: Counterfactual,
         statistics: Mapping[Site, CodeStatistics],
-        most_draws: int,
     ) -> None:
         chosen = torch.searchsorted(task.numbers(), elsewhere.among)
         self._codes = {site: codes.among(chosen) for site, codes in statistics.items()}
         self._variation = {site: variation_at(codes) for site, codes in statistics.items()}
-        self._elsewhere, self._most, self._seed = elsewhere, most_draws, task.seed
+        self._elsewhere, self._seed = elsewhere, task.seed
         clean = replace(task, positions=elsewhere.among)
         split = Split(*map(elsewhere.destroyed, (task.split.fit, task.split.held_out)))
         disordered = replace(clean, split=split)
@@ -147,8 +147,10 @@ class _Run:
         self._noising = Asking(clean, own, elsewhere.other, counted, elsewhere.to_stay)
         self._denoising = Asking(disordered, own, own, elsewhere.asked & right)
 
-    def rows(self, place: Place, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Those of one site, or of the whole stream."""
+    def rows(
+        self, place: Place, context: Mapping[str, Any], ranks: list[Ranked]
+    ) -> Iterator[dict[str, Any]]:
+        """Those of one site, or of the whole stream; ranks are added, each with its condition."""
         context = {**context, "layer": place.layer, "site": place.hook}
         base, moved = self._levelled(place), self._elsewhere.moved
         intact, destroyed = self._noising.answers({}), self._denoising.answers(_named(base))
@@ -165,7 +167,8 @@ class _Run:
                 condition = {**context, "positions": told(code, moved)}
                 yield fact(names.CARRIED, len(carried) / len(place.sites), condition)
                 if code in trials:
-                    yield from trials[code].rows(self._most, condition)
+                    yield from (found := trials[code].rows(condition))
+                    ranks.append((trials[code].rank(found), condition["positions"]))
         for told, trials in directions if there.keys() >= {MEAN_RESIDUAL, *HALVES} else ():
             for half, other in zip(HALVES, reversed(HALVES), strict=True):
                 condition = {**context, "positions": told(half, moved)}
@@ -208,13 +211,16 @@ class _Run:
 
         return Trial(asking, before, own, partial(self._drawn, moves), doses, self._seed)
 
-    def _drawn(self, moves: Mapping[Site, Move], dose: float, turn: int) -> Changes:
-        """The control of moves: for each sequence and site other directions in every turn."""
+    def _drawn(self, moves: Mapping[Site, Move], dose: float, turn: int, together: int) -> Changes:
+        """The control of moves: at each site other directions in every turn, for each sequence or
+        for several together."""
         made: dict[str, Intervention] = {}
         for number, (site, move) in enumerate(moves.items()):
             seed = (self._seed * _TURNS + turn) * len(moves) + number
             generator = Generator().manual_seed(seed)
-            made[site.name] = move.elsewhere(self._variation[site], generator, dose)
+            made[site.name] = move.elsewhere(
+                self._variation[site], generator, dose, together=together
+            )
         return made
 
 

@@ -1,5 +1,8 @@
 """The rank of a code's effect among those of control draws, each of other directions.
 
+Ranks are taken on a panel of sequences, the same ones for the code and for every draw: effects
+differ by their directions alone.
+
 Draws are made in turns, as many as are needed to settle the rank. Where the net effect is not
 surely worth naming, no rank makes it so: then none are made.
 """
@@ -18,13 +21,15 @@ from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
 # Effects of the draws of a turn.
 PerDraw = Float[np.ndarray, " draw"]
 
-# A rank among fewer draws says little.
+# Fewer sequences say little.
 FEWEST_DRAWS = 20
+# Sequences of a panel: the same ones for the code and for every draw.
+PANEL = 32
 # A rank is settled once so many draws have come as far as the code (Besag and Clifford 1991).
 _SETTLED = 5
 
 
-def enough_draws(n_effects: int, passing: int = 1) -> int:
+def enough_draws(n_effects: int, passing: int) -> int:
     """So many that this many may pass by themselves among so many effects."""
     return math.ceil(n_effects / FALSE_DISCOVERIES / passing)
 
@@ -36,7 +41,6 @@ class Rank:
         net: the row of the net effect, whose columns the rank's row has.
         level: makes the code's own effect.
         drawn: makes the draws of a turn, from its number.
-        made: those of turns that were made.
     """
 
     def __init__(
@@ -44,10 +48,9 @@ class Rank:
         net: Mapping[str, Any],
         level: Callable[[], float],
         drawn: Callable[[int], PerDraw],
-        made: Sequence[PerDraw] = (),
     ) -> None:
         self._net, self._level, self._drawn = net, level, drawn
-        self._made = list(made)
+        self._made: list[PerDraw] = []
 
     @property
     def open(self) -> bool:
@@ -80,20 +83,30 @@ class Rank:
         return sum(int((of >= self._own).sum()) for of in self._made)
 
 
-def settle(ranks: Sequence[Rank], n_effects: int) -> None:
-    """Draw until all that may pass do so together: so many pass by as few draws as by more.
+# The rank of an effect, and the condition that it is of.
+Ranked = tuple[Rank, str]
+
+
+def rank_rows(ranks: Sequence[Ranked], n_effects: int) -> list[dict[str, Any]]:
+    """The ranks of a run's effects, of no more draws than it takes.
+
+    Draws are made until all that may pass do so together: so many pass by as few draws as by more.
 
     Args:
-        ranks: of all effects of a run, one for each; the same one where several are one.
+        ranks: of all effects, each with its condition; the same rank where several are one.
         n_effects: how many effects are tested.
+
+    Returns:
+        As many rows of the tidy table.
     """
-    passing = sum(rank.open for rank in ranks)
+    passing = sum(rank.open for rank, _ in ranks)
     while passing:
         most = enough_draws(n_effects, passing)
-        for rank in ranks:
+        for rank, _ in ranks:
             rank.among(most)
-        if passing == (passing := sum(rank.open for rank in ranks)):
-            return
+        if passing == (passing := sum(rank.open for rank, _ in ranks)):
+            break
+    return [{**rank.row(), "positions": condition} for rank, condition in ranks]
 
 
 def fact(metric: str, value: float, context: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from experiments.codes.counting import counting_rows
 from experiments.codes.in_depth import Place, statistics_at, stream_sites
-from experiments.codes.ranks import FEWEST_DRAWS, Rank, fact, settle
+from experiments.codes.ranks import FEWEST_DRAWS, Ranked, fact, rank_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_order import text_order_rows
@@ -46,9 +46,6 @@ from nope_interp.tasks.sources import TextSource
 from probes.bootstrap import SequenceBootstrap
 from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL, SIMILARITY
 from probes.codes.statistics import CodeStatistics
-
-# The rank of an effect, and the condition that it is of.
-_Ranked = tuple[Rank, str]
 
 
 def text_interchange_rows(
@@ -104,13 +101,13 @@ def text_interchange_rows(
     }
     made, total = TextMoves(task, known, stream), sum(map(len, places.values()))
     rows = list(_of_ways(made, task.seed, context))
-    ranks: list[_Ranked] = []
+    ranks: list[Ranked] = []
     with tqdm(desc=description, total=total, unit="code", disable=description is None) as bar:
         for place, codes in places.items():
             here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
             rows += _rows_at(made, place, codes, here, ranks, bar.update)
     # Each code has two directions for each of the ways in which text is moved.
-    rows += _settled(ranks, 2 * total * (1 + made.further_on))
+    rows += rank_rows(ranks, 2 * total * (1 + made.further_on))
     moved = [made.noised.moved, *([made.shifted.moved] if made.further_on else [])]
     read = {site: codes for site, codes in known.items() if site not in reads}
     return rows + counting_rows(task, read, dict.fromkeys(moved, task.numbers()), context=context)
@@ -177,14 +174,14 @@ def route_rows(
         if made.carries(site, MEAN_RESIDUAL)
     ]
     rows: list[dict[str, Any]] = []
-    ranks: list[_Ranked] = []
+    ranks: list[Ranked] = []
     for site, route, head in tqdm(asked, description, unit="route", disable=description is None):
         here = {"layer": site.layer, "head": head, "site": site.hook, "probe": names.PROBE}
         told = {**context, **here, "positions": text_use.by_route(route)}
         trial = made.by_route(site.layer, route, head)
         rows += (found := trial.rows(told))
         ranks.append((trial.rank(found), told["positions"]))
-    return rows + _settled(ranks, len(asked))
+    return rows + rank_rows(ranks, len(asked))
 
 
 def too_little_to_move(n_held_out: int, seq_len: int) -> str | None:
@@ -238,17 +235,12 @@ def _column(means: np.ndarray, column: int) -> np.ndarray:
     return np.asarray(means[:, column])
 
 
-def _settled(ranks: Sequence[_Ranked], n_effects: int) -> list[dict[str, Any]]:
-    settle([rank for rank, _ in ranks], n_effects)
-    return [{**rank.row(), "positions": told} for rank, told in ranks]
-
-
 def _rows_at(
     made: TextMoves,
     place: Place,
     codes: Sequence[str],
     context: Mapping[str, Any],
-    ranks: list[_Ranked],
+    ranks: list[Ranked],
     advance: Callable[[], object],
 ) -> Iterator[dict[str, Any]]:
     """Rows of all codes at one place; ranks are added, each with its conditions."""

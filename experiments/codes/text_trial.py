@@ -1,8 +1,7 @@
 """One code moved in one direction in text: its doses, its control, and rows that tell of both.
 
 A code's effect is net of the control's, of which each sequence has a draw of its own: intervals
-over sequences cover draws. Ranks are taken on a panel of sequences, the same ones for the code and
-for every draw: draws differ by their directions alone.
+over sequences cover draws. Ranks are taken on a panel (`experiments.codes.ranks`).
 """
 
 import math
@@ -15,7 +14,7 @@ import numpy as np
 from einops import reduce
 from jaxtyping import Float
 
-from experiments.codes.ranks import Rank
+from experiments.codes.ranks import PANEL, PerDraw, Rank
 from experiments.codes.text_runs import TextRun, Within
 from experiments.codes.way import Way, share
 from experiments.probing.measure import Site
@@ -24,10 +23,8 @@ from experiments.results import text_use
 from experiments.results.code_ablation import SIZE_MATCHED
 from probes.bootstrap import SequenceBootstrap
 
-# Sequences of a panel, and draws of the control in a turn.
-_PANEL, _TURN = 32, 4
-# Of a panel.
-PerDraw = Float[np.ndarray, " draw"]
+# Draws of the control in a turn.
+_TURN = 4
 # Along, changed and length of a run, for each sequence.
 Measured = Float[np.ndarray, "sequence 3"]
 
@@ -110,7 +107,7 @@ class TextTrial:
 
     @property
     def _panel(self) -> int:
-        return min(_PANEL, len(self.run.tokens))
+        return min(PANEL, len(self.run.tokens))
 
     def _shares(
         self, control: Sequence[Measured], context: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """One code moved in one direction in a task: its doses, its control, and rows that tell of both.
 
 A code's effect is net of the control's. Intervals are over sequences, of which each has control
-draws of its own.
+draws of its own. Ranks are taken on a panel (`experiments.codes.ranks`).
 """
 
 import math
@@ -11,13 +11,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from einops import reduce
 
 from experiments.codes.answering import Answers, Asking, Changes, PerExample
 from experiments.codes.order import share_rows
-from experiments.codes.ranks import Rank
+from experiments.codes.ranks import PANEL, PerDraw, Rank
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
 from probes.bootstrap import NamedBootstrap, SequenceBootstrap
+
+# Draws of the control in a turn.
+_TURN = 20
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class Trial:
         asking: what is asked of the model.
         before: what it answers where the code is not moved.
         moved: makes the changes that move the code by a dose.
-        drawn: makes those of the control, by a dose, with the draws of a turn.
+        drawn: makes those of the control, by a dose, with the draws of a turn, and how many
+            sequences in a row share one.
         doses: shares of the way that it is moved, the last one all of it.
         seed: of the intervals.
     """
@@ -36,50 +41,70 @@ class Trial:
     asking: Asking
     before: Answers
     moved: Callable[[float], Changes]
-    drawn: Callable[[float, int], Changes]
+    drawn: Callable[[float, int, int], Changes]
     doses: Sequence[float]
     seed: int
 
     @cached_property
     def own(self) -> list[Answers]:
         """What is answered at each dose."""
-        return self._by_dose(self.moved)
+        return [self.asking.answers(self.moved(dose)) for dose in self.doses]
 
-    def rows(self, most_draws: int, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Rows of the tidy table, as `interchange_rows` describes them.
+    def rows(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Rows of the tidy table, as `interchange_rows` describes them, without the rank.
 
         Args:
-            most_draws: of the control, for the rank.
             context: fills all other columns.
         """
-        first = self._by_dose(lambda dose: self.drawn(dose, 0))
+        first = [self.asking.answers(self.drawn(dose, 0, 1)) for dose in self.doses]
         found = list(self._shares(first, context))
-        yield from found
-        own, drawn = self._slopes(self.own), self._slopes(first)
-        bootstrap = NamedBootstrap({"": own, SIZE_MATCHED: drawn}, seed=self.seed)
-        for control in ("", SIZE_MATCHED):
+        counted = self.asking.n > 0
+        slopes = {
+            "": self._slopes(self.own, self.before)[counted],
+            SIZE_MATCHED: self._slopes(first, self.before)[counted],
+        }
+        bootstrap = NamedBootstrap(slopes, seed=self.seed)
+        for control in slopes:
             score = bootstrap.score(names.SLOPE, bootstrap.mean(control), chance=math.nan)
-            yield {**context, **vars(score), "control": control}
-        net = next(row for row in found if row["metric"] == names.NET)
+            found.append({**context, **vars(score), "control": control})
+        return found
 
-        def turn_of(turn: int) -> PerExample:
-            return self._slopes(self._by_dose(lambda dose: self.drawn(dose, turn)))
+    def rank(self, rows: Sequence[Mapping[str, Any]]) -> Rank:
+        """The rank of the net effect that stands in these rows, by slopes."""
+        net = next(row for row in rows if row["metric"] == names.NET)
+        return Rank(net, self._level, self._turn)
 
-        rank = Rank(net, lambda: float(own.mean()), turn_of, [drawn])
-        yield rank.among(most_draws).row()
+    def _level(self) -> float:
+        """The code's own slope on the panel."""
+        (slope,) = self._on_panels(self.moved, 1)
+        return float(slope)
 
-    def _by_dose(self, make: Callable[[float], Changes]) -> list[Answers]:
-        return [self.asking.answers(make(dose)) for dose in self.doses]
+    def _turn(self, turn: int) -> PerDraw:
+        """Those of the control, one for each draw of a turn."""
+        together = len(self._panel)
+        return self._on_panels(lambda dose: self.drawn(dose, turn, together), _TURN)
 
-    def _slopes(self, found: Sequence[Answers]) -> PerExample:
-        """In nats for a full move, of the examples with an answer that counts.
+    def _on_panels(self, make: Callable[[float], Changes], panels: int) -> PerDraw:
+        """The slope on each of some copies of the panel."""
+        asking, before = self.asking.of(self._panel * panels), self.before.of(self._panel * panels)
+        slopes = self._slopes([asking.answers(make(dose)) for dose in self.doses], before)
+        return reduce(slopes, "(panel sequence) -> panel", "mean", panel=panels)
+
+    @cached_property
+    def _panel(self) -> list[int]:
+        """The first sequences with an answer that counts."""
+        found: list[int] = self.asking.n.nonzero()[0][:PANEL].tolist()
+        return found
+
+    def _slopes(self, found: Sequence[Answers], before: Answers) -> PerExample:
+        """In nats for a full move, of each example.
 
         Of the line through 0 that fits best. Small doses alone would say little: where attention is
         sure of its token, it hardly moves before it jumps to another.
         """
-        rises = np.stack([of.log_odds - self.before.log_odds for of in found])
-        slope: PerExample = np.array(self.doses) @ rises / np.square(self.doses).sum()
-        return slope[self.asking.n > 0]
+        rises = np.stack([of.log_odds - before.log_odds for of in found])
+        slopes: PerExample = np.array(self.doses) @ rises / np.square(self.doses).sum()
+        return slopes
 
     def _shares(
         self, drawn: Sequence[Answers], context: Mapping[str, Any]

@@ -21,6 +21,7 @@ from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.interchange import (
     ASKING,
     GUESSER,
+    NET,
     QUESTION,
     RANK,
     SHUFFLED_QUESTION,
@@ -31,7 +32,7 @@ from experiments.results.interchange import (
     without_order,
 )
 from experiments.results.measurements import table
-from experiments.results.position_use import FALSE_DISCOVERIES, Word
+from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING, Word
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
@@ -135,10 +136,15 @@ def test_a_code_that_passes_is_ranked_among_as_many_draws_as_that_needs(
 ) -> None:
     ranks = found[found["metric"] == RANK].set_index(["positions", "layer"])
     best = ranks.loc[noising(MEAN_RESIDUAL, ASKING), 0]
-    # Two sets of positions, two sites, four codes, two directions.
-    assert best["n"] >= 32 / FALSE_DISCOVERIES
     assert best["value"] == pytest.approx(1 / (1 + best["n"]))
     assert (ranks["value"] > 0).all()
+    # Two sets of positions, two sites, four codes, two directions.
+    passing = (ranks["value"] <= best["value"]).sum()
+    assert best["n"] >= 32 / FALSE_DISCOVERIES / passing
+    nets = found[found["metric"] == NET].set_index(["positions", "layer"])["ci_low"]
+    undrawn = ranks[ranks["n"] == 0]
+    assert len(undrawn) > 0
+    assert (nets.loc[undrawn.index] < WORTH_NAMING).all()
 
 
 @pytest.mark.slow

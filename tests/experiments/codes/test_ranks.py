@@ -1,11 +1,13 @@
 """Ranks among control draws: how many are taken, and what p-value that gives."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.codes.ranks import Rank, settle
+from experiments.codes.ranks import Rank, rank_rows
 from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
 from probes.bootstrap import benjamini_hochberg
 
@@ -17,6 +19,10 @@ def rank_of(level: float, *, worth: bool = True, seed: int = 0) -> Rank:
     net = {"ci_low": WORTH_NAMING if worth else 0.0, "metric": "net"}
     draws = np.random.default_rng(seed)
     return Rank(net, lambda: level, lambda _: draws.standard_normal(TURN))
+
+
+def settle(ranks: list[Rank], n_effects: int) -> list[dict[str, Any]]:
+    return rank_rows([(rank, "moved") for rank in ranks], n_effects)
 
 
 def test_without_a_net_effect_nothing_is_drawn() -> None:
