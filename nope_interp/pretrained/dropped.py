@@ -12,6 +12,7 @@ from typing import Any
 from nope_interp.errors import UserError
 from nope_interp.files import honour_umask, make_folder, read_json, write_json
 from nope_interp.positions.layers import WITHOUT, family_encoding
+from nope_interp.pretrained.load import quiet
 from nope_interp.pretrained.published import Format, add_norms, check_norms, published_form
 from nope_interp.pretrained.switched_off import switch_off
 
@@ -66,7 +67,8 @@ def save_folder(model: Any, tokenizer: Any, folder: Path) -> Path:
     make_folder(part)
     try:
         tensors, told = published_form(model)
-        model.save_pretrained(part, state_dict=tensors)
+        with quiet():
+            model.save_pretrained(part, state_dict=tensors)
         write_json(part / "config.json", {**read_json(part / "config.json"), **told})
         if tokenizer is not None:
             tokenizer.save_pretrained(part)

@@ -157,7 +157,7 @@ def load_plain(
     if revision is not None and Path(source).exists():
         raise UserError(f"{name_or_path!r} is a local file: a revision belongs to a hub name.")
     where = {"pretrained_model_name_or_path": source, "revision": revision or "main"}
-    with _quiet(), _one_sentence(name_or_path):
+    with quiet(), _one_sentence(name_or_path):
         model, notes = read_checkpoint(
             name_or_path, where, positions, dtype=getattr(torch, dtype), device_map=device_map
         )
@@ -181,7 +181,7 @@ def reinitialized(pretrained: Pretrained, seed: int) -> Pretrained:
     if isinstance(original, T5DecoderLM):
         original = original.base_model.t5
     weight = next(original.parameters())
-    with _quiet(), torch.random.fork_rng():
+    with quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)
         fresh = type(original)._from_config(original.config, dtype=weight.dtype)
     if getattr(original.config, WITHOUT, False):
@@ -244,7 +244,7 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
     probe = torch.randint(vocabulary, (2, 8), generator=generator).to(device)
     expected = _plain_logits(model, probe, name)
     try:
-        with _quiet():
+        with quiet():
             bridge = wrap(model)
         check_bridge(bridge, probe, expected, name)
         check_order(bridge, name)
@@ -308,7 +308,7 @@ def converted_gguf(path: Path) -> Path:
     if (folder / "complete.json").is_file():
         return folder
     make_folder(folder)
-    with _quiet(), _one_sentence(str(path)):
+    with quiet(), _one_sentence(str(path)):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
@@ -357,7 +357,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hold back the progress bars and advice of the libraries underneath."""
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
     from transformers.utils import logging as transformers_logging

@@ -27,7 +27,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def test_a_dropped_llama_is_one_whose_queries_and_keys_are_not_turned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = byte_llama(tmp_path / "llama")
     model, tokenizer, _ = load_plain(str(folder))
@@ -35,7 +35,9 @@ def test_a_dropped_llama_is_one_whose_queries_and_keys_are_not_turned(
     plain = AutoModelForCausalLM.from_pretrained(folder)
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", lambda q, k, *args, **more: (q, k))
     assert torch.equal(logits(model), logits(plain))
+    capfd.readouterr()
     kept = save_folder(model, tokenizer, tmp_path / "dropped")
+    assert capfd.readouterr().err == ""
     assert {path.name for path in tmp_path.iterdir()} == {"llama", "dropped"}
     again = load_pretrained(str(kept))
     assert any("no positional encoding" in note for note in again.notes)
