@@ -11,13 +11,14 @@ from torch import Tensor
 
 from experiments.explore.asked import MOST_TOKENS
 from experiments.explore.kept import Kept
-from experiments.explore.one_pass import Pass, Rotated
+from experiments.explore.one_pass import Pass, Rotated, pattern_hook
 from experiments.loaded import LoadedModel
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import layer_with_idle_patterns
 from nope_interp.positions.layers import LayerPositions, layer_positions
+from nope_interp.sites import layer_ranges
 from nope_interp.tasks.sources import with_begin_token
 
 
@@ -29,12 +30,24 @@ class Playground:
         loaded: from `experiments.loaded.load`.
         runs: the folder in which finished runs lie.
         passes: what was read of prompts, by tokens and change.
+        made: what else is kept, by what it is.
+
+    Raises:
+        UserError: for a model with layers that have no attention.
     """
 
     loaded: LoadedModel
     runs: Path = Path("runs")
     passes: Kept[Pass] = field(default_factory=Kept, repr=False)
     made: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        layers = range(self.model.cfg.n_layers)
+        if without := [n for n in layers if pattern_hook(n) not in self.model.hook_dict]:
+            raise UserError(
+                f"{layer_ranges(without)} of this model have no attention to show: choose a model "
+                "that has it in every layer."
+            )
 
     @property
     def variant(self) -> ModelVariant:

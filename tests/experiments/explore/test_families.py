@@ -1,0 +1,98 @@
+"""Pretrained families that differ in what they show: each answers, or says what it cannot."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.explore import patching
+from experiments.explore.heads import feeds, head
+from experiments.explore.model import model
+from experiments.explore.playground import Playground
+from experiments.explore.reading import read
+from experiments.loaded import LoadedModel
+from experiments.variants.config import ProbingConfig
+from experiments.variants.variants import ModelVariant
+from nope_interp.errors import UserError
+from nope_interp.positions.layers import positions_in_words
+from nope_interp.pretrained.spec import ModelSpec
+from nope_interp.tasks.sources import TextSource, UniformSource
+from tests.experiments.explore.states import head_change, state
+from tests.huggingface import VOCABULARY, bridged_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CLEAN, CORRUPTED = "the quick brown fox", "the quilk brown fox"
+# Those whose attention goes on without what its patterns' hooks give back.
+IDLE = {"t5", "gptj"}
+
+
+class Letters:
+    """Each letter is a token, and nothing special is."""
+
+    def __call__(self, text: str, **how: Any) -> SimpleNamespace:
+        return SimpleNamespace(input_ids=[4 + ord(one) % (VOCABULARY - 4) for one in text])
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(chr(97 + id % 26) for id in ids)
+
+
+def playground_of(family: str) -> Playground:
+    built = bridged_model(family)
+    text = torch.randint(4, VOCABULARY, (20_000,), generator=torch.Generator().manual_seed(0))
+    sources = TextSource(text, None), UniformSource(torch.arange(4, VOCABULARY), None)
+    variant = ModelVariant(
+        name=family,
+        kind="pretrained",
+        model=built,
+        tokenizer=Letters(),
+        sources=sources,
+        positions=positions_in_words(built),
+        spec=ModelSpec(family, "cpu"),
+    )
+    return Playground(LoadedModel(variant, ProbingConfig()))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "t5", "gptj", "gpt_oss"])
+def test_a_family_answers_or_says_what_it_cannot(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    playground = playground_of(family)
+    conditions = model(playground).conditions
+    assert conditions
+    for name in conditions:
+        found = read(playground, state(CLEAN, change={"positions": name})).difference
+        assert found is not None
+        # A constant bias is none; and a quarter of GPT-J's two frequencies here rounds to none.
+        assert found.loss != 0 or name in ("t5:mean", "rotary:drop_highest=0.25")
+    for to in ("ablated", "uniform"):
+        asked = state(CLEAN, change={"head_changes": [head_change(0, 1, to)]}, layer=1, head=1)
+        if to == "uniform" and family in IDLE:
+            with pytest.raises(UserError, match="past its pattern hooks"):
+                read(playground, asked)
+            continue
+        found = read(playground, asked).difference
+        assert found is not None
+        assert found.loss != 0
+        assert head(playground, asked).after is not None
+    assert len(feeds(playground, state(CLEAN, layer=1, head=1)).feeds) == 4
+    for at in ("resid_pre", "head_out", "pattern"):
+        asked = state(CLEAN, other_prompt=CORRUPTED, patch={"at": at})
+        if at == "pattern" and family in IDLE:
+            with pytest.raises(UserError, match="past its pattern hooks"):
+                list(patching.patch(playground, asked, nullcontext))
+            continue
+        *_, with_skips = patching.patch(playground, asked, nullcontext)
+        playground.made.pop("patched")
+        with monkeypatch.context() as whole:
+            whole.setattr(patching, "_skipping_is_exact", lambda runs, corrupted: False)
+            *_, without = patching.patch(playground, asked, nullcontext)
+        recovered = [torch.tensor(one.recovered) for one in (with_skips, without)]  # type: ignore[union-attr]
+        torch.testing.assert_close(*recovered, rtol=1e-3, atol=1e-4)
+        assert recovered[0].abs().max() > 0.01
+
+
+def test_a_model_with_layers_without_attention_is_refused() -> None:
+    with pytest.raises(UserError, match=r"layers? 0.* have no attention to show: choose a model"):
+        playground_of("olmo_hybrid")
