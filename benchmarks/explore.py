@@ -1,6 +1,6 @@
 """The live page as a person meets it: how long each answer takes, its JSON included.
 
-Asked without a socket, of the embedded model and of the real Gemma 3 270M with a prompt of 64
+Asked without a socket, of the embedded model and of the real Gemma 3 270M with a prompt of 67
 tokens. Each prompt and change is new, as it is for who types; what is fitted once for a model, its
 position probes, is fitted before. `click` is a head's view of a prompt that was read.
 """

@@ -19,6 +19,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import layer_with_idle_patterns
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.sites import layer_ranges
+from nope_interp.streams import check_tokens
 from nope_interp.tasks.sources import with_begin_token
 
 
@@ -96,8 +97,8 @@ class Playground:
             One sequence.
 
         Raises:
-            UserError: for less than two tokens, more than `most_tokens`, and text that the
-                tokenizer does not know or that is not valid Unicode.
+            UserError: for less than two tokens, more than `most_tokens`, tokens that the model does
+                not have, and text that the tokenizer does not know or that is not valid Unicode.
         """
         try:
             prompt.encode("utf-8")
@@ -110,6 +111,7 @@ class Playground:
             raise UserError(
                 f"the prompt has {ids.shape[1]} tokens: give one of 2 to {self.most_tokens}."
             )
+        check_tokens(self.model, ids, batch_size=1)
         return ids
 
     def token_strings(self, ids: Int[Tensor, "1 pos"]) -> list[str]:

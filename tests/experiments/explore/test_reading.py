@@ -234,6 +234,14 @@ def test_prompts_that_cannot_be_read_are_one_sentence(
         embedded.tokens(prompt)
 
 
+def test_a_token_that_the_model_lacks_is_refused(
+    embedded: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(embedded.variant), "encode", lambda variant, text: [7, 999])
+    with pytest.raises(UserError, match="token 999 is not in the vocabulary"):
+        embedded.tokens("ab")
+
+
 def test_a_pass_is_kept_and_read_once(embedded: Playground) -> None:
     runs: list[int] = []
     handle = embedded.model.blocks[0].register_forward_pre_hook(lambda *_: runs.append(1))
