@@ -191,4 +191,4 @@ def report(
     from experiments.sweeps.runs import load_run
 
     path = load_run(folder).write_report(to)
-    Shown({"report": str(path)}, f"Report: {path}").show(as_json)
+    Shown({"report": str(path)}, [f"Report: {path}"]).show(as_json)

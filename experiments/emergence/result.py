@@ -143,8 +143,10 @@ def _headline(onsets: pd.DataFrame, codes: list[str]) -> str:
     if first in never:
         return "No code is surely readable at any step."
     median = onsets[first].fillna(np.inf).median()
-    at = f"at step {median:g}" if np.isfinite(median) else "and never"
-    told = f"On average {first} is readable first, {at} in the median of {len(onsets)} seeds"
+    where = f"in {onsets[first].notna().sum()} of {len(onsets)} seeds only"
+    if np.isfinite(median):
+        where = f"at step {median:g} in the median of {len(onsets)} seeds"
+    told = f"On average {first} is readable first, {where}"
     return f"{told}; never surely readable: {', '.join(never)}." if never else f"{told}."
 
 

@@ -96,7 +96,7 @@ def _listed(titles: Sequence[str]) -> str:
     groups: dict[str, int] = {}
     for title in titles:
         groups[title.split("/")[0]] = groups.get(title.split("/")[0], 0) + 1
-    return ", ".join(name if n == 1 else f"{n} of {name}" for name, n in groups.items())
+    return ", ".join(name if n == 1 else f"{name} ({n})" for name, n in groups.items())
 
 
 def duration(seconds: float) -> str:

@@ -70,7 +70,7 @@ def test_compare_then_report_then_nothing_twice(tmp_path: Path, config: str) -> 
     drawn = nope_interp(
         "report", result["report"].rsplit("/", 1)[0], "--to", "p.html", cwd=tmp_path
     )
-    assert drawn.returncode == 0, drawn.stderr
+    assert (drawn.returncode, drawn.stdout) == (0, "Report: p.html\n"), drawn.stderr
     assert (tmp_path / "p.html").read_text() == (folder / "report.html").read_text()
     # A run folder's own config makes the same run again.
     same = nope_interp("compare", "--config", str(folder / "config.json"), cwd=tmp_path)

@@ -23,7 +23,7 @@ def test_steps_are_announced_and_weighed(clock: Clock, capsys: pytest.CaptureFix
     with Steps("compare", show=True) as steps:
         steps.plan({"a/x": 10, "a/y": 10, "moved": 40}, seconds=2.0, at_once=2)
         said = capsys.readouterr().err
-        told = "compare: 3 steps (2 of a, moved); about 60 s by a short measurement."
+        told = "compare: 3 steps (a (2), moved); about 60 s by a short measurement."
         assert told in said
         assert steps.line() == "compare: step 1 of 3, about 60 s left"
         clock.now += 5  # half of what was expected
