@@ -17,7 +17,8 @@ function setUp() {
   for (const [id, names] of [["#code", model.codes], ["#site", model.sites]]) $(id).append(...names.map((name) => element("option", name, { value: name })));
   if (model.sites.includes(FIRST_SITE)) $("#site").value = FIRST_SITE;
   $("#code-layer").max = model.layers - 1;
-  $("#code-layer").value = 0;
+  // Rotary models have to have attended before their stream holds a code.
+  $("#code-layer").value = Math.floor(model.layers / 4);
   for (const id of ["#code", "#site", "#code-layer"]) $(id).addEventListener("change", () => { if (Object.keys(moves()).length) set(moves()); });
   $("#add-move").addEventListener("click", () => {
     const from = $("#from"), to = $("#to");
@@ -76,7 +77,7 @@ function show(found = answer) {
   section.hidden = !answer;
   if (!answer) return;
   const { distance, control_distance: control, control_low: low, control_high: high, draws } = answer;
-  $(".said", section).textContent = `The next-token prediction changes by ${asFigure(distance)} of 1. ${draws} size-matched controls change it by ${asFigure(control)} on average, ${asFigure(low)} to ${asFigure(high)}.`;
+  $(".said", section).textContent = `The next-token prediction changes by ${asFigure(distance)} of 1; the size-matched control changes it by ${asFigure(control)}, from ${asFigure(low)} to ${asFigure(high)} in ${draws} draws.`;
   $("ul.notes", section).replaceChildren(...answer.notes.map((note) => element("li", note)));
   const first = menu.value;
   menu.replaceChildren(...(answer.probes[0]?.moved ?? []).map(({ position, to }, i) => element("option", `${token(position)} told ${to}`, { value: i })));

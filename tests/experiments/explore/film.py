@@ -24,7 +24,7 @@ from tests.paths import ROOT
 
 SIZE = (1400, 900)
 PATIENCE_S = 400  # a first move fits codes and probes
-COLOURS = 256  # of a palette: a picture is to stay small
+COLOURS, MOST_BYTES = 256, 150_000  # of a palette, for a picture that is larger without one
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 OTHER = "When Mary and John went to the store, Mary gave a drink to"
 
@@ -41,7 +41,10 @@ class Film:
         page.run("document.querySelector(arguments[0]).scrollIntoView()", top)
         shown = self.folder / f"explore-{name}.png"
         assert page.driver.save_screenshot(str(shown))
-        Image.open(shown).convert("RGB").quantize(COLOURS).save(shown, optimize=True)
+        picture = Image.open(shown).convert("RGB")
+        picture.save(shown, optimize=True)
+        if shown.stat().st_size > MOST_BYTES:
+            picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(shown, optimize=True)
         said = page.find("#said").text
         print(f"{time.monotonic() - self.began:6.1f} s  {name}: {said}", flush=True)
 
@@ -109,7 +112,7 @@ class Film:
             kept.wait_until_ready()
             window(kept, SIZE)
             kept.wait(lambda: kept.all("#attention .circuits canvas"))
-            kept.run("document.querySelector('#keep').open = true; scrollTo(0, 0)")
+            kept.run("scrollTo(0, 0)")
             kept.wait(lambda: kept.all("#recovered .main-svg"))
             self.keep("6-save", of=kept)
 
