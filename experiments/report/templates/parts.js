@@ -31,6 +31,8 @@ function tips(root, selector, linesOf) {
   for (const type of ["pointerleave", "focusout"]) root.addEventListener(type, off);
 }
 addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
+// Not on every scroll: the focus of a word below the window scrolls, too.
+for (const type of ["wheel", "touchmove"]) addEventListener(type, () => { tip.hidden = true; }, { passive: true });
 
 // Arrow keys move between the cells of a grid; the grid itself is one stop of the tab key.
 function walk(event, grid, width) {
@@ -54,7 +56,7 @@ function meaning(link) {
 }
 
 // What is somebody's text, or leads somewhere already, stays as it is.
-const APART = "a, button, select, option, summary, pre, code, script, style, svg, h1, .plot, .circuits, .prompt, .strip, .thumbs, .sortable, .info, #claims dd, #glossary, #tip";
+const APART = "a, button, select, option, summary, pre, code, script, style, svg, h1, .plot, .circuits, .prompt, .strip, .thumbs, .sortable, .info, .key, #claims dd, #glossary, #tip";
 // In each part the first of every word of the glossary leads to its meaning; words that a page never says are left out of it.
 function linkWords() {
   const entries = $$("#glossary [data-words]");

@@ -123,6 +123,7 @@ def test_a_page_is_read_at_a_glance_on_every_screen(
     for size in (DESKTOP, TABLET, PHONE):
         window(page, size)
         page.wait(lambda: page.run(FITS, size[0]))  # noqa: B023 - waits within the loop
+        page.run("scrollTo(0, 0)")
         keep(page, f"{kind}-{size[0]}")
     assert driver.get_log("browser") == []
 
