@@ -294,7 +294,7 @@ def test_cells_of_other_shards_are_not_mixed(
         ({"shards": 0}, "shards is 0: give at least 1"),
         ({"shards": -2}, "shards is -2: give at least 1"),
         ({"shards": 14}, "14 shards are too many for 26 sequences: give at most 13"),
-        ({"shards": 2, "device": "auto"}, "name one device, such as cuda"),
+        ({"shards": 2, "device": "auto"}, "name one device, or leave the shards out"),
         ({"ray": "127.0.0.1:1"}, "add --shards, or leave --ray out"),
         ({"shards": 2, "ray": "auto"}, "give HOST:PORT"),
     ],
