@@ -28,7 +28,7 @@ from tqdm import tqdm
 from experiments.codes.answering import Answers, Asking, Changes
 from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.in_depth import Place, moves_in_depth, statistics_at, stream_sites
-from experiments.codes.ranks import FEWEST_DRAWS, Ranked, fact, rank_rows
+from experiments.codes.ranks import FEWEST_SEQUENCES, Ranked, fact, rank_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.trial import Trial, added_row
 from experiments.probing.measure import Site, Split
@@ -112,9 +112,9 @@ def interchange_rows(
 def check_enough_to_draw(task: InterventionTask) -> None:
     """Raise UserError where there are too few sequences to score: each has a draw of its own."""
     n = len(task.split.held_out)
-    if n < FEWEST_DRAWS:
+    if n < FEWEST_SEQUENCES:
         raise UserError(
-            f"{n} examples are too few to move codes in: give {FEWEST_DRAWS} at least, better "
+            f"{n} examples are too few to move codes in: give {FEWEST_SEQUENCES} at least, better "
             "some hundreds."
         )
 

@@ -21,8 +21,8 @@ from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
 # Effects of the draws of a turn.
 PerDraw = Float[np.ndarray, " draw"]
 
-# Fewer sequences say little.
-FEWEST_DRAWS = 20
+# Of fewer sequences little can be said.
+FEWEST_SEQUENCES = 20
 # Sequences of a panel: the same ones for the code and for every draw.
 PANEL = 32
 # A rank is settled once so many draws have come as far as the code (Besag and Clifford 1991).
@@ -56,7 +56,7 @@ class Rank:
     def open(self) -> bool:
         """Whether a rank may still make it pass: the net effect is surely worth naming, and few
         draws have come as far."""
-        return self._net["ci_low"] >= WORTH_NAMING and self._above < _SETTLED
+        return self._net["ci_low"] >= WORTH_NAMING and self.reached < _SETTLED
 
     def among(self, most: int) -> "Rank":
         """The same, of as many draws as settle it, or as these."""
@@ -67,7 +67,7 @@ class Rank:
     def row(self) -> dict[str, Any]:
         """A row of the tidy table: the share of draws, the code among them, that come as far; `n`
         is how many draws. Without any, it is 1."""
-        p = (1 + self._above) / (1 + self._n)
+        p = (1 + self.reached) / (1 + self._n)
         return fact(names.RANK, p, {**self._net, "n": self._n})
 
     @cached_property
@@ -79,7 +79,8 @@ class Rank:
         return sum(map(len, self._made))
 
     @property
-    def _above(self) -> int:
+    def reached(self) -> int:
+        """How many draws have come as far."""
         return sum(int((of >= self._own).sum()) for of in self._made)
 
 
@@ -90,7 +91,7 @@ Ranked = tuple[Rank, str]
 def rank_rows(ranks: Sequence[Ranked], n_effects: int) -> list[dict[str, Any]]:
     """The ranks of a run's effects, of no more draws than it takes.
 
-    Draws are made until all that may pass do so together: so many pass by as few draws as by more.
+    Draws are made until all that no draw has reached pass together, whatever becomes of the others.
 
     Args:
         ranks: of all effects, each with its condition; the same rank where several are one.
@@ -99,13 +100,15 @@ def rank_rows(ranks: Sequence[Ranked], n_effects: int) -> list[dict[str, Any]]:
     Returns:
         As many rows of the tidy table.
     """
-    passing = sum(rank.open for rank, _ in ranks)
-    while passing:
-        most = enough_draws(n_effects, passing)
+    most = 0
+    while any(rank.open for rank, _ in ranks):
+        # One that a draw has reached may still pass, but the others must not need it to.
+        sure = sum(rank.open and not rank.reached for rank, _ in ranks)
+        if (needed := enough_draws(n_effects, max(sure, 1))) <= most:
+            break
+        most = needed
         for rank, _ in ranks:
             rank.among(most)
-        if passing == (passing := sum(rank.open for rank, _ in ranks)):
-            break
     return [{**rank.row(), "positions": condition} for rank, condition in ranks]
 
 

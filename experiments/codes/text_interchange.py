@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from experiments.codes.counting import counting_rows
 from experiments.codes.in_depth import Place, statistics_at, stream_sites
-from experiments.codes.ranks import FEWEST_DRAWS, Ranked, fact, rank_rows
+from experiments.codes.ranks import FEWEST_SEQUENCES, Ranked, fact, rank_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_order import text_order_rows
@@ -194,10 +194,10 @@ def too_little_to_move(n_held_out: int, seq_len: int) -> str | None:
     Returns:
         A sentence; None where they can.
     """
-    if n_held_out < FEWEST_DRAWS:
+    if n_held_out < FEWEST_SEQUENCES:
         return (
             f"{n_held_out} held-out sequences are too few to move positions in: give "
-            f"{FEWEST_DRAWS} at least, better some hundreds."
+            f"{FEWEST_SEQUENCES} at least, better some hundreds."
         )
     if seq_len < SHORTEST:
         return (

@@ -56,6 +56,19 @@ def test_effects_that_no_draw_reaches_pass_together_and_by_no_more_draws_than_th
     assert not (benjamini_hochberg(fewer)[:passing] <= FALSE_DISCOVERIES * 0.999).all()
 
 
+def test_one_that_a_draw_reaches_does_not_keep_the_others_from_passing() -> None:
+    """Of 20 effects three are far off, and one is so in all but the first of its draws."""
+    far = [rank_of(99.0, seed=seed) for seed in range(3)]
+    once = iter([np.array([99.0]), *(np.full(TURN, -99.0) for _ in range(200))])
+    border = Rank({"ci_low": WORTH_NAMING, "metric": "net"}, lambda: 9.0, lambda _: next(once))
+    ranks = [*far, border]
+    settle(ranks, 20)
+    p = np.array([rank.row()["value"] for rank in ranks] + [1.0] * 16)
+    assert (benjamini_hochberg(p)[:3] <= FALSE_DISCOVERIES).all()
+    # By the draws that four would need together, three fail.
+    assert far[0].row()["n"] > 100 + TURN
+
+
 def test_a_rank_among_draws_of_its_own_kind_is_uniform() -> None:
     """Of 400 effects that are draws themselves, one in twenty has a p of 5% at most."""
     found = []
