@@ -7,7 +7,7 @@ from torch import Tensor
 from experiments.explore.answers import Feed, FeedsAnswer, Frequencies, HeadAnswer, Packed
 from experiments.explore.asked import State
 from experiments.explore.finished import finished_labels
-from experiments.explore.live import live_labels, live_scores
+from experiments.explore.live import live_labels
 from experiments.explore.one_pass import Pass
 from experiments.explore.playground import Playground
 from experiments.explore.reading import changed_pass, known, pass_of
@@ -35,10 +35,9 @@ def head(playground: Playground, state: State) -> HeadAnswer:
     layer, number = playground.check_head(state.layer, state.head)
     ids = playground.tokens(state.prompt)
     before, after = pass_of(playground, ids), changed_pass(playground, state)
-    scores = live_scores(playground, before, None)
     finished = finished_labels(playground)
-    labels = live_labels(scores) if finished is None else finished.labels
-    values = {name: known(numbers)[layer][number] for name, numbers in scores.items()}
+    labels = live_labels(before.scores) if finished is None else finished.labels
+    values = {name: known(numbers)[layer][number] for name, numbers in before.scores.items()}
     return HeadAnswer(
         layer=layer,
         head=number,
@@ -76,7 +75,7 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
     finished = finished_labels(playground)
     if finished is None:
         read = pass_of(playground, playground.tokens(state.prompt))
-        labels = live_labels(live_scores(playground, read, None))
+        labels = live_labels(read.scores)
     else:
         labels = finished.labels
     scores = _composition(playground, layer)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.explore.asked import Change
 from experiments.explore.changed import changed
-from experiments.explore.one_pass import Pass, pattern_hook
+from experiments.explore.one_pass import PatternsOf, Scores, pattern_hook
 from experiments.explore.playground import Playground
 from nope_interp.streams import stream
 from nope_interp.tasks.sources import RepeatedSource, UniformSource
@@ -27,15 +27,13 @@ METRICS = (*FEEDS["text"], *FEEDS["repeated"])
 # Repeated tokens: sequences, and tokens of the part that comes again.
 _SEQUENCES, _PERIOD = 2, 24
 
-Scores = dict[str, np.ndarray]
 
-
-def live_scores(playground: Playground, read: Pass, change: Change | None) -> Scores:
+def live_scores(playground: Playground, patterns: PatternsOf, change: Change | None) -> Scores:
     """Every detector's number for every head, NaN where tokens are too few or sums not one.
 
     Args:
         playground: whose model.
-        read: the prompt under the change.
+        patterns: of the prompt under the change.
         change: what the model is under; heads keep their own pattern on repeated tokens where they
             have another prompt's.
 
@@ -47,7 +45,7 @@ def live_scores(playground: Playground, read: Pass, change: Change | None) -> Sc
     """
     on_text = [
         _numbers(playground, layer, partial(_read_text, pattern))
-        for layer, pattern in enumerate(read.patterns)
+        for layer, pattern in enumerate(patterns)
     ]
     found = {name: np.stack([row[name] for row in on_text]) for name in FEEDS["text"]}
     return found | _on_repeated(playground, change)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
@@ -20,6 +21,7 @@ from nope_interp.streams import Listener
 from probes.heads.frequencies import frequency_shares
 
 PatternsOf = list[Float[Tensor, "head query key"]]
+Scores = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Pass:
         surprisal: of each token but the first, in nats.
         predicted: logarithms of the probabilities of what comes after the last token.
         notes: what a change leaves of positions, in sentences.
+        scores: `[layer head]` by metric, once the patterns were scored.
     """
 
     patterns: PatternsOf = field(repr=False)
@@ -39,6 +42,7 @@ class Pass:
     surprisal: Float[Tensor, " later"] = field(repr=False)
     predicted: Float[Tensor, " d_vocab"] = field(repr=False)
     notes: tuple[str, ...] = ()
+    scores: Scores = field(default_factory=dict, repr=False)
 
     @property
     def n_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """`read`: a prompt's surprisal, predictions and heads, before and after a change."""
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch import Tensor
 from experiments.explore.answers import Both, Difference, Packed, Prediction, ReadAnswer, Reading
 from experiments.explore.asked import Change, State
 from experiments.explore.changed import changed
-from experiments.explore.live import Scores, live_labels, live_scores
+from experiments.explore.live import live_labels, live_scores
 from experiments.explore.one_pass import Pass, pattern_distance, read_pass
 from experiments.explore.playground import Playground
 
@@ -37,8 +38,8 @@ def read(playground: Playground, state: State) -> ReadAnswer:
     return ReadAnswer(
         tokens=playground.token_strings(ids),
         ids=ids[0].tolist(),
-        before=_reading(playground, before, None),
-        after=None if after is None else _reading(playground, after, state.changes),
+        before=_reading(playground, before),
+        after=None if after is None else _reading(playground, after),
         difference=None if after is None else _difference(playground, before, after),
         notes=[] if after is None else list(after.notes),
     )
@@ -70,7 +71,8 @@ def pass_of(
     def make() -> Pass:
         patterns = None if other is None else other.patterns
         with changed(playground, change, patterns) as notes:
-            return read_pass(playground.model, ids, playground.rotated, notes)
+            read = read_pass(playground.model, ids, playground.rotated, notes)
+        return replace(read, scores=live_scores(playground, read.patterns, change))
 
     key = (tuple(ids[0].tolist()), None if change is None else change.model_dump_json())
     return playground.passes.get((*key, other_prompt), make)
@@ -93,17 +95,11 @@ def changed_pass(playground: Playground, state: State) -> Pass | None:
     if change is None:
         return None
     ids = playground.tokens(state.prompt)
-    if not any(head.to == "other_prompt" for head in change.head_changes):
+    lends = any(head.to == "other_prompt" for head in change.head_changes)
+    if not lends or not state.other_prompt:  # what lacks a prompt that it needs is refused there
         return pass_of(playground, ids, change)
-    if not state.other_prompt:
-        return pass_of(playground, ids, change)  # which refuses it
     other = pass_of(playground, playground.tokens(state.other_prompt))
     return pass_of(playground, ids, change, other, state.other_prompt)
-
-
-def labels_of(playground: Playground, read: Pass, change: Change | None) -> list[list[str]]:
-    """Live labels, `[layer][head]`; raises UserError as `changed`."""
-    return live_labels(live_scores(playground, read, change))
 
 
 def both(
@@ -138,8 +134,7 @@ def known(values: object) -> list[list[float | None]]:
     return [[None if math.isnan(value) else value for value in row] for row in table]
 
 
-def _reading(playground: Playground, read: Pass, change: Change | None) -> Reading:
-    scores: Scores = live_scores(playground, read, change)
+def _reading(playground: Playground, read: Pass) -> Reading:
     probabilities = read.predicted.topk(_shown(read.predicted))
     return Reading(
         surprisal=[None, *read.surprisal.tolist()],
@@ -151,8 +146,8 @@ def _reading(playground: Playground, read: Pass, change: Change | None) -> Readi
             for value, id in zip(*map(Tensor.tolist, probabilities), strict=True)
         ],
         thumbnails=[Packed.shares(_thumbnail(pattern).numpy()) for pattern in read.patterns],
-        labels=live_labels(scores),
-        scores={name: known(values) for name, values in scores.items()},
+        labels=live_labels(read.scores),
+        scores={name: known(values) for name, values in read.scores.items()},
     )
 
 
