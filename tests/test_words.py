@@ -1,9 +1,10 @@
-"""The sentences that the program can print: how long they are, and which words they avoid.
+"""The sentences that a user meets: how long they are, and which words they avoid.
 
 They are read out of the source: every text of the three packages that ends as a sentence does, with
 one word for each value; the words of every page's template; and of the docstrings those that are
-shown: captions of figures and what options mean. A colon ends what is counted, since a refusal has
-its culprit before it and its remedy after it.
+shown: captions of figures and what options mean; of what is said of papers and their claims; and of
+the documentation's prose. A colon ends what is counted, since a refusal has its culprit before it
+and its remedy after it.
 """
 
 import ast
@@ -13,12 +14,19 @@ from collections.abc import Iterator
 import pytest
 
 from experiments.cli.options import option_of, parameters
+from experiments.papers.registry import PAPERS
 from experiments.sweeps.registry import EXPERIMENTS
 from tests.paths import ROOT
 
 MOST_WORDS = 25
 PACKAGES = ("nope_interp", "probes", "experiments")
 TEMPLATES = sorted((ROOT / "experiments" / "report" / "templates").glob("*.html"))
+# Without what is counted elsewhere, and the table of words to avoid.
+PROSE = sorted(
+    {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")}
+    - {ROOT / "docs" / name for name in ("papers.md", "changelog.md", "style.md")}
+    - {*(ROOT / "docs" / "generated").rglob("*")}
+)
 # Of the words that the style page replaces, those that mean nothing else in a sentence of ours.
 CLEAR = {"arm", "twin", "displaced", "dealt", "cache of keys"}
 
@@ -77,6 +85,21 @@ def meanings() -> Iterator[Sentence]:
                 yield from sentences(f"{experiment.name} {option_of(word)}", said)
 
 
+def of_papers() -> Iterator[Sentence]:
+    """What pages, the terminal and the documentation say of papers and their claims."""
+    for paper in PAPERS.values():
+        own = {f"{paper.name} {name}": said for name, said in vars(paper).items()}
+        own |= {
+            f"{paper.name} {claim.id} {name}": said
+            for claim in paper.claims
+            for name, said in vars(claim).items()
+        }
+        del own[f"{paper.name} citation"]  # the paper's own words
+        for where, said in own.items():
+            if isinstance(said, str):
+                yield from sentences(where, said)
+
+
 def in_templates() -> Iterator[Sentence]:
     for path in TEMPLATES:
         text = path.read_text(encoding="utf-8")
@@ -89,6 +112,17 @@ def in_templates() -> Iterator[Sentence]:
             yield from sentences(path.name, part)
 
 
+def in_prose() -> Iterator[Sentence]:
+    """What README and documentation say, outside of code; each cell of a table is for itself."""
+    for path in PROSE:
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.S)
+        text = re.sub(r"^(?:#|:::).*$|^\s*(?:[-*]|\d+\.) ", "\n\n", text, flags=re.M)
+        text = re.sub(r"^\|.*$", lambda row: row[0].replace("|", "\n\n"), text, flags=re.M)
+        text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+        yield from sentences(str(path.relative_to(ROOT)), text)
+
+
 def sentences(where: str, text: str) -> Iterator[Sentence]:
     for sentence in _SENTENCE_ENDS.split(text):
         if sentence.strip():
@@ -97,7 +131,10 @@ def sentences(where: str, text: str) -> Iterator[Sentence]:
 
 @pytest.fixture(scope="module")
 def said() -> list[Sentence]:
-    return [*in_source(), *captions(), *meanings(), *in_templates()]
+    return [
+        *(*in_source(), *captions(), *meanings()),
+        *(*of_papers(), *in_templates(), *in_prose()),
+    ]
 
 
 def test_sentences_are_found_where_users_meet_them(said: list[Sentence]) -> None:
@@ -108,6 +145,8 @@ def test_sentences_are_found_where_users_meet_them(said: list[Sentence]) -> None
         assert any(place.endswith(name) for place in places), name
     assert len({where for where, _ in captions()}) > 40
     assert len({where for where, _ in meanings()}) > 100
+    assert len({where for where, _ in of_papers()}) > 200
+    assert len({where for where, _ in in_prose()}) == len(PROSE) > 25
     (found,) = texts_of(ast.parse("def f():\n    'Doc.'\n    return f'a {f()} is b.'"))
     assert found == (3, "a x is b.")
 
@@ -123,4 +162,6 @@ def test_no_sentence_has_a_word_that_was_replaced(said: list[Sentence]) -> None:
     words = {word.strip() for cell in replaced for word in cell.split(",")}
     assert words >= CLEAR
     avoided = re.compile(rf"\b(?:{'|'.join(CLEAR)})s?\b", re.I)
+    # The changelog says what a word was before.
+    said = [(where, s) for where, s in said if where != "CHANGELOG.md"]
     assert [(where, s) for where, s in said if avoided.search(s)] == []
