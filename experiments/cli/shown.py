@@ -72,7 +72,7 @@ def _emergence(config: Any, found: Any) -> Shown:
     from experiments.cli import tables
 
     onsets = json.loads(found.onsets.to_json(orient="index"))
-    return _with_table(found, "onsets", onsets, tables.of_onsets(found.onsets))
+    return _with_table(found, "onsets", onsets, tables.of_onsets(found.onsets, found.follow_onsets))
 
 
 def _reproduction(config: Any, found: Any) -> Shown:

@@ -87,23 +87,29 @@ def of_atlas(models: pd.DataFrame) -> Table:
     return _table([str(name) for name in models.columns], rows)
 
 
-def of_onsets(onsets: pd.DataFrame) -> Table:
-    """When each code is first surely readable.
+def of_onsets(onsets: pd.DataFrame, followed: pd.DataFrame) -> Table:
+    """When each code is first surely readable, and when it is first followed where it is moved.
 
     Args:
         onsets: a row for each seed, a column for each code; NaN where it never is.
+        followed: the same of what is followed; no columns where nothing was moved.
 
     Returns:
-        A line for each code, the earliest first.
+        A line for each code, those readable first.
     """
-    order = onsets.median().fillna(float("inf")).sort_values(kind="stable").index
     rows = []
-    for code in order:
-        steps = onsets[code]
-        found = steps.dropna()
-        span = f"{found.min():.0f} to {found.max():.0f}" if len(found) else "–"
-        rows.append([str(code), span, f"{len(found)} of {len(steps)}"])
-    return _table(["code", "first readable at step", "in seeds"], rows)
+    order = onsets.median().fillna(float("inf")).sort_values(kind="stable").index
+    for code in [*order, *followed.columns.difference(order, sort=False)]:
+        spans = [_span(times[code]) if code in times else "" for times in (onsets, followed)]
+        rows.append([str(code), *spans])
+    return _table(["code", "first readable at step", "first followed at step"], rows)
+
+
+def _span(steps: "pd.Series[float]") -> str:
+    found = steps.dropna()
+    if found.empty:
+        return "never"
+    return f"{found.min():.0f} to {found.max():.0f} ({len(found)} of {len(steps)} seeds)"
 
 
 def of_dropped(variants: pd.DataFrame) -> Table:

@@ -6,6 +6,7 @@ step to the next is the model.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,22 @@ from typing import Any
 from einops import rearrange
 from tqdm import tqdm
 
+from experiments.codes.following import movable
+from experiments.codes.interchange import noising_rows
+from experiments.codes.order import order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
+from experiments.codes.text_interchange import text_noising_rows, too_little_to_move
+from experiments.codes.text_order import text_order_rows
 from experiments.probing.measure import code_probes, read_with, sites
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import LOSS
 from experiments.variants.config import ProbingConfig
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
+from nope_interp.tasks.sources import TextSource, TokenSource
 from nope_interp.training.loop import watched_steps
 from probes.bootstrap import SequenceBootstrap
 
@@ -29,6 +37,7 @@ Row = dict[str, Any]
 # What reads the heads of one model after another: of which variant, how, and with a begin token?
 OfHeads = Callable[[HookedModel, Row], Iterator[Row]]
 HeadHistory = Callable[[ModelVariant, ProbingConfig, bool], OfHeads]
+OfMoves = Callable[[InterventionTask, Row], list[Row]]
 
 # Few, as there are a dozen models to read: seconds for each of the small ones.
 N_FIT, N_HELD_OUT = 96, 48
@@ -51,6 +60,8 @@ def history_rows(
     * probe "loss", metric `nats`: the task's loss, chance that of knowing no context; layer -1.
     * the probes of every position code at the layers and sites of `config`; "similarity" has the
       adjacency scores.
+    * whether the model knows order, and how far it follows each code that is moved through its
+      whole stream (`noising_rows`, `text_noising_rows`); only where enough can be moved.
     * what `heads` reads.
 
     Args:
@@ -67,6 +78,7 @@ def history_rows(
     task = intervention_task_of(replace(config, n_fit=n_fit, n_held_out=n_held_out), variant)
     _, *where = sites(variant.n_layers, config.sites, config.layers)
     rows_of_heads = heads(variant, config, task.begin_token)
+    rows_of_moves = _moved(task, variant.sources[0])
     device = next(variant.model.parameters()).device
     context = variant.context(experiment, config.seed, task.begin_token)
     training, steps = training_folder(out, config), watched_steps(config.training.steps)
@@ -76,7 +88,24 @@ def history_rows(
         yield _loss_row(task, model, here)
         probes = {site: code_probes(task.seed) for site in where}
         yield from read_with(model, task.split, probes, here, batch_size=task.batch_size).rows
+        yield from rows_of_moves(replace(task, model=model), here)
         yield from rows_of_heads(model, here)
+
+
+def _moved(task: InterventionTask, source: TokenSource) -> OfMoves:
+    """What moves positions in one model after another; nothing where they cannot be moved."""
+    if isinstance(source, TextSource) and too_little_to_move(*task.split.held_out.shape) is None:
+        return lambda task, context: [
+            *text_order_rows(task, source, context=context),
+            *text_noising_rows(task, context=context),
+        ]
+    with suppress(UserError):  # of tasks whose answers elsewhere are not known
+        elsewhere = movable(task)
+        return lambda task, context: [
+            *order_rows(task, context=context),
+            *noising_rows(task, elsewhere, context=context),
+        ]
+    return lambda task, context: []
 
 
 def _loss_row(task: InterventionTask, model: HookedModel, context: Row) -> Row:

@@ -42,6 +42,8 @@ from probes.codes.trends import carries
 
 # The shares of the way that codes are moved.
 DOSES = (0.05, 0.3, 1.0)
+# An interval is over sequences.
+_FEWEST_COUNTED = 2
 # Draws are made in turns, each of as many as there are sequences to score.
 _TURNS = 10_000
 
@@ -73,7 +75,8 @@ def interchange_rows(
     - `added`, of each half of the mean residual: the share that follows where the whole is moved,
       or put back, less the share where the other half alone is.
 
-    There are none of positions of which the clean model gets no answer right.
+    There are none of positions of which the clean model gets answers right in less than two
+    sequences.
 
     Args:
         task: of a model of ours.
@@ -109,6 +112,28 @@ def interchange_rows(
     return rows + rank_rows(ranks, 2 * len(elsewhere) * len(places) * len(JUDGED))
 
 
+def noising_rows(
+    task: InterventionTask, elsewhere: Sequence[Counterfactual], *, context: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Rows of the tidy table: what becomes of answers in a clean run where positions are told to be
+    others through the whole stream; as `interchange_rows`, without ranks and without the way back.
+
+    Args:
+        task: of a model of ours.
+        elsewhere: as there.
+        context: the columns that tell this model variant from others.
+
+    Returns:
+        The rows; none of positions of which the clean model gets answers right in less than two
+        sequences.
+    """
+    sites = tuple(stream_sites(task))
+    statistics = statistics_at(task, sites)
+    context = {**context, "probe": names.PROBE, "layer": EVERYWHERE, "site": STREAM}
+    runs = [_Run(task, one, statistics) for one in elsewhere]
+    return [row for run in runs if run.counts for row in run.noised(sites, context)]
+
+
 def check_enough_to_draw(task: InterventionTask) -> None:
     """Raise UserError where there are too few sequences to score: each has a draw of its own."""
     n = len(task.split.held_out)
@@ -123,7 +148,7 @@ class _Run:
     """One set of positions that is moved, in one model.
 
     Attributes:
-        counts: whether the clean model gets any of the answers right.
+        counts: whether the clean model gets enough of the answers right for an interval.
     """
 
     def __init__(
@@ -142,7 +167,7 @@ class _Run:
         own = elsewhere.own
         right = Asking(clean, own, own, elsewhere.asked).right()
         counted = elsewhere.counted & right
-        self.counts = bool(counted.any())
+        self.counts = int(counted.any(dim=1).sum()) >= _FEWEST_COUNTED
         self._clean, self._disordered = clean, disordered
         self._noising = Asking(clean, own, elsewhere.other, counted, elsewhere.to_stay)
         self._denoising = Asking(disordered, own, own, elsewhere.asked & right)
@@ -173,6 +198,15 @@ class _Run:
             for half, other in zip(HALVES, reversed(HALVES), strict=True):
                 condition = {**context, "positions": told(half, moved)}
                 yield added_row(trials[MEAN_RESIDUAL], trials[other], condition)
+
+    def noised(self, sites: Sequence[Site], context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Rows of a clean run in which positions are moved at all of these sites, without ranks."""
+        intact = self._noising.answers({})
+        for code in JUDGED:
+            condition = {**context, "positions": names.noising(code, self._elsewhere.moved)}
+            if carried := [site for site in sites if carries(self._codes[site], code)]:
+                trial = self._trial(self._noising, intact, self._moves(code, carried), (1.0,))
+                yield from trial.rows(condition)
 
     def _levelled(self, place: Place) -> dict[Site, Moved]:
         """At each site, activations that tell none of these positions by mean or variance."""

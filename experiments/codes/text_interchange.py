@@ -113,6 +113,36 @@ def text_interchange_rows(
     return rows + counting_rows(task, read, dict.fromkeys(moved, task.numbers()), context=context)
 
 
+def text_noising_rows(
+    task: InterventionTask, *, context: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Rows of the tidy table: how far predictions go to those of permuted text where positions are
+    told to be so through the whole stream; as `text_interchange_rows`, without ranks.
+
+    Args:
+        task: a model on text, with enough to move (`too_little_to_move`).
+        context: the columns that tell this model variant from others.
+
+    Returns:
+        The rows; none of a code that no site carries.
+    """
+    stream, reads = tuple(stream_sites(task)), _inputs_of_attention(task)
+    made = TextMoves(task, statistics_at(task, (*stream, *reads)), stream)
+    context = {**context, "probe": names.PROBE, "layer": EVERYWHERE}
+    places = {
+        Place(EVERYWHERE, STREAM, stream): JUDGED,
+        Place(EVERYWHERE, ATTENTION_INPUT, reads): (SIMILARITY,),
+    }
+    rows: list[dict[str, Any]] = []
+    for place, codes in places.items():
+        for code in codes:
+            told = names.noising(code, made.noised.moved)
+            if any(made.carries(site, code) for site in place.sites):
+                trial = made.trials(place, code)[told,]()
+                rows += trial.rows({**context, "site": place.hook, "positions": told})
+    return rows
+
+
 def text_rows(
     task: InterventionTask,
     source: TextSource,

@@ -4,7 +4,7 @@ Times are compared in doublings of the number of steps, which is how finely they
 counts as one doubling before step 1, and what never comes as one after the end, the earliest that
 it could. Each code is timed by its own measure against its own chance, and one that is measured
 more finely is seen earlier: the order is that of readings, not of what the model does with the
-codes.
+codes. That is told by codes which are moved: when the model follows each of them.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -15,7 +15,12 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from experiments.results.emergence import code_gains, onsets
+from experiments.results.emergence import (
+    code_gains,
+    follow_onsets,
+    followed_codes,
+    onsets,
+)
 from experiments.results.figures import figure
 from experiments.results.findings import Figure, Panel, exactly, over_seeds, panel
 from experiments.results.markdown import markdown_table
@@ -38,7 +43,7 @@ class Emergence(RunOfFigures):
 
     experiment: ClassVar[str] = "emergence"
     needs_info: ClassVar[Set[str]] = frozenset({"setting", "notes", "config", "command"})
-    leads_to: ClassVar[tuple[str, ...]] = (".onsets", ".gains")
+    leads_to: ClassVar[tuple[str, ...]] = (".onsets", ".gains", ".followed")
 
     @property
     def about(self) -> str:
@@ -50,6 +55,18 @@ class Emergence(RunOfFigures):
         """One row for each seed: `history.onsets`, of each code and of the loss."""
         found = {seed: onsets(rows) for seed, rows in self.measurements.groupby("seed")}
         return pd.DataFrame(found).T.rename_axis("seed")
+
+    @cached_property
+    def follow_onsets(self) -> pd.DataFrame:
+        """One row for each seed: `experiments.results.emergence.follow_onsets`."""
+        found = {seed: follow_onsets(rows) for seed, rows in self.measurements.groupby("seed")}
+        return pd.DataFrame(found).T.rename_axis("seed")
+
+    @cached_property
+    def followed(self) -> pd.DataFrame:
+        """`experiments.results.emergence.followed_codes` of every seed."""
+        by_seed = self.measurements.groupby("seed")
+        return pd.concat([followed_codes(rows).assign(seed=seed) for seed, rows in by_seed])
 
     def markdown(self) -> str:
         """The onsets, in optimiser steps.
@@ -69,14 +86,26 @@ class Emergence(RunOfFigures):
     @property
     def doublings(self) -> pd.DataFrame:
         """The onsets as powers of two; see the head of this module."""
+        return self._in_doublings(self.onsets)
+
+    def _in_doublings(self, onsets: pd.DataFrame) -> pd.DataFrame:
         last_step = float(self.measurements["step"].max())
-        return self.onsets.clip(lower=0.5).fillna(2 * last_step).apply(np.log2)
+        return onsets.clip(lower=0.5).fillna(2 * last_step).apply(np.log2)
 
     @cached_property
     def claims(self) -> dict[str, Measured]:
         """Differences of onsets in doublings and changes of gains, both over seeds, and the most
-        that shuffled positions gain; by what they are of."""
-        return _times(self.doublings) | _changes(self.gains)
+        that shuffled positions gain; by what they are of. Of codes that no seed follows there is no
+        delay."""
+        doublings = self.doublings
+        ever = self._in_doublings(self.follow_onsets.dropna(axis="columns", how="all"))
+        delays = {
+            f"doublings, following of {code} after loss": over_seeds(
+                (ever[code] - doublings[LOSS]).to_numpy()
+            )
+            for code in ever
+        }
+        return _times(doublings) | delays | _changes(self.gains)
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -85,6 +114,7 @@ class Emergence(RunOfFigures):
         return (
             _figure_of_loss(rows[rows["probe"] == LOSS]),
             _figure_of_gains(self.gains),
+            *([_figure_of_following(self.followed)] if len(self.followed) else []),
             _figure_of_adjacency(rows[rows["metric"].isin(_ADJACENCY)]),
             _figure_of_heads(rows[rows["probe"] == "heads"]),
         )
@@ -97,7 +127,8 @@ class Emergence(RunOfFigures):
     @property
     def sentences(self) -> list[str]:
         """What comes later by how much, and what training changes."""
-        return _sentences(self.onsets, _in_order(self.doublings), self.claims)
+        read = _sentences(self.onsets, _in_order(self.doublings), self.claims)
+        return [*read, *_of_following(self.follow_onsets, self.claims)]
 
     def html(self) -> str:
         """The report: one page that needs no network.
@@ -111,7 +142,7 @@ class Emergence(RunOfFigures):
 
 def _in_order(doublings: pd.DataFrame) -> list[str]:
     """The codes as they come in the mean."""
-    mean = doublings.drop(columns=LOSS).mean()
+    mean = doublings.drop(columns=LOSS, errors="ignore").mean()
     return [str(code) for code in mean.sort_values(kind="stable").index]
 
 
@@ -183,6 +214,25 @@ def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measure
     return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
 
 
+def _of_following(onsets: pd.DataFrame, claims: dict[str, Measured]) -> list[str]:
+    """When moved codes are followed, and how long after the loss is half way down."""
+    sentences = []
+    for code in _in_order(onsets.fillna(np.inf)) if len(onsets.columns) else []:
+        steps = onsets[code].dropna()
+        if steps.empty:
+            sentences.append(f"{code} is surely followed at no step, in any seed")
+            continue
+        found = claims[f"doublings, following of {code} after loss"]
+        word = "surely" if _sure(found, len(onsets.columns)) else "perhaps"
+        seeds = f"in {len(steps)} of {len(onsets)} seeds"
+        delay = f"{word} {_told(found, 'doublings')} after the loss is half way down"
+        sentences += [
+            f"{code} is surely followed {seeds}, from step {steps.median():g} in their median",
+            f"That is {delay}",
+        ]
+    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
+
+
 def _sure(found: Measured, n_compared: int) -> bool:
     """Whether one of so many differences is beyond its interval, over enough seeds."""
     low, high = widened(found.value, found.ci_low, found.ci_high, n_compared, found.n)
@@ -238,6 +288,19 @@ def _figure_of_gains(gains: pd.DataFrame) -> Iterator[Panel]:
         control = {SHUFFLED: shuffled[code]}
         tenth = {"a tenth": WORTH_NAMING}
         yield _over_steps(code, measured={"gain": values}, reference=control, chance=tenth)
+
+
+@figure("following", "step", "net share", ticks=_steps)
+def _figure_of_following(followed: pd.DataFrame) -> Iterator[Panel]:
+    """What the model follows where it is moved.
+
+    Each code is moved through the whole stream. The share of answers that follows, or of the way of
+    predictions, less that of a move of the same size. Mean over seeds. Chance is 0. A model that
+    does not know order yet uses nothing, whatever follows.
+    """
+    for code, values in _by_code(followed, "net").items():
+        tenth = {"a tenth": WORTH_NAMING}
+        yield _over_steps(code, measured={"net": values}, chance=tenth)
 
 
 @figure("adjacency", "step", "probability", ticks=_steps)

@@ -16,6 +16,7 @@ import numpy as np
 from experiments.report import lookup
 from experiments.report.data import ReportData
 from experiments.report.encode import every, number, packed
+from experiments.results.measurements import finished
 from probes.scores import SHUFFLED
 
 PROBES = {
@@ -131,8 +132,7 @@ def settings_of(data: ReportData) -> list[tuple[str, bool]]:
     First those of the use verdicts, then text; without a begin token before with one. Each is a
     setting that the page can be switched to.
     """
-    finished = data.measurements[data.measurements["step"].isna()]
-    table = finished[["tokens", "begin_token"]].drop_duplicates()
+    table = finished(data.measurements)[["tokens", "begin_token"]].drop_duplicates()
     pairs = {(str(tokens), bool(begin)) for tokens, begin in table.itertuples(index=False)}
     used = {(use.tokens, use.begin_token) for use in data.uses}
     return sorted(pairs, key=lambda pair: (pair not in used, pair[0] != "text", *pair))

@@ -12,7 +12,7 @@ from experiments.report.data import ReportData
 from experiments.report.encode import number, numbers
 from experiments.report.figures import Chart
 from experiments.report.lookup import make_panel, make_series
-from experiments.results.emergence import code_gains, order_sentence
+from experiments.results.emergence import code_gains, followed_codes, order_sentence
 from experiments.results.measurements import LOSS
 from experiments.results.readability import WORTH_NAMING, widened
 from probes.head_rules import LABELS, NONE, RULES
@@ -62,7 +62,7 @@ def history_of(data: ReportData) -> dict[str, Any] | None:
     kept = data.measurements[data.measurements["step"].notna()]
     if kept.empty:
         return None
-    courses = [_loss(kept), *_codes(kept), *_adjacency(kept)]
+    courses = [_loss(kept), *_codes(kept), *_moved(kept), *_adjacency(kept)]
     labels = _labels(kept)
     steps = [moment.step for moment in courses[0].moments]
     first = kept[kept["probe"] == LOSS].iloc[0]
@@ -101,6 +101,16 @@ def _codes(kept: pd.DataFrame) -> list[Course]:
         moment = Moment(r.step, r.gain, r.low, r.high, 0.0, r.control, _site(r), r.word)
         by_code[r.code].append(moment)
     return [Course(code, "gain", moments, WORTH_NAMING) for code, moments in by_code.items()]
+
+
+def _moved(kept: pd.DataFrame) -> list[Course]:
+    by_code: dict[str, list[Moment]] = defaultdict(list)
+    for r in _by_step(followed_codes(kept)):
+        by_code[r.code].append(Moment(r.step, r.net, r.low, r.high, 0.0, word=r.word))
+    return [
+        Course(f"{code}, moved", "net share that follows", moments, WORTH_NAMING)
+        for code, moments in by_code.items()
+    ]
 
 
 def _adjacency(kept: pd.DataFrame) -> list[Course]:
@@ -177,12 +187,13 @@ def _saved(courses: Sequence[Course], labels: dict[int, dict[str, int]]) -> list
 
 _OF_CODES = {
     "id": "history-codes",
-    "title": "Loss, codes and adjacency",
+    "title": "Loss, codes, what is followed, adjacency",
     "caption": "At every watched step the best site anew: it may move from step to step. The "
     "dashed line is chance, the dotted one shuffled positions at that site, the thin one a "
-    "gain of a tenth. Gains of different codes cannot be compared. Bars are 95% intervals over "
-    "held-out sequences, of all but the loss widened for the number of sites and steps. The "
-    "axis is logarithmic; step 0 stands one doubling before step 1.",
+    "gain of a tenth. Gains of different codes cannot be compared. Of codes that are moved "
+    "stands the share that follows, less that of a move of the same size. Bars are 95% "
+    "intervals over held-out sequences, of all but the loss widened for the number of sites and "
+    "steps. The axis is logarithmic; step 0 stands one doubling before step 1.",
     "fit": "a gain of a tenth",
 }
 _OF_HEADS = {

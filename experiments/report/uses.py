@@ -13,7 +13,7 @@ from experiments.report.encode import number
 from experiments.report.figures import Chart
 from experiments.report.shell import marks, top_of
 from experiments.results import code_ablation as names
-from experiments.results.measurements import INTACT, LOSS
+from experiments.results.measurements import INTACT, LOSS, finished
 from experiments.results.readability import HYPOTHESES, gain, gain_bounds
 from experiments.results.usage import Interval, Use, UseVerdict
 from probes.code_names import CODES
@@ -60,12 +60,11 @@ def _group(
     readers: Sequence[str],
     top: float,
 ) -> dict[str, Any]:
-    setting, table = (verdict.tokens, verdict.begin_token), data.measurements
+    setting, table = (verdict.tokens, verdict.begin_token), finished(data.measurements)
     table = table[
         (table["variant"] == verdict.variant)
         & (table["tokens"] == verdict.tokens)
         & (table["begin_token"] == verdict.begin_token)
-        & table["step"].isna()
     ]
     return {
         "setting": setting,

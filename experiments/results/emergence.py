@@ -1,12 +1,14 @@
-"""When codes become readable in a training, out of the tidy table."""
+"""When codes become readable in a training, and when it follows them, out of the tidy table."""
 
 import math
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import pandas as pd
 
+from experiments.results import interchange, position_use, text_use
 from experiments.results.measurements import LOSS
-from experiments.results.readability import HYPOTHESES, gain, gain_bounds, verdicts
+from experiments.results.readability import HYPOTHESES, gain, gain_bounds, verdicts, widened
 
 
 def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
@@ -63,10 +65,75 @@ def onsets(measurements: pd.DataFrame) -> dict[str, float]:
     return {**found, LOSS: _first(losses.index[losses <= half_way].to_series())}
 
 
+def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
+    """How far a model in training follows each code that is moved through its whole stream.
+
+    Args:
+        measurements: the tidy table of one training.
+
+    Returns:
+        One row for each code and step, of several sets of positions the one surely followed most:
+        code, step, net (the share of answers, or of the way of predictions, that follows, less the
+        control's) with its interval low to high, widened for all codes and steps, and word:
+        "followed" where it is surely a tenth or more of a model that knows order, else "". NaN
+        where no answer was right, so that none could follow. Empty where no positions were moved.
+    """
+    probes = (interchange.PROBE, text_use.PROBE)
+    kept = measurements[measurements["step"].notna() & measurements["probe"].isin(probes)]
+    nets = kept[kept["metric"] == interchange.NET]
+    knows = {step: _knows_order(rows) for step, rows in kept.groupby("step")}
+    found = [_follows(row, len(nets), knows[row["step"]]) for row in nets.to_dict("records")]
+    table = pd.DataFrame(found, columns=["code", "step", "net", "low", "high", "word"])
+    surest = table.sort_values("low", kind="stable").groupby(["code", "step"]).last()
+    steps = measurements["step"].dropna().unique()
+    every = pd.MultiIndex.from_product([table["code"].unique(), steps], names=["code", "step"])
+    return surest.reindex(every).reset_index().fillna({"word": ""})
+
+
+def _follows(row: Mapping[Hashable, Any], n_compared: int, knows_order: bool) -> dict[str, Any]:
+    _, code, _ = interchange.condition_of(row["positions"])
+    low, high = widened(row["value"], row["ci_low"], row["ci_high"], n_compared, row["n"])
+    word = "followed" if knows_order and low >= position_use.WORTH_NAMING else ""
+    at = {"code": code, "step": row["step"], "word": word}
+    return {**at, "net": row["value"], "low": low, "high": high}
+
+
+def _knows_order(rows: pd.DataFrame) -> bool:
+    on_text = (rows["probe"] == text_use.PROBE).any()
+    lacks = text_use.without_order_on_text if on_text else interchange.without_order
+    return lacks(rows) is None
+
+
+def follow_onsets(measurements: pd.DataFrame) -> dict[str, float]:
+    """The first watched step of one training at which each code is followed where it is moved.
+
+    Args:
+        measurements: the tidy table of the training.
+
+    Returns:
+        Optimiser steps by code; NaN for what never is. Empty where no positions were moved.
+    """
+    followed = followed_codes(measurements)
+    return {
+        str(code): _first(of_code["step"][of_code["word"] == "followed"])
+        for code, of_code in followed.groupby("code", sort=False)
+    }
+
+
 def order_sentence(measurements: pd.DataFrame) -> str:
     """Which codes are surely readable first in this one training, which later and which never."""
     found = onsets(measurements)
     half_way = found.pop(LOSS)
+    sentences = _by_onset(found, "Surely readable first in this training", "Surely readable")
+    followed = follow_onsets(measurements)
+    sentences += _by_onset(followed, "Surely followed first where it is moved", "Surely followed")
+    if half_way > 0:
+        sentences.append(f"The loss has come half of its way down by step {half_way:.0f}")
+    return f"{'. '.join(sentences)}."
+
+
+def _by_onset(found: Mapping[str, float], first: str, surely: str) -> list[str]:
+    """Which codes come when, and which never, without full stops."""
     never = [code for code, step in found.items() if math.isnan(step)]
     by_step: dict[float, list[str]] = {}
     for code, step in sorted(found.items(), key=lambda onset: onset[1]):
@@ -76,14 +143,8 @@ def order_sentence(measurements: pd.DataFrame) -> str:
         f"{' and '.join(codes)} {f'from step {step:.0f} on' if step else 'before any step'}"
         for step, codes in by_step.items()
     ]
-    sentences = []
-    if parts:
-        sentences.append(f"Surely readable first in this training: {'; then '.join(parts)}")
-    if never:
-        sentences.append(f"Surely readable at no watched step: {', '.join(never)}")
-    if half_way > 0:
-        sentences.append(f"The loss has come half of its way down by step {half_way:.0f}")
-    return f"{'. '.join(sentences)}."
+    sentences = [f"{first}: {'; then '.join(parts)}"] if parts else []
+    return [*sentences, f"{surely} at no watched step: {', '.join(never)}"] if never else sentences
 
 
 def loss_by_step(measurements: pd.DataFrame) -> "pd.Series[float]":

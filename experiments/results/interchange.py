@@ -12,6 +12,7 @@ import pandas as pd
 
 from experiments.results.answer import OF_ANSWERS, Judged, Score
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
+from experiments.results.measurements import finished
 from experiments.results.position_use import Effect, Interval, Use, Word, controlled, strongest
 from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH
 
@@ -50,6 +51,13 @@ def noising(code: str, moved: str) -> str:
 def denoising(code: str, moved: str) -> str:
     """The name of the condition in which this code alone tells these positions."""
     return f"{_DENOISING}: {code} of the {moved}"
+
+
+def condition_of(name: str) -> tuple[str, str, str]:
+    """What `noising` and `denoising` named: the direction, the code, and the positions."""
+    direction, _, told = name.partition(": ")
+    code, _, moved = told.rpartition(" of the ")
+    return direction, code, moved
 
 
 def extrapolated(moved: str) -> str:
@@ -105,11 +113,11 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
     Returns:
         One for each code, site and set of positions, in the table's order.
     """
-    rows = measurements[(measurements["probe"] == PROBE) & (measurements["control"] == "")]
+    rows = finished(measurements)
+    rows = rows[(rows["probe"] == PROBE) & (rows["control"] == "")]
     found: dict[tuple[str, str, int, str], dict[str, dict[str, Any]]] = {}
     for row in rows.to_dict("records"):
-        direction, _, told = row["positions"].partition(": ")
-        code, _, moved = told.rpartition(" of the ")
+        direction, code, moved = condition_of(row["positions"])
         if direction in (_NOISING, _DENOISING):
             use = found.setdefault((code, moved, row["layer"], row["site"]), {})
             use.setdefault(direction, {})[row["metric"]] = row
@@ -181,7 +189,7 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
         The same as every intervention tells it; a code's share is what follows, net of the control.
         None where no position was moved in a task.
     """
-    rows = measurements[measurements["probe"] == PROBE]
+    rows = finished(measurements[measurements["probe"] == PROBE])
     records = rows.to_dict("records")
     scores = {row["control"]: row for row in records if row["metric"] == ACCURACY}
     if not scores:
@@ -224,7 +232,7 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
         the code alone is put back (`restored`), with the share where none is (`destroyed`). The
         most followed first. Empty where nothing was moved.
     """
-    rows = measurements[measurements["probe"] == PROBE]
+    rows = finished(measurements[measurements["probe"] == PROBE])
     keys = ["positions", "layer", "site", "metric", "control"]
     values = dict(zip(rows[keys].itertuples(index=False, name=None), rows["value"], strict=True))
     found = pd.DataFrame([_told(use, values) for use in uses(measurements)])

@@ -57,14 +57,16 @@ def table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(COLUMNS)).astype(COLUMNS)
 
 
+def finished(measurements: pd.DataFrame) -> pd.DataFrame:
+    """The rows of models as they are, and of no earlier moment of their training."""
+    return measurements[measurements["step"].isna()]
+
+
 def intact_readings(measurements: pd.DataFrame) -> pd.DataFrame:
     """The rows of what probes read in models as they are: no ablation's, no loss, and of no earlier
     moment of the training."""
-    return measurements[
-        (measurements["positions"] == INTACT)
-        & (measurements["probe"] != LOSS)
-        & measurements["step"].isna()
-    ]
+    rows = finished(measurements)
+    return rows[(rows["positions"] == INTACT) & (rows["probe"] != LOSS)]
 
 
 def write_table(measurements: pd.DataFrame, path: Path) -> Path:

@@ -7,6 +7,7 @@ import pandas as pd
 from experiments.results import interchange as names
 from experiments.results.answer import Judged, Score
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
+from experiments.results.measurements import finished
 from experiments.results.position_use import Interval, Use, Word, strongest
 from experiments.results.readability import SETTING
 from probes.bootstrap import benjamini_hochberg
@@ -81,6 +82,7 @@ def judged_on_text(measurements: pd.DataFrame) -> list[Judged]:
         One for each setting in which positions were moved in text. A code's share is that of the
         way that predictions go in the clean run, net of the control.
     """
+    measurements = finished(measurements)
     gated = measurements[measurements["probe"] == PROBE]
     return [
         _judged(measurements, of) for _, of in gated.groupby(SETTING, sort=False, observed=True)

@@ -46,7 +46,7 @@ from experiments.results.code_ablation import (
     only,
     without,
 )
-from experiments.results.measurements import LOSS
+from experiments.results.measurements import LOSS, finished
 from experiments.results.readability import SETTING, setting_words, widened
 from nope_interp.errors import UserError
 from probes.code_names import CODES
@@ -184,7 +184,7 @@ def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:
         UserError: a setting lacks one of the conditions that codes are judged by, as in what
             another version wrote.
     """
-    losses = measurements[(measurements["probe"] == LOSS) & measurements["step"].isna()]
+    losses = finished(measurements[measurements["probe"] == LOSS])
     try:
         return [_verdict(group) for _, group in losses.groupby(SETTING, sort=False, observed=True)]
     except KeyError as error:

@@ -85,6 +85,44 @@ def test_the_order_of_planted_onsets_and_its_interval() -> None:
     assert "never" not in found.headline
 
 
+def moved(onsets: dict[str, list[int | None]], knows_from: int) -> Emergence:
+    """The same with codes that are followed from their onset on, of a model that knows order from
+    another step on."""
+    read = planted({"variance": [0] * len(next(iter(onsets.values())))})
+    like = read.measurements.iloc[0].to_dict() | {"probe": "interchange", "control": ""}
+    rows = []
+    for code, steps in onsets.items():
+        for seed, onset in enumerate(steps):
+            for step in STEPS:
+                at = like | {"seed": seed, "step": step}
+                knows, follows = step >= knows_from, onset is not None and step >= onset
+                told = {"above_guesser": knows, "lost_by_shuffle": knows, "net": follows}
+                for metric, yes in told.items():
+                    value = 0.5 if yes else 0.0
+                    positions = f"moved: {code} of the question" if metric == "net" else "intact"
+                    ends = {"value": value, "ci_low": value - 0.01, "ci_high": value + 0.01}
+                    rows.append(at | ends | {"metric": metric, "positions": positions})
+                accuracy = at | {"metric": "accuracy", "value": 0.5}
+                controls = ("", "order-free guesser", "question shuffled")
+                rows += [accuracy | {"control": control} for control in controls]
+    measured = table([*read.measurements.to_dict("records"), *rows])
+    measured = measured.drop_duplicates(["seed", "step", "probe", "metric", "control", "positions"])
+    return Emergence(Path(), measured, {}, INFO)
+
+
+def test_a_code_is_followed_from_the_step_at_which_it_moves_a_model_that_knows_order() -> None:
+    """Whatever follows before the model knows order says nothing."""
+    found = moved({"smooth trend": [2, 8, 2, 2, 8], "variance": [None] * 5}, knows_from=4)
+    assert found.follow_onsets["smooth trend"].to_list() == [4, 8, 4, 4, 8]
+    assert found.follow_onsets["variance"].isna().all()
+    delay = found.claims["doublings, following of smooth trend after loss"]
+    assert delay.value == pytest.approx(2 / 5)
+    assert not any("variance after loss" in name and "following" in name for name in found.claims)
+    said = " ".join(found.sentences)
+    assert "Smooth trend is surely followed in 5 of 5 seeds, from step 4 in their median." in said
+    assert "Variance is surely followed at no step, in any seed." in said
+
+
 def test_few_seeds_are_sure_of_nothing() -> None:
     found = planted({"variance": [1, 2, 1], "similarity": [4, 8, 4]})
     assert "Similarity is readable perhaps 2 doublings [2, 2] later." in " ".join(found.sentences)

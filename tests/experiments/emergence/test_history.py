@@ -12,7 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from experiments.codes.following import movable
 from experiments.codes.history import history_rows
+from experiments.codes.interchange import interchange_rows
+from experiments.codes.task import intervention_task_of
+from experiments.codes.text_interchange import text_interchange_rows
 from experiments.comparison.config import CompareConfig
 from experiments.heads.history import head_history
 from experiments.probing.measure import Site, code_probes, feed, reading_of
@@ -28,6 +32,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.text import TextTask
 from nope_interp.training import train as training_module
 from nope_interp.training.config import TrainingConfig
+from nope_interp.training.loop import watched_steps
 from probes.head_rules import LABELS
 from probes.heads.detectors import METRICS
 from probes.scores import SHUFFLED
@@ -274,3 +279,52 @@ def test_history_on_the_command_line(tmp_path: Path) -> None:
     assert info["config"]["history"] is True
     trained = RunFolder((tmp_path / "runs" / info["trained_model"]).parent)
     assert kept(trained) == [trained.history(step) for step in STEPS]
+
+
+# ---------------------------------------------------------------- followed
+
+
+@pytest.mark.parametrize(("task", "steps"), [("text", 2), ("reversal", 32)])
+def test_every_step_is_moved_as_the_finished_model_is(
+    tmp_path: Path, task: str, steps: int
+) -> None:
+    """At the last step the shares are those of the whole table of moves, to the last bit."""
+    lengths = {} if task == "text" else {"lengths": (6, 6)}
+    asked = lengths | {"task": task, "seq_len": 32, "n_held_out": 24, "n_fit": 96}
+    config = dataclasses.replace(
+        CONFIG,
+        transformer=dataclasses.replace(CONFIG.transformer, n_ctx=32, d_vocab=257),
+        training=dataclasses.replace(CONFIG.training, seq_len=32, steps=steps, batch_size=32),
+        **asked,
+    )
+    variant = variant_of(config, tmp_path, "cpu", False, needed={}, keep_history=True)
+    rows = history_rows(config, tmp_path, variant, no_heads, experiment="compare")
+    told = [row for row in rows if row["probe"].startswith("interchange")]
+    assert {row["step"] for row in told} == set(watched_steps(steps))
+    work = intervention_task_of(config, variant)
+    context = variant.context("compare", config.seed, work.begin_token)
+    if task == "text":
+        whole = text_interchange_rows(work, {}, context=context)
+    else:
+        whole = interchange_rows(work, {}, movable(work), context=context)
+    shares = {"towards", "stays", "neither", "net"}
+    of_moves = {key(row): row for row in whole if row["metric"] in shares}
+    last = [row for row in told if row["step"] == steps and row["metric"] in shares]
+    assert last
+    for row in last:
+        for column in ("value", "ci_low", "ci_high", "n"):
+            assert row[column] == of_moves[key(row)][column], key(row)
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[column] for column in ("positions", "metric", "control", "layer", "site"))
+
+
+def no_heads(*_: Any) -> Any:
+    return lambda model, context: iter(())
+
+
+def test_nothing_is_moved_where_too_little_is_there(tmp_path: Path) -> None:
+    variant = variant_of(CONFIG, tmp_path, "cpu", False, needed={}, keep_history=True)
+    rows = history_rows(CONFIG, tmp_path, variant, no_heads, experiment="compare")
+    assert not any(row["probe"].startswith("interchange") for row in rows)

@@ -184,11 +184,12 @@ def test_tables_for_a_terminal_have_at_most_fifteen_lines(causal_report: ReportD
         ]
     )
     onsets = pd.DataFrame({"variance": [1.0, 2.0], "counting": [float("nan"), 8.0]})
+    followed = pd.DataFrame({"smooth trend": [4.0, 4.0], "variance": [float("nan")] * 2})
     found = {
         "answer": of_answer(answer_of(causal_report.verdicts, judged)),
         "heads": of_heads(heads, ablated=True),
         "claims": of_claims(claims),
-        "onsets": of_onsets(onsets),
+        "onsets": of_onsets(onsets, followed),
     }
     printed = {name: rendered(table) for name, table in found.items()}
     assert all(len(text.splitlines()) <= 15 for text in printed.values())
@@ -196,6 +197,8 @@ def test_tables_for_a_terminal_have_at_most_fifteen_lines(causal_report: ReportD
     assert "and 4 more" in printed["claims"]
     assert "1 to 2" in printed["onsets"]
     assert "1 of 2" in printed["onsets"]
+    assert "4 to 4 (2 of 2 seeds)" in printed["onsets"]
+    assert "never" in printed["onsets"]
     for word in ("variance", "used", "not used", "readable", "faint"):
         assert word in printed["answer"]
 
