@@ -295,8 +295,9 @@ def _figure_of_following(followed: pd.DataFrame) -> Iterator[Panel]:
     """What the model follows where it is moved.
 
     Each code is moved through the whole stream. The share of answers that follows, or of the way of
-    predictions, less that of a move of the same size. Mean over seeds. Chance is 0. A model that
-    does not know order yet uses nothing, whatever follows.
+    predictions, less that of a move of the same size. Mean over seeds. Chance is 0. Where no
+    site carries a code, nothing follows it. A model that does not know order yet uses nothing,
+    whatever follows.
     """
     for code, values in _by_code(followed, "net").items():
         tenth = {"a tenth": WORTH_NAMING}

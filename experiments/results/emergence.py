@@ -75,8 +75,9 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
         One row for each code and step, of several sets of positions the one surely followed most:
         code, step, net (the share of answers, or of the way of predictions, that follows, less the
         control's) with its interval low to high, widened for all codes and steps, and word:
-        "followed" where it is surely a tenth or more of a model that knows order, else "". NaN
-        where no answer was right, so that none could follow. Empty where no positions were moved.
+        "followed" where it is surely a tenth or more of a model that knows order, else "". 0
+        where nothing can follow: no site carries the code, or too few answers are right. Empty
+        where no positions were moved.
     """
     probes = (interchange.PROBE, text_use.PROBE)
     kept = measurements[measurements["step"].notna() & measurements["probe"].isin(probes)]
@@ -87,7 +88,7 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
     surest = table.sort_values("low", kind="stable").groupby(["code", "step"]).last()
     steps = measurements["step"].dropna().unique()
     every = pd.MultiIndex.from_product([table["code"].unique(), steps], names=["code", "step"])
-    return surest.reindex(every).reset_index().fillna({"word": ""})
+    return surest.reindex(every).reset_index().fillna({"net": 0, "low": 0, "high": 0, "word": ""})
 
 
 def _follows(row: Mapping[Hashable, Any], n_compared: int, knows_order: bool) -> dict[str, Any]:

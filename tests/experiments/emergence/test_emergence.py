@@ -105,6 +105,8 @@ def moved(onsets: dict[str, list[int | None]], knows_from: int) -> Emergence:
                 accuracy = at | {"metric": "accuracy", "value": 0.5}
                 controls = ("", "order-free guesser", "question shuffled")
                 rows += [accuracy | {"control": control} for control in controls]
+    # At first no site carries any code: there are no rows of what follows.
+    rows = [row for row in rows if row["step"] > 0 or row["metric"] != "net"]
     measured = table([*read.measurements.to_dict("records"), *rows])
     measured = measured.drop_duplicates(["seed", "step", "probe", "metric", "control", "positions"])
     return Emergence(Path(), measured, {}, INFO)
@@ -118,6 +120,9 @@ def test_a_code_is_followed_from_the_step_at_which_it_moves_a_model_that_knows_o
     delay = found.claims["doublings, following of smooth trend after loss"]
     assert delay.value == pytest.approx(2 / 5)
     assert not any("variance after loss" in name and "following" in name for name in found.claims)
+    first = found.followed[found.followed["step"] == 0]
+    assert len(first) == 10
+    assert (first[["net", "low", "high"]] == 0).all(axis=None)
     said = " ".join(found.sentences)
     assert "Smooth trend is surely followed in 5 of 5 seeds, from step 4 in their median." in said
     assert "Variance is surely followed at no step, in any seed." in said
