@@ -9,14 +9,15 @@ from experiments.explore.asked import State
 from experiments.explore.heads import feeds, head
 from experiments.explore.model import model
 from experiments.explore.moving import move
-from experiments.explore.patching import Turn, patch
+from experiments.explore.patching import patch
 from experiments.explore.playground import Playground
 from experiments.explore.python import code
 from experiments.explore.reading import read
+from experiments.explore.turns import Taking
 from experiments.report.explore_page import saved_page
 
 
-def save(playground: Playground, state: State, turn: Turn) -> str:
+def save(playground: Playground, state: State, turn: Taking) -> str:
     """Everything that is shown of a state, answered as for the page, in one file.
 
     Args:

@@ -2,13 +2,17 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from nope_interp.hooked_model import HookedModel
 
 # A newer one of these ends all that its page still waits for; any other, an older one of its name.
 _ENDS_ALL = "read"
+
+
+# What is open while a request uses the model; between two of them others come.
+Taking = Callable[[], AbstractContextManager[object]]
 
 
 class Cancelled(Exception):

@@ -1,6 +1,8 @@
 """How well a model predicts each sequence, in memory that does not grow with the vocabulary."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -212,6 +214,57 @@ def next_log_probabilities(
     return rearrange(logits.log_softmax(dim=-1), "(batch pos) v -> batch pos v", batch=len(tokens))
 
 
+@torch.no_grad()
+def logit_differences(
+    model: HookedModel, tokens: Tokens, one: int, other: int, seen: Any = None
+) -> Float[Tensor, " runs"]:
+    """The logit of one token less that of another behind the last token: no others are computed.
+
+    Whether a bridge's logits are its unembedding of what this reads, the caller makes sure, as by
+    `next_log_probabilities`; of a large vocabulary that takes as long as a dozen tokens.
+
+    Args:
+        model: a HookedTransformer or a bridge, in evaluation mode.
+        tokens: `[batch pos]`, on the model's device.
+        one: a token.
+        other: another one.
+        seen: of a bridge, a cache of transformers with keys and values of the tokens before these.
+
+    Returns:
+        `[run]`: hooks may make more of them, or fewer, than there are sequences.
+    """
+    if isinstance(model, HookedTransformer):
+        logits = model.unembed(model.read_from(tokens, tokens.shape[1] - 1))[:, 0, [one, other]]
+    else:
+        unembed = model.unembed.original_component
+        bias = None if unembed.bias is None else unembed.bias[[one, other]]
+        final = _read_last(model, tokens, seen)
+        logits = _scaled(model, F.linear(final, unembed.weight[[one, other]], bias))
+    difference: Tensor = logits.float() @ logits.new_tensor([1.0, -1.0], dtype=torch.float32)
+    return difference
+
+
+class _Enough(Exception):
+    """Ends a pass whose logits nobody wants."""
+
+
+def _read_last(model: HookedModel, tokens: Tokens, seen: Any) -> Tensor:
+    """What a bridge's unembedding reads behind the last token, `[run d_model]`."""
+    kept: list[Tensor] = []
+
+    def keep(module: object, args: tuple[Tensor, ...]) -> None:
+        kept.append(args[0][:, -1])
+        raise _Enough
+
+    handle = model.unembed.register_forward_pre_hook(keep)
+    try:
+        with suppress(_Enough):
+            model.original_model(tokens, use_cache=False, past_key_values=seen)
+    finally:
+        handle.remove()
+    return kept[0]
+
+
 def _losses(model: HookedModel, tokens: Tokens) -> Float[Tensor, " batch"]:
     if isinstance(model, HookedTransformer):
         final, unembed = _own(model, tokens)
@@ -233,33 +286,23 @@ def _own(model: HookedTransformer, tokens: Tokens) -> tuple[Activations, Unembed
 
 
 def _bridged(model: HookedModel, tokens: Tokens) -> tuple[Activations, Unembedding]:
-    """What the unembedding reads, and the unembedding; the model itself computes one position."""
+    """What the unembedding reads, and the unembedding; the model itself computes one token's."""
     kept: list[Tensor] = []
 
     def keep(module: object, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         kept.append(args[0])
-        return (args[0][:, -1:],)
+        return (args[0][:1, -1:],)
 
     handle = model.unembed.register_forward_pre_hook(keep)
     try:
         expected = model.original_model(tokens, use_cache=False).logits
     finally:
         handle.remove()
-    config = model.original_model.config
-    cap = getattr(config, "final_logit_softcapping", None)
-    scale = 1.0
-    if config.model_type in ("cohere", "cohere2"):
-        scale = config.logit_scale
-    if config.model_type in ("granite", "granitemoe"):
-        scale = 1 / config.logits_scaling
 
     def unembed(final: Tensor) -> Tensor:
-        logits = model.unembed(rearrange(final, "asked d -> 1 asked d"))[0]
-        # To multiply by one, too, takes a tenth of the time of all these products.
-        logits = logits if scale == 1 else scale * logits
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        return _scaled(model, model.unembed(rearrange(final, "asked d -> 1 asked d"))[0])
 
-    found = unembed(kept[0][:, -1])
+    found = unembed(kept[0][:1, -1])
     # The same products, perhaps added up in another order: a few roundings apart, of any precision.
     error = (found - expected[:, -1]).abs().max() / expected.abs().max()
     if error > 16 * torch.finfo(found.dtype).eps:
@@ -268,3 +311,17 @@ def _bridged(model: HookedModel, tokens: Tokens) -> tuple[Activations, Unembeddi
             "last layer's output: its losses cannot be computed here."
         )
     return kept[0], unembed
+
+
+def _scaled(model: HookedModel, logits: Tensor) -> Tensor:
+    """What some families do to the products of their unembedding."""
+    config = model.original_model.config
+    cap = getattr(config, "final_logit_softcapping", None)
+    scale = 1.0
+    if config.model_type in ("cohere", "cohere2"):
+        scale = config.logit_scale
+    if config.model_type in ("granite", "granitemoe"):
+        scale = 1 / config.logits_scaling
+    # To multiply by one, too, takes a tenth of the time of all these products.
+    logits = logits if scale == 1 else scale * logits
+    return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.explore import patching
+from experiments.explore import patched_runs, patching
 from experiments.explore.heads import feeds, head
 from experiments.explore.model import model
 from experiments.explore.playground import Playground
@@ -83,12 +83,12 @@ def test_a_family_answers_or_says_what_it_cannot(
             with pytest.raises(UserError, match="past its pattern hooks"):
                 list(patching.patch(playground, asked, nullcontext))
             continue
-        *_, with_skips = patching.patch(playground, asked, nullcontext)
+        *_, joining = patching.patch(playground, asked, nullcontext)
         playground.made.pop("patched")
         with monkeypatch.context() as whole:
-            whole.setattr(patching, "_skipping_is_exact", lambda runs, corrupted: False)
+            whole.setattr(patched_runs, "_is_exact", lambda *given: False)
             *_, without = patching.patch(playground, asked, nullcontext)
-        recovered = [torch.tensor(one.recovered) for one in (with_skips, without)]  # type: ignore[union-attr]
+        recovered = [torch.tensor(one.recovered) for one in (joining, without)]  # type: ignore[union-attr]
         torch.testing.assert_close(*recovered, rtol=1e-3, atol=1e-4)
         assert recovered[0].abs().max() > 0.01
 

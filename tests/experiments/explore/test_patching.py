@@ -10,7 +10,7 @@ from torch import Tensor
 from transformer_lens import patching
 
 import nope_interp as ni
-from experiments.explore import patching as ours
+from experiments.explore import patched_runs
 from experiments.explore.answers import PatchMap, Progress
 from experiments.explore.patching import patch
 from experiments.explore.playground import Playground
@@ -113,21 +113,44 @@ def test_ours_agrees_with_transformerlens_on_head_outputs(embedded: Playground) 
     torch.testing.assert_close(reference.heads(), found)
 
 
-def test_layers_that_cannot_be_skipped_are_run(
-    llama: Playground, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("refused", ["seen", "joined"])
+def test_a_model_that_bears_no_shorter_way_is_run_all_the_way(
+    llama: Playground, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    _, skipping = patched(llama, "resid_pre")
-    monkeypatch.setattr(ours, "_given_back", lambda x, *args, **kwargs: x + 1)
-    monkeypatch.setattr(ours, "_all_corrupted", lambda runs, layer, x: x)
-    runs: list[int] = []
-    handle = llama.model.blocks[0].attn.register_forward_pre_hook(lambda *_: runs.append(1))
+    """Without kept keys, or runs that join either: the map stays, the work grows."""
+    tokens: list[int] = []
+    handle = llama.model.blocks[0].mlp.register_forward_pre_hook(
+        lambda module, args: tokens.append(args[0].shape[0] * args[0].shape[1])
+    )
     try:
-        _, whole = patched(llama, "resid_pre")
+        _, short = patched(llama, "resid_pre")
+        n_short = sum(tokens)
+        exact = patched_runs._is_exact
+        monkeypatch.setattr(
+            patched_runs,
+            "_is_exact",
+            lambda runs, seen, first: refused == "seen" and not seen and exact(runs, seen, first),
+        )
+        tokens.clear()
+        _, longer = patched(llama, "resid_pre")
     finally:
         handle.remove()
-    expected = torch.tensor(skipping.recovered)
-    torch.testing.assert_close(torch.tensor(whole.recovered), expected, rtol=1e-3, atol=2e-4)
-    assert len(runs) > 3
+    expected = torch.tensor(short.recovered)
+    torch.testing.assert_close(torch.tensor(longer.recovered), expected, rtol=1e-3, atol=2e-4)
+    assert sum(tokens) > 1.2 * n_short
+
+
+def test_runs_that_join_and_end_elsewhere_are_not_trusted(
+    llama: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, expected = patched(llama, "resid_pre")
+    one_more = patched_runs._with_one_more
+    monkeypatch.setattr(
+        patched_runs, "_with_one_more", lambda corrupted, *rest: one_more(1.1 * corrupted, *rest)
+    )
+    _, found = patched(llama, "resid_pre")
+    shares = (torch.tensor(one.recovered) for one in (found, expected))
+    torch.testing.assert_close(*shares, rtol=1e-3, atol=2e-4)
 
 
 def test_a_map_is_kept_until_another_is_asked(embedded: Playground) -> None:
