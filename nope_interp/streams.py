@@ -62,6 +62,22 @@ def run_trunk(model: HookedModel, tokens: Tokens) -> None:
         bridged.base_model(tokens, use_cache=False)
 
 
+def run_until(model: HookedModel, tokens: Tokens, name: str) -> None:
+    """The layers of a model up to a hook point.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge.
+        tokens: sequences of equal length, on the model's device.
+        name: of the hook point. Hooks that stand on it already see its activations.
+    """
+
+    def end(activations: Tensor, hook: object) -> None:
+        raise _Enough
+
+    with model.hooks(fwd_hooks=[(name, end)]), suppress(_Enough):
+        run_trunk(model, tokens)
+
+
 def check_tokens(model: HookedModel, tokens: Sequences, batch_size: int) -> None:
     """Refuse what cannot be run.
 

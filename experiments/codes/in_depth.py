@@ -23,7 +23,7 @@ from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Stage, feed
 from experiments.results.code_ablation import STREAM
 from nope_interp.interventions.intervene import intervene
-from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk
+from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk, run_until
 from probes.codes.controls import size_matched, sizes_of
 from probes.codes.filter import CodeFilter
 from probes.codes.interchange import Move, Moved
@@ -135,7 +135,7 @@ def made_in_depth(
 
     Args:
         task: the model, and what they are fitted on.
-        made: what makes them.
+        made: what makes them, in order of depth.
         probes: are fitted to what they make of the last block's output.
 
     Returns:
@@ -148,7 +148,10 @@ def made_in_depth(
     tokens = task.split.fit.to(next(model.parameters()).device)
     with torch.no_grad(), intervene(model, made, task.positions) as acted:
         with reading_last(task, probes, "update"):
-            run_trunk(model, tokens)
+            if probes:
+                run_trunk(model, tokens)
+            else:
+                run_until(model, tokens, [*made][-1])
         acted.verify()
     return made
 

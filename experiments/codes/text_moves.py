@@ -12,6 +12,7 @@ from experiments.codes.shift import writes_add_up
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_runs import (
     Elsewhere,
+    TextRun,
     Within,
     behind_more_text,
     exceeds_noise,
@@ -21,12 +22,22 @@ from experiments.codes.text_trial import TextTrial
 from experiments.codes.way import Way, way_between
 from experiments.probing.measure import ALL_BUT_FIRST, Site, Split
 from experiments.results import interchange as names
-from nope_interp.interventions.intervene import intervene
+from experiments.results.measurements import FIRST_POSITION
+from nope_interp.interventions.intervene import Where, intervene
 from nope_interp.interventions.reading import SCORES, read_changed
+from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import ATTENTION_INPUT
 from probes.code_names import MEAN_RESIDUAL, SIMILARITY
 from probes.codes.controls import OtherContent, sizes_of
-from probes.codes.interchange import Move, Moved, interchange, levelled, put_back, variation_at
+from probes.codes.interchange import (
+    Change,
+    Move,
+    Moved,
+    interchange,
+    levelled,
+    put_back,
+    variation_at,
+)
 from probes.codes.similarity import moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import carries
@@ -59,6 +70,7 @@ class TextMoves:
         self.shifted = behind_more_text(task, behind)
         self.noised, self.denoised = in_another_order(task, behind)
         self._disordered = replace(task, split=Split(self._ordered(task.split.fit), task.split.fit))
+        self._level: dict[tuple[Site, ...], dict[Site, Moved]] = {}
 
     @cached_property
     def further_on(self) -> bool:
@@ -117,10 +129,7 @@ class TextMoves:
         if code == SIMILARITY:
             return replace(self._resembling(elsewhere, sites), back=True)
 
-        def level(site: Site, current: CodeStatistics | None) -> Moved:
-            return levelled(self._codes[site], current=current)
-
-        bare = moves_in_depth(self._disordered, sites, level)
+        bare = self._bare(tuple(sites))
 
         def put(at: torch.Tensor) -> Callable[[Site, CodeStatistics | None], Move]:
             return lambda site, now: put_back(self._codes[site], code, at, bare[site], current=now)
@@ -131,9 +140,19 @@ class TextMoves:
         belonging = moves_in_depth(self._disordered, sites, put(elsewhere.sources))
         moves = {site: move.on(base[site]) for site, move in belonging.items()}
         # The clean run is where the way of the noised one starts.
-        start = elsewhere.run.read(within=self._within(base)).predictions
+        start = elsewhere.run.read(within=self._within(base, elsewhere.run)).predictions
         way = way_between(start, self.noised.way.start)
         return replace(self._trial(elsewhere, way, {}, moves, (1.0,)), back=True)
+
+    def _bare(self, sites: tuple[Site, ...]) -> dict[Site, Moved]:
+        """What leaves no code at sites of the disordered text, whichever is then put back."""
+        if sites not in self._level:
+
+            def level(site: Site, current: CodeStatistics | None) -> Moved:
+                return levelled(self._codes[site], current=current)
+
+            self._level[sites] = moves_in_depth(self._disordered, sites, level)
+        return self._level[sites]
 
     def _trial(
         self,
@@ -142,17 +161,17 @@ class TextMoves:
         written: Mapping[Site, Way],
         moves: Mapping[Site, Move],
         doses: Sequence[float],
-        within: Callable[[Mapping[Site, Intervention]], Within] | None = None,
+        within: Callable[[Mapping[Site, Change]], Within] | None = None,
     ) -> TextTrial:
         at = torch.arange(len(elsewhere.sources))
         moves = {site: move.at(at) for site, move in moves.items()}
-        within = self._within if within is None else within
+        within = partial(self._within, run=elsewhere.run) if within is None else within
 
         def own(dose: float) -> Within:
             return within({site: move.by(dose) for site, move in moves.items()})
 
         def drawn(dose: float, turn: int, together: int) -> Within:
-            made: dict[Site, Intervention] = {}
+            made: dict[Site, Change] = {}
             for number, (site, move) in enumerate(moves.items()):
                 generator = self._generator(turn, number)
                 made[site] = move.elsewhere(
@@ -191,9 +210,22 @@ class TextMoves:
         every[: len(sources)] = sources
         return every
 
-    def _within(self, changes: Mapping[Site, Intervention]) -> Within:
-        named = {site.name: change for site, change in changes.items()}
-        return partial(intervene, self._task.model, named, ALL_BUT_FIRST)
+    def _within(self, changes: Mapping[Site, Change], run: TextRun) -> Within:
+        """Changes in place, behind all attention at the positions alone that a run asks."""
+        asked = torch.arange(run.tokens.shape[1] - FIRST_POSITION)[-run.asked :]
+        named: dict[str, Intervention] = {}
+        where: dict[str, Where] = {}
+        for site, change in changes.items():
+            last = self._behind_attention(site)
+            named[site.name] = change.at(asked) if last else change
+            where[site.name] = slice(-run.asked, None) if last else ALL_BUT_FIRST
+        return partial(intervene, self._task.model, named, where)
+
+    def _behind_attention(self, site: Site) -> bool:
+        """Whether no attention follows, nor anything else that reads several positions."""
+        model = self._task.model
+        last = site.layer == model.cfg.n_layers - 1 and site.hook != "resid_pre"
+        return last and isinstance(model, HookedTransformer)
 
     def _in_scores(
         self,

@@ -96,6 +96,9 @@ class TextRun:
     def read(self, sites: Sequence[Site] = (), within: Within = unchanged) -> Read:
         """What the model predicts and its layers write, run in a context.
 
+        Behind the attention scores of the last block a model of ours computes the positions that
+        are asked alone.
+
         Args:
             sites: in the stream; what is written behind each is kept.
             within: makes the context.
@@ -112,12 +115,12 @@ class TextRun:
         predicted = []
 
         def keep(activations: Tensor, hook: object, site: Site) -> None:
-            seen[site].append(activations[:, first:].float().cpu())
+            seen[site].append(activations[:, -self.asked :].float().cpu())
 
         hooks = [(site.name, partial(keep, site=site)) for site in seen] if sites else []
         with within() as running, self.model.hooks(fwd_hooks=hooks):
             for some in self.tokens.split(self.batch_size):
-                found = next_log_probabilities(self.model, some.to(device), first)
+                found = next_log_probabilities(self.model, some.to(device), first, narrow=True)
                 predicted.append(found.cpu())
             running.verify()
         written = {site: torch.cat(seen[last]) - torch.cat(seen[site]) for site in sites}

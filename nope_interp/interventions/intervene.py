@@ -57,7 +57,9 @@ class Intervention:
 
 @contextmanager
 def intervene(
-    model: HookedModel, functions: Mapping[str, Function], positions: Where = slice(None)
+    model: HookedModel,
+    functions: Mapping[str, Function],
+    positions: Where | Mapping[str, Where] = slice(None),
 ) -> Iterator[Intervention]:
     """A context in which activations pass through functions on their way.
 
@@ -67,8 +69,9 @@ def intervene(
             residual sites `[batch pos d_model]`, and gives tensors of the same shape back; it must
             not write into what it gets. They return in the activations' precision and on their
             device.
-        positions: activations elsewhere stay as they are, bit for bit. For hook points whose
-            second axis is no position, such as `attn.hook_pattern`, leave it at all.
+        positions: activations elsewhere stay as they are, bit for bit; the same at all hook
+            points, or by their names. For hook points whose second axis is no position, such as
+            `attn.hook_pattern`, leave it at all.
 
     Yields:
         What says, by `verify()`, whether every hook point was reached.
@@ -83,10 +86,11 @@ def intervene(
         if name not in model.hook_dict:
             raise missing_hook(name, model.hook_dict)
     intervention = Intervention(list(functions))
+    where = positions if isinstance(positions, Mapping) else dict.fromkeys(functions, positions)
 
     def on_output(module: nn.Module, args: object, x: Tensor, name: str) -> Tensor:
         intervention._fired[name] += 1
-        return changed_at(x, functions[name], name, positions)
+        return changed_at(x, functions[name], name, where[name])
 
     with ExitStack() as stack:
         for name in functions:

@@ -191,7 +191,7 @@ def bigram_losses(
 
 @torch.no_grad()
 def next_log_probabilities(
-    model: HookedModel, tokens: Tokens, first: int
+    model: HookedModel, tokens: Tokens, first: int, *, narrow: bool = False
 ) -> Float[Tensor, "batch asked d_vocab"]:
     """Logarithms of the probabilities of each next token, from a position on.
 
@@ -199,6 +199,7 @@ def next_log_probabilities(
         model: a HookedTransformer or a bridge, in evaluation mode.
         tokens: `[batch pos]`, on the model's device.
         first: the first position that is asked for its next token, from 0.
+        narrow: of a HookedTransformer, as `read_from` takes it.
 
     Returns:
         `[batch asked d_vocab]`, float32.
@@ -208,7 +209,8 @@ def next_log_probabilities(
             output.
     """
     if isinstance(model, HookedTransformer):
-        return model.unembed(model.read_from(tokens, first)).float().log_softmax(dim=-1)
+        read = model.read_from(tokens, first, narrow=narrow)
+        return model.unembed(read).float().log_softmax(dim=-1)
     final, unembed = _bridged(model, tokens)
     logits = unembed(rearrange(final[:, first:], "batch pos d -> (batch pos) d")).float()
     return rearrange(logits.log_softmax(dim=-1), "(batch pos) v -> batch pos v", batch=len(tokens))

@@ -136,7 +136,9 @@ class HookedTransformer(HookedModule):
         logits = self.unembed(normalized)
         return logits if return_type == "logits" else _next_token_loss(logits, tokens)
 
-    def read_from(self, tokens: Tokens, first: int) -> Float[Tensor, "batch asked d_model"]:
+    def read_from(
+        self, tokens: Tokens, first: int, *, narrow: bool = False
+    ) -> Float[Tensor, "batch asked d_model"]:
         """What the unembedding reads from position `first` on, in less time than all of it takes.
 
         Of the earlier positions the last block computes keys and values alone, unless something
@@ -145,6 +147,8 @@ class HookedTransformer(HookedModule):
         Args:
             tokens: `[batch pos]`.
             first: a position from 0.
+            narrow: whether what listens behind the last block's attention scores sees the positions
+                from `first` on alone, so that no others are computed for it.
 
         Returns:
             `[batch asked d_model]`: what the final norm gives.
@@ -158,7 +162,7 @@ class HookedTransformer(HookedModule):
                 f"there is no position {first}: give one from 0 to {tokens.shape[1] - 1}."
             )
         n_blocks = len(self.blocks)
-        if listening(*self.blocks[-1].modules(), *self.ln_final.modules()):
+        if not narrow and listening(*self.blocks[-1].modules(), *self.ln_final.modules()):
             return self.ln_final(self._stream(tokens, n_blocks))[:, first:]
         return self.ln_final(self._stream(tokens, n_blocks, first=first))
 

@@ -88,8 +88,11 @@ class OtherContent:
 
     def _next_others(self, n: int) -> Activations:
         if self._draws is not None:
-            weights = self._draws.of_next(n).to(self._others)
-            return einsum(weights, self._others, "batch other, other pos d -> batch pos d")
+            weights, which = self._draws.of_next(n)
+            mixed = einsum(
+                weights.to(self._others), self._others, "draw other, other pos d -> draw pos d"
+            )
+            return mixed[which]
         turns = torch.arange(self._next, self._next + n)
         self._next += n
         rounds, which = turns // len(self._others), turns % len(self._others)

@@ -1,6 +1,7 @@
 """Gaussian draws for controls, one for each sequence or for several in a row."""
 
 import torch
+from jaxtyping import Int
 from torch import Generator, Tensor
 
 
@@ -20,18 +21,20 @@ class Draws:
         self._seen = self._made = 0
         self._last = torch.zeros(0, *shape)
 
-    def of_next(self, n: int) -> Tensor:
-        """Those of the next sequences.
+    def of_next(self, n: int) -> tuple[Tensor, Int[Tensor, " sequence"]]:
+        """Those of the next sequences, each draw once.
 
         Args:
             n: how many sequences.
 
         Returns:
-            `[n, *shape]`.
+            `[draw, *shape]`, and the number of each sequence's draw among these.
         """
         which = (self._seen + torch.arange(n)) // self._together
         more = int(which[-1]) + 1 - self._made
         fresh = torch.randn((more, *self._shape), generator=self._generator)
         self._last = torch.cat([self._last[-1:], fresh])
         self._seen, self._made = self._seen + n, self._made + more
-        return self._last[which - (self._made - len(self._last))]
+        among = which - (self._made - len(self._last))
+        first = int(among[0])  # the last batch's draw, where no sequence of this one has it
+        return self._last[first:], among - first

@@ -6,6 +6,7 @@ another (an interchange intervention: Geiger et al. 2021, arXiv 2106.02997).
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from einops import rearrange
@@ -106,12 +107,15 @@ class Move:
             dose: as in `by`.
             together: how many sequences in a row share a draw.
         """
-        # Along as many directions as what is told; a change of scale has one for each position.
+        draws = Draws((self._curve.shape[1], len(variation)), generator, together)
+        return Elsewhere(self.base, dose * self._curve, variation, draws)
+
+    @cached_property
+    def _curve(self) -> Float[Tensor, "pos direction"]:
+        """Along as many directions as what is told; a change of scale has one for each position."""
         u, s, _ = torch.linalg.svd(self.told, full_matrices=False)
         curve = torch.cat([u * s, (self.scaled * self.lengths).diag()], dim=1)
-        curve = curve[:, curve.abs().sum(dim=0) > 0]
-        draws = Draws((curve.shape[1], len(variation)), generator, together)
-        return Elsewhere(self.base, dose * curve, variation, draws)
+        return curve[:, curve.abs().sum(dim=0) > 0]
 
 
 class Elsewhere:
@@ -136,13 +140,22 @@ class Elsewhere:
 
     def __call__(self, x: Activations) -> Activations:
         """The activations so moved; raises ProbeError for another number of positions or width."""
-        weights = self._draws.of_next(len(x)).to(self._variation)
-        drawn = self._curve @ (weights @ self._variation)
+        weights, which = self._draws.of_next(len(x))
+        drawn = self._curve @ (weights.to(self._variation) @ self._variation)
         tiny = torch.finfo(drawn.dtype).tiny
         lengths: Tensor = torch.linalg.vector_norm(drawn, dim=-1, keepdim=True).clamp(min=tiny)
         moved = upcast(self._base(x))
-        changed: Tensor = moved + (drawn * (self._sizes / lengths)).to(moved)
+        step = (drawn * (self._sizes / lengths)).to(moved)
+        changed: Tensor = moved + step[which.to(step.device)]
         return changed.to(x.dtype)
+
+    def at(self, chosen: Positions) -> "Elsewhere":
+        """The same, draws too, for activations at some of the positions, by their indices."""
+        return Elsewhere(self._base.at(chosen), self._curve[chosen], self._variation, self._draws)
+
+
+# What takes activations at some of the positions, too: a move, or its control.
+Change = Moved | Elsewhere
 
 
 def variation_at(statistics: CodeStatistics) -> Float[Tensor, "example d_model"]:
