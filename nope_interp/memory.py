@@ -1,19 +1,25 @@
-"""How much memory a forward pass or a step of training takes, and whether there is as much."""
+"""How much memory a model, a forward pass or a step of training takes, and whether it is there."""
 
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
-from nope_interp.errors import FieldError
+from nope_interp.errors import FieldError, UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.query_blocks import block_size
 
 _MEMINFO = Path("/proc/meminfo")
 _CONTAINER = Path("/sys/fs/cgroup")
 _GIB = 2**30
+# Files of weights, and bytes of a number.
+_WEIGHTS = (".safetensors", ".gguf", ".bin")
+_PRECISIONS = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 # How many tensors of a kind stand beside one another at the fullest moment of a forward pass, and
 # how many a layer keeps for the backward pass. A test holds both to what is measured.
@@ -137,6 +143,41 @@ def check_room(
         f"is {length}: a pass takes about {needed(length) / _GIB:,.1f} GiB, and {free / _GIB:,.1f} "
         f"GiB are free: give at most {fits}, or fewer sequences at a time.",
     )
+
+
+def check_weights(model: Path, device: str, dtype: str) -> None:
+    """Refuse a model on disk that memory cannot hold, before any of it is loaded.
+
+    Of a hub name, or a model that is spread over devices, nothing is known before it is loaded.
+
+    Args:
+        model: a file or a folder, if it is on disk.
+        device: where it is to be.
+        dtype: the precision that it is to have.
+
+    Raises:
+        UserError: where the weights take more than is free.
+    """
+    if device == "auto" or dtype not in _PRECISIONS:  # what is none is refused elsewhere
+        return
+    model = model.expanduser()
+    files = [*model.iterdir()] if model.is_dir() else [model]
+    needed = sum(_weights_bytes(file, dtype) for file in files if file.is_file())
+    free = free_bytes(torch.device(device))
+    if needed > free:
+        raise UserError(
+            f"the model {str(model)!r} takes {needed / _GIB:,.1f} GiB in {dtype}, more than the "
+            f"{free / _GIB:,.1f} GiB of memory that are free: choose a smaller model."
+        )
+
+
+def _weights_bytes(file: Path, dtype: str) -> int:
+    """What a file's weights take when they are loaded; 0 for a file without weights."""
+    if file.suffix == ".safetensors":
+        with suppress(SafetensorError), safe_open(file, framework="pt") as weights:
+            shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+            return _PRECISIONS[dtype] * sum(map(math.prod, shapes))
+    return file.stat().st_size if file.suffix in _WEIGHTS else 0
 
 
 def free_bytes(device: torch.device) -> float:

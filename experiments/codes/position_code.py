@@ -160,6 +160,25 @@ def fit_code(
     Raises:
         UserError: for an unknown name, site or layer, and for too few sequences or positions.
     """
+    code = unfitted_code(tokens, name, Site(layer, site))
+    feed_code(model, tokens, code, batch_size=batch_size)
+    return code
+
+
+def unfitted_code(tokens: Sequences, name: str, site: Site) -> PositionCode:
+    """A position code that has seen nothing yet; `feed_code` fits it, all at once or by and by.
+
+    Args:
+        tokens: all sequences that it is to be fitted on.
+        name: as `fit_code` takes it.
+        site: where.
+
+    Returns:
+        The code.
+
+    Raises:
+        UserError: for an unknown name, and for too few sequences or positions.
+    """
     if name not in NAMES:
         raise unknown_name("position code", name, NAMES)
     differs = (tokens != tokens[:1]).any(dim=0)
@@ -170,10 +189,25 @@ def fit_code(
             f"tokens have shape {tuple(tokens.shape)} and differ at {len(positions)} positions: "
             "give at least two different sequences, of three tokens or more."
         )
-    where, statistics = Site(layer, site), CodeStatistics()
-    fed = {where: [statistics]}
-    feed(model, tokens, fed, "update", batch_size=batch_size, positions=positions)
-    return PositionCode(name, where, positions, statistics)
+    return PositionCode(name, site, positions, CodeStatistics())
+
+
+def feed_code(
+    model: HookedModel, tokens: Sequences, code: PositionCode, *, batch_size: int = 32
+) -> None:
+    """Fit a code on some of the sequences that it was made for.
+
+    Args:
+        model: a HookedTransformer or a TransformerBridge, in evaluation mode.
+        tokens: these sequences.
+        code: from `unfitted_code`.
+        batch_size: sequences in a forward pass.
+
+    Raises:
+        UserError: for an unknown site or layer.
+    """
+    fed = {code.site: [code.statistics]}
+    feed(model, tokens, fed, "update", batch_size=batch_size, positions=code.positions)
 
 
 @contextmanager

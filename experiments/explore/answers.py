@@ -1,7 +1,8 @@
 """What the page is answered. Numbers are those of the library; NaN becomes null in JSON.
 
-An answer with a status of 4xx is a `Sorry`. `/api/patch` gives lines of JSON: `Progress` lines, and
-then one `PatchMap` or `Sorry`. `/api/save` gives a page as a download.
+An answer with a status of 4xx is a `Sorry`. `/api/patch` and `/api/fit` give lines of JSON:
+`Progress` lines, and then one `PatchMap`, `FitAnswer` or `Sorry`. `/api/save` gives a page as a
+download.
 """
 
 import base64
@@ -68,13 +69,15 @@ class ModelAnswer(_Answer):
 
     conditions are values of `Change.positions` (those that take a number have one already), codes
     and sites of `Move`. pairs are prompts of one number of tokens to patch between, clean and
-    corrupted. `labels` are all names that a head may have. `kept` says, in a sentence,
-    what is kept in memory.
+    corrupted. `labels` are all names that a head may have. As many heads as `heads_sharing_keys`,
+    one after the other, read the same keys, so that they lose positions together. `kept` says, in a
+    sentence, what is kept in memory.
     """
 
     name: str
     layers: int
     heads: int
+    heads_sharing_keys: int
     context: int
     most_tokens: int
     positions: list[LayerAnswer]
@@ -252,10 +255,16 @@ class MoveAnswer(_Answer):
 
 
 class Progress(_Answer):
-    """How far patching is."""
+    """How far patching or fitting is, in patches or sequences."""
 
     done: int
     total: int
+
+
+class FitAnswer(_Answer):
+    """`fit`: all that a move needs is fitted."""
+
+    fitted: Literal[True]
 
 
 class PatchMap(_Answer):

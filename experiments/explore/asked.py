@@ -1,9 +1,9 @@
 """What the page may ask, and the limits of it. Each request is one of these, checked in words.
 
 The page posts JSON to `/api/<name>`, with the token of its address in the header `X-Token` and a
-name of its own in `X-Page`. `read`, `head`, `feeds`, `move`, `patch`, `code` and `save` take a
-`State`; `model` takes nothing. A newer `read` of a page ends all that still runs for that page; any
-other request ends only an older one of its own name. What is ended is answered with status 409.
+name of its own in `X-Page`. `read`, `head`, `feeds`, `fit`, `move`, `patch`, `code` and `save` take
+a `State`; `model` takes nothing. A newer `read` of a page ends all that still runs for that page;
+any other request ends only an older one of its own name. What is ended is answered with status 409.
 """
 
 from collections.abc import Sequence

@@ -7,6 +7,7 @@ from experiments.explore.kept import MOST_BYTES
 from experiments.explore.live import METRICS
 from experiments.explore.playground import Playground
 from experiments.explore.prompts import pairs, prompts
+from nope_interp.hooked_model import key_heads
 from nope_interp.positions.conditions import CONDITIONS
 from nope_interp.sites import ATTENTION_INPUT, RESIDUAL_SITES
 from probes.head_rules import LABELS
@@ -29,6 +30,7 @@ def model(playground: Playground) -> ModelAnswer:
         name=playground.variant.name,
         layers=cfg.n_layers,
         heads=cfg.n_heads,
+        heads_sharing_keys=cfg.n_heads // key_heads(playground.model),
         context=cfg.n_ctx,
         most_tokens=playground.most_tokens,
         positions=[

@@ -64,8 +64,8 @@ def move(playground: Playground, state: State) -> MoveAnswer:
         if position >= n:
             raise UserError(f"the prompt has {n} tokens, and none at position {position}.")
     before = pass_of(playground, ids)
-    site = _site(playground, asked)
-    code = code_at(playground, asked.code, site, max(n, max(moves.values()) + 1))
+    site = site_of(playground, asked)
+    code = code_at(playground, asked.code, site, n_coded(n, asked))
     probes = probes_for(playground, n)
     follow = partial(_follow, playground.model, before.patterns, probes, sorted(moves))
     unmoved = follow(ids, _unmoved())
@@ -90,11 +90,17 @@ def move(playground: Playground, state: State) -> MoveAnswer:
     )
 
 
-def _site(playground: Playground, asked: Move) -> Site:
+def site_of(playground: Playground, asked: Move) -> Site:
+    """Where a code is moved; raises UserError for a layer that the model lacks."""
     n_layers = playground.model.cfg.n_layers
     if asked.layer >= n_layers:
         raise UserError(f"the model has no layer {asked.layer}: choose from 0 to {n_layers - 1}.")
     return Site(asked.layer, asked.site)
+
+
+def n_coded(n_tokens: int, asked: Move) -> int:
+    """How many positions need a code: those of the prompt, and those whose code is given."""
+    return max(n_tokens, max(asked.positions.values()) + 1)
 
 
 @contextmanager

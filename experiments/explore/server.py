@@ -4,6 +4,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Request
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp
 
 from experiments.explore.answers import Sorry
 from experiments.explore.asked import State, said
+from experiments.explore.fitting import fit
 from experiments.explore.guard import Guard
 from experiments.explore.heads import feeds, head
 from experiments.explore.model import model
@@ -24,7 +26,7 @@ from experiments.explore.playground import Playground
 from experiments.explore.python import code
 from experiments.explore.reading import read
 from experiments.explore.saving import save
-from experiments.explore.turns import Cancelled, Turns
+from experiments.explore.turns import Cancelled, Taking, Turns
 from experiments.report.explore_page import explore_page, live_policy
 from nope_interp.errors import UserError
 from probes.errors import ProbeError
@@ -38,6 +40,11 @@ _ASKED: dict[str, Callable[[Playground, State], BaseModel]] = {
     "head": head,
     "feeds": feeds,
     "move": move,
+}
+# Each takes what has to be open while the model runs, too, and tells how far it is.
+_IN_STEPS: dict[str, Callable[[Playground, State, Taking], Iterator[BaseModel]]] = {
+    "fit": fit,
+    "patch": patch,
 }
 Page = Annotated[str, Header(alias="X-Page", max_length=64)]
 
@@ -101,17 +108,22 @@ def _add_answers(app: FastAPI, playground: Playground) -> None:
     def of_code(state: State) -> Response:
         return _json(code(playground, state))
 
-    @app.post("/api/patch")
-    def of_patch(state: State, page: Page = "") -> Response:
-        return StreamingResponse(lines(state, page), media_type="application/x-ndjson")
+    def add_in_steps(name: str) -> None:
+        @app.post(f"/api/{name}", name=name)
+        def respond(state: State, page: Page = "") -> Response:
+            return StreamingResponse(lines(state, page), media_type="application/x-ndjson")
 
-    def lines(state: State, page: str) -> Iterator[str]:
-        try:
-            with turns.ask(page, "patch") as turn:
-                for answer in patch(playground, state, lambda: turn.taken(playground.model)):
-                    yield f"{answer.model_dump_json()}\n"
-        except Exception as error:
-            yield f"{_told(error)[1].model_dump_json()}\n"
+        def lines(state: State, page: str) -> Iterator[str]:
+            try:
+                with turns.ask(page, name) as turn:
+                    taking = partial(turn.taken, playground.model)
+                    for answer in _IN_STEPS[name](playground, state, taking):
+                        yield f"{answer.model_dump_json()}\n"
+            except Exception as error:
+                yield f"{_told(error)[1].model_dump_json()}\n"
+
+    for name in _IN_STEPS:
+        add_in_steps(name)
 
     @app.post("/api/save")
     def of_save(state: State, page: Page = "") -> Response:

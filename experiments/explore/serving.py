@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.explore.guard import LOCAL
-from experiments.explore.memory import refuse_too_large
 from experiments.explore.playground import Playground
 from experiments.explore.text import probes_for
 from experiments.loaded import LoadedModel, load
 from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
+from nope_interp.memory import check_weights
 from nope_interp.models.transformer import HookedTransformer
 
 _NEEDED = ("fastapi", "uvicorn")
@@ -154,7 +154,7 @@ def opened_page(
     try:
         if not isinstance(model, LoadedModel):
             check_device(how["device"])
-            refuse_too_large(Path(model), how["device"])
+            check_weights(Path(model), how["device"], how["dtype"])
             model = load(model, **how)
         playground = Playground(model, out)
         if isinstance(playground.model, HookedTransformer):

@@ -5,14 +5,14 @@ Sequences are as long as a prompt, rounded up, so that every position of it has 
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.codes.position_code import NAMES, PositionCode, fit_code
+from experiments.codes.position_code import NAMES, PositionCode, feed_code, unfitted_code
 from experiments.explore.playground import Playground
 from experiments.probing.measure import Site, feed
 from nope_interp.errors import UserError, unknown_name
@@ -23,8 +23,11 @@ from probes.regression import LinearProbe
 # Activations for each component of the stream, and sequences at least; a quarter are held out.
 _PER_COMPONENT, _FEWEST = 5, 48
 # Contexts that are no longer are fitted whole; of others a power of two.
-_SHORT, _SHORTEST, _BATCH = 128, 32, 32
+_SHORT, _SHORTEST = 128, 32
+# Sequences in a forward pass; between two of them others may use the model.
+_BATCH = 8
 _STREAM = "resid_post"
+Step = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -76,15 +79,35 @@ def code_at(playground: Playground, name: str, site: Site, n_tokens: int) -> Pos
     """
     if name not in NAMES:
         raise unknown_name("position code", name, NAMES)
-    length = length_for(playground, n_tokens)
-    kept = playground.made.get("code", {})
-    if (length, site) not in kept:
-        of_text = _tokens(playground, n_tokens, "fit")
-        fit = partial(fit_code, playground.model, of_text, name, batch_size=_BATCH)
-        code = fit(layer=site.layer, site=site.hook)
-        # One only: its statistics hold the examples that it was fitted on.
-        kept = playground.made["code"] = {(length, site): code}
-    return replace(kept[length, site], name=name)
+    for _ in code_in_steps(playground, site, n_tokens):
+        pass
+    return replace(playground.made["code"][length_for(playground, n_tokens), site], name=name)
+
+
+def code_in_steps(playground: Playground, site: Site, n_tokens: int) -> Iterator[Step]:
+    """Fit what the codes at a site are made of, where it is not kept.
+
+    Args:
+        playground: whose model and text.
+        site: where.
+        n_tokens: of the prompt.
+
+    Yields:
+        How many sequences were read of how many; none where there is nothing to do.
+
+    Raises:
+        UserError: as `code_at`.
+    """
+    key = (length_for(playground, n_tokens), site)
+    if key in playground.made.get("code", {}):
+        return
+    of_text = _tokens(playground, n_tokens, "fit")
+    code = unfitted_code(of_text, NAMES[0], site)
+    for done, some in _batches(of_text):
+        yield done, len(of_text)
+        feed_code(playground.model, some, code, batch_size=_BATCH)
+    # One only: its statistics hold the examples that it was fitted on.
+    playground.made["code"] = {key: code}
 
 
 def probes_for(playground: Playground, n_tokens: int) -> PositionProbes:
@@ -100,26 +123,51 @@ def probes_for(playground: Playground, n_tokens: int) -> PositionProbes:
     Raises:
         UserError: for too short a text.
     """
-    length = length_for(playground, n_tokens)
-    key = ("probes", length)
-    if key not in playground.made:
-        playground.made[key] = _fitted(playground, n_tokens)
-    return playground.made[key]
+    for _ in probes_in_steps(playground, n_tokens):
+        pass
+    return playground.made["probes", length_for(playground, n_tokens)]
 
 
-def _fitted(playground: Playground, n_tokens: int) -> PositionProbes:
-    layers = range(playground.model.cfg.n_layers)
+def probes_in_steps(playground: Playground, n_tokens: int) -> Iterator[Step]:
+    """Fit the probes of all layers, where they are not kept.
+
+    Args:
+        playground: whose model and text.
+        n_tokens: of the prompt.
+
+    Yields:
+        How many sequences were read of how many; none where there is nothing to do.
+
+    Raises:
+        UserError: for too short a text.
+    """
+    key = ("probes", length_for(playground, n_tokens))
+    if key in playground.made:
+        return
     # The bootstrap of their errors is not shown.
-    probes = [LinearProbe(n_resamples=2) for _ in layers]
-    by_site = {Site(layer, _STREAM): [probes[layer]] for layer in layers}
+    probes = [LinearProbe(n_resamples=2) for _ in range(playground.model.cfg.n_layers)]
+    by_site = {Site(layer, _STREAM): [probe] for layer, probe in enumerate(probes)}
     fit, held_out = (_tokens(playground, n_tokens, split) for split in ("fit", "held_out"))
-    feed(playground.model, fit, by_site, "update", batch_size=_BATCH)
-    with warnings.catch_warnings():
-        # Of few sequences for so many components: their errors, which are shown, are held out.
-        warnings.simplefilter("ignore", ProbeWarning)
-        feed(playground.model, held_out, by_site, "evaluate", batch_size=_BATCH)
+    n = len(fit) + len(held_out)
+    for done, some in _batches(fit):
+        yield done, n
+        feed(playground.model, some, by_site, "update", batch_size=_BATCH)
+    for done, some in _batches(held_out):
+        yield len(fit) + done, n
+        with warnings.catch_warnings():
+            # Of few sequences for so many components: their errors, which are shown, are held out.
+            warnings.simplefilter("ignore", ProbeWarning)
+            feed(playground.model, some, by_site, "evaluate", batch_size=_BATCH)
     scores = [probe.result()["linear"].score("mae") for probe in probes]
-    return PositionProbes(probes, [score.value for score in scores], scores[0].chance, len(fit))
+    errors = [score.value for score in scores]
+    playground.made[key] = PositionProbes(probes, errors, scores[0].chance, len(fit))
+
+
+def _batches(
+    tokens: Int[Tensor, "sequence pos"],
+) -> Iterator[tuple[int, Int[Tensor, "batch pos"]]]:
+    """Some sequences after the others, with the number of those before them."""
+    return zip(range(0, len(tokens), _BATCH), tokens.split(_BATCH), strict=True)
 
 
 def fitted_on(playground: Playground, n_tokens: int, split: Split = "fit") -> dict[str, Any]:

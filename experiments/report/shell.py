@@ -82,6 +82,24 @@ def drawn(
     **words: Any,
 ) -> str:
     """The page that a template makes of its scripts, its data and these words; as `fill` says."""
+    page = (
+        _environment()
+        .get_template(template)
+        .render(
+            script=script,
+            libraries={name: _library(name)[0] for name in libraries},
+            policy=_policy([_digest(script), *(_library(name)[1] for name in libraries)]),
+            page_data=compressed(json_text(page_data)),
+            **words,
+        )
+    )
+    # A folder's name need not be valid Unicode; the page has to be.
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    """Keeps the templates that it has read: a live page is saved again and again."""
     environment = Environment(
         loader=PackageLoader("experiments.report", "templates"),
         autoescape=True,
@@ -90,15 +108,7 @@ def drawn(
         undefined=StrictUndefined,
     )
     environment.filters |= {"figure": _figure, "percent": _percent, "split": _sentences}
-    page = environment.get_template(template).render(
-        script=script,
-        libraries={name: _library(name)[0] for name in libraries},
-        policy=_policy([_digest(script), *(_library(name)[1] for name in libraries)]),
-        page_data=compressed(json_text(page_data)),
-        **words,
-    )
-    # A folder's name need not be valid Unicode; the page has to be.
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+    return environment
 
 
 def _told(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 // The live page: asks what its state needs, draws what it is answered. It computes no science.
 common.start(async (page) => {
 const { $, $$, element, saveBlob, setUpTheme, copied } = common;
-const answers = { read: null, head: null, move: null, patch: null, code: null, feeds: null };
+const answers = { read: null, head: null, fit: null, move: null, patch: null, code: null, feeds: null };
 const state = exploreState(refresh);
 
 // ---------------------------------------------------------------- what is said meanwhile
 
 const asks = new Set();
-const DOING = { read: "Reading the prompt …", move: "Moving. The first move at a length fits codes and probes: that takes longer.", save: "Saving the page …" };
+const DOING = { read: "Reading the prompt …", fit: "Fitting position codes and probes …", move: "Moving …", save: "Saving the page …" };
 const said = {
   sorry(name, sentence) {
     $("#sorry").textContent = sentence.slice(0, 1).toUpperCase() + sentence.slice(1);
@@ -67,6 +67,7 @@ const draw = {
   head: () => answers.head && head.show(answers.head, answers.read),
   feeds: () => answers.feeds && head.showFeeds(answers.feeds),
   move: () => move.show(answers.move),
+  fit: () => {},
   patch: () => patch.show(answers.patch),
   code: () => { $("#python").textContent = answers.code?.code ?? ""; },
 };
@@ -75,14 +76,34 @@ const draw = {
 let followed = null;
 const moveOf = ({ prompt, move }) => JSON.stringify([prompt, move]);
 
+const steps = { patch: patch.progress, fit: ({ done, total }) => { $("#busy").textContent = `Fitting position codes and probes: ${done} of ${total} sequences read.`; } };
+
 async function want(name) {
-  const asked = state.get(), answer = await (name === "patch" ? server.askInSteps(name, asked, patch.progress) : server.ask(name, asked));
+  const asked = state.get(), answer = await (name in steps ? server.askInSteps(name, asked, steps[name]) : server.ask(name, asked));
   if (!answer) return false;
   answers[name] = answer;
   if (name === "move") followed = moveOf(asked);
   if (page.live) said.fine(name);
   draw[name]();
   return true;
+}
+
+// What a move needs is fitted first, by steps; meanwhile the move may become another one.
+const siteOf = ({ prompt, move }) => JSON.stringify([prompt, move?.layer, move?.site]);
+let fitting = false;
+async function wantMove() {
+  if (fitting) return;
+  fitting = true;
+  let asked, fitted;
+  try {
+    do {
+      asked = siteOf(state.get());
+      fitted = !page.live || await want("fit");
+    } while (fitted && asked !== siteOf(state.get()));
+  } finally {
+    fitting = false;
+  }
+  if (fitted && state.get().move) await want("move");
 }
 
 // What feeds a head takes longer: its view does not wait for it.
@@ -94,7 +115,7 @@ async function readAll() {
   if (!await want("read")) return;
   if (state.get().layer === null) state.set(heads.first(), true);
   else wantHead();
-  if (state.get().move && followed !== moveOf(state.get())) want("move");
+  if (state.get().move && followed !== moveOf(state.get())) wantMove();
   want("code");
   if (state.get().patch && !answers.patch) want("patch");
   if (page.live) showTools();
@@ -120,7 +141,7 @@ function refresh(before, now) {
   if (differs("prompt", "change") || (lends && differs("other_prompt"))) return readAll();
   if (now.patch && differs("patch")) want("patch");
   if (differs("layer", "head")) wantHead();
-  if (now.move && differs("move")) want("move");
+  if (now.move && differs("move")) wantMove();
   if (differs("layer", "head", "move", "other_prompt", "patch")) want("code");
 }
 
@@ -180,7 +201,7 @@ if (page.live) {
   setUpAsking();
   setUpKeeping();
   change.setUp();
-  move.setUp();
+  move.setUp(wantMove);
   patch.setUp();
 }
 const found = page.live ? state.inAddress() ?? { prompt: model.prompts[0] ?? "" } : page.state;

@@ -96,7 +96,7 @@ function askInSteps(name, state, onProgress) {
       if (done) break;
     }
     if (last && "sentence" in last) said.sorry(name, last.sentence);
-    return last && "recovered" in last ? last : null;
+    return last && !("sentence" in last || "done" in last) ? last : null;
   });
 }
 

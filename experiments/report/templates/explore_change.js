@@ -92,15 +92,26 @@ function show() {
   $("#put-back").disabled = !change;
 }
 
-// Single heads in which positions are taken away, and a button for the head that is looked at.
+// Heads that share their keys lose positions together: a choice of one is a choice of all of them.
+const MEMBERS = model.heads_sharing_keys;
+const groupOf = ([layer, head]) => Array.from({ length: MEMBERS }, (_, i) => [layer, head - head % MEMBERS + i]);
+const sameGroup = (one, other) => one[0] === other[0] && Math.floor(one[1] / MEMBERS) === Math.floor(other[1] / MEMBERS);
+const namesOf = (group) => group.length === 1 ? nameOf(...group[0]) : `${nameOf(...group[0])} to H${group.at(-1)[1]}`;
+
+// Heads in which positions are taken away, and a button for the head that is looked at.
 function showOnly(heads, layer, head) {
-  const same = ([l, h]) => l === layer && h === head;
-  const more = element("button", `Only ${layer === null ? "this head" : nameOf(layer, head)}`, { type: "button" });
-  more.addEventListener("click", () => set({ heads: [...heads, [layer, head]], layers: null }));
-  $("#only-heads").replaceChildren(...heads.map((one) => chip(nameOf(...one), () => {
-    const rest = heads.filter((kept) => kept !== one);
+  const chosen = heads.filter((one, i) => heads.findIndex((other) => sameGroup(one, other)) === i), group = layer === null ? [] : groupOf([layer, head]);
+  const chips = chosen.map((one) => chip(namesOf(groupOf(one)), () => {
+    const rest = heads.filter((kept) => !sameGroup(kept, one));
     set({ heads: rest.length ? rest : null });
-  })), ...(layer === null || heads.some(same) ? [] : [more]));
+  }));
+  if (group.length && !chosen.some((one) => sameGroup(one, group[0]))) {
+    const more = element("button", `Only ${namesOf(group)}`, { type: "button" });
+    more.addEventListener("click", () => set({ heads: [...heads, ...group], layers: null }));
+    chips.push(more);
+  }
+  $("#only-heads").replaceChildren(...chips);
+  $("#shared-keys").hidden = MEMBERS === 1;
 }
 
 return { setUp, show };

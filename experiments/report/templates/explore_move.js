@@ -13,7 +13,8 @@ function set(next) {
   state.set({ move: { code: $("#code").value, layer: Number($("#code-layer").value), site: $("#site").value, moves: next } });
 }
 
-function setUp() {
+// `onOpen` is told when somebody is about to move something.
+function setUp(onOpen) {
   for (const [id, names] of [["#code", model.codes], ["#site", model.sites]]) $(id).append(...names.map((name) => element("option", name, { value: name })));
   if (model.sites.includes(FIRST_SITE)) $("#site").value = FIRST_SITE;
   $("#code-layer").max = model.layers - 1;
@@ -26,7 +27,10 @@ function setUp() {
   });
   for (const id of ["#from", "#to"]) $(id).addEventListener("keydown", (event) => { if (event.key === "Enter") $("#add-move").click(); });
   $("#no-move").addEventListener("click", () => set({}));
-  $("#move").addEventListener("toggle", drags);
+  $("#move").addEventListener("toggle", () => {
+    drags();
+    if ($("#move").open && reading.tokens().length) onOpen();
+  });
 }
 
 function setUpResults() {

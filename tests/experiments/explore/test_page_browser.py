@@ -219,19 +219,20 @@ def test_an_encoding_is_taken_away_in_layers_and_heads(
         shown = told()
         with ablate_positions(model, "rotary:keep_highest=0.5", layers=[1]):
             assert shown == pytest.approx(losses().tolist(), rel=6e-3)
-        # This model's heads share their keys in pairs.
+        # This model's heads share their keys in pairs, which is said, and chosen as pairs.
+        assert page.find("#shared-keys").is_displayed()
         page.click("#only-heads button")
-        page.wait(lambda: "shares its keys" in page.find("#sorry").text)
-        page.click("#map [data-layer='1'][data-head='3']")
-        page.click("#only-heads button:last-child")
         page.wait(lambda: page.state["change"].get("heads") == [[1, 2], [1, 3]])
+        assert [one.text for one in page.all("#only-heads button")] == ["L1H2 to H3 ×"]
         shown = told()
         assert not page.find("#sorry").is_displayed()
         with ablate_positions(model, "rotary:keep_highest=0.5", layers=[1], heads=[2, 3]):
             assert shown == pytest.approx(losses().tolist(), rel=6e-3)
         assert page.find("#usage").is_displayed()
-        # The browser reports each 4xx.
-        assert all("400" in line["message"] for line in driver.get_log("browser"))
+        page.click("#only-heads button")
+        page.wait(lambda: "heads" not in page.state["change"] or not page.state["change"]["heads"])
+        page.settle()
+        assert driver.get_log("browser") == []
 
 
 # ---------------------------------------------------------------- move
@@ -384,6 +385,18 @@ def test_the_keyboard_does_all_of_it_on_a_phone(page: LivePage) -> None:
     page.wait(lambda: (page.state["layer"], page.state["head"]) == (1, 1))
     page.settle()
     assert page.find("#head-title").text.startswith("L1H1")
+    page.tab_to("#keep > summary")
+    page.keys(Keys.ENTER)
+    page.tab_to("#keep pre")
+    assert "set_position" in page.find("#python").text
+    for saves, suffix in (("#keep [data-figure='#map']", ".svg"), ("#save-page", ".html")):
+        for file in page.downloads.iterdir():
+            file.unlink()
+        page.run("document.querySelector('#keep > summary').focus()")
+        page.tab_to(saves)
+        page.keys(Keys.ENTER)
+        page.wait(lambda suffix=suffix: [*page.downloads.glob(f"*{suffix}")])  # type: ignore[misc]
+    page.settle()
     wide, room = page.run("return [document.documentElement.scrollWidth, innerWidth]")
     assert wide <= room == PHONE[0]
     keep(page, "explore-400")

@@ -31,7 +31,7 @@ STATE = {
     "move": {"code": "mean residual", "layer": 0, "site": "resid_post", "moves": {"12": 20}},
     "patch": {"at": "head_out"},
 }
-NAMES = ("model", "read", "head", "feeds", "move", "patch", "code", "save")
+NAMES = ("model", "read", "head", "feeds", "fit", "move", "patch", "code", "save")
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,8 @@ def test_patching_comes_in_lines(page: Page, embedded: Playground) -> None:
     *steps, found = map(json.loads, response.text.splitlines())
     assert [step["done"] for step in steps] == [0, 4, 8, 12, 16]
     assert len(found["recovered"]) == 4
+    *_, fitted = map(json.loads, page.post("fit", STATE).text.splitlines())
+    assert fitted == {"fitted": True}
     refused = page.post("patch", {**STATE, "other_prompt": "short"})
     assert "the prompts have 39 and 6 tokens" in json.loads(refused.text)["sentence"]
 
@@ -91,7 +93,7 @@ def test_a_new_prompt_ends_a_map_that_is_made(
             assert page.post("head", STATE).status_code == 200  # comes between
             assert page.post("read", STATE).status_code == 200
 
-    monkeypatch.setattr(server, "patch", cells)
+    monkeypatch.setitem(server._IN_STEPS, "patch", cells)
     *_, last = map(json.loads, page.post("patch", STATE).text.splitlines())
     assert last == {"sentence": "a newer request took the place of this one."}
     assert run == ["first"]

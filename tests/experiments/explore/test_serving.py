@@ -13,11 +13,12 @@ from unittest import mock
 import pytest
 
 import nope_interp as ni
-from experiments.explore import memory, serving
-from experiments.explore.memory import refuse_too_large
+from experiments.explore import serving
 from experiments.explore.playground import Playground
 from experiments.explore.serving import Explorer
+from nope_interp import memory
 from nope_interp.errors import UserError
+from nope_interp.memory import check_weights
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.explore.states import OTHER, PROMPT
 
@@ -164,15 +165,33 @@ def test_a_model_that_is_too_large_is_refused_before_it_is_loaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "big").mkdir()
-    with (tmp_path / "big" / "model.safetensors").open("wb") as file:
-        file.truncate(3 * 2**30)  # a hole: it takes no room
+    weights_of(tmp_path / "big" / "model.safetensors", 3 * 2**30)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2.0**30)
     run = nope_interp("explore", "big", cwd=tmp_path)
-    assert_one_sentence(run, "has 3.0 GiB, more than the 1.0 GiB", "choose a smaller model")
-    refuse_too_large(tmp_path / "big", "auto")  # spread over devices, nobody knows
-    refuse_too_large(Path("someone/on-the-hub"), "cpu")
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2.0**32)
-    refuse_too_large(tmp_path / "big", "cpu")
+    assert_one_sentence(run, "takes 6.0 GiB in float32, more than the 1.0 GiB", "smaller model")
+
+
+def weights_of(file: Path, size: int) -> None:
+    """A file that says it holds so many bytes of bfloat16: a hole, which takes no room."""
+    tensor = {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}
+    header = json.dumps({"weight": tensor}).encode()
+    with file.open("wb") as opened:
+        opened.write(len(header).to_bytes(8, "little") + header)
+        opened.truncate(8 + len(header) + size)
+
+
+def test_what_a_model_takes_depends_on_its_precision(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    weights_of(tmp_path / "model.safetensors", 3 * 2**20)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 4.0 * 2**20)
+    check_weights(tmp_path, "cpu", "bfloat16")
+    with pytest.raises(UserError, match="in float32"):
+        check_weights(tmp_path, "cpu", "float32")
+    check_weights(tmp_path, "auto", "float32")  # spread over devices, nobody knows
+    check_weights(Path("someone/on-the-hub"), "cpu", "float32")
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")  # refused when it is read
+    check_weights(tmp_path, "cpu", "float32")
 
 
 class Served:

@@ -77,7 +77,7 @@ class Browser:
         self.driver, self.downloads = driver, downloads
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-        driver.get_log("browser")
+        driver.get_log("browser")  # type: ignore[no-untyped-call]
         driver.get(url)
 
     def wait_until_ready(self) -> "Browser":
@@ -179,7 +179,7 @@ class Tab:
         driver.switch_to.window(self.handle)
         try:
             yield self.browser
-            assert driver.get_log("browser") == []
+            assert driver.get_log("browser") == []  # type: ignore[no-untyped-call]
         finally:
             driver.switch_to.window(self.before)
 
