@@ -121,8 +121,13 @@ class Emergence(RunOfFigures):
 
     @property
     def headline(self) -> str:
-        """Which code is readable first, and which are never."""
-        return _headline(self.onsets, _in_order(self.doublings))
+        """Which code is readable first and which never, and which is followed first."""
+        doublings, followed = self.doublings, self.follow_onsets.dropna(axis="columns", how="all")
+        told = _headline(self.onsets, _in_order(doublings), _first_together(doublings))
+        if followed.empty:
+            return told
+        (first, *_) = _in_order(self._in_doublings(followed))
+        return f"{told} {_followed_first(followed[first])}"
 
     @property
     def sentences(self) -> list[str]:
@@ -141,7 +146,7 @@ class Emergence(RunOfFigures):
 
 
 def _in_order(doublings: pd.DataFrame) -> list[str]:
-    """The codes as they come in the mean."""
+    """The codes as they come in the mean, those that come together as they stand."""
     mean = doublings.drop(columns=LOSS, errors="ignore").mean()
     return [str(code) for code in mean.sort_values(kind="stable").index]
 
@@ -169,16 +174,40 @@ def _never(onsets: pd.DataFrame, codes: list[str]) -> list[str]:
     return [code for code in codes if onsets[code].isna().all()]
 
 
-def _headline(onsets: pd.DataFrame, codes: list[str]) -> str:
-    first, never = codes[0], _never(onsets, codes)
-    if first in never:
+def _first_together(doublings: pd.DataFrame) -> list[str]:
+    """The codes that come first in the mean."""
+    mean = doublings.drop(columns=LOSS).mean()
+    return [str(code) for code in mean.index[mean == mean.min()]]
+
+
+def _headline(onsets: pd.DataFrame, codes: list[str], first: list[str]) -> str:
+    never = _never(onsets, codes)
+    if first[0] in never:
         return "No code is surely readable at any step."
-    median = onsets[first].fillna(np.inf).median()
-    where = f"in {onsets[first].notna().sum()} of {len(onsets)} seeds only"
-    if np.isfinite(median):
-        where = f"at step {median:g} in the median of {len(onsets)} seeds"
-    told = f"On average {first} is readable first, {where}"
+    told = "Every code is readable"
+    if len(first) < len(codes):
+        *others, last = first
+        who = f"{', '.join(others)} and {last} are" if others else f"{last} {_is(last)}"
+        told = f"On average {who} readable first"
+    told = f"{told}, {_in_seeds(onsets[first[0]])}"
     return f"{told}; never surely readable: {', '.join(never)}." if never else f"{told}."
+
+
+def _followed_first(onsets: "pd.Series[float]") -> str:
+    name = str(onsets.name)
+    return f"{name[0].upper()}{name[1:]} {_is(name)} followed first, {_in_seeds(onsets)}."
+
+
+def _in_seeds(onsets: "pd.Series[float]") -> str:
+    """At which step something comes in the middle of the seeds, or in how few it does at all."""
+    median = onsets.fillna(np.inf).median()
+    if np.isfinite(median):
+        return f"at step {median:g} in the median of {len(onsets)} seeds"
+    return f"in {onsets.notna().sum()} of {len(onsets)} seeds only"
+
+
+def _is(code: str) -> str:
+    return "are" if code.endswith("vectors") else "is"
 
 
 def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured]) -> list[str]:
@@ -206,7 +235,7 @@ def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measure
     ]
     sentences = [
         f"Delays after {first} are in doublings of the number of training steps",
-        *(f"{code} is readable {delay(code)}" for code in later if code not in never),
+        *(f"{code} {_is(code)} readable {delay(code)}" for code in later if code not in never),
         f"The loss is half way down {delay(LOSS)}",
         f"Gains (chance 0) that training surely changes: {', '.join(changes) or 'none'}",
         f"Shuffled positions gain {claims[f'largest gain, {SHUFFLED}'].value:.2g} at most",
@@ -220,14 +249,14 @@ def _of_following(onsets: pd.DataFrame, claims: dict[str, Measured]) -> list[str
     for code in _in_order(onsets.fillna(np.inf)) if len(onsets.columns) else []:
         steps = onsets[code].dropna()
         if steps.empty:
-            sentences.append(f"{code} is surely followed at no step, in any seed")
+            sentences.append(f"{code} {_is(code)} surely followed at no step, in any seed")
             continue
         found = claims[f"doublings, following of {code} after loss"]
         word = "surely" if _sure(found, len(onsets.columns)) else "perhaps"
-        seeds = f"in {len(steps)} of {len(onsets)} seeds"
+        seeds = f"in {len(steps)} of {len(onsets)} seeds, from step {steps.median():g}"
         delay = f"{word} {_told(found, 'doublings')} after the loss is half way down"
         sentences += [
-            f"{code} is surely followed {seeds}, from step {steps.median():g} in their median",
+            f"{code} {_is(code)} surely followed {seeds} in their median",
             f"That is {delay}",
         ]
     return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]

@@ -123,6 +123,8 @@ def test_a_code_is_followed_from_the_step_at_which_it_moves_a_model_that_knows_o
     first = found.followed[found.followed["step"] == 0]
     assert len(first) == 10
     assert (first[["net", "low", "high"]] == 0).all(axis=None)
+    at = "at step 4 in the median of 5 seeds."
+    assert found.headline.endswith(f" Smooth trend is followed first, {at}")
     said = " ".join(found.sentences)
     assert "Smooth trend is surely followed in 5 of 5 seeds, from step 4 in their median." in said
     assert "Variance is surely followed at no step, in any seed." in said
@@ -150,6 +152,9 @@ def test_step_zero_and_never_are_one_doubling_beyond_the_ends() -> None:
 def test_codes_that_come_together_or_in_one_seed_of_three_are_told_as_such() -> None:
     together = planted({"variance": [0, 0, 0], "similarity": [0, 0, 0]})
     assert "Similarity is readable at the same step." in " ".join(together.sentences)
+    assert together.headline == "Every code is readable, at step 0 in the median of 3 seeds."
+    pair = planted({"variance": [1, 1], "similarity": [1, 1], "linear": [4, 4]})
+    assert pair.headline.startswith("On average variance and similarity are readable first, at")
     rare = planted({"variance": [None, 2, None], "similarity": [None, None, None]})
     assert "On average variance is readable first, in 1 of 3 seeds only;" in rare.headline
 
