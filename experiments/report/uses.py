@@ -224,7 +224,9 @@ def _still_readable(table: pd.DataFrame) -> dict[str, Any]:
     readings = table[table["probe"].isin({probe for probe, _, _ in HYPOTHESES.values()})]
     taken = readings[readings["positions"] != INTACT]
     last = taken[["layer", "site"]].drop_duplicates()
-    here = readings.merge(last, on=["layer", "site"])
+    here: dict[tuple[Any, ...], Any] = {}
+    for row in readings.merge(last, on=["layer", "site"]).to_dict("records"):
+        here.setdefault((row["positions"], row["probe"], row["metric"], row["control"]), row)
     asked = {name: of for name, of in HYPOTHESES.items() if (taken["probe"] == of[0]).any()}
     effects = table[(table["probe"] == names.SIDE_EFFECT) & (table["layer"] == names.EVERYWHERE)]
     moved = {
@@ -253,15 +255,11 @@ def _ordered(conditions: list[str]) -> list[str]:
 
 
 def _cell(
-    here: pd.DataFrame, condition: str, probe: str, metric: str, smaller: bool
+    here: Mapping[tuple[Any, ...], Any], condition: str, probe: str, metric: str, smaller: bool
 ) -> dict[str, float] | None:
-    rows = here[
-        (here["positions"] == condition) & (here["probe"] == probe) & (here["metric"] == metric)
-    ]
-    own, shuffled = (rows[rows["control"] == control] for control in ("", SHUFFLED))
-    if own.empty or shuffled.empty:
+    row, control = (here.get((condition, probe, metric, of)) for of in ("", SHUFFLED))
+    if row is None or control is None:
         return None
-    row, control = own.iloc[0], shuffled.iloc[0]
     value, bounds = gain(row["value"], row["chance"], smaller), gain_bounds(row, smaller)
     return {
         "gain": value,

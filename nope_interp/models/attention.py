@@ -1,8 +1,9 @@
 """Multi-head attention with a hook on every intermediate, fast where nobody reads the scores."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from nope_interp.models.encodings import PositionalEncoding, RotaryPositions, Sc
 from nope_interp.models.initialization import Initializer
 from nope_interp.shapes import Activations
 
+Found = TypeVar("Found")
 Bias = Float[Tensor, "1 head query key"]
 HeadQueries = Float[Tensor, "batch head query d"]
 HeadKeys = Float[Tensor, "batch head key d"]
@@ -48,6 +50,22 @@ def _hooked(point: HookPoint, shared: Tensor) -> Tensor:
     return point(shared.clone()) if listening(point) else shared
 
 
+class _Once(Generic[Found]):
+    """A property that is worked out when it is first asked for.
+
+    As `functools.cached_property`, without its lock, at which torch.compile cuts a layer in pieces.
+    """
+
+    def __init__(self, work: Callable[[Any], Found]) -> None:
+        self.work = work
+        self.name = work.__name__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Found:
+        found = self.work(owner)
+        object.__setattr__(owner, self.name, found)  # from now on it is found there
+        return found
+
+
 @dataclass(frozen=True)
 class AttentionContext:
     """Where queries and keys stand in one forward pass, worked out once for all layers.
@@ -66,7 +84,7 @@ class AttentionContext:
         """The same pass with the queries from position `first` on; all keys stay."""
         return replace(self, queries=self.queries[first:]) if first else self
 
-    @cached_property
+    @_Once
     def rotation(self) -> tuple[Tensor, Tensor] | None:
         """Cosines and sines for the tokens of this pass, each `[1 pos half]`."""
         if not isinstance(self.encoding, RotaryPositions):
@@ -74,13 +92,13 @@ class AttentionContext:
         cos, sin = self.encoding(self.tokens)
         return cos.transpose(0, 1), sin.transpose(0, 1)
 
-    @cached_property
+    @_Once
     def visible(self) -> Bool[Tensor, "query key"] | None:
         """Which keys a query sees; None where it sees them all."""
         sees_all = not self.causal or len(self.queries) == 1
         return None if sees_all else self.keys <= self.queries[:, None]
 
-    @cached_property
+    @_Once
     def bias(self) -> Bias | None:
         """What is added to the scores: minus infinity where a key is hidden. None where nothing."""
         if not isinstance(self.encoding, ScoreBias):
