@@ -5,7 +5,11 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturnViolation
+from beartype.roar import (
+    BeartypeCallHintParamViolation,
+    BeartypeCallHintReturnViolation,
+    BeartypeDoorHintViolation,
+)
 from jaxtyping import Float
 from torch import Tensor
 
@@ -29,6 +33,27 @@ def test_axes_of_one_name_have_one_length() -> None:
         _product(torch.ones(2, 3), torch.ones(4, 3))
     with pytest.raises(BeartypeCallHintReturnViolation):
         _product(torch.ones(1, 3), torch.ones(3, 4))
+
+
+_to_return: list[Tensor] = []
+
+
+@typecheck.checked
+def _next(a: Float[Tensor, " row"]) -> Float[Tensor, " row"]:
+    return _to_return.pop(0)
+
+
+def test_what_passed_once_passes_again_and_nothing_else_does() -> None:
+    _to_return[:] = [torch.ones(n) for n in (2, 2, 3, 3, 2, 3)]
+    for _ in range(2):
+        assert len(_next(torch.ones(2))) == 2
+    for _ in range(2):
+        with pytest.raises(BeartypeDoorHintViolation):
+            _next(torch.ones(2))
+    assert len(_next(torch.ones(2))) == 2
+    with pytest.raises(BeartypeCallHintParamViolation):
+        _next(torch.ones(2, 1))
+    assert len(_next(torch.ones(3))) == 3
 
 
 def test_our_packages_are_checked_as_they_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:

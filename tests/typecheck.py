@@ -6,16 +6,21 @@ the signature and checks them twice over, and made small models take twice their
 
 import ast
 import builtins
+import inspect
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, ModuleType
-from typing import Any
+from types import CodeType, ModuleType, UnionType
+from typing import Any, Union, get_args, get_origin
 
+import numpy as np
 from beartype import BeartypeConf, beartype
-from jaxtyping import jaxtyped
+from beartype.door import die_if_unbearable
+from jaxtyping import AbstractArray, jaxtyped
+from torch import Tensor
 
 PACKAGES = ("nope_interp", "probes", "experiments")
 
@@ -24,7 +29,8 @@ ON = True  # False as for a user, for whom nothing is checked
 _NAME = "_checked"  # among the builtins: the decorator's, in every module
 _SCOPE = jaxtyped("context")
 # With whole numbers where floats are expected.
-_check = beartype(conf=BeartypeConf(is_pep484_tower=True))
+_HOW = BeartypeConf(is_pep484_tower=True)
+_check = beartype(conf=_HOW)
 _nested: set[CodeType] = set()
 
 
@@ -33,7 +39,7 @@ def checked(thing: Any) -> Any:
 
     Axes of one name have one length throughout a call. Of a function inside another one only the
     first is checked: each call of the outer one makes it anew, and to write its checks takes longer
-    than all that they check.
+    than all that they check. Where types and shapes decide, those that passed once pass again.
     """
     if isinstance(thing, type):
         thing.__init__ = checked(thing.__init__)  # type: ignore[misc]
@@ -42,21 +48,70 @@ def checked(thing: Any) -> Any:
         if thing.__code__ in _nested:
             return thing
         _nested.add(thing.__code__)
-    check, shaped = None, False
+    check, shaped, by_kind = None, False, False
+    # What passed was given these, and returned one of those.
+    passed: dict[Any, set[Any]] = defaultdict(set)
 
     @wraps(thing)
     def called(*arguments: Any, **named: Any) -> Any:
-        nonlocal check, shaped
+        nonlocal check, shaped, by_kind
         if not ON:
             return thing(*arguments, **named)
         if check is None:  # written when first needed: half of all functions never are
-            check, shaped = _checking(thing), _has_shapes(thing)
+            check, shaped, by_kind = _checking(thing), _has_shapes(thing), _goes_by_kind(thing)
         if not shaped:
             return check(*arguments, **named)
-        with _SCOPE:
-            return check(*arguments, **named)
+        if not by_kind:
+            with _SCOPE:
+                return check(*arguments, **named)
+        given = (*map(_kind, arguments), *((name, _kind(value)) for name, value in named.items()))
+        returned = passed.get(given)
+        if returned is None:
+            with _SCOPE:
+                found = check(*arguments, **named)
+        else:
+            found = thing(*arguments, **named)
+            if _kind(found) in returned:
+                return found
+            _check_all(thing, inspect.signature(thing).bind(*arguments, **named), found)
+        passed[given].add(_kind(found))
+        return found
 
     return called
+
+
+def _kind(value: Any) -> Any:
+    """All that a check of shapes and classes asks of it."""
+    if isinstance(value, Tensor | np.ndarray):
+        return type(value), value.shape, value.dtype
+    return type(value)
+
+
+def _goes_by_kind(function: Callable[..., Any]) -> bool:
+    """Whether no annotation asks more of a value than `_kind` tells, such as what a list holds."""
+    given = inspect.signature(function).parameters.values()
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return not any(one.kind in several for one in given) and all(
+        map(_told_by_kind, function.__annotations__.values())
+    )
+
+
+def _told_by_kind(hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(_told_by_kind, get_args(hint)))
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        return "{" not in hint.dim_str  # a length that an argument's value says
+    plain = isinstance(hint, type) and get_origin(hint) is None
+    return hint in (None, Any) or (plain and not getattr(hint, "_is_protocol", False))
+
+
+def _check_all(thing: Any, bound: inspect.BoundArguments, found: Any) -> None:
+    """Checks a call's arguments and what it returned, in one scope."""
+    with _SCOPE:
+        for name, hint in thing.__annotations__.items():
+            if name in bound.arguments:
+                die_if_unbearable(bound.arguments[name], hint, conf=_HOW)
+        die_if_unbearable(found, thing.__annotations__.get("return", Any), conf=_HOW)
 
 
 def _checking(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -334,7 +334,7 @@ def small_report() -> ReportData:
     return synthetic_report()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from tests.experiments.report.browser import start_chromium
 

@@ -48,7 +48,8 @@ def config(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 def test_compare_then_report_then_nothing_twice(tmp_path: Path, config: str) -> None:
-    run = in_a_process("compare", "--config", config, "--json", cwd=tmp_path)
+    asked = ["compare", "--config", config, "--uses", "stream"]
+    run = in_a_process(*asked, "--json", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
     folder = tmp_path / Path(result["report"]).parent
@@ -62,7 +63,7 @@ def test_compare_then_report_then_nothing_twice(tmp_path: Path, config: str) -> 
         ".lock",
     }
     before = (folder / "measurements.parquet").stat().st_mtime_ns
-    again = nope_interp("compare", "--config", config, cwd=tmp_path)
+    again = nope_interp(*asked, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert again.stdout.strip().splitlines()[-1] == f"Report: {result['report']}"
     assert result["headline"] in again.stdout

@@ -33,8 +33,9 @@ CONFIG = CompareConfig(
     seq_len=24,
     n_fit=64,
     n_held_out=48,
+    layers=(0,),
 )
-N_PLACES = 1 + 2 * 2  # the embedding, and two sites in each of two layers
+N_PLACES = 1 + 2  # the embedding, and two sites in the layer
 
 
 def run(out: Path, **changes: Any) -> Comparison:
@@ -211,8 +212,8 @@ def test_a_pretrained_model_without_positions_is_read_as_one(tmp_path: Path) -> 
 
 
 def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:
-    curve = comparison.arrays["trained/text/nobegin/1/resid_post/variance/curve"]
-    cosine = comparison.arrays["trained/text/nobegin/1/resid_post/similarity/cosine"]
+    curve = comparison.arrays["trained/text/nobegin/0/resid_post/variance/curve"]
+    cosine = comparison.arrays["trained/text/nobegin/0/resid_post/similarity/cosine"]
     assert curve.shape == (23,)
     assert cosine.shape == (23, 23)
     np.testing.assert_allclose(np.diagonal(cosine), 1, atol=1e-6)
@@ -436,13 +437,12 @@ def test_reversal_is_read_too(tmp_path: Path) -> None:
 
 def test_our_own_checkpoint_is_read(comparison: Comparison, tmp_path: Path) -> None:
     path = str(weights(comparison))
-    again = run(tmp_path, model=path, layers=(1,), uses="no")
+    again = run(tmp_path, model=path, uses="no")
     numbers = ["layer", "site", "probe", "metric", "control", "value"]
     read = intact_readings(comparison.measurements)
-    same = read[(read["layer"] == 1) | (read["site"] == "resid_pre")]
     pd.testing.assert_frame_equal(
         intact_readings(again.measurements)[numbers].reset_index(drop=True),
-        same[numbers].reset_index(drop=True),
+        read[numbers].reset_index(drop=True),
         check_exact=True,
     )
     with pytest.raises(UserError, match="add --task text"):

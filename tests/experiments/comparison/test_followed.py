@@ -36,7 +36,7 @@ def run(out: Path, **changes: Any) -> Comparison:
 
 def untrained(out: Path, **changes: Any) -> Comparison:
     training = dataclasses.replace(CONFIG.training, steps=2, seq_len=changes.get("seq_len", LENGTH))
-    return run(out, training=training, **changes)
+    return run(out, training=training, variants=False, **changes)
 
 
 @pytest.fixture(scope="module")

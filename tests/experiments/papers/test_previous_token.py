@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from experiments.papers.barbero2024 import previous_token
 from experiments.papers.barbero2024.previous_token import (
     ENCODINGS,
     TOKENS,
@@ -18,7 +19,8 @@ def test_order_blind_accuracy_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_encodings_separate() -> None:
+def test_encodings_separate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(previous_token, "_BATCH", 32)
     # T5's bias is the slowest to learn, and NoPE is given as long; the others need a third of it.
     steps = {name: 400 if name in ("NoPE", "T5") else 150 for name in ENCODINGS}
     found = {

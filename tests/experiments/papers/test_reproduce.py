@@ -18,6 +18,7 @@ from experiments.papers import reproduce as run_module
 from experiments.papers.chi2023 import experiment as chi2023
 from experiments.papers.chi2023 import probes as chi2023_probes
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.haviv2022 import experiment as haviv2022
 from experiments.papers.koutnik2014 import experiment as koutnik2014
 from experiments.papers.koutnik2014.clocks import SCALES
 from experiments.papers.koutnik2014.waveforms import make_network, matched_sizes
@@ -64,6 +65,11 @@ TINY: dict[str, dict[str, Any]] = {
 
 def tiny(name: str) -> ReproduceConfig:
     return ReproduceConfig(name, n_seeds=2, **TINY[name])
+
+
+@pytest.fixture(autouse=True)
+def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(haviv2022, "_HELD_OUT", 6_400)
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ COMPARE = CompareConfig(
     n_fit=45,
     n_held_out=38,
     batch_size=8,
+    uses="stream",
 )
 
 

@@ -1,30 +1,34 @@
 """The real Gemma 3 270M, from its GGUF file: loaded, checked and read like any other model."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from experiments.probing.measure import Site, Split, measure
-from nope_interp.errors import UserError
-from nope_interp.pretrained.load import Pretrained, cache_folder, load_pretrained, reinitialized
+from nope_interp.pretrained.load import Pretrained, reinitialized
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from nope_interp.tasks.text import python_documentation
-from tests.gemma import gemma, gemma_gguf
+from tests.gemma import gemma, gemma_folder
 
 pytestmark = [pytest.mark.gemma, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def gemma_file() -> Path:
-    return gemma_gguf()
+def converted() -> int:
+    """When the file was converted, which it is now if it was not before."""
+    assert (gemma_folder() / "model.safetensors").is_file()
+    return (gemma_folder() / "complete.json").stat().st_mtime_ns
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Pretrained:
+def before() -> int:
+    return converted()
+
+
+@pytest.fixture(scope="module")
+def loaded(before: int) -> Pretrained:
     return gemma()
 
 
@@ -46,12 +50,8 @@ def test_weights_are_the_trained_ones(loaded: Pretrained) -> None:
     assert abs(loss(reinitialized(loaded, 0).model, tokens) - math.log(262_144)) < 1.0
 
 
-def test_second_load_converts_nothing(loaded: Pretrained) -> None:
-    (complete,) = (cache_folder() / "gguf").rglob("complete.json")
-    before = complete.stat().st_mtime_ns
-    gemma()
-    assert complete.stat().st_mtime_ns == before
-    assert (complete.parent / "model.safetensors").is_file()
+def test_second_load_converts_nothing(before: int, loaded: Pretrained) -> None:
+    assert converted() == before
 
 
 def test_stream_equals_cache(loaded: Pretrained) -> None:
@@ -75,24 +75,13 @@ def test_stream_equals_cache(loaded: Pretrained) -> None:
 
 
 def test_rotary_positions_are_read_from_the_trained_model(loaded: Pretrained) -> None:
-    split = Split(text(loaded, 48, 64, "fit"), text(loaded, 24, 64))
-    reading = measure(loaded.model, split, [Site(0, "resid_pre"), Site(6, "attn_out")], context={})
+    split = Split(text(loaded, 40, 64, "fit"), text(loaded, 16, 64))
+    reading = measure(loaded.model, split, [Site(2, "attn_out")], context={})
     mae = {
-        (row["layer"], row["control"]): row
+        row["control"]: row
         for row in reading.rows
         if row["probe"] == "linear" and row["metric"] == "mae"
     }
-    assert mae[6, ""]["ci_high"] < 0.9 * mae[6, ""]["chance"]
-    control = mae[6, "shuffled positions"]
+    assert mae[""]["ci_high"] < 0.7 * mae[""]["chance"]
+    control = mae["shuffled positions"]
     assert control["ci_high"] > 0.95 * control["chance"]
-
-
-def test_cut_short_gguf_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gemma_file: Path
-) -> None:
-    monkeypatch.setenv("NOPE_INTERP_CACHE", str(tmp_path / "cache"))
-    cut = tmp_path / "cut.gguf"
-    with gemma_file.open("rb") as whole:
-        cut.write_bytes(whole.read(40_000_000))
-    with pytest.raises(UserError, match=r"cannot load the model .*cut\.gguf"):
-        load_pretrained(str(cut))

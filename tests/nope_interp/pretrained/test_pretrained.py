@@ -5,8 +5,10 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGUFReader, GGUFWriter
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
@@ -384,3 +386,25 @@ def test_damaged_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             load_pretrained(str(path))
     assert not list((tmp_path / "cache").rglob("complete.json"))
     assert pretrained.cache_folder() == tmp_path / "cache"
+
+
+def test_a_gguf_that_ends_within_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOPE_INTERP_CACHE", str(tmp_path / "cache"))
+    whole, cut = tmp_path / "whole.gguf", tmp_path / "cut.gguf"
+    writer = GGUFWriter(whole, "llama")
+    writer.add_block_count(1)
+    writer.add_tensor("token_embd.weight", np.zeros((64, 32), np.float32))
+    for write in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+        writer.close,
+    ):
+        write()
+    assert len(GGUFReader(whole).tensors) == 1
+    cut.write_bytes(whole.read_bytes()[:-4096])
+    with pytest.raises(UserError, match=r"cannot load the model .*cut\.gguf.*reshape"):
+        load_pretrained(str(cut))
+    assert not list((tmp_path / "cache").rglob("complete.json"))

@@ -1,6 +1,6 @@
 """Training through torch.compile: the same losses to rounding, or a sentence that it cannot be.
 
-What is really compiled runs in processes of its own: the checks of shapes that tests add to every
+What is really compiled runs in a process of its own: the checks of shapes that tests add to every
 function cannot be compiled.
 """
 
@@ -23,6 +23,7 @@ from nope_interp.tasks.registry import make_task
 from nope_interp.training import train as training_module
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
+from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.paths import ROOT
 
 CONFIG = TransformerConfig(n_layers=1, d_model=32, n_heads=2, d_vocab=257, n_ctx=32)
@@ -57,25 +58,17 @@ print(json.dumps({"curves": curves, "hooks": "blocks.0.attn.hook_pattern" in cac
 """
 
 
-def python(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
-            **environment,
-        },
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_compiled_losses_are_equal_to_rounding(tmp_path: Path) -> None:
-    run = python(LOSSES, tmp_path)
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    run = subprocess.run(
+        [sys.executable, "-c", LOSSES],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **cache},
+    )
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout.splitlines()[-1])
     plain, compiled = found["curves"]
@@ -86,16 +79,16 @@ def test_compiled_losses_are_equal_to_rounding(tmp_path: Path) -> None:
     assert [*(tmp_path / "cache").rglob("*.cpp")]  # compiled it was
 
 
-@pytest.mark.slow
-def test_without_a_compiler_it_is_one_sentence(tmp_path: Path) -> None:
-    code = "import sys; from experiments.cli.main import main; sys.argv[1:] = %r; main()"
+def test_without_a_compiler_it_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("PATH", ""), ("CXX", ""), ("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # this process, and no others beside
     (tmp_path / "c.toml").write_text("[training]\ncompile = true\nsteps = 2\n")
-    run = python(code % ["train", "--config", "c.toml"], tmp_path, PATH="", CXX="")
-    assert run.returncode == 2
-    said = run.stderr.strip().splitlines()
-    assert len(said) == 1, run.stderr
-    assert "cannot be compiled here" in said[0]
-    assert "install a C++ compiler, or leave compile out" in said[0]
+    run = nope_interp("train", "--config", "c.toml", cwd=tmp_path)
+    said = "install a C++ compiler, or leave compile out"
+    assert_one_sentence(run, "cannot be compiled here", said)
     assert not [*tmp_path.rglob("*.safetensors")]
 
 

@@ -387,7 +387,7 @@ def test_reversal_is_learnt_without_positional_encoding() -> None:
         n_layers=3, d_model=48, n_heads=4, d_vocab=28, n_ctx=16, init_scale=0.05
     )
     task = ReversalTask()
-    training = TrainingConfig(steps=1200, batch_size=32, seq_len=8, learning_rate=3e-3)
+    training = TrainingConfig(steps=800, batch_size=32, seq_len=8, learning_rate=3e-3)
     model = train(config, training, task, show_progress=False)
     generator = torch.Generator().manual_seed(5)
     examples = task.examples(200, 3, generator, split="validation").tokens
