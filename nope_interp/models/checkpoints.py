@@ -209,7 +209,7 @@ def load_model(path: Path) -> tuple[HookedTransformer, TrainedOn]:
         config = TransformerConfig.from_dict(header.pop("config"))
         for name, value in header.items():
             if value is None:
-                raise UserError(f"{name} is None: give a value, or leave it out.")
+                raise UserError(f"{name!r} is None: give a value, or leave it out.")
         trained_on = from_mapping(TrainedOn, header, "the header")
         _check_config(config, weights)
     except UserError as error:

@@ -202,7 +202,11 @@ def test_gemma_is_read_with_its_encoding_at_work(
 
 
 @pytest.mark.slow
-def test_before_training_the_recursion_predicts_and_the_unmasked_variant_is_flat() -> None:
+def test_before_training_the_recursion_predicts_and_the_unmasked_variant_is_flat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chi2023_trained, "_SEQUENCES", 128)
+    monkeypatch.setattr(chi2023_trained, "_PREDICTED", 8)
     base = TransformerConfig(2, 128, 4, d_vocab=257, n_ctx=64)
     seen = log_spaced(64)[1:]
     cells = [_trained(base, 1, seen, "cpu", seed) for seed in range(4)]
