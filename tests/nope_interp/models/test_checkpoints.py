@@ -120,8 +120,8 @@ def test_a_header_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lengths": None}, "lengths is None: give a value, or leave it out"),
-        ({"task": None}, "task is None: give a value"),
+        ({"lengths": None}, "'lengths' is None: give a value, or leave it out"),
+        ({"task": None}, "'task' is None: give a value"),
         ({"task": 3}, "task is 3: give text"),
         ({"task": ""}, "task is '': give the name of one"),
         ({"scratchpad": 3}, "scratchpad is 3: give a list of texts"),
