@@ -21,11 +21,20 @@ from probes.shapes import PerPosition
 Fit = TypeVar("Fit", bound="StreamingFit")
 Probe = TypeVar("Probe", bound="StreamingProbe")
 
+# Numbers of the activations that are worked on at one time: 1 MiB in single precision.
+_CACHED = 2**18
+
 
 def upcast(activations: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """The same numbers in float32 where they came in half precision; otherwise no copy."""
     half = activations.dtype in (torch.float16, torch.bfloat16)
     return activations.float() if half else activations
+
+
+def few_at_a_time(activations: Float[Tensor, "batch *shape"]) -> Sequence[Tensor]:
+    """So few sequences each that what is computed of them stays in a processor's cache."""
+    at_once = max(1, _CACHED // max(activations[:1].numel(), 1))
+    return list(activations.split(at_once))
 
 
 def require_finite(statistic: Float[Tensor, "*shape"]) -> None:

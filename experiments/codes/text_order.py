@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from experiments.codes.task import InterventionTask
@@ -23,7 +24,8 @@ from experiments.results.text_use import (
     PROBE,
 )
 from nope_interp.errors import UserError
-from nope_interp.models.losses import bigram_losses, next_log_probabilities, sequence_losses
+from nope_interp.models.losses import bigram_losses, next_log_probabilities, token_losses
+from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import PerSequence
 from nope_interp.tasks.sources import TextSource
 from probes.bootstrap import NamedBootstrap
@@ -63,9 +65,10 @@ def text_order_rows(
             f"sequences of {tokens.shape[1]} tokens are too short to permute: give {_SHORTEST} at "
             "least (--seq-len)."
         )
-    own, permuted = _at_ends(task, tokens)
+    every = token_losses(task.model, tokens, batch_size=task.batch_size)
+    own, permuted = _at_ends(task, tokens, every)
     columns = {
-        (NATS, ""): sequence_losses(task.model, tokens, batch_size=task.batch_size),
+        (NATS, ""): every.mean(dim=1),
         (NATS, BIGRAM): bigram_losses(source.known, tokens, task.model.cfg.d_vocab),
         (NATS_AT_ENDS, ""): own,
         (NATS_AT_ENDS, PERMUTED): permuted,
@@ -87,8 +90,14 @@ def text_order_rows(
     return rows
 
 
-def _at_ends(task: InterventionTask, tokens: Tensor) -> tuple[PerSequence, PerSequence]:
-    """What is lost on tokens of each sequence, behind the tokens before them and permuted ones."""
+def _at_ends(
+    task: InterventionTask, tokens: Tensor, losses: Float[Tensor, "sequence predicted"]
+) -> tuple[PerSequence, PerSequence]:
+    """What is lost on tokens of each sequence, behind the tokens before them and permuted ones.
+
+    What a causal model loses on a token is known from the whole sequence.
+    """
+    causal = not isinstance(task.model, HookedTransformer) or task.model.config.causal
     length = tokens.shape[1]
     ends = torch.linspace(max(length // 2, _SHORTEST - 1), length - 1, _ENDS).int().unique()
     generator = torch.Generator().manual_seed(task.seed)
@@ -98,7 +107,7 @@ def _at_ends(task: InterventionTask, tokens: Tensor) -> tuple[PerSequence, PerSe
         shuffled, middle = before.clone(), before[:, 1:-1]
         order = torch.rand(middle.shape, generator=generator).argsort(dim=1)
         shuffled[:, 1:-1] = middle.gather(1, order)
-        own.append(_lost(task, before, wanted))
+        own.append(losses[:, end - 1] if causal else _lost(task, before, wanted))
         permuted.append(_lost(task, shuffled, wanted))
     return torch.stack(own).mean(dim=0), torch.stack(permuted).mean(dim=0)
 

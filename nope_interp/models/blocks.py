@@ -53,6 +53,9 @@ class Norm(nn.Module):
         return scaled + self.b if self.kind == "layer" else scaled
 
 
+# Numbers of an MLP's hidden layer that are held at one time where nobody listens: 1 MiB.
+_CACHED = 2**18
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
@@ -91,6 +94,14 @@ class MLP(nn.Module):
         return self.activation(self.hook_pre(self.into(x)))
 
     def forward(self, x: Activations) -> Activations:
+        at_once = max(1, _CACHED // (x.shape[1] * self.into.out_features))
+        few = len(x) <= at_once or x.device.type != "cpu"
+        if few or torch.is_grad_enabled() or listening(*self.modules()):
+            return self._of(x)
+        # Few sequences at a time, the hidden layer stays in the processor's cache.
+        return torch.cat([self._of(some) for some in x.split(at_once)])
+
+    def _of(self, x: Activations) -> Activations:
         return self.dropout(self.out(self.hook_post(self.hidden(x))))
 
     @property

@@ -51,6 +51,36 @@ def sequence_losses(
             an architecture whose logits are not its unembedding of the last layer's output, and, of
             listeners, as `stream`.
     """
+    how: dict[str, Any] = {"description": description, "in_blocks": in_blocks}
+    found = token_losses(model, tokens, batch_size=batch_size, listeners=listeners, **how)
+    return found.mean(dim=1)
+
+
+def token_losses(
+    model: HookedModel,
+    tokens: Sequences,
+    *,
+    batch_size: int = 32,
+    listeners: Mapping[str, Listener] | None = None,
+    description: str | None = None,
+    in_blocks: bool = False,
+) -> Float[Tensor, "sequence predicted"]:
+    """Cross-entropy, in nats, of each token but the first.
+
+    Args:
+        model: as in `sequence_losses`.
+        tokens: as there.
+        batch_size: as there.
+        listeners: as there.
+        description: as there.
+        in_blocks: as there.
+
+    Returns:
+        `[sequence predicted]`, on the CPU.
+
+    Raises:
+        UserError: as `sequence_losses`.
+    """
     if len(tokens) == 0 or tokens.shape[1] < 2:
         raise UserError(
             f"tokens have shape {tuple(tokens.shape)}: a loss needs at least one sequence of at "
@@ -267,7 +297,7 @@ def _read_last(model: HookedModel, tokens: Tokens, seen: Any) -> Tensor:
     return kept[0]
 
 
-def _losses(model: HookedModel, tokens: Tokens) -> Float[Tensor, " batch"]:
+def _losses(model: HookedModel, tokens: Tokens) -> Float[Tensor, "batch predicted"]:
     if isinstance(model, HookedTransformer):
         final, unembed = _own(model, tokens)
     else:
@@ -279,7 +309,7 @@ def _losses(model: HookedModel, tokens: Tokens) -> Float[Tensor, " batch"]:
         F.cross_entropy(unembed(some).float(), wanted, reduction="none")
         for some, wanted in zip(activations.split(size), targets.split(size), strict=True)
     ]
-    return rearrange(torch.cat(pieces), "(batch pos) -> batch pos", batch=len(tokens)).mean(dim=1)
+    return rearrange(torch.cat(pieces), "(batch pos) -> batch pos", batch=len(tokens))
 
 
 def _own(model: HookedTransformer, tokens: Tokens) -> tuple[Activations, Unembedding]:

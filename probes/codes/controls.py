@@ -14,7 +14,6 @@ from probes.codes.filter import CodeFilter, require_fitted_shape, with_deviation
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.controls import shuffled_positions
 from probes.shapes import Activations, PerPosition, PerSequence, PositionalVectors
-from probes.similarity import cosine_similarity
 from probes.streaming import upcast
 
 
@@ -198,8 +197,12 @@ def side_effects(x: Activations, changed: Activations) -> dict[str, PerSequence]
     before, after = (torch.linalg.vector_norm(rows, dim=-1) for rows in (x, changed))
     tiny = torch.finfo(x.dtype).tiny
     pos = x.shape[1]
+    own, other = (
+        rows / lengths.clamp(min=tiny)[..., None]
+        for rows, lengths in ((x, before), (changed, after))
+    )
     # The diagonal adds nothing: an activation's cosine with itself stays 1.
-    moved = (cosine_similarity(changed) - cosine_similarity(x)).abs().sum(dim=(1, 2))
+    moved = torch.baddbmm(other @ other.mT, own, own.mT, alpha=-1).abs().sum(dim=(1, 2))
     return {
         "norm": (after / before.clamp(min=tiny) - 1).abs().mean(dim=-1),
         "cosine": moved / (pos * (pos - 1)),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probes.errors import ProbeError
 from probes.shapes import Activations, PerActivation, PositionalVectors
-from probes.streaming import upcast
+from probes.streaming import few_at_a_time, upcast
 from probes.variance import activation_variance
 
 # A deviation that would have to grow more, to make up for a mean code many times its size, is
@@ -48,8 +48,8 @@ class CodeFilter:
 
         Raises ProbeError for another number of positions or another width.
         """
-        unscaled, deviation, factor = self.parts(x)
-        return with_deviation_scaled(unscaled, deviation, factor).to(x.dtype)
+        rebuilt = [with_deviation_scaled(*self.parts(some)) for some in few_at_a_time(x)]
+        return torch.cat(rebuilt).to(x.dtype)
 
     def parts(self, x: Activations) -> tuple[Activations, Activations, PerActivation]:
         """y + b, b and g of the activations; half precision is raised to float32."""

@@ -26,7 +26,7 @@ from probes.code_names import CODES
 from probes.codes.filter import CodeFilter, log_variance
 from probes.errors import ProbeError
 from probes.shapes import PerPosition, PositionalVectors, Positions
-from probes.streaming import StreamingFit, require_finite, upcast
+from probes.streaming import StreamingFit, few_at_a_time, require_finite, upcast
 
 # What every intervention is: [batch pos d_model] to the same.
 Intervention = Callable[[Tensor], Tensor]
@@ -71,10 +71,11 @@ class CodeStatistics(StreamingFit):
         activations = upcast(activations)
         means = activations.mean(dim=0)
         require_finite(means)
-        centred = activations - means
-        products = (centred @ centred.mT).sum(dim=0, dtype=torch.float64)
-        logs = log_variance(activations)
-        moments = torch.stack([logs.sum(dim=0), logs.square().sum(dim=0)])
+        products = moments = torch.zeros((), dtype=torch.float64, device=activations.device)
+        for some in few_at_a_time(activations):
+            centred, logs = some - means, log_variance(some)
+            products = products + (centred @ centred.mT).sum(dim=0, dtype=torch.float64)
+            moments = moments + torch.stack([logs.sum(dim=0), logs.square().sum(dim=0)])
         self._keep_examples(activations)
         self._add(len(activations), means.double(), products, moments)
 
