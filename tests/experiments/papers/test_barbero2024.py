@@ -202,8 +202,9 @@ def test_what_cannot_be_read_is_refused_before_anything_is_trained(
 
 @pytest.mark.slow
 def test_a_run_with_a_model_shows_every_claim(
-    trained: tuple[HookedTransformer, Path], tmp_path: Path
+    trained: tuple[HookedTransformer, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(barbero2024, "_HELD_OUT", 64)
     config = ReproduceConfig("barbero2024", n_seeds=2, training=0.01, model=str(trained[1]))
     found = reproduce(config, out=tmp_path, show_progress=False)
     status = found.claims.set_index("claim")["status"]

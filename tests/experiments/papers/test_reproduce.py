@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.papers import reproduce as run_module
+from experiments.papers.barbero2024 import experiment as barbero2024
 from experiments.papers.chi2023 import experiment as chi2023
 from experiments.papers.chi2023 import probes as chi2023_probes
 from experiments.papers.config import ReproduceConfig
@@ -70,6 +71,7 @@ def tiny(name: str) -> ReproduceConfig:
 @pytest.fixture(autouse=True)
 def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(haviv2022, "_HELD_OUT", 6_400)
+    monkeypatch.setattr(barbero2024, "_HELD_OUT", 64)
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +235,7 @@ def test_the_clockwork_rnns_numbers_are_those_of_its_config() -> None:
     found = paper("koutnik2014")
     sizes = re.findall(r"`--width ([\d.]+)` gives (\d+)", found.paper_sizes)
     sizes += re.findall(r"()\((\d+) parameters\)", found.default)
-    sizes += re.findall(r"()(\d+) parameters against", found.claim("against-rnn").differs)
+    sizes += re.findall(r"()have (\d+) parameters", found.claim("against-rnn").differs)
     assert len(sizes) == 6
     for width, n_parameters in sizes:
         config = ClockworkConfig(1, int(64 * float(width or 1)), 1)
