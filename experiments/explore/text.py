@@ -22,10 +22,10 @@ from probes.regression import LinearProbe
 
 # Activations for each component of the stream, and sequences at least; a quarter are held out.
 _PER_COMPONENT, _FEWEST = 5, 48
-# Contexts that are no longer are fitted whole; of others a power of two.
-_SHORT, _SHORTEST = 128, 32
+# Contexts that are no longer are fitted whole; of others a multiple of a number of tokens.
+_SHORT, _STEP = 128, 32
 # Sequences in a forward pass; between two of them others may use the model.
-_BATCH = 8
+_BATCH = 4
 _STREAM = "resid_post"
 Step = tuple[int, int]
 
@@ -59,7 +59,7 @@ def length_for(playground: Playground, n_tokens: int) -> int:
     """
     if playground.model.cfg.n_ctx <= _SHORT:
         return playground.most_tokens
-    return min(max(_SHORTEST, 2 ** math.ceil(math.log2(n_tokens))), playground.most_tokens)
+    return min(_STEP * math.ceil(n_tokens / _STEP), playground.most_tokens)
 
 
 def code_at(playground: Playground, name: str, site: Site, n_tokens: int) -> PositionCode:

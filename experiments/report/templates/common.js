@@ -172,6 +172,8 @@ function scalable(plot) {
 function drawPlot(plot, traces, layout) {
   const first = !plot.on;
   Plotly.react(plot, traces, layout, CONFIG);
+  // A chart that was hidden while the window changed has its old width.
+  if (!first && plot.clientWidth && plot._fullLayout.width !== plot.clientWidth) Plotly.Plots.resize(plot);
   if (first) plot.on("plotly_afterplot", () => scalable(plot));
   scalable(plot);
 }

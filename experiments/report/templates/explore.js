@@ -48,6 +48,7 @@ const sides = (() => {
 const pick = (layer, head) => { if (page.live) state.set({ layer, head }); };
 const model = await server.ask("model", {});
 if (!model) return;
+state.limit(model);
 const look = labelLook(model.labels);
 const reading = exploreReading({ state, sides });
 const heads = exploreHeads({ model, state, sides, look, onPick: pick });
@@ -140,7 +141,7 @@ function refresh(before, now) {
   heads.mark(now.layer, now.head);
   if (differs("prompt", "change") || (lends && differs("other_prompt"))) return readAll();
   if (now.patch && differs("patch")) want("patch");
-  if (differs("layer", "head")) wantHead();
+  if (differs("layer", "head")) now.layer === null ? state.set(heads.first(), true) : wantHead();
   if (now.move && differs("move")) wantMove();
   if (differs("layer", "head", "move", "other_prompt", "patch")) want("code");
 }

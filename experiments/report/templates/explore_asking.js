@@ -2,13 +2,25 @@
 const exploreState = (changed) => {
 const { unescaped } = common;
 const EMPTY = { prompt: "", layer: null, head: null, change: null, other_prompt: null, move: null, patch: null };
-let state = { ...EMPTY };
+let state = { ...EMPTY }, most = { layers: Infinity, heads: Infinity };
 
-// An address may hold anything: what is no state of ours is left out, and the server checks the rest.
+// What each part has to be, so that it can be drawn. An address may hold anything.
+const isText = (value) => typeof value === "string", isNumber = (value) => Number.isInteger(value) && value >= 0, isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const all = (values, is) => values === null || values === undefined || (Array.isArray(values) && values.every(is));
+const SHAPES = {
+  prompt: isText, layer: isNumber, head: isNumber, other_prompt: isText,
+  change: (value) => isObject(value) && all(value.layers, isNumber) && all(value.heads, Array.isArray) && all(value.head_changes, isObject) && isText(value.positions ?? ""),
+  move: (value) => isText(value?.code) && isNumber(value.layer) && isText(value.site) && isObject(value.moves),
+  patch: (value) => isText(value?.at),
+};
+
+// What is no state of ours is left out, and the server checks the rest.
 function inAddress() {
   try {
     const found = JSON.parse(unescaped(location.hash.slice(1)));
-    return typeof found.prompt === "string" ? Object.fromEntries(Object.entries(EMPTY).map(([name, none]) => [name, found[name] ?? none])) : null;
+    if (!isText(found.prompt)) return null;
+    const known = Object.fromEntries(Object.entries(EMPTY).map(([name, none]) => [name, SHAPES[name](found[name]) ? found[name] : none]));
+    return known.layer !== null && known.head !== null && known.layer < most.layers && known.head < most.heads ? known : { ...known, layer: null, head: null };
   } catch {
     return null;
   }
@@ -34,7 +46,7 @@ addEventListener("popstate", () => {
   changed(before, state);
 });
 
-return { get: () => state, set, inAddress, start: (found) => { state = { ...EMPTY, ...found }; } };
+return { get: () => state, set, inAddress, limit: (model) => { most = model; }, start: (found) => { state = { ...EMPTY, ...found }; } };
 };
 
 // Asks the server, or looks up what a saved page was answered. A newer question ends an older one of its name.

@@ -1,11 +1,11 @@
 // One head: its scores, where it looks, which frequencies it uses, and which heads feed it.
-const exploreHead = ({ look, tokens, nameOf, onPick }) => {
+const exploreHead = ({ look, nameOf, onPick }) => {
 const { $, element, asFigure, whenSeen, plotLayout, saveCsv, setUpPictures } = common;
 const { swatch } = look, { drawLines, frequencyTicks } = headLines;
 const CONDITIONS = ["before", "after", "difference"], DIFFERENCE = "difference";
 const column = { name: [""], layer: [0], head: [0], label: [null] }, prompts = [[]];
 let answer = null, patterns = {}, seen = false;
-const attention = headAttention({ conditions: CONDITIONS, signed: DIFFERENCE, prompts, weightsOf: (condition) => patterns[condition] ?? null }, column);
+const attention = headAttention({ conditions: CONDITIONS, signed: DIFFERENCE, prompts, quickly: true, weightsOf: (condition) => patterns[condition] ?? null }, column);
 
 function setUp() {
   attention.setUp($("#attention"), () => {});

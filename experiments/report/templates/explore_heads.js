@@ -65,8 +65,14 @@ function show(answer = read) {
   drawLegend();
 }
 
+// The head that is looked at, from which the arrow keys go on.
 function mark(layer, head) {
-  for (const cell of $$("[data-head]", grid)) cell.toggleAttribute("data-selected", Number(cell.dataset.layer) === layer && Number(cell.dataset.head) === head);
+  const cells = $$("[data-head]", grid), chosen = cells.find(({ dataset }) => Number(dataset.layer) === layer && Number(dataset.head) === head);
+  for (const cell of cells) {
+    cell.toggleAttribute("data-selected", cell === chosen);
+    cell.setAttribute("aria-selected", cell === chosen);
+    if (chosen) cell.tabIndex = cell === chosen ? 0 : -1;
+  }
 }
 
 function drawLegend() {
@@ -77,7 +83,7 @@ function drawLegend() {
     key.append(swatch(label), `${label} `, element("b", counts.join(" → ")));
     return counts.some(Boolean) ? [key] : [];
   }));
-  $("#label-source").textContent = finished() ? `Labels of the finished run ${model.finished.folder}.` : "Live labels: of this prompt alone, without intervals.";
+  $("#label-source").textContent = finished() ? `Labels of the finished run ${model.finished.folder}.` : "Live labels: of this prompt and repeated tokens, without intervals.";
 }
 
 // The head that opens first: that of the highest previous-token score, or else the first.

@@ -112,7 +112,7 @@ function drawProbes() {
 }
 
 function drawNames() {
-  const most = each().sort((a, b) => (b.moved - b.control) - (a.moved - a.control)).slice(0, MOST_NAMED);
+  const most = each().filter(({ moved, control }) => moved > control).sort((a, b) => (b.moved - b.control) - (a.moved - a.control)).slice(0, MOST_NAMED);
   $("#followed .chips").replaceChildren(...most.map(({ layer, head, moved, control }) => {
     const button = element("button", `${nameOf(layer, head)} ${asFigure(moved)} (control ${asFigure(control)})`, { type: "button" });
     button.addEventListener("click", () => onPick(layer, head));

@@ -1,11 +1,14 @@
 // Where one head looks: heat maps, lines from token to token, and small pictures of all heads of its layer.
 // `weightsOf` a condition, prompt and head are its weights [query key], or null; those of `signed` are differences.
-const headAttention = ({ conditions, signed, prompts, weightsOf }, column) => {
+// `quickly` shows the bare map at once, and puts CircuitsVis in its place, which takes longer than a person waits.
+const headAttention = ({ conditions, signed, prompts, weightsOf, quickly = false }, column) => {
 const { topOf, channels, paint } = headPictures;
 const { $, $$, element, visible, plain, shortened, asFigure, saveCsv, choice, resolve, showCircuits, setUpPictures, drawn, framed, textAt } = common;
 // Less is no line: each query would lead to every token.
-const LEAST = 0.04, MOST_TOLD = 3;
-let prompt = 0, side = "both", shown = null, query = null, figure, waiting, ready = false;
+const LEAST = 0.04, MOST_TOLD = 3, SOON = 150;
+// CircuitsVis's own, in light and dark.
+const WHITE = [255, 255, 255], BLUE = [0, 0, 255], RED = [255, 0, 0];
+let prompt = 0, side = "both", shown = null, query = null, figure, waiting, later, ready = false;
 
 // ---------------------------------------------------------------- setting up
 
@@ -75,13 +78,15 @@ function draw() {
   if (!ready) return;
   const views = $$(".pair > div", figure), tokens = prompts[prompt], found = views.map((view) => weightsOf(view.dataset.condition, prompt, shown));
   const there = found.filter(Boolean).length, differs = (view) => view.dataset.condition === signed, top = topOf(found.filter((weights, v) => weights && !differs(views[v])));
+  const whole = [];
   $(".chips", figure).hidden = there < 2;
   views.forEach((view, v) => {
     view.hidden = !found[v] || (there > 1 && side !== view.dataset.condition && (side !== "both" || differs(view)));
     view.weights = found[v];
     if (!found[v]) return;
     const most = differs(view) ? topOf([found[v]]) : top;
-    if (!view.hidden) showCircuits($(".circuits", view), CircuitsVis.AttentionPattern, { attention: found[v], tokens: tokens.map(shortened), maskUpperTri: true, minValue: differs(view) ? -most : 0, maxValue: most });
+    if (!view.hidden && quickly) bare($(".circuits", view), found[v]);
+    if (!view.hidden) whole.push(() => showCircuits($(".circuits", view), CircuitsVis.AttentionPattern, { attention: found[v], tokens: tokens.map(shortened), maskUpperTri: true, minValue: differs(view) ? -most : 0, maxValue: most }));
     $(".prompt", view).replaceChildren(...tokens.map((token, t) => element("span", plain(token), { "data-token": t, role: "option", tabindex: -1, title: `token ${t}: ${visible(token)}` })));
   });
   $(".pair", figure).classList.toggle("single", views.filter((view) => !view.hidden).length < 2);
@@ -89,6 +94,16 @@ function draw() {
   if ($(".thumbs", figure)) drawThumbs();
   query = query === null || query < tokens.length ? query : null;
   look(query ?? Math.max(tokens.findLastIndex((token) => /\p{L}/u.test(token)), 0));
+  clearTimeout(later);
+  const finish = () => { for (const one of whole) one(); };
+  if (quickly) later = setTimeout(finish, SOON);
+  else finish();
+}
+
+function bare(box, weights) {
+  const map = paint(weights, WHITE, BLUE, RED);
+  map.className = "bare";
+  box.replaceChildren(map);
 }
 
 // Lines from one token to those it attends to, under every condition.

@@ -67,7 +67,7 @@ class Film:
         heads = self.page.all("#map [data-label='previous-token']") or self.page.all("#map button")
         heads[0].click()
         self.answered()
-        self.page.wait(lambda: self.page.all("#attention .circuits canvas"))
+        self.page.wait(lambda: self.page.all("#attention .circuits canvas:not(.bare)"))
         self.keep("2-see", "#heads")
 
     def take_away(self) -> None:
@@ -111,7 +111,7 @@ class Film:
             kept = Browser(self.page.driver, saved.as_uri(), self.page.downloads)
             kept.wait_until_ready()
             window(kept, SIZE)
-            kept.wait(lambda: kept.all("#attention .circuits canvas"))
+            kept.wait(lambda: kept.all("#attention .circuits canvas:not(.bare)"))
             kept.run("scrollTo(0, 0)")
             kept.wait(lambda: kept.all("#recovered .main-svg"))
             self.keep("6-save", of=kept)

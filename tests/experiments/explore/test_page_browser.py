@@ -134,6 +134,7 @@ def test_a_click_on_a_head_shows_its_attention(page: LivePage, read: dict[str, A
     page.click("#attention .prompt span:last-child")
     assert page.all("#attention .lines path")
     assert page.find("#feeds").text
+    page.wait(lambda: page.all("#attention .circuits canvas:not(.bare)"))  # behind the bare map
 
 
 # ---------------------------------------------------------------- take away
@@ -347,11 +348,52 @@ def test_the_lines_of_python_print_the_same_numbers(page: LivePage, read: dict[s
 # ---------------------------------------------------------------- by keyboard alone
 
 
-def test_the_keyboard_does_all_of_it_on_a_phone(page: LivePage) -> None:
+def test_the_mouse_does_all_of_it_on_a_phone(page: LivePage) -> None:
+    """As on a desk, above, where each number is looked at."""
     window(page, PHONE)
+    close_parts(page)
+    page.find("#prompt").send_keys(" five")
+    page.click("#ask button[type='submit']")
+    page.wait(lambda: page.state["prompt"] == PROMPT + " five")
+    page.settle()
+    page.click("#map [data-layer='2'][data-head='1']")
+    page.wait(lambda: page.find("#head-title").text.startswith("L2H1"))
+    page.click("#take-away > summary")
+    page.choose("#head-change", "ablated")
+    page.wait(lambda: "Loss goes from" in page.find("#said").text)
+    page.settle()
+    page.click("#move > summary")
+    page.wait(lambda: page.all("#tokens.drags"))
+    page.run("document.querySelector('#tokens').scrollIntoView({block: 'center'})")
+    tokens = page.all("#tokens span")
+    ActionChains(page.driver).drag_and_drop(tokens[9], tokens[4]).perform()
+    page.wait(lambda: page.find("#moved").is_displayed())
+    page.settle()
+    assert page.state["move"]["moves"] == {"9": 4}
+    page.click("#patch > summary")
+    page.find("#patch textarea.other").send_keys(OTHER + " five")
+    page.click("#patch-start")
+    page.wait(lambda: page.find("#patched").is_displayed())
+    page.settle()
+    page.click("#keep > summary")
+    saved = page.saved("#save-page", ".html")
+    assert saved.read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert "set_position" in page.find("#python").text
+    wide, room = page.run("return [document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= room == PHONE[0]
+    page.settle()
+
+
+def close_parts(page: LivePage) -> None:
     page.run("document.activeElement.blur(); scrollTo(0, 0)")
     for part in page.all("details.part"):
         page.run("arguments[0].open = false", part)
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=str)
+def test_the_keyboard_does_all_of_it(page: LivePage, size: tuple[int, int]) -> None:
+    window(page, size)
+    close_parts(page)
     page.tab_to("#prompt")
     page.keys(Keys.END, " four", Keys.ENTER)
     page.wait(lambda: page.state["prompt"] == PROMPT + " four")
@@ -382,9 +424,9 @@ def test_the_keyboard_does_all_of_it_on_a_phone(page: LivePage) -> None:
     page.settle()
     page.tab_to("#map [data-head]")
     page.keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ENTER)
-    page.wait(lambda: (page.state["layer"], page.state["head"]) == (1, 1))
+    page.wait(lambda: (page.state["layer"], page.state["head"]) == (2, 1))  # from L1H0
     page.settle()
-    assert page.find("#head-title").text.startswith("L1H1")
+    assert page.find("#head-title").text.startswith("L2H1")
     page.tab_to("#keep > summary")
     page.keys(Keys.ENTER)
     page.tab_to("#keep pre")
@@ -398,8 +440,8 @@ def test_the_keyboard_does_all_of_it_on_a_phone(page: LivePage) -> None:
         page.wait(lambda suffix=suffix: [*page.downloads.glob(f"*{suffix}")])  # type: ignore[misc]
     page.settle()
     wide, room = page.run("return [document.documentElement.scrollWidth, innerWidth]")
-    assert wide <= room == PHONE[0]
-    keep(page, "explore-400")
+    assert wide <= room == size[0]
+    keep(page, f"explore-{room}")
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=str)
@@ -448,6 +490,32 @@ def test_hostile_prompts_are_text(page: LivePage, lm: LoadedModel) -> None:
         assert part in words.replace("·", "")
     assert page.all("#tokens *:not(span), img") == []
     assert page.driver.title == title
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"change": {"head_changes": 5}},
+        {"change": {"head_changes": [None]}},
+        {"change": {"heads": [1]}},
+        {"change": []},
+        {"move": {"moves": {"3": 4}}},
+        {"move": 7},
+        {"patch": "x"},
+        {"layer": "1"},
+        {"layer": 99},
+        {"head": -1},
+        {"other_prompt": {}},
+    ],
+    ids=str,
+)
+def test_an_address_of_which_a_part_is_none_of_ours_shows_the_rest(
+    page: LivePage, part: dict[str, Any]
+) -> None:
+    told = page.tokens
+    page.go({"prompt": PROMPT, "layer": 1, "head": 0, **part})
+    assert page.tokens == told
+    assert not page.find("#sorry").is_displayed()
 
 
 def test_what_cannot_be_read_is_said_in_a_sentence(page: LivePage) -> None:
