@@ -136,8 +136,9 @@ def changed_at(x: Tensor, function: Function, name: str, positions: Where) -> Te
     # The sum is one cheap pass: it is finite exactly when every element is, short of overflow.
     if not torch.isfinite(changed.sum(dtype=torch.float32)):
         raise UserError(f"the function at {name} gave NaN or infinite values.")
-    if isinstance(positions, slice) and positions == slice(None):
-        return changed.to(x)
+    if isinstance(positions, slice) and positions.stop is None and positions.step is None:
+        kept = x.shape[1] - given.shape[1]
+        return torch.cat((x[:, :kept], changed.to(x)), dim=1) if kept else changed.to(x)
     every = x.clone()
     every[:, positions] = changed.to(x)
     return every

@@ -146,7 +146,7 @@ class Elsewhere:
         lengths: Tensor = torch.linalg.vector_norm(drawn, dim=-1, keepdim=True).clamp(min=tiny)
         moved = upcast(self._base(x))
         step = (drawn * (self._sizes / lengths)).to(moved)
-        changed: Tensor = moved + step[which.to(step.device)]
+        changed: Tensor = moved + (step if len(step) == 1 else step[which.to(step.device)])
         return changed.to(x.dtype)
 
     def at(self, chosen: Positions) -> "Elsewhere":
