@@ -1,7 +1,7 @@
 """Every method's words on every planted model, each model a cell of its own."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 from experiments.benchmark.config import BenchmarkConfig
 from experiments.benchmark.methods import Method, method
 from experiments.benchmark.result import Benchmark
-from experiments.benchmark.task import context, site_of, where
+from experiments.benchmark.task import context, site_of, task_of, where
 from experiments.probing.measure import Site
+from experiments.probing.timing import seconds_a_sequence
 from experiments.results.benchmark import judged
 from experiments.results.measurements import table
 from experiments.results.position_use import Word
@@ -24,6 +25,17 @@ from nope_interp.constructions.planted import PLANTS, plant
 from nope_interp.constructions.planted.task import Truth
 from nope_interp.errors import UserError, unknown_name
 from probes.errors import ProbeWarning
+
+# How many forward passes of a sequence a method takes the time of on one model, roughly and as
+# measured: for estimates alone.
+_PASSES = {
+    "probing": 900.0,
+    "erasure": 5_500.0,
+    "LEACE": 2_200.0,
+    "DAS": 3_200.0,
+    "interchange": 24_000.0,
+}
+_OF_YOURS = 5_000.0
 
 
 def judge_methods(
@@ -69,6 +81,9 @@ def _made(config: BenchmarkConfig, run: RunFolder, show_progress: bool) -> Made:
     }
     with Steps("benchmark", show_progress, len(jobs)) as steps:
         cells = Cells(run.cells, steps.done, one_thread_each())
+        if show_progress:
+            weights = {title: _PASSES.get(title.split(", ")[0], _OF_YOURS) for title in jobs}
+            steps.plan(weights, _seconds_a_sequence(kinds, config.seed), cells.at_once)
         cells.all(jobs)
     setting = f"{len(kinds)} kinds of planted models, {config.n_seeds} of each"
     notes = [
@@ -76,6 +91,15 @@ def _made(config: BenchmarkConfig, run: RunFolder, show_progress: bool) -> Made:
         "other kinds."
     ]
     return Made(cells.gathered().rows, {}, {"setting": setting, "notes": notes})
+
+
+def _seconds_a_sequence(kinds: Sequence[str], seed: int) -> float:
+    """How long a pass takes, on average over kinds: they differ in layers and width."""
+    seconds = []
+    for kind in kinds:
+        task = task_of(plant(kind, seed), seed)
+        seconds.append(seconds_a_sequence(task.model, task.split.held_out))
+    return sum(seconds) / len(seconds)
 
 
 def _said(name: str, judge: Method, kind: str, seed: int) -> Cell:

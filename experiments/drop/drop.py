@@ -14,6 +14,8 @@ from typing import Any
 from experiments.drop.config import DropConfig
 from experiments.drop.material import Material
 from experiments.drop.result import FOLDERS, Drop
+from experiments.drop.work import read_title, step_title, work_of
+from experiments.probing.timing import seconds_a_sequence
 from experiments.results.drop import (
     CONTROL,
     DROPPED,
@@ -86,6 +88,11 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
     with Steps("drop", show_progress) as steps:
         cells = Cells(folder.cells, steps.done)
         run = _Run(config, folder, show_progress, cells, material, lengths)
+        if show_progress:
+            scalings = SCALINGS if can_be_scaled(model) else ()
+            tokens = material.sequences(config.training.seq_len)
+            seconds = seconds_a_sequence(model, tokens) / config.training.seq_len
+            steps.plan(work_of(config, lengths, context, scalings), seconds)
         run.read(INTACT, model)
         run.read_scaled(model, context)
         if config.control:
@@ -183,7 +190,7 @@ class _Run:
         self._state(folder).unlink(missing_ok=True)
         for step in watched_steps(self.config.training.steps):
             # Those before the step that a training went on from have not been asked for yet.
-            self.cells.arrays(_title(variant, step), _lost)
+            self.cells.arrays(step_title(variant, step), _lost)
         return model
 
     def _train(self, variant: str, model: Any, folder: Path) -> None:
@@ -209,18 +216,14 @@ class _Run:
             found = self.material.read(model, length)
             return {read_key(variant, length, what): array for what, array in found.items()}
 
-        self.cells.arrays(f"{variant}, {length} tokens", read)
+        self.cells.arrays(read_title(variant, length), read)
 
     def _watch(self, variant: str, model: Any, step: int) -> None:
         def losses() -> dict[str, Array]:
             found = self.material.losses(model, self.config.training.seq_len)
             return {step_key(variant, step): found}
 
-        self.cells.arrays(_title(variant, step), losses)
-
-
-def _title(variant: str, step: int) -> str:
-    return f"{variant} at step {step}"
+        self.cells.arrays(step_title(variant, step), losses)
 
 
 def _load(config: DropConfig, device: str, name: str) -> tuple[Any, Any, tuple[str, ...]]:

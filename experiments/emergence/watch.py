@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from experiments.codes.history import N_FIT, N_HELD_OUT, history_rows
 from experiments.emergence.config import EmergenceConfig
 from experiments.emergence.result import SEEDS_TO_BE_SURE, Emergence
 from experiments.heads.history import head_history
+from experiments.probing.timing import seconds_a_sequence
 from experiments.results.measurements import table
 from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
@@ -21,7 +24,13 @@ from experiments.runs.workers import one_thread_each
 from experiments.variants.variants import variant_of
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
+from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.sources import Split
+from nope_interp.training.loop import watched_steps
+
+# For estimates: a step of training passes forward and, at twice the cost, backward; and how many
+# passes of each of its sequences a reading takes the time of, as measured.
+_OF_A_STEP, _READING = 3.0, 40.0
 
 
 def watch_emergence(
@@ -57,6 +66,9 @@ def watch_emergence(
 def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:
     with Steps("emergence", show_progress, config.n_seeds) as steps:
         cells = Cells(run.cells, steps.done, one_thread_each())
+        if show_progress:
+            weights = dict.fromkeys((f"seed {seed}" for seed in config.seeds), _passes(config))
+            steps.plan(weights, _seconds_a_sequence(config), cells.at_once)
         cells.all({f"seed {seed}": partial(_seed, config, run, seed) for seed in config.seeds})
     measurements = cells.gathered().rows
     training = config.training
@@ -78,6 +90,19 @@ def _made(config: EmergenceConfig, run: RunFolder, show_progress: bool) -> Made:
         ],
     }
     return Made(measurements, {}, facts)
+
+
+def _passes(config: EmergenceConfig) -> float:
+    """Forward passes of a sequence whose time one training takes, with all that is read of it."""
+    training = config.training
+    read = len(watched_steps(training.steps)) * (N_FIT + N_HELD_OUT)
+    return _OF_A_STEP * training.steps * training.batch_size + _READING * read
+
+
+def _seconds_a_sequence(config: EmergenceConfig) -> float:
+    model = HookedTransformer(config.transformer)
+    shape = (N_HELD_OUT, config.training.seq_len)
+    return seconds_a_sequence(model, torch.zeros(shape, dtype=torch.long))
 
 
 def _seed(config: EmergenceConfig, run: RunFolder, seed: int) -> Cell:

@@ -4,19 +4,17 @@ import time
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
-
-from nope_interp.hooked_model import HookedModel
+from torch import Tensor, nn
 
 # Enough to keep the machine busy, and few enough to take no time of their own.
 _MOST = 8
 
 
-def seconds_a_sequence(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> float:
+def seconds_a_sequence(model: nn.Module, tokens: Int[Tensor, "batch pos"]) -> float:
     """How long a forward pass takes, for each sequence.
 
     Args:
-        model: any.
+        model: any, ours or of transformers.
         tokens: sequences as they will be read; the first few are.
 
     Returns:
@@ -26,5 +24,7 @@ def seconds_a_sequence(model: HookedModel, tokens: Int[Tensor, "batch pos"]) -> 
     with torch.inference_mode():
         model(few[:1])
         began = time.perf_counter()
-        float(model(few).sum())  # on an accelerator the number is there when the work is done
+        found = model(few)
+        # On an accelerator the number is there when the work is done.
+        float((found if isinstance(found, Tensor) else found.logits).sum())
         return (time.perf_counter() - began) / len(few)

@@ -1,7 +1,9 @@
 """What a run tells while it goes on: what it will do, which step of how many, how long is left."""
 
+import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
@@ -9,6 +11,8 @@ from tqdm import tqdm
 
 # A part that was kept by an earlier run is read back in less: it says nothing of those to come.
 _READ_BACK = 0.05
+# What follows the kind of a step in its title: counting/text, intact, 64 tokens, probing, seed 3.
+_KIND_ENDS = re.compile(r"/| at step \d|, \d+ tokens|, .*\bseed|(?<=\bseed) ")
 
 
 class Steps:
@@ -28,6 +32,7 @@ class Steps:
         self._left: dict[str, float] = {}
         self._total, self._done = total, 0
         self._took = self._weighed = self._pace = 0.0
+        self._ends: float | None = None
         self._at = time.monotonic()
         self._bar = tqdm(bar_format="{desc}", disable=not show, leave=False)
 
@@ -52,13 +57,26 @@ class Steps:
         """
         self._left = dict(weights)
         self._total, self._pace = len(weights), seconds / at_once
-        if self._show:
-            expected = duration(self._pace * sum(weights.values()))
-            n = "1 step" if len(weights) == 1 else f"{len(weights)} steps"
-            told = f"{self._name}: {n} ({_listed(list(weights))})"
-            self._bar.clear()
-            print(f"{told}; about {expected} by a short measurement.", file=sys.stderr)
+        n = "1 step" if len(weights) == 1 else f"{len(weights)} steps"
+        self._say(f"{n} ({_listed(list(weights))})", self._pace * sum(weights.values()))
         self._begin()
+
+    def expect(self, what: str, seconds: float) -> None:
+        """Say what will be done, where nobody knows in how many steps, and how long it should take.
+
+        Args:
+            what: will be done.
+            seconds: that the whole should take on this machine, as measured.
+        """
+        self._say(what, seconds)
+        self._ends = time.monotonic() + seconds
+        self._begin()
+
+    def _say(self, what: str, seconds: float) -> None:
+        if self._show:
+            self._bar.clear()
+            about = f"about {duration(seconds)} by a short measurement"
+            print(f"{self._name}: {what}; {about}.", file=sys.stderr)
 
     def done(self, title: str) -> None:
         """Tell that a step is done.
@@ -79,7 +97,8 @@ class Steps:
         """Which step runs, and how long all that are left take; as it stands in the terminal."""
         step = f"{self._name}: step {self._done + 1}"
         if self._total is None:
-            return step
+            left = 0.0 if self._ends is None else max(0.0, self._ends - time.monotonic())
+            return step + (f", about {duration(left)} left" if left else "")
         if self._done >= self._total:
             return f"{self._name}: {self._done} steps done"
         unweighed = self._total - self._done - len(self._left)
@@ -93,9 +112,7 @@ class Steps:
 
 def _listed(titles: Sequence[str]) -> str:
     """Titles, those with a common beginning as one."""
-    groups: dict[str, int] = {}
-    for title in titles:
-        groups[title.split("/")[0]] = groups.get(title.split("/")[0], 0) + 1
+    groups = Counter(_KIND_ENDS.split(title)[0] for title in titles)
     return ", ".join(name if n == 1 else f"{name} ({n})" for name, n in groups.items())
 
 
