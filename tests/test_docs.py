@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sphinx.application import Sphinx
 
+from tests.experiments.report.browser import start_chromium
 from tests.experiments.report.parsed_page import Page
 from tests.paths import ROOT
 
@@ -64,6 +65,26 @@ def test_no_page_asks_for_a_network(site: Path) -> None:
     for path in (*site.rglob("*.html"), *site.rglob("*.css")):
         found = ASKED_FOR.search(path.read_text(encoding="utf-8"))
         assert found is None, f"{path.relative_to(site)}: {found and found.group()}"
+
+
+@pytest.mark.browser
+def test_in_a_browser_too_no_page_asks_for_a_network(site: Path, tmp_path: Path) -> None:
+    driver = start_chromium(tmp_path)
+    try:
+        for path in sorted(site.rglob("*.html")):
+            driver.get(path.as_uri())
+            loaded = driver.execute_script(
+                "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+            )
+            assert [url for url in loaded if not url.startswith(("file:", "data:"))] == [], path
+            # A short build has none of the pages that the gallery frames.
+            said = [
+                entry for entry in driver.get_log("browser") if "/page-" not in entry["message"]
+            ]
+            assert said == [], path
+        assert loaded
+    finally:
+        driver.quit()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.benchmark.methods import METHODS
 from experiments.comparison import compare as hypotheses
 from experiments.comparison import config as compare_config
 from experiments.heads import classify as heads
@@ -18,6 +19,7 @@ from tests.paths import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # What each example prints, page by page.
 EXPECTED = {
+    "benchmark.md": ["| bold |"],
     "README.md": ["This model does not surely beat chance"],
     "python.md": ["of 2 heads", "Score(metric='mae'", "tensor([5.", "9.0000, 10.0000]"],
     "verdict.md": ["tensor(5.", "torch.Size([2, 64, 256])"],
@@ -74,6 +76,8 @@ def test_examples_run(
         assert real in (hypotheses.CompareConfig, heads.HeadsConfig)  # they have the real ones
         short = partial(real, seq_len=24, **small, **sizes)
         monkeypatch.setattr(module, name, short)
+    # A page adds a method of its own: afterwards there is none of that name.
+    monkeypatch.setitem(METHODS, "bold", lambda planted, place, seed: {})
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "example.py"
     script.write_text(EXAMPLES[example])

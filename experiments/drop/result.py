@@ -56,5 +56,5 @@ class Drop(RunOfFigures):
         Returns:
             HTML.
         """
-        title = f"{self.info['model']} without its positions"
+        title = f"What does {self.info['model']} lose without its positions?"
         return self.page("drop.html", title, self.dropped.sentences, variants=self.by_variant)

@@ -65,7 +65,9 @@ class HeadClassification(FinishedRun):
         measurements = self.measurements
         return render_heads(
             HeadsReportData(
-                title=f"The attention heads of {self.info['model']}",
+                title=f"Which heads of {self.info['model']} need positions?"
+                if self.info["ablation"]
+                else f"What do the heads of {self.info['model']} do?",
                 headline=self.headline,
                 measured=self.measured_on,
                 measurements=measurements,

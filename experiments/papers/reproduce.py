@@ -118,6 +118,8 @@ def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: b
     module = import_module(f"experiments.papers.{config.name}.experiment")
     with Steps(config.name, show_progress) as steps:
         experiment = cast(Experiment, module)
+        # How many parts there are, and how long each is, the experiment alone knows.
+        steps.say(f"{len(config.paper.claims)} claims, {len(config.seeds)} seeds")
         # Another device is shared by all of its models and kept busy by one.
         cells = Cells(run.cells, steps.done, one_thread_each() if device == "cpu" else HERE)
         findings = experiment.reproduce(config, cells, device)

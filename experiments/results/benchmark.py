@@ -160,9 +160,10 @@ def headline(measurements: pd.DataFrame) -> str:
     """
     first, n = _best_first(measurements)
     best, row = next(iter(first.iterrows()))
+    most = f", the most of {len(first)} methods" if len(first) > 1 else ""
     return (
-        f"Of {n} models whose truth is known, {best} judges {told(row, RIGHT)} right, the most of "
-        f"{len(first)} methods; false positives: {told(row, FALSE_POSITIVE)}."
+        f"Of {n} models whose truth is known, {best} judges {told(row, RIGHT)} right{most}; false "
+        f"positives: {told(row, FALSE_POSITIVE)}."
     )
 
 

@@ -146,12 +146,15 @@ class Dropped:
         columns = np.stack(every, axis=1)
         return over_seeds(columns, lambda m: (m[:, 0] - m[:, 1]) / (m[:, 0] - m[:, 2]))
 
-    def _of(self, variant: str) -> Float[Array, " window"]:
-        """Losses at the longest length within the context, or else the shortest."""
+    @property
+    def _length(self) -> int:
+        """The longest length within the context, or else the shortest, in tokens."""
         lengths: Sequence[int] = self.facts["lengths"]
         within = [length for length in lengths if length <= self.facts["context"]]
-        length = max(within, default=min(lengths))
-        return self.arrays[read_key(variant, length, "losses")]
+        return max(within, default=min(lengths))
+
+    def _of(self, variant: str) -> Float[Array, " window"]:
+        return self.arrays[read_key(variant, self._length, "losses")]
 
     @property
     def headline(self) -> str:
@@ -159,8 +162,8 @@ class Dropped:
         mean = {v: self._of(v).mean() for v in (INTACT, DROPPED, RECALIBRATED)}
         steps, _ = self.curve(RECALIBRATED)
         rises = (
-            f"Without positions the loss goes from {mean[INTACT]:.2f} to {mean[DROPPED]:.2f} nats "
-            f"per token; {steps[-1]} steps of recalibration"
+            f"At {self._length} tokens the drop takes the loss from {mean[INTACT]:.2f} to "
+            f"{mean[DROPPED]:.2f} nats per token; {steps[-1]} steps of recalibration"
         )
         back = self.brought_back
         if back is None:
@@ -231,7 +234,8 @@ def _by_step(found: Dropped) -> Iterator[Panel]:
     steps, _ = curves[RECALIBRATED]
     chance = {"frequency of tokens": found.facts["chance"]}
     measured = {variant: losses for variant, (_, losses) in curves.items()}
-    yield panel("held-out text", steps + 1, chance=chance, measured=measured)
+    title = f"held-out text, {found.facts['config']['training']['seq_len']} tokens"
+    yield panel(title, steps + 1, chance=chance, measured=measured)
 
 
 @figure("lengths", "tokens read", "nats per token", log="x")

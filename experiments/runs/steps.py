@@ -32,7 +32,6 @@ class Steps:
         self._left: dict[str, float] = {}
         self._total, self._done = total, 0
         self._took = self._weighed = self._pace = 0.0
-        self._ends: float | None = None
         self._at = time.monotonic()
         self._bar = tqdm(bar_format="{desc}", disable=not show, leave=False)
 
@@ -58,25 +57,19 @@ class Steps:
         self._left = dict(weights)
         self._total, self._pace = len(weights), seconds / at_once
         n = "1 step" if len(weights) == 1 else f"{len(weights)} steps"
-        self._say(f"{n} ({_listed(list(weights))})", self._pace * sum(weights.values()))
+        expected = duration(self._pace * sum(weights.values()))
+        self.say(f"{n} ({_listed(list(weights))}); about {expected} by a short measurement")
         self._begin()
 
-    def expect(self, what: str, seconds: float) -> None:
-        """Say what will be done, where nobody knows in how many steps, and how long it should take.
+    def say(self, what: str) -> None:
+        """Say what will be done.
 
         Args:
-            what: will be done.
-            seconds: that the whole should take on this machine, as measured.
+            what: in words, without a full stop.
         """
-        self._say(what, seconds)
-        self._ends = time.monotonic() + seconds
-        self._begin()
-
-    def _say(self, what: str, seconds: float) -> None:
         if self._show:
             self._bar.clear()
-            about = f"about {duration(seconds)} by a short measurement"
-            print(f"{self._name}: {what}; {about}.", file=sys.stderr)
+            print(f"{self._name}: {what}.", file=sys.stderr)
 
     def done(self, title: str) -> None:
         """Tell that a step is done.
@@ -97,8 +90,7 @@ class Steps:
         """Which step runs, and how long all that are left take; as it stands in the terminal."""
         step = f"{self._name}: step {self._done + 1}"
         if self._total is None:
-            left = 0.0 if self._ends is None else max(0.0, self._ends - time.monotonic())
-            return step + (f", about {duration(left)} left" if left else "")
+            return step
         if self._done >= self._total:
             return f"{self._name}: {self._done} steps done"
         unweighed = self._total - self._done - len(self._left)

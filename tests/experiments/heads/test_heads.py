@@ -271,7 +271,7 @@ def test_finished_runs_are_read_back(found: HeadClassification, tmp_path: Path) 
 
 def test_the_page_and_the_plain_table(found: HeadClassification) -> None:
     page = found.write_report().read_text()
-    assert "The attention heads of" in page
+    assert "need positions?</h1>" in page
     assert found._repr_html_().startswith("<iframe")
     lines = found.markdown().splitlines()
     assert len(lines) == 2 + N_HEADS

@@ -53,6 +53,28 @@ def test_where_nobody_knows_how_many_there_are_the_number_is_told(clock: Clock) 
         assert steps.line() == "chi2023: step 2"
 
 
+@pytest.mark.parametrize(
+    ("titles", "listed"),
+    [
+        (
+            ("a, as long, 64 tokens", "a, as long at step 1", "yarn, 128 tokens"),
+            "a, as long (2), yarn",
+        ),
+        (
+            ("probing, both of two, seed 1", "probing, a, seed 2", "DAS, a, seed 1"),
+            "probing (2), DAS",
+        ),
+        (("seed 0", "seed 1"), "seed (2)"),
+    ],
+)
+def test_steps_are_listed_by_kind(
+    titles: tuple[str, ...], listed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Steps("run", show=True) as steps:
+        steps.plan(dict.fromkeys(titles, 1.0), seconds=1.0)
+        assert f"steps ({listed}); about" in capsys.readouterr().err
+
+
 def test_a_quiet_run_prints_nothing(clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
     with Steps("compare", show=False) as steps:
         steps.plan({"a": 1, "b": 1}, seconds=1.0)
