@@ -6,11 +6,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from nope_interp.hooked_model import HookedModel
+
 # Enough to keep the machine busy, and few enough to take no time of their own.
 _MOST = 8
 
 
-def seconds_a_sequence(model: nn.Module, tokens: Int[Tensor, "batch pos"]) -> float:
+def seconds_a_sequence(model: HookedModel | nn.Module, tokens: Int[Tensor, "batch pos"]) -> float:
     """How long a forward pass takes, for each sequence.
 
     Args:
