@@ -11,7 +11,6 @@ from experiments.benchmark.methods import Method, method
 from experiments.benchmark.result import Benchmark
 from experiments.benchmark.task import context, site_of, task_of, where
 from experiments.probing.measure import Site
-from experiments.probing.timing import seconds_a_sequence
 from experiments.results.benchmark import judged
 from experiments.results.measurements import table
 from experiments.results.position_use import Word
@@ -19,6 +18,7 @@ from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
 from experiments.runs.steps import Steps
+from experiments.runs.timing import seconds_a_sequence
 from experiments.runs.workers import one_thread_each
 from experiments.variants.words import asked
 from nope_interp.constructions.planted import PLANTS, plant

@@ -34,10 +34,10 @@ from experiments.comparison.result import Comparison
 from experiments.heads.history import head_history
 from experiments.probing.measure import sites
 from experiments.probing.shards import Reader, read_once
-from experiments.probing.timing import seconds_a_sequence
 from experiments.results.measurements import FIRST_POSITION, table
 from experiments.runs.cells import Cell
 from experiments.runs.finished import Made
+from experiments.runs.timing import seconds_a_sequence
 from experiments.runs.workers import HERE, Pool, one_thread_each
 from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder

@@ -15,7 +15,6 @@ from experiments.drop.config import DropConfig
 from experiments.drop.material import Material
 from experiments.drop.result import FOLDERS, Drop
 from experiments.drop.work import read_title, step_title, work_of
-from experiments.probing.timing import seconds_a_sequence
 from experiments.results.drop import (
     CONTROL,
     DROPPED,
@@ -30,6 +29,7 @@ from experiments.runs.cells import Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder, identity
 from experiments.runs.steps import Steps
+from experiments.runs.timing import seconds_a_sequence
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError

@@ -14,12 +14,12 @@ from experiments.codes.history import N_FIT, N_HELD_OUT, history_rows
 from experiments.emergence.config import EmergenceConfig
 from experiments.emergence.result import SEEDS_TO_BE_SURE, Emergence
 from experiments.heads.history import head_history
-from experiments.probing.timing import seconds_a_sequence
 from experiments.results.measurements import table
 from experiments.runs.cells import Cell, Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
 from experiments.runs.steps import Steps
+from experiments.runs.timing import seconds_a_sequence
 from experiments.runs.workers import one_thread_each
 from experiments.variants.variants import variant_of
 from experiments.variants.words import asked

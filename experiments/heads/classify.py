@@ -33,9 +33,9 @@ from experiments.heads.result import HeadClassification
 from experiments.heads.rules import own_rules
 from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.shards import Reader, read_once
-from experiments.probing.timing import seconds_a_sequence
 from experiments.results.measurements import INTACT, table
 from experiments.runs.finished import Made
+from experiments.runs.timing import seconds_a_sequence
 from experiments.variants.ablation import Ablation
 from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
