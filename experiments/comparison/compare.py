@@ -4,7 +4,7 @@ One model as it is, its random-init variant and, where the weights are ours, its
 are each read on text and on uniform random tokens, with and without a begin token. That makes the
 cells of the run; each is one stream through the model, and is written to disk when it is done.
 Small models are read side by side, one process for each core. The page is drawn as soon as all that
-is cheap was read, and again as the rest comes in.
+is cheap was read, again when moved positions have answered, and at the end.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,15 +110,17 @@ def _pool(config: CompareConfig, device: str, shards: int) -> Pool:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Cells that are computed side by side.
+    """Cells that belong together.
 
     Attributes:
         name: what they tell, as the page says it while they are missing.
         cells: what makes each, by title.
+        drawn: whether the page is drawn when they are there; that costs seconds.
     """
 
     name: str
     cells: Mapping[str, Callable[[], Cell]]
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,11 +173,12 @@ class _Reader(Reader[CompareConfig]):
         self.steps.plan(weights, seconds, self.cells.at_once)
 
     def _finish(self, stages: Sequence[_Stage], facts: dict[str, Any]) -> None:
-        """Compute all stages; the page is drawn as soon as the first has its numbers, and again as
-        others have theirs."""
-        for number, stage in enumerate(stages, start=1):
-            self.cells.all(stage.cells)
-            if missing := [later.name for later in stages[number:]]:
+        """Compute all stages, side by side: where one leaves workers idle, the next has begun. The
+        page is drawn when the readings are there, and when moved positions have answered."""
+        drawn = {[*stage.cells][-1]: n for n, stage in enumerate(stages, 1) if stage.drawn}
+        every = {title: cell for stage in stages for title, cell in stage.cells.items()}
+        for title in self.cells.each(every):
+            if missing := [stage.name for stage in stages[drawn.get(title, len(stages)) :]]:
                 self.draw(self._made(facts), missing)
 
     def _made(self, facts: dict[str, Any]) -> Made:
@@ -209,14 +212,14 @@ class _Reader(Reader[CompareConfig]):
         to the notes."""
         # Pretrained models are not read twice for what one pass can give.
         apart = self.config.is_ours
-        stages = [_Stage("readings", self._read(every, "closed form" if apart else "all"))]
+        stages = [_Stage("readings", self._read(every, "closed form" if apart else "all"), True)]
         # An untrained variant uses nothing, and what an unmasked one loses says nothing.
         if self.config.code_ablation != "no":
             task = intervention_task_of(self.config, every[0])
             stages += [*self._moved(every[0], task, notes), *self._taken_away(every[0], task)]
         if apart:
             stages.append(_Stage("two-layer probes", self._read(every, "two-layer")))
-        return [stages[0], *_merged(stages[1:])]
+        return stages
 
     def _read(self, every: Sequence[ModelVariant], probes: str) -> dict[str, Callable[[], Cell]]:
         found: dict[str, Callable[[], Cell]] = {}
@@ -240,7 +243,7 @@ class _Reader(Reader[CompareConfig]):
             return []
         name = "positions moved"
         cell = MoveInText(self.config, variant, task, self._bar(f"{variant.kind}, {name}"))
-        return [_Stage(name, {"moved/stream": cell})]
+        return [_Stage(name, {"moved/stream": cell}, drawn=True)]
 
     def _moved_in_task(
         self, variant: ModelVariant, task: InterventionTask, notes: list[str]
@@ -252,7 +255,8 @@ class _Reader(Reader[CompareConfig]):
             notes.append(f"No position was moved: {error}")
             return []
         bar = self._bar(f"{variant.kind}, {name}")
-        return [_Stage(name, {"moved": MoveInTask(self.config, variant, task, elsewhere, bar)})]
+        cell = MoveInTask(self.config, variant, task, elsewhere, bar)
+        return [_Stage(name, {"moved": cell}, drawn=True)]
 
     def _too_little(self) -> str | None:
         """Why no position is moved in text."""
@@ -292,11 +296,3 @@ def _passes(title: str) -> float:
     """How many forward passes of every sequence a cell takes the time of."""
     kind = title.split("/")[-1] if title.endswith("/two-layer") else title
     return _PASSES.get(kind, _READING)
-
-
-def _merged(stages: Sequence[_Stage]) -> Iterator[_Stage]:
-    """One stage, if any: where one leaves workers idle, the next has begun. A page costs seconds,
-    and so it is drawn once between the readings and the end."""
-    if stages:
-        cells = {title: cell for stage in stages for title, cell in stage.cells.items()}
-        yield _Stage(", ".join(stage.name for stage in stages), cells)

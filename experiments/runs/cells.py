@@ -1,7 +1,7 @@
 """The parts of a run, each computed once and kept until the run is finished."""
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -88,19 +88,37 @@ class Cells:
         """
         return self._every(computes, self._pool)
 
+    def each(self, computes: Mapping[str, Callable[[], Cell]]) -> Iterator[str]:
+        """As `all`, step by step.
+
+        Args:
+            computes: what makes each; what it was given is sent to another process.
+
+        Yields their titles in that order, each as soon as it and those before it are there and
+        `gathered` has them.
+
+        Raises as `all` does.
+        """
+        return self._one_by_one(computes, self._pool)
+
     def _every(self, computes: Mapping[str, Callable[[], Cell]], pool: Pool) -> dict[str, Cell]:
+        return {title: self._asked[title] for title in self._one_by_one(computes, pool)}
+
+    def _one_by_one(self, computes: Mapping[str, Callable[[], Cell]], pool: Pool) -> Iterator[str]:
         found = {title: self._kept(title) for title in computes}
         missing = [title for title, kept in found.items() if kept is None]
         for title in found:
             if title not in missing:
                 self._advance(title)
-        if missing:
-            jobs = [(self._path(title), computes[title]) for title in missing]
-            for title, _ in zip(missing, pool.run(_keep, jobs, len(missing)), strict=True):
+        jobs = [(self._path(title), computes[title]) for title in missing]
+        made = pool.run(_keep, jobs, len(missing)) if missing else iter(())
+        for title, kept in found.items():
+            if kept is None:
+                next(made)
                 self._advance(title)
-        cells = {title: kept or _read(self._path(title)) for title, kept in found.items()}
-        self._asked |= cells
-        return cells
+            self._asked[title] = kept or _read(self._path(title))
+            yield title
+        next(made, None)  # the pool closes
 
     def gathered(self) -> Cell:
         """All cells so far, in the order in which they were asked for: their rows below each other,
