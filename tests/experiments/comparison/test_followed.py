@@ -8,6 +8,7 @@ import pytest
 
 from experiments import Comparison, compare
 from experiments.cli.shown import SHOWN
+from experiments.comparison import cells as parts
 from experiments.comparison.config import CompareConfig
 from experiments.results.position_use import Word
 from nope_interp.models.config import TransformerConfig
@@ -42,6 +43,20 @@ def untrained(out: Path, **changes: Any) -> Comparison:
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return run(tmp_path_factory.mktemp("runs"))
+
+
+def test_the_page_has_what_moved_positions_answer_before_codes_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(self: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parts.TakeAway, "__call__", killed)
+    with pytest.raises(KeyboardInterrupt):
+        untrained(tmp_path)
+    (page,) = (path.read_text() for path in tmp_path.glob("*/report.html"))
+    assert "Still to come: codes removed through the whole stream, two-layer probes." in page
+    assert "The model has not learned order: " in page
 
 
 @pytest.mark.slow

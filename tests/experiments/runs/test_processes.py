@@ -132,6 +132,9 @@ def test_cells_are_gathered_in_the_order_in_which_they_are_asked_for(
     earlier = Cells(tmp_path)
     earlier.get("cell 3", computes["cell 3"])  # made first, by a run that was killed
     cells = Cells(tmp_path, pool=pool)
+    for n, title in enumerate(cells.each(computes), start=1):
+        assert title == f"cell {order[n - 1]}"
+        assert cells.gathered().rows["seed"].tolist() == order[:n]
     assert list(cells.all(computes)) == list(computes)
     gathered = cells.gathered()
     assert gathered.rows["seed"].tolist() == order
