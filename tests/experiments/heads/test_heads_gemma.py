@@ -2,7 +2,7 @@
 
 Only its first blocks, up to that of the first diagonal head, and its commonest tokens are read:
 all of them take seven TFLOP.
-What the rotation is to the whole model's loss stands in `tests/nope_interp/positions`.
+What the rotation is to the whole model's loss stands in `tests/nope_interp/pretrained`.
 """
 
 from pathlib import Path

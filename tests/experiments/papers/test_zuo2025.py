@@ -44,6 +44,7 @@ def small() -> Preset:
         changes={"base": {}, "3 layers": {"n_layers": 3}},
         sweep_steps={"ordering": 1500},
         n_scored=20,
+        n_filled=100,
         n_read=8,
     )
 
@@ -268,7 +269,6 @@ def test_the_mask_is_what_a_task_is_learned_with(tmp_path: Path) -> None:
             PRESETS["tiny"].sizes, model={"n_layers": 2, "d_model": 32, "n_heads": 2}, warmup=20
         ),
         most_seeds=2,
-        n_filled=100,
     )
     config = ReproduceConfig("zuo2025", preset="tiny", training=600 / preset.control_steps)
     found = control_findings(config, preset, Cells(tmp_path, lambda title: None), "cpu")

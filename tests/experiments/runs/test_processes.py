@@ -79,10 +79,10 @@ def test_a_pool_here_runs_in_this_process() -> None:
     assert {process for _, process, _ in found} == {os.getpid()}
 
 
-@pytest.mark.parametrize("pool", [HERE, two()])
-def test_what_a_piece_raises_is_raised_here(pool: Pool) -> None:
+def test_what_a_piece_raises_is_raised_here() -> None:
+    """So it is where workers run it, as below, where each mistake costs a start of new ones."""
     with pytest.raises(UserError, match="piece 2 cannot be done"):
-        in_processes([partial(_refused, n) for n in range(4)], pool)
+        in_processes([partial(_refused, n) for n in range(4)], HERE)
 
 
 def test_the_death_of_a_worker_goes_from_one_process_to_another() -> None:

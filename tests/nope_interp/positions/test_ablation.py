@@ -16,7 +16,6 @@ from transformers.models.falcon import modeling_falcon
 from nope_interp.errors import UserError
 from nope_interp.models.config import POSITIONS
 from nope_interp.models.encodings import RotaryPositions
-from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.changes import shuffled_positions
@@ -29,9 +28,8 @@ from nope_interp.positions.layers import (
 )
 from nope_interp.positions.order import ROUNDING, order_dependence, position_table
 from nope_interp.streams import stream
-from nope_interp.tasks.text import python_documentation
 from tests import model_table, typecheck
-from tests.gemma import gemma
+from tests.first_attention import assert_same, differ, first_attention, shuffled_past
 from tests.huggingface import (
     FAMILIES,
     VARIANTS,
@@ -76,30 +74,6 @@ def patterns(built: Any, layer: int = 0) -> Tensor:
     name = f"blocks.{layer}.attn.hook_pattern"
     stream(built, TOKENS, {name: lambda x: kept.append(x.clone())})
     return kept[0]
-
-
-def first_attention(built: Any, tokens: Tensor) -> Tensor:
-    """What the first layer's attention writes at the last position."""
-    kept: list[Tensor] = []
-    stream(built, tokens, {"blocks.0.hook_attn_out": lambda x: kept.append(x[:, -1].clone())})
-    return kept[0]
-
-
-def shuffled_past(tokens: Tensor, seed: int = 0) -> Tensor:
-    """The same tokens, the last one in its place and the earlier ones in another order."""
-    order = torch.randperm(tokens.shape[1] - 1, generator=torch.Generator().manual_seed(seed))
-    return torch.cat((tokens[:, :-1][:, order], tokens[:, -1:]), dim=1)
-
-
-def assert_same(found: Tensor, expected: Tensor) -> None:
-    # float32 rounding over two layers that add in another order, relative to the largest entry.
-    torch.testing.assert_close(
-        found, expected, atol=2e-5 * float(expected.abs().max()), rtol=0, check_dtype=False
-    )
-
-
-def differ(found: Tensor, expected: Tensor) -> bool:
-    return bool((found - expected).abs().max() > 1e-3 * expected.abs().max())
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *VARIANTS, *OWN])
@@ -607,27 +581,6 @@ def test_hooks_of_the_user_see_what_is_ablated() -> None:
         assert (cache_["blocks.1.attn.hook_sin"] == 0).all()
         assert torch.equal(cache_["blocks.1.attn.hook_rot_q"], cache_["blocks.1.attn.hook_q"])
     assert int(TOKENS.max()) < D_VOCAB
-
-
-@pytest.mark.gemma
-@pytest.mark.slow
-def test_the_real_gemma_without_rotary_positions() -> None:
-    loaded = gemma()
-    source = loaded.text_source(python_documentation()[:60_000])
-    tokens = source.sequences(2, 64, begin_token=True, split="held_out", seed=0)
-    permuted = torch.cat((tokens[:, :1], shuffled_past(tokens[:, 1:])), dim=1)
-    intact = sequence_losses(loaded.model, tokens)
-    # With its positions the model knows far more than how often each token occurs.
-    seen = source.sequences(64, 64, begin_token=True, split="fit", seed=0)
-    assert (intact < unigram_losses(seen, tokens, loaded.model.cfg.d_vocab) - 2).all()
-    assert differ(first_attention(loaded.model, permuted), first_attention(loaded.model, tokens))
-    with ablate_positions(loaded.model) as ablation:
-        assert_same(first_attention(loaded.model, permuted), first_attention(loaded.model, tokens))
-        assert (sequence_losses(loaded.model, tokens) > intact + 1).all()
-        ablation.verify()
-        assert ablation.caveats(512) == ()
-        assert len(ablation.caveats(513)) == 1
-    assert torch.equal(sequence_losses(loaded.model, tokens), intact)
 
 
 @pytest.mark.parametrize(

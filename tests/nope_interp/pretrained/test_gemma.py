@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from experiments.probing.measure import Site, Split, measure
+from nope_interp.models.losses import sequence_losses, unigram_losses
+from nope_interp.positions.ablation import ablate_positions
 from nope_interp.pretrained.load import Pretrained, reinitialized
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
 from nope_interp.tasks.text import python_documentation
+from tests.first_attention import assert_same, differ, first_attention, shuffled_past
 from tests.gemma import gemma, gemma_folder
 
 pytestmark = [pytest.mark.gemma, pytest.mark.slow]
@@ -85,3 +88,22 @@ def test_rotary_positions_are_read_from_the_trained_model(loaded: Pretrained) ->
     assert mae[""]["ci_high"] < 0.7 * mae[""]["chance"]
     control = mae["shuffled positions"]
     assert control["ci_high"] > 0.95 * control["chance"]
+
+
+def test_without_rotary_positions_the_order_of_earlier_tokens_is_lost(loaded: Pretrained) -> None:
+    source = loaded.text_source(python_documentation()[:60_000])
+    tokens = text(loaded, 2, 64)
+    # Only the first token, which begins the text, and the last one stay where they are.
+    permuted = torch.cat((tokens[:, :1], shuffled_past(tokens[:, 1:])), dim=1)
+    intact = sequence_losses(loaded.model, tokens)
+    # With its positions the model knows far more than how often each token occurs.
+    seen = source.sequences(64, 64, begin_token=True, split="fit", seed=0)
+    assert (intact < unigram_losses(seen, tokens, loaded.model.cfg.d_vocab) - 2).all()
+    assert differ(first_attention(loaded.model, permuted), first_attention(loaded.model, tokens))
+    with ablate_positions(loaded.model) as ablation:
+        assert_same(first_attention(loaded.model, permuted), first_attention(loaded.model, tokens))
+        assert (sequence_losses(loaded.model, tokens) > intact + 1).all()
+        ablation.verify()
+        assert ablation.caveats(512) == ()
+        assert len(ablation.caveats(513)) == 1
+    assert torch.equal(sequence_losses(loaded.model, tokens), intact)
