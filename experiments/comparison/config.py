@@ -8,7 +8,7 @@ from experiments.variants.config import ProbingConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import UserError
 
-# What a page shows within a minute: few sequences, and codes taken away at all sites together.
+# What is shown first: few sequences, and codes taken away at all sites together.
 _QUICK = {"n_fit": 96, "n_held_out": 48, "uses": "stream"}
 
 
@@ -33,7 +33,7 @@ class CompareConfig(ProbingConfig):
         **ProbingConfig.shorthands,
         "quick": Shorthand(
             tuple(_QUICK),
-            "a first answer within a minute; the page says what it leaves out.",
+            "a first answer, from fewer sequences; the page says what it leaves out.",
             _quick,
             kind=bool,
         ),
