@@ -30,6 +30,7 @@ class Steps:
     def __init__(self, name: str, show: bool, total: int | None = None) -> None:
         self._name, self._show = name, show
         self._left: dict[str, float] = {}
+        self._titles: set[str] = set()
         self._total, self._done = total, 0
         self._took = self._weighed = self._pace = 0.0
         self._at = time.monotonic()
@@ -77,6 +78,9 @@ class Steps:
         Args:
             title: of the step.
         """
+        if title in self._titles:  # read back by the run that made it
+            return
+        self._titles.add(title)
         # One of another name than was planned stands for the next one.
         planned = title if title in self._left else next(iter(self._left), title)
         took, weight = time.monotonic() - self._at, self._left.pop(planned, 1.0)

@@ -15,6 +15,7 @@ from experiments.drop.material import Material
 from experiments.drop.passkeys import Passkeys, check_room, drawn, right
 from experiments.drop.result import Drop
 from experiments.results.drop import CONTROL, DROPPED, INTACT, RECALIBRATED
+from experiments.runs.steps import Steps
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError
 from nope_interp.positions.layers import positions_in_words
@@ -138,6 +139,20 @@ def test_every_variant_is_read_as_it_is(finished: Drop, folder: Path) -> None:
     steps, curve = finished.dropped.curve(RECALIBRATED)
     assert steps.tolist() == [0, 1, 2, 4, 5]
     assert curve[:, -1].mean() < curve[:, 0].mean()
+
+
+def test_what_will_be_done_is_said_first_by_the_names_of_its_parts(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[str] = []
+    done: list[str] = []
+    monkeypatch.setattr(Steps, "plan", lambda steps, weights, seconds: planned.extend(weights))
+    monkeypatch.setattr(Steps, "done", lambda steps, title: done.append(title))
+    words = {**TRAINING, **READ, **text(folder), "training.steps": 2}
+    drop(str(folder), out=tmp_path, show_progress=True, **words)
+    # Losses at steps are read back when their training is over.
+    assert len(planned) == len(set(planned)) > 10
+    assert list(dict.fromkeys(done)) == planned
 
 
 def test_the_model_is_an_ordinary_folder_without_positions(finished: Drop) -> None:

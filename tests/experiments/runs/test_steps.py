@@ -32,6 +32,8 @@ def test_steps_are_announced_and_weighed(clock: Clock, capsys: pytest.CaptureFix
         clock.now += 15
         steps.done("a/y")
         assert steps.line() == "compare: step 3 of 3, about 40 s left"
+        steps.done("a/x")  # read back: no step of its own
+        assert steps.line() == "compare: step 3 of 3, about 40 s left"
         steps.done("moved")
         assert steps.line() == "compare: 3 steps done"
 
