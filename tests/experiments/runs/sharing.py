@@ -45,8 +45,8 @@ def pickling(n: int, ray: str | None, device: str) -> Iterator[Shards]:
 class PicklingPool(Pool):
     """Workers as joblib has them, in this process: jobs are pickled on their way."""
 
-    def run(self, function: Any, jobs: Iterable[Any], at_once: int | None = None) -> list[Any]:
-        return [function(travelled(job)) for job in jobs]
+    def run(self, function: Any, jobs: Iterable[Any], at_once: int | None = None) -> Iterator[Any]:
+        return (function(travelled(job)) for job in jobs)
 
 
 def with_weights_of(run: FinishedRun, out: Path) -> Path:
