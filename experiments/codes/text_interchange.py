@@ -138,8 +138,8 @@ def text_noising_rows(
         for code in codes:
             told = names.noising(code, made.noised.moved)
             if any(made.carries(site, code) for site in place.sites):
-                trial = made.trials(place, code)[told,]()
-                rows += trial.rows({**context, "site": place.hook, "positions": told})
+                here = {**context, "site": place.hook, "positions": told}
+                rows += made.disordering(place, code).rows(here)
     return rows
 
 

@@ -66,11 +66,15 @@ class TextMoves:
     ) -> None:
         self._task, self._codes = task, statistics
         self._variation = {site: variation_at(codes) for site, codes in statistics.items()}
-        behind = stream if writes_add_up(task.model) else []
-        self.shifted = behind_more_text(task, behind)
-        self.noised, self.denoised = in_another_order(task, behind)
+        self._behind = stream if writes_add_up(task.model) else []
+        self.noised, self.denoised = in_another_order(task, self._behind)
         self._disordered = replace(task, split=Split(self._ordered(task.split.fit), task.split.fit))
         self._level: dict[tuple[Site, ...], dict[Site, Moved]] = {}
+
+    @cached_property
+    def shifted(self) -> Elsewhere:
+        """The text further on: nine runs, which not all who move text need."""
+        return behind_more_text(self._task, self._behind)
 
     @cached_property
     def further_on(self) -> bool:
@@ -91,6 +95,10 @@ class TextMoves:
         }
         back = tuple(names.denoising(code, one.moved) for one in there)
         return {**found, back: partial(self._back, code, place.sites)}
+
+    def disordering(self, place: Place, code: str) -> TextTrial:
+        """A clean run that is told by one code at one place to be in the other order."""
+        return self._moved(self.noised, code, [s for s in place.sites if self.carries(s, code)])
 
     def by_route(self, layer: int, route: str, head: int) -> TextTrial:
         """The positional part of what one head's queries, keys or values are made of, moved: the
