@@ -70,8 +70,8 @@ def interchange_rows(
       over all others but the own rise with the dose: the line through 0 that fits `DOSES` best.
     - Denoising: `restored` is the share of these answers that is right; so it is under the control,
       and under `ORDER_DESTROYED`, where no code is put back. `net` and `slope` likewise.
-    - `rank among controls` is the p-value: the share of draws whose slope is at least the code's,
-      on the same examples; 1 where the net effect is not surely a tenth.
+    - `rank among controls` is the p-value: the share of draws whose full move does as much as
+      the code's, on the same examples; 1 where the net effect is not surely a tenth.
     - `added`, of each half of the mean residual: the share that follows where the whole is moved,
       or put back, less the share where the other half alone is.
 

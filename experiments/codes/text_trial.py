@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from einops import reduce
+from einops import rearrange, reduce
 from jaxtyping import Float
 
 from experiments.codes.ranks import PANEL, PerDraw, Rank
@@ -65,8 +65,7 @@ class TextTrial:
         Args:
             context: fills all other columns.
         """
-        control = self._measured(self.drawn(self.doses[-1], 0, 1))
-        return list(self._shares(control, context))
+        return [*self._shares(context), *self._smaller(context)]
 
     def rank(self, rows: Sequence[Mapping[str, Any]]) -> Rank:
         """The rank of the net effect that stands in these rows."""
@@ -81,39 +80,28 @@ class TextTrial:
         return [way.measured(of) for way, of in zip(ways, reached, strict=True)]
 
     def _level(self) -> float:
-        """The code's own slope on the panel."""
-        (slope,) = self._slopes(self.moved, 1)
-        return float(slope)
+        """How far the code's own full move goes on the panel."""
+        return float(_toward(self._on_panels(self.moved(self.doses[-1])))[0])
 
     def _turn(self, turn: int) -> PerDraw:
         """Those of the control, one for each draw of a turn."""
-        return self._slopes(lambda dose: self.drawn(dose, turn, self._panel), _TURN)
+        within = self.drawn(self.doses[-1], turn, self._panel)
+        return _toward(self._on_panels(within, _TURN))
 
-    def _slopes(self, make: Callable[[float], Within], panels: int) -> PerDraw:
-        """Of the line through 0 that fits each panel's share of the way best.
-
-        Not of what lies along the way in nats: of that a broken run has much, whatever broke it.
-        """
+    def _on_panels(self, within: Within, panels: int = 1) -> Float[np.ndarray, "panel sequence to"]:
+        """How far some copies of the panel go."""
         which = list(range(self._panel)) * panels
-        run, way = self.run.of(which), self.way.of(which)
-        gone = []
-        for dose in self.doses:
-            found = way.measured(run.read(within=make(dose)).predictions)
-            means = reduce(found, "(panel sequence) to -> panel to", "mean", panel=panels)
-            gone.append(share(names.TOWARDS)(means))
-        doses = np.array(self.doses)
-        slopes: PerDraw = doses @ np.stack(gone) / np.square(doses).sum()
-        return slopes
+        found = self.way.of(which).measured(self.run.of(which).read(within=within).predictions)
+        return rearrange(found, "(panel sequence) to -> panel sequence to", panel=panels)
 
     @property
     def _panel(self) -> int:
         return min(PANEL, len(self.run.tokens))
 
-    def _shares(
-        self, control: Sequence[Measured], context: Mapping[str, Any]
-    ) -> Iterator[dict[str, Any]]:
+    def _shares(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What share of the way a full move goes, stays or does neither, and so its control."""
         own, bootstrap = self.own, SequenceBootstrap(seed=self.seed)
+        control = self._measured(self.drawn(self.doses[-1], 0, 1))
         bootstrap.update(np.concatenate([own[0], control[0], *own[1:], *control[1:]], axis=1))
         told = [(metric, metric, 0) for metric in (names.TOWARDS, names.STAYS, names.NEITHER)]
         told = [(names.RESTORED, names.TOWARDS, 0)] if self.back else told
@@ -124,6 +112,15 @@ class TextTrial:
                 score = bootstrap.score(metric, shares, chance=math.nan, control=side)
                 yield {**context, **vars(score)}
         yield {**context, **vars(bootstrap.score(names.NET, _more_towards, chance=0.0))}
+
+    def _smaller(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """What share of the way smaller doses go on the panel, and so their controls."""
+        for dose in self.doses[:-1]:
+            for side, within in (("", self.moved(dose)), (SIZE_MATCHED, self.drawn(dose, 0, 1))):
+                bootstrap = SequenceBootstrap(seed=self.seed).update(self._on_panels(within)[0])
+                of, metric = share(names.TOWARDS), names.at_dose(dose)
+                score = bootstrap.score(metric, of, chance=math.nan, control=side)
+                yield {**context, **vars(score)}
 
 
 def added_text_row(whole: TextTrial, part: TextTrial, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,6 +134,14 @@ def added_text_row(whole: TextTrial, part: TextTrial, context: Mapping[str, Any]
     ends = np.concatenate([whole.own[0], part.own[0]], axis=1)
     bootstrap = SequenceBootstrap(seed=whole.seed).update(ends)
     return {**context, **vars(bootstrap.score(names.ADDED, _more_towards, chance=0.0))}
+
+
+def _toward(panels: Float[np.ndarray, "panel sequence to"]) -> PerDraw:
+    """Each panel's share of the way.
+
+    Not what lies along the way in nats: of that a broken run has much, whatever broke it.
+    """
+    return share(names.TOWARDS)(reduce(panels, "panel sequence to -> panel to", "mean"))
 
 
 def _more_towards(means: np.ndarray) -> np.ndarray:

@@ -70,25 +70,24 @@ class Trial:
         return found
 
     def rank(self, rows: Sequence[Mapping[str, Any]]) -> Rank:
-        """The rank of the net effect that stands in these rows, by slopes."""
+        """The rank of the net effect that stands in these rows, by log-odds of the full move."""
         net = next(row for row in rows if row["metric"] == names.NET)
         return Rank(net, self._level, self._turn)
 
     def _level(self) -> float:
-        """The code's own slope on the panel."""
-        (slope,) = self._on_panels(self.moved, 1)
-        return float(slope)
+        """What the code's own full move comes to on the panel."""
+        (risen,) = self._on_panels(self.moved(self.doses[-1]), 1)
+        return float(risen)
 
     def _turn(self, turn: int) -> PerDraw:
         """Those of the control, one for each draw of a turn."""
-        together = len(self._panel)
-        return self._on_panels(lambda dose: self.drawn(dose, turn, together), _TURN)
+        return self._on_panels(self.drawn(self.doses[-1], turn, len(self._panel)), _TURN)
 
-    def _on_panels(self, make: Callable[[float], Changes], panels: int) -> PerDraw:
-        """The slope on each of some copies of the panel."""
-        asking, before = self.asking.of(self._panel * panels), self.before.of(self._panel * panels)
-        slopes = self._slopes([asking.answers(make(dose)) for dose in self.doses], before)
-        return reduce(slopes, "(panel sequence) -> panel", "mean", panel=panels)
+    def _on_panels(self, changes: Changes, panels: int) -> PerDraw:
+        """How far log-odds rise, mean over each of some copies of the panel."""
+        which = self._panel * panels
+        risen = self.asking.of(which).answers(changes).log_odds - self.before.of(which).log_odds
+        return reduce(risen, "(panel sequence) -> panel", "mean", panel=panels)
 
     @cached_property
     def _panel(self) -> list[int]:

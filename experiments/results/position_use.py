@@ -8,9 +8,9 @@ Positions are given the code of others, their content kept, in two directions.
   share of answers that are then right.
 
 Both effects are net of controls: moves of the same size in directions drawn as the activations
-vary. Intervals are 95%, over sequences and control draws. The p-value is the rank of the code's own
-slope among the controls' slopes; q-values hold the false-discovery rate over all verdicts of a run
-(Benjamini and Hochberg 1995).
+vary. Intervals are 95%, over sequences and control draws. The p-value is the rank of the code's
+full move among those of control draws; q-values hold the false-discovery rate over all verdicts of
+a run (Benjamini and Hochberg 1995).
 
 - A direction says yes where the net effect is surely a tenth or more and q is at most 5%; no where
   it is surely less than a tenth; and is unsure otherwise.
@@ -70,7 +70,7 @@ class Effect:
 
     Attributes:
         net: the share of answers, 0 to 1, that follow, less that of the controls: value, low, high.
-        p: the share of controls whose slope is at least the code's own.
+        p: the share of control draws that do at least as much as the code.
         q: the same under the false-discovery rate of a run, as `controlled` gives it.
     """
 
