@@ -128,13 +128,16 @@ def _refuse_early(
 
 
 def _listed(asked: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Show every claim where that is asked for in place of a paper."""
-    if values["list"] == ("name" in asked):
+    """Show every paper where that is asked for in place of one, or every claim of one."""
+    name = asked.get("name")
+    if name is None and not values["list"]:
         raise UserError("reproduce takes one paper's name, or --list to see what there is.")
     if values["list"]:
+        from experiments.papers.registry import paper
         from experiments.papers.reproduce import listing
 
-        claims_shown(listing(values["out"])).show(values["json"])
+        own = None if name is None else paper(name).name
+        claims_shown(listing(values["out"]), own).show(values["json"])
     return bool(values["list"])
 
 

@@ -29,7 +29,7 @@ Ray = Annotated[
     typer.Option(metavar="HOST:PORT", help="Ray cluster to run on, with a shared --out."),
 ]
 List = Annotated[
-    bool, typer.Option("--list", help="Every paper and claim, and what finished runs say.")
+    bool, typer.Option("--list", help="Every paper, or every claim of one, and what runs say.")
 ]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder that run folders are made in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -12,6 +12,15 @@ from typing import Any
 
 # What a pipe or a file is given, where no terminal says how wide it is.
 _WIDTH = 100
+_OF_CLAIMS = (
+    "Sees: the difference from a bound that such a run finds in four of five cases.",
+    "Bounds: set before the first run, or after one had been seen.",
+)
+_OF_PAPERS = (
+    "Sees enough: runs that see the least difference that matters, of claims where that is known.",
+    "Bounds first: claims whose bounds were set before the first run.",
+    "Each claim of a paper: nope-interp reproduce NAME --list.",
+)
 
 
 @dataclass(frozen=True)
@@ -136,11 +145,16 @@ def atlas_shown(found: Any) -> Shown:
     return _with_table(found, "counts", _records(found.counts), tables.of_atlas(found.models))
 
 
-def claims_shown(table: Any) -> Shown:
-    """Every paper's claims, as `listing` gives them; for people one line a paper."""
+def claims_shown(table: Any, name: str | None) -> Shown:
+    """Papers' claims, as `listing` gives them; for people one line a paper, or a claim of one."""
     from experiments.cli import tables
 
-    return Shown(_records(table), [], tables.of_papers(table))
+    if name is None:
+        return Shown(_records(table), _OF_PAPERS, tables.of_papers(table))
+    own = table[table["paper"] == name]
+    needed = own[own["size_needed"] != ""].groupby("size_needed", sort=False)["claim"]
+    lines = [f"Needed by {', '.join(ids)}: {size}." for size, ids in needed]
+    return Shown(_records(own), [*_OF_CLAIMS, *lines], tables.of_listed(own))
 
 
 def sweep_shown(swept: Any) -> Shown:

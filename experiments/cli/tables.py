@@ -1,7 +1,6 @@
 """Tables for a terminal: at most fifteen lines each, whatever a run found."""
 
 from collections.abc import Iterable, Sequence
-from textwrap import shorten
 from typing import Any
 
 import pandas as pd
@@ -15,8 +14,6 @@ from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
-# Of a paper's title, so that a paper is one line.
-_LONGEST_TITLE = 32
 
 _STYLES = {
     "used": "bold green",
@@ -171,7 +168,7 @@ def of_methods(methods: pd.DataFrame) -> Table:
 
 
 def of_papers(claims: pd.DataFrame) -> Table:
-    """Each paper by its title: how many of its claims a run has shown, and what a run costs.
+    """Each paper: what came of its claims, what their runs can see, and what these were.
 
     Args:
         claims: of all papers, as `experiments.papers.reproduce.listing` gives them.
@@ -181,23 +178,59 @@ def of_papers(claims: pd.DataFrame) -> Table:
     """
     rows = []
     for name, own in claims.groupby("paper", sort=False):
-        first = own.iloc[0]
-        state = first["status"]
-        if (own["run"] != "").any():
+        ran = own[own["run"] != ""]
+        state = own.iloc[0]["status"]
+        if len(ran):
             state = f"{(own['status'] == 'reproduced').sum()} of {len(own)} reproduced"
-        title = shorten(first["title"], _LONGEST_TITLE, placeholder=" …")
-        rows.append([str(name), title, state, first["cost"]])
-    table = _table(["paper", "title", "claims", "cost"], rows)
-    # A long cost alone takes a second line: not every title.
-    table.columns[1].no_wrap = table.columns[2].no_wrap = True
+            against = (own["status"] == "contradicted").sum()
+            state += f", {against} contradicted" if against else ""
+        known = own["sees_enough"].dropna()
+        sees = f"{int(known.sum())} of {len(known)}" if len(ran) else "–"
+        first = own["bounds_set"].str.startswith("before").sum()
+        run = " and ".join(
+            dict.fromkeys(_run_at(row) for _, row in (ran if len(ran) else own).iterrows())
+        )
+        rows.append([str(name), state, sees, f"{first} of {len(own)}", run])
+    table = _table(["paper", "claims", "sees enough", "bounds first", "run"], rows)
+    # A long run alone takes a second line.
+    table.columns[1].no_wrap = True
     return table
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+def _run_at(row: pd.Series) -> str:
+    said = f"{row['size'].replace('--', '')}, {row['cost']}" if row["size"] else row["cost"]
+    return f"{said} (recorded)" if row["run"] == "recorded" else said
+
+
+def of_listed(claims: pd.DataFrame) -> Table:
+    """Each claim of a paper: what came of it, over what, and what such a run can see.
+
+    Args:
+        claims: of one paper, as `experiments.papers.reproduce.listing` gives them.
+
+    Returns:
+        A line for each claim, however many.
+    """
+    rows = []
+    for row in claims.to_dict("records"):
+        absent, exact = pd.isna(row["value"]), row["sees"] == 0
+        number = "–" if absent else f"{row['value']:.3g}" if exact else _number(row)
+        over = "–" if absent else "exact" if exact else f"{row['n']} {row['over']}"
+        effects = ["–" if pd.isna(row[of]) else f"{row[of]:.2g}" for of in ("sees", "matters")]
+        # Before or after; the documentation says how.
+        first, *_ = row["bounds_set"].split()
+        rows.append([row["claim"], _worded(row["status"]), number, over, *effects, first])
+    columns = ["claim", "came out", "measured", "over", "sees", "matters", "bounds"]
+    table = _table(columns, rows, most=len(rows))
+    table.columns[2].no_wrap = True
+    return table
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], most: int = MOST_ROWS) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for nth, name in enumerate(columns):
         table.add_column(Text(name), no_wrap=nth == 0)
-    shown = rows if len(rows) <= MOST_ROWS else rows[: MOST_ROWS - 1]
+    shown = rows if len(rows) <= most else rows[: most - 1]
     for row in shown:
         # Labels and names come from files: they are text, never markup.
         table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))

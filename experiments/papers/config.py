@@ -76,8 +76,7 @@ class ReproduceConfig(Worded):
         if self.positions != "auto" and self.model is None:
             raise UserError("positions are given without a model that has them: add --model.")
         sizes = self.paper.sizes
-        for size in SIZES:
-            factor = getattr(self, size)
+        for size, factor in self.factors.items():
             if not 0 < factor <= _LARGEST:
                 raise FieldError(size, f"is {factor:g}: give a factor above 0 and up to 64.")
             if factor != 1 and size not in sizes:
@@ -146,12 +145,19 @@ class ReproduceConfig(Worded):
     @property
     def reduced(self) -> bool:
         """Whether anything is smaller than by default."""
-        return len(self.seeds) < self.paper.n_seeds or any(getattr(self, s) < 1 for s in SIZES)
+        return len(self.seeds) < self.paper.n_seeds or any(f < 1 for f in self.factors.values())
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """The factor on each of the default sizes."""
+        return {size: getattr(self, size) for size in SIZES}
 
     @property
     def size_options(self) -> list[str]:
         """How much is run, as options of the command line."""
-        scaled = [[f"--{s}", f"{getattr(self, s):g}"] for s in SIZES if getattr(self, s) != 1]
+        scaled = [
+            [f"--{size}", f"{factor:g}"] for size, factor in self.factors.items() if factor != 1
+        ]
         preset = [] if self.preset is None else ["--preset", self.preset]
         return [*preset, "--seeds", str(len(self.seeds)), *chain.from_iterable(scaled)]
 

@@ -1,10 +1,15 @@
 """The registry as a page to read."""
 
+import math
+from collections.abc import Iterator
+
+from experiments.papers.recorded import recorded
 from experiments.papers.registry import PAPERS
+from experiments.results.claims import NOT_MEASURED, Outcome, Paper
 
 
 def papers_markdown() -> str:
-    """`docs/papers.md`: every paper, its claims and their tests.
+    """`docs/papers.md`: every paper, its claims and their tests, and what runs of ours found.
 
     `python -m experiments.papers.markdown > docs/papers.md` writes it again.
     """
@@ -12,9 +17,9 @@ def papers_markdown() -> str:
         "# Papers and their claims",
         "",
         "Written by `python -m experiments.papers.markdown` from the registry that "
-        "`nope-interp reproduce` runs.",
-        "`nope-interp reproduce --list --json` says which of these claims a finished run of yours "
-        "shows.",
+        "`nope-interp reproduce` runs, and from runs that are kept with it.",
+        "`nope-interp reproduce --list` says which of these claims a finished run of yours shows, "
+        "and `reproduce NAME --list` each claim of a paper.",
         "",
         "Claims are in our words. The text of most papers could not be read here, so each claim "
         "says how sure its source is,",
@@ -24,30 +29,80 @@ def papers_markdown() -> str:
         "whole interval lies within the bounds of its test.",
         "It is *contradicted* where the interval lies outside of the bounds, and *uncertain* where "
         "it crosses one.",
-        "It is *not measured* where the run lacked what it needs, and *not testable here* where "
-        "the",
-        "number cannot be had. All tests, bounds and tolerances are ours.",
+        "It is *not measured* where the run lacked what it needs. All tests, bounds and tolerances "
+        "are ours.",
+        "",
+        "*Not testable here* is what a run of this size cannot decide; the size needed is said. "
+        "There are three cases. The",
+        "number cannot be had. The claim is of larger models. Or the interval crosses a bound and "
+        "the run does not see what would matter.",
+        "A run *sees* a difference from a bound where it finds it in four of five cases: "
+        "1 + 0.84 / 1.96 half widths of the interval.",
+        "What *matters* is what is expected less the nearest bound, or an effect that a paper "
+        "published. The units needed grow with the square of the one over the other.",
     ]
     for found in PAPERS.values():
-        parts += ["", f"## {found.name}", "", f"{found.citation}.", ""]
-        parts += [f"Run it with `nope-interp reproduce {found.name}`: {found.n_seeds} seeds; "]
-        parts[-1] += f"{found.default}. Towards the paper's own sizes: {found.paper_sizes}."
-        options = " ".join(f"`--{size}`" for size in found.sizes)
-        parts += [f"Multiplied by {options}." if options else "", ""]
-        for claim in found.claims:
-            parts += [f"### {found.name}: {claim.id}", "", claim.says, ""]
-            entries = {
-                "Source": f"{claim.source} ({claim.status})",
-                "Measured": claim.measure,
-                "Reproduced where": claim.test,
-                "Published": claim.published,
-                "Differs from the paper": claim.differs,
-                "Needs": claim.needs,
-            }
-            parts += [f"- {name}: {text.rstrip('.')}." for name, text in entries.items() if text]
-            parts += [""]
-        parts.pop()
+        parts += ["", *_of_paper(found)]
     return "\n".join(parts) + "\n"
+
+
+def _of_paper(paper: Paper) -> Iterator[str]:
+    kept = recorded(paper.name)
+    yield from (f"## {paper.name}", "", f"{paper.citation}.", "")
+    yield (
+        f"Run it with `nope-interp reproduce {paper.name}`: {paper.n_seeds} seeds; "
+        f"{paper.default}. Towards the paper's own sizes: {paper.paper_sizes}."
+    )
+    options = " ".join(f"`--{size}`" for size in paper.sizes)
+    if options:
+        yield f"Multiplied by {options}."
+    yield ""
+    if kept is None:
+        yield "No run of it is kept here."
+    else:
+        yield f"The run kept here: `{kept.config.command()}`, {kept.seconds / 60:.0f} minutes."
+    outcomes = [Outcome(claim, NOT_MEASURED) for claim in paper.claims]
+    for outcome in outcomes if kept is None else kept.outcomes:
+        yield ""
+        yield from _of_claim(paper, outcome, kept is not None)
+
+
+def _of_claim(paper: Paper, outcome: Outcome, ran: bool) -> Iterator[str]:
+    claim = outcome.claim
+    yield from (f"### {paper.name}: {claim.id}", "", claim.says, "")
+    entries = {
+        "Source": f"{claim.source} ({claim.status})",
+        "Measured": claim.measure,
+        "Reproduced where": claim.test,
+        "Bounds set": claim.bounds_set,
+        "Came out": _came_out(outcome) if ran else "",
+        "Sees": _sees(outcome),
+        "Size needed": outcome.size_needed,
+        "Published": claim.published,
+        "Differs from the paper": claim.differs,
+        "Needs": claim.needs,
+    }
+    yield from (f"- {name}: {text.rstrip('.')}." for name, text in entries.items() if text)
+
+
+def _came_out(outcome: Outcome) -> str:
+    found = outcome.found
+    if math.isnan(found.value):
+        return outcome.verdict
+    if outcome.visible == 0:
+        return f"{outcome.verdict}; {found.value:.3g}, exactly"
+    interval = f"{found.value:.3g} [{found.ci_low:.3g}, {found.ci_high:.3g}]"
+    return f"{outcome.verdict}; {interval}, over {found.n} {outcome.claim.over}"
+
+
+def _sees(outcome: Outcome) -> str:
+    if math.isnan(outcome.visible):
+        return ""
+    if outcome.visible == 0:
+        return "every difference"
+    matters = outcome.claim.effect
+    than = "" if math.isnan(matters) else f"; {matters:.2g} would matter"
+    return f"a difference of {outcome.visible:.2g} from a bound{than}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,18 @@ import tomllib
 from importlib.resources import files
 from typing import Any
 
-from experiments.results.claims import OURS, RECALLED, SECOND_HAND, VERIFIED, Claim, Paper
+from experiments.results.claims import (
+    AFTER,
+    BEFORE,
+    OURS,
+    PILOTS,
+    RECALLED,
+    SECOND_HAND,
+    SETTING_LATER,
+    VERIFIED,
+    Claim,
+    Paper,
+)
 from nope_interp.errors import unknown_name
 
 _IN_ORDER = (
@@ -17,19 +28,23 @@ _IN_ORDER = (
     "kim2025",
     "gelberg2025",
 )
-_HOW_SURE = {
+_WORDS = {
     "VERIFIED": VERIFIED,
     "SECOND_HAND": SECOND_HAND,
     "RECALLED": RECALLED,
     "OURS": OURS,
+    "BEFORE": BEFORE,
+    "PILOTS": PILOTS,
+    "SETTING_LATER": SETTING_LATER,
+    "AFTER": AFTER,
 }
 
 
 def _read(name: str) -> Paper:
     """A paper and its claims.
 
-    Names in braces stand for how sure a source is, or for what the file's [words] say once for
-    several claims; line breaks are spaces.
+    Names in braces stand for how sure a source is, for when bounds were set, or for what the file's
+    [words] say once for several claims; line breaks are spaces.
     """
     file = files("experiments.papers") / name / "paper.toml"
     told = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -37,7 +52,7 @@ def _read(name: str) -> Paper:
     def filled(values: dict[str, Any], words: dict[str, str]) -> dict[str, Any]:
         return {key: _filled(value, words) for key, value in values.items()}
 
-    words = _HOW_SURE | filled(told.pop("words", {}), _HOW_SURE)
+    words = _WORDS | filled(told.pop("words", {}), _WORDS)
     claims = tuple(Claim(**filled(claim, words)) for claim in told.pop("claims"))
     return Paper(name=name, claims=claims, **filled(told, words))
 

@@ -1,7 +1,7 @@
 """Runs what is known of a paper, holds it against its claims, and lists what was found."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -9,9 +9,10 @@ from typing import Any, Protocol, cast
 import pandas as pd
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.recorded import Recorded, recorded
 from experiments.papers.registry import PAPERS
 from experiments.papers.result import CLAIM, Reproduction, row_of
-from experiments.results.claims import UNDECIDED, Claim, Outcome, Paper
+from experiments.results.claims import NOT_MEASURED, Claim, Outcome
 from experiments.results.findings import Findings, pack
 from experiments.results.measurements import INTACT, table
 from experiments.runs.cells import Cells
@@ -22,6 +23,10 @@ from experiments.runs.workers import HERE, one_thread_each
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
+
+AnyRun = Reproduction | Recorded
+
+RECORDED = "recorded"
 
 
 class Experiment(Protocol):
@@ -63,41 +68,49 @@ def reproduce(
 
 def listing(out: Path | str = "runs") -> pd.DataFrame:
     """Every paper and claim, and what a finished run in `out` says of it: of those that could test
-    it the newest, and one at the default sizes or larger before any smaller one.
+    it the newest, and one at the default sizes or larger before any smaller one. Where none in
+    `out` could, it is the run that is kept with the package.
 
-    Returns the columns of `Reproduction.claims` with `paper` and `title` before and `run`, the
-    folder, after them, and `cost`, the time that a run took, or else how much one does; the status
-    is "not run yet" where there is no run. A run that is damaged counts as none.
+    Returns the columns of `Reproduction.claims` with `paper` and `title` before them. After them
+    come `size`, the options of the run, `run`, its folder or "recorded", and `cost`, its time. The
+    status is "not run yet" where there is no run. A run that is damaged counts as none.
     """
     rows = []
     for found in PAPERS.values():
-        runs = _best_first(Path(out), found.name)
-        about = {"paper": found.name, "title": found.title}
-        cost = _cost(runs, found)
+        kept = recorded(found.name)
+        runs: list[AnyRun] = [*_best_first(Path(out), found.name)]
+        runs += [] if kept is None else [kept]
         for claim in found.claims:
             shown = _outcome_in(runs, claim)
-            run, outcome = shown or (None, None)
-            size = "" if run is None else " ".join(run.config.size_options)
-            where = "" if run is None else str(run.folder)
-            told = {**row_of(claim, outcome), "size": size, "run": where}
-            rows.append({**about, **told, "cost": cost})
+            run, outcome = shown or (None, Outcome(claim, NOT_MEASURED))
+            rows.append(
+                {
+                    "paper": found.name,
+                    "title": found.title,
+                    **row_of(outcome, run=run is not None),
+                    "size": "" if run is None else " ".join(run.config.size_options),
+                    "run": "" if run is None else _where(run),
+                    "cost": f"{found.n_seeds} seeds, not timed here" if run is None else _cost(run),
+                }
+            )
     return pd.DataFrame(rows)
 
 
-def _cost(runs: list[Reproduction], paper: Paper) -> str:
-    """How long the first of these runs took; without one, over how many seeds one goes."""
-    if not runs:
-        return f"{paper.n_seeds} seeds, not timed here"
-    minutes = float(runs[0].info["seconds"]) / 60
-    took = "under a minute" if minutes < 1 else f"{minutes:.0f} min"
-    return f"{took} ({' '.join(runs[0].config.size_options)})"
+def _where(run: AnyRun) -> str:
+    return RECORDED if isinstance(run, Recorded) else str(run.folder)
 
 
-def _outcome_in(runs: list[Reproduction], claim: Claim) -> tuple[Reproduction, Outcome] | None:
-    """Of the first run that could test the claim, or else of the first."""
+def _cost(run: AnyRun) -> str:
+    """How long a run took, wherever it was made."""
+    minutes = run.seconds / 60
+    return "under a minute" if minutes < 1 else f"{minutes:.0f} min"
+
+
+def _outcome_in(runs: Sequence[AnyRun], claim: Claim) -> tuple[AnyRun, Outcome] | None:
+    """Of the first run that could measure the claim, or else of the first."""
     found = [(run, o) for run in runs for o in run.outcomes if o.claim.id == claim.id]
-    tested = [(run, o) for run, o in found if o.verdict not in UNDECIDED]
-    return next(iter(tested or found), None)
+    measured = [(run, o) for run, o in found if o.found.n]
+    return next(iter(measured or found), None)
 
 
 def _best_first(out: Path, name: str) -> list[Reproduction]:

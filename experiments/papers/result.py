@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import paper
-from experiments.results.claims import NOT_MEASURED, Claim, Outcome, Paper, Verdict
+from experiments.results.claims import NOT_MEASURED, Outcome, Paper, Verdict
 from experiments.results.findings import Figure, unpack
 from experiments.results.measured import Measured
 from experiments.runs.of_figures import RunOfFigures
@@ -49,16 +49,26 @@ class Reproduction(RunOfFigures):
         return ReproduceConfig.from_dict(self.info["config"])
 
     @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return float(self.info["seconds"])
+
+    @property
     def outcomes(self) -> list[Outcome]:
         """One for each claim of the paper, in its order; tests are those of today's registry."""
         rows = self.measurements[self.measurements["probe"] == CLAIM].to_dict("records")
         found = {str(row["metric"]): Measured(*(row[name] for name in _NUMBERS)) for row in rows}
-        return [Outcome(claim, found.get(claim.id, NOT_MEASURED)) for claim in self.paper.claims]
+        return [
+            Outcome(claim, found.get(claim.id, NOT_MEASURED), self.config.factors)
+            for claim in self.paper.claims
+        ]
 
     @property
     def claims(self) -> pd.DataFrame:
-        """The outcomes as a table: claim, status, value, interval, expected, difference, test."""
-        return pd.DataFrame([row_of(o.claim, o) for o in self.outcomes])
+        """The outcomes as a table: claim, status, value, interval and what it is over, the
+        difference that can be seen, the size needed, expected, difference, test, when its bounds
+        were set."""
+        return pd.DataFrame([row_of(o) for o in self.outcomes])
 
     @property
     def figures(self) -> list[Figure]:
@@ -101,15 +111,23 @@ class Reproduction(RunOfFigures):
         return render_reproduction(data, self.paper, self.outcomes, self.figures, self.sentences)
 
 
-def row_of(claim: Claim, outcome: Outcome | None) -> dict[str, Any]:
-    shown = Outcome(claim, NOT_MEASURED) if outcome is None else outcome
+def row_of(outcome: Outcome, *, run: bool = True) -> dict[str, Any]:
+    """What tables say of a claim; without a `run` its status says so."""
+    claim, found = outcome.claim, outcome.found
     return {
         "claim": claim.id,
-        "status": NOT_RUN if outcome is None else outcome.verdict,
-        "value": shown.found.value,
-        "ci_low": shown.found.ci_low,
-        "ci_high": shown.found.ci_high,
+        "status": outcome.verdict if run else NOT_RUN,
+        "value": found.value,
+        "ci_low": found.ci_low,
+        "ci_high": found.ci_high,
+        "n": found.n,
+        "over": claim.over,
+        "sees": outcome.visible,
+        "matters": claim.effect,
+        "sees_enough": outcome.sees_enough,
+        "size_needed": outcome.size_needed,
         "expected": claim.expected,
-        "difference": shown.difference,
+        "difference": outcome.difference,
         "test": claim.test,
+        "bounds_set": claim.bounds_set,
     }

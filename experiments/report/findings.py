@@ -99,6 +99,9 @@ def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:
         **{name: number(getattr(outcome.found, name)) for name in _MEASURED},
         "expected": number(claim.expected),
         "difference": number(outcome.difference),
+        "sees": number(outcome.visible),
+        "matters": number(claim.effect),
+        "size_needed": outcome.size_needed,
         "marks": _marks(outcome),
         "figures": [figure for figure in figures if claim.id in figure.claims],
     }

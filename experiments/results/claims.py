@@ -6,7 +6,9 @@ bounds that stand here, before any run; the bounds are ours, and so is their wid
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Literal
 
 from experiments.results.measured import Measured
@@ -17,8 +19,16 @@ SECOND_HAND = "read in others' summaries of the paper"
 RECALLED = "recalled, unverified"
 OURS = "ours: derived here, not the paper's"
 
+BEFORE = "before the first run"
+PILOTS = "before the first run; sizes were chosen in pilots on another seed"
+SETTING_LATER = "before the first run; the setting was changed after one"
+AFTER = "after a run had been seen"
+
+_NORMAL = NormalDist()
+# A run sees, four times in five, a difference of so many half widths of its 95% interval.
+_HALF_WIDTHS = 1 + _NORMAL.inv_cdf(0.8) / _NORMAL.inv_cdf(0.975)
+
 Verdict = Literal["reproduced", "uncertain", "contradicted", "not measured", "not testable here"]
-UNDECIDED = ("not measured", "not testable here")
 SIZES = ("width", "length", "depth", "training")
 
 
@@ -38,6 +48,12 @@ class Claim:
         differs: how this setting differs from the paper's.
         published: numbers of the paper, tagged, that the measure can be held against loosely.
         needs: what a run has to be given for this to be measured.
+        bounds_set: when its bounds were: `BEFORE`, `PILOTS`, `SETTING_LATER` or `AFTER`.
+        over: what its interval is over.
+        matters: the least difference from the bound that would matter, where `expected` and the
+            bound do not say it.
+        least: factors on the default sizes below which a run cannot test it.
+        size_needed: the size of a run that could test it, in words, where no factors reach that.
     """
 
     id: str
@@ -51,6 +67,22 @@ class Claim:
     differs: str = ""
     published: str = ""
     needs: str = ""
+    bounds_set: str = BEFORE
+    over: str = "seeds"
+    matters: float = math.nan
+    least: Mapping[str, float] = field(default_factory=dict)
+    size_needed: str = ""
+
+    @property
+    def effect(self) -> float:
+        """The least difference from the bound that would matter; NaN where none is known.
+
+        Where none is given it is what is expected less the nearest bound: a run that does not see
+        so much cannot show what the claim says, even where it is true.
+        """
+        if not math.isnan(self.matters):
+            return self.matters
+        return min(abs(self.expected - self.low), abs(self.expected - self.high))
 
     @property
     def test(self) -> str:
@@ -133,17 +165,62 @@ NOT_MEASURED = Measured(math.nan, math.nan, math.nan, 0)
 
 @dataclass(frozen=True)
 class Outcome:
-    """A claim, what was measured for it, and what its test says."""
+    """A claim, what was measured for it, and what its test says.
+
+    Attributes:
+        claim: what is tested.
+        found: the number.
+        factors: on the default sizes, of the run that measured it; 1 where none is named.
+    """
 
     claim: Claim
     found: Measured
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
-        """By the claim's test alone."""
-        return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
+        """By the claim's test, where a run of this size can test it."""
+        said = self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
+        if said != "not measured" and self.size_needed:
+            return "not testable here"
+        return said
 
     @property
     def difference(self) -> float:
         """Measured less expected; NaN where the claim is a bound."""
         return self.found.value - self.claim.expected
+
+    @property
+    def visible(self) -> float:
+        """The difference from a bound that a run of this size sees four times in five.
+
+        It is the half width of the interval times 1 + 0.84 / 1.96, by the normal law: a true value
+        so far from the bound has its whole 95% interval on one side in 80% of runs.
+        """
+        return _HALF_WIDTHS * (self.found.ci_high - self.found.ci_low) / 2
+
+    @property
+    def sees_enough(self) -> bool | None:
+        """Whether it sees the least difference that would matter; None where either is unknown."""
+        if math.isnan(self.visible) or not math.isfinite(self.claim.effect):
+            return None
+        return self.visible <= self.claim.effect
+
+    @property
+    def size_needed(self) -> str:
+        """The size of a run that could test the claim; nothing where this one did.
+
+        Where an interval crosses a bound and is too wide for what matters, it is as many units as
+        would bring the visible difference down to it, since that falls as their square root.
+        """
+        claim, units = self.claim, self.found.n
+        if claim.size_needed:
+            return claim.size_needed
+        factors = {name: f for name, f in claim.least.items() if self.factors.get(name, 1) < f}
+        if factors:
+            return " ".join(f"--{name} {factor:g}" for name, factor in factors.items())
+        tested = claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
+        if tested != "uncertain" or self.sees_enough is not False:
+            return ""
+        wanted = math.ceil(units * (self.visible / claim.effect) ** 2)
+        return f"{wanted:,} {claim.over} in place of {units}"

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.papers import recorded as recorded_module
 from experiments.papers import reproduce as run_module
 from experiments.papers.barbero2024 import experiment as barbero2024
 from experiments.papers.chi2023 import experiment as chi2023
@@ -24,10 +25,19 @@ from experiments.papers.koutnik2014 import experiment as koutnik2014
 from experiments.papers.koutnik2014.clocks import SCALES
 from experiments.papers.koutnik2014.waveforms import make_network, matched_sizes
 from experiments.papers.markdown import papers_markdown
+from experiments.papers.recorded import record, recorded
 from experiments.papers.registry import PAPERS, paper
-from experiments.papers.reproduce import listing, reproduce
+from experiments.papers.reproduce import RECORDED, listing, reproduce
 from experiments.papers.result import NOT_RUN, Reproduction
-from experiments.results.claims import UNDECIDED, Claim, Outcome
+from experiments.results.claims import (
+    AFTER,
+    BEFORE,
+    NOT_MEASURED,
+    PILOTS,
+    SETTING_LATER,
+    Claim,
+    Outcome,
+)
 from experiments.results.findings import (
     Figure,
     Panel,
@@ -72,6 +82,12 @@ def tiny(name: str) -> ReproduceConfig:
 def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(haviv2022, "_HELD_OUT", 6_400)
     monkeypatch.setattr(barbero2024, "_HELD_OUT", 64)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs kept with the package have tests of their own."""
+    monkeypatch.setattr(run_module, "recorded", lambda name: None)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +141,70 @@ def test_contradicted_is_told_from_uncertain() -> None:
     within = Outcome(claim, Measured(0.0, -1.0, 0.9, 5))
     verdicts = [str(one.verdict) for one in (outside, within, across, outside)]
     assert verdicts == ["contradicted", "reproduced", "uncertain", "contradicted"]
+
+
+def test_what_a_run_sees_it_finds_four_times_in_five() -> None:
+    """Normal numbers, the true one so far from a bound: the interval is beyond it in 80%."""
+    n, rng = 400, np.random.default_rng(0)
+    half = 1.96 / math.sqrt(n)
+    claim = Claim("x", "x", "x", "x", "x", low=0.0)
+    sees = Outcome(claim, Measured(0.0, -half, half, n)).visible
+    means = rng.normal(sees, 1 / math.sqrt(n), 20_000)
+    found = [claim.verdict(m, m - half, m + half) == "reproduced" for m in means]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "effect"),
+    [
+        ({"expected": 1.0, "low": 0.9, "high": 1.3}, 0.1),
+        ({"expected": 1.0, "high": 1.03}, 0.03),
+        ({"expected": 1.0, "high": 1.03, "matters": 0.2}, 0.2),
+        ({"low": 0.0}, math.nan),
+    ],
+)
+def test_what_matters_is_the_way_from_what_is_expected_to_its_bound(
+    bounds: dict[str, float], effect: float
+) -> None:
+    claim = Claim("x", "x", "x", "x", "x", **bounds)
+    assert claim.effect == pytest.approx(effect, nan_ok=True)
+
+
+def test_too_small_a_sample_is_not_testable_and_the_one_needed_is_computed() -> None:
+    claim = Claim("x", "x", "x", "x", "x", low=0, matters=0.1, over="tasks")
+    wide = Outcome(claim, Measured(0.1, -0.4, 0.6, 5))
+    assert (wide.verdict, wide.sees_enough) == ("not testable here", False)
+    [n] = re.findall(r"^(\d+) tasks in place of 5$", wide.size_needed)
+    # With so many, intervals shrink as the root of their number: what matters is then just seen.
+    half = 0.5 * math.sqrt(5 / int(n))
+    enough = Outcome(claim, Measured(0.05, 0.05 - half, 0.05 + half, int(n)))
+    assert enough.visible == pytest.approx(0.1, rel=0.01)
+    assert (enough.verdict, enough.size_needed) == ("uncertain", "")
+    # What lies outside all the same was seen.
+    assert Outcome(claim, Measured(1.0, 0.5, 1.5, 5)).verdict == "reproduced"
+    assert Outcome(claim, Measured(-1.0, -1.5, -0.5, 5)).verdict == "contradicted"
+    unknown = dataclasses.replace(claim, matters=math.nan)
+    assert Outcome(unknown, wide.found).verdict == "uncertain"
+
+
+def test_a_claim_of_larger_models_is_tested_from_that_size_on() -> None:
+    claim = Claim("x", "x", "x", "x", "x", high=1, least={"training": 64.0, "depth": 2.0})
+    found = Measured(3.0, 2.0, 4.0, 5)
+    small = Outcome(claim, found, {"training": 1.0, "depth": 2.0})
+    assert (small.verdict, small.size_needed) == ("not testable here", "--training 64")
+    assert Outcome(claim, found, {"training": 64.0, "depth": 3.0}).verdict == "contradicted"
+    worded = dataclasses.replace(claim, least={}, size_needed="recordings")
+    assert Outcome(worded, found).verdict == "not testable here"
+    given = dataclasses.replace(worded, needs="--model")
+    assert Outcome(given, NOT_MEASURED).verdict == "not measured"
+
+
+def test_sizes_needed_are_sizes_that_a_run_can_have() -> None:
+    for found in PAPERS.values():
+        for claim in found.claims:
+            assert set(claim.least) <= set(found.sizes), claim.id
+            assert claim.bounds_set in (BEFORE, PILOTS, SETTING_LATER, AFTER), claim.id
+            ReproduceConfig(found.name, **claim.least)
 
 
 def test_the_test_is_said_in_words() -> None:
@@ -355,7 +435,7 @@ def test_a_finished_run_is_read_and_not_computed_again(
 
 def test_every_number_drawn_stands_in_the_table(finished: Reproduction) -> None:
     drawn = sum(len(s.x) for f in finished.figures for p in f.panels for s in p.series)
-    claimed = (~finished.claims["status"].isin(UNDECIDED)).sum()
+    claimed = finished.claims["value"].notna().sum()
     assert len(finished.measurements) == drawn + claimed
     # Over two draws of content, eight sequences each; nothing stands behind the theorem's line.
     counting = finished.measurements[finished.measurements["site"] == "counting"]
@@ -383,6 +463,41 @@ def test_the_listing_names_every_claim_and_the_newest_run(
     assert list(run["status"]) == list(finished.claims["status"])
     assert set(table[table["paper"] != "kazemnejad2023"]["status"]) == {NOT_RUN}
     assert set(listing(tmp_path / "absent")["status"]) == {NOT_RUN}
+
+
+def test_a_run_kept_with_the_package_stands_where_there_is_none_of_yours(
+    finished: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_module, "files", lambda package: tmp_path)
+    (tmp_path / "kazemnejad2023").mkdir()
+    record(finished.folder)
+    kept = recorded("kazemnejad2023")
+    assert kept is not None
+    assert kept.config == finished.config
+    assert [o.found for o in kept.outcomes if o.found.n] == [
+        o.found for o in finished.outcomes if o.found.n
+    ]
+    assert [o.verdict for o in kept.outcomes] == [o.verdict for o in finished.outcomes]
+    assert recorded("chi2023") is None
+    monkeypatch.setattr(run_module, "recorded", recorded)
+    alone = listing(tmp_path / "absent").set_index("paper")
+    own = listing(finished.folder.parent).set_index("paper").loc["kazemnejad2023"]
+    assert set(alone.loc["kazemnejad2023", "run"]) == {RECORDED}
+    assert set(alone.loc["chi2023", "status"]) == {NOT_RUN}
+    assert set(own["run"]) == {str(finished.folder)}
+    columns = ["claim", "status", "sees", "size_needed", "bounds_set", "size"]
+    pd.testing.assert_frame_equal(alone.loc["kazemnejad2023", columns], own[columns])
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS if recorded(name)])
+def test_what_is_kept_is_of_todays_claims(name: str) -> None:
+    kept = recorded(name)
+    assert kept is not None
+    assert kept.config.name == name
+    assert set(kept.found) <= {claim.id for claim in paper(name).claims}
+    assert kept.config.model is None or Path(kept.config.model).name == kept.config.model
+    for number in kept.found.values():
+        assert number.ci_low <= number.value <= number.ci_high
 
 
 def test_a_reduced_run_never_hides_a_whole_one(tmp_path: Path) -> None:
@@ -424,7 +539,7 @@ def test_every_paper_runs_and_shows_its_claims(name: str, runs: Path) -> None:
     found = reproduce(tiny(name), out=runs)
     assert set(found.claims["claim"]) == {claim.id for claim in paper(name).claims}
     shown = {id for figure in found.figures for id in figure.claims}
-    measured = found.claims[~found.claims["status"].isin(UNDECIDED)]
+    measured = found.claims[found.claims["value"].notna()]
     assert set(measured["claim"]) <= shown
     assert np.isfinite(measured[["value", "ci_low", "ci_high"]].to_numpy()).all()
     for figure in found.figures:
@@ -517,19 +632,23 @@ def test_a_level_alone_has_a_scale(finished: Reproduction) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_reproduces_and_lists(tmp_path: Path) -> None:
+def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "recorded", recorded)
     sizes = ("kazemnejad2023", "--seeds", "2", "--length", "0.25")
     run = nope_interp("reproduce", *sizes, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert re.search(r"^ ?theorem-2 +reproduced ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
-    # One line a paper: its title, how many claims were shown, what that took.
-    kept = r"^ ?kazemnejad2023 +The impact of .* 3 of 13 reproduced +under a minute \(--seeds 2"
+    # One line a paper: what came of its claims, what its run sees, when bounds were set, its size.
+    own = r"^ ?kazemnejad2023 +3 of 13 reproduced +3 of 3 +11 of 13 +seeds 2 length 0.25, under a"
+    assert re.search(own, listed.stdout, re.M)
+    kept = r"^ ?kim2025 +\d+ of 11 reproduced.* \d+ of \d+ .*\(recorded\)"
     assert re.search(kept, listed.stdout, re.M)
-    not_run = rf"^ ?chi2023 +Latent positional .* {NOT_RUN} +20 seeds, not timed here"
-    assert re.search(not_run, listed.stdout, re.M)
-    assert len(listed.stdout.splitlines()) <= 15
+    assert len(listed.stdout.splitlines()) <= 20
+    claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
+    assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 +1e-06 +after", claims.stdout, re.M)
+    assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 10
     for wrong, sentence in (
         (("reproduce",), "takes one paper's name, or --list"),
         (("reproduce", "kazemnejat"), "did you mean 'kazemnejad2023'"),
