@@ -1,19 +1,20 @@
-"""Runs of the corrupted prompt with one column patched, one run for each layer, in one pass.
+"""Runs of the corrupted prompt with one column patched, one run for each layer, in few passes.
 
 In a layer a run is told from the corrupted one only from that layer on, and only from the patched
 position on. So a run joins the pass in the layer in which it is patched, and of the tokens before
 the patched position the keys and values of the corrupted run are kept. Where a model does not bear
-that, which is tried on unpatched runs, all runs go all the way.
+that, which is tried on unpatched runs, all runs go all the way. A pass patches some columns: what a
+pass costs beside its products is as much for one token as for a hundred.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
-from einops import repeat
+from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -25,11 +26,16 @@ from nope_interp.models.transformer import HookedTransformer
 
 Site = Literal["resid_pre", "head_out", "pattern"]
 Made = TypeVar("Made")
+# Writes of what is clean a column into a run.
+Put = Callable[[Tensor, int, Tensor], None]
 # Keys and values of each layer, `[1 head pos d_head]`.
 Kept = list[tuple[Tensor, Tensor]]
-# The logit difference of each layer's run, for a column that is patched.
-Column = Callable[[int], Float[Tensor, " layer"]]
+# The logit difference of each layer's run, for the first of some columns: as many as a pass takes.
+Patched = Callable[[Sequence[int]], Float[Tensor, "layer column"]]
 _HOOKS = {"resid_pre": "hook_resid_pre", "head_out": "attn.hook_z", "pattern": "attn.hook_pattern"}
+# Tokens that a pass may have in its last layer, of all runs, but for those of a single column. A
+# pass is to be short, since others who use the model wait for it.
+_MOST_TOKENS = 2048
 # What joining may change of the logit difference: the rounding of a few products.
 _ROUNDING = 1e-3
 # What a model raises that does not bear other numbers of runs, or kept keys.
@@ -66,14 +72,14 @@ class Runs:
     corrupted: float
 
 
-def fastest(runs: Runs) -> Column:
-    """What patches a column, in the fastest way that is shown to change nothing on this model.
+def fastest(runs: Runs) -> Patched:
+    """What patches columns, in the fastest way that is shown to change nothing on this model.
 
     Args:
         runs: the two runs.
 
     Returns:
-        A function of the column.
+        A function of columns in rising order, which patches the first of them, at least one.
     """
     if isinstance(runs.model, HookedTransformer):
         return partial(_whole, runs)  # small, and each of its blocks holds the number of runs
@@ -85,8 +91,8 @@ def fastest(runs: Runs) -> Column:
 
 def _is_exact(runs: Runs, seen: Kept | None, first: int) -> bool:
     """Whether runs that join unpatched end as the corrupted run does."""
-    found = _tried(_joined, runs, seen, first)
-    expected = torch.full((runs.model.cfg.n_layers,), runs.corrupted)
+    found = _tried(_joined, runs, seen, first, [stream[None, first:] for stream in runs.streams])
+    expected = torch.full((runs.model.cfg.n_layers, 1), runs.corrupted)
     return (
         found is not None
         and found.shape == expected.shape
@@ -102,39 +108,55 @@ def _tried(make: Callable[..., Made], *given: Any) -> Made | None:
         return None
 
 
-def _joining(runs: Runs, seen: Kept | None, column: int) -> Float[Tensor, " layer"]:
-    first = 0 if seen is None else column
-    # Of a token that both prompts have, the first layer reads the same: nothing is patched.
+def _in_one_pass(runs: Runs, columns: Sequence[int], first: int) -> Sequence[int]:
+    """The first of some columns, as many as a pass takes of runs whose tokens begin at `first`."""
+    n_tokens = runs.corrupted_ids.shape[1] - first
+    return columns[: max(1, _MOST_TOKENS // (n_tokens * runs.model.cfg.n_layers))]
+
+
+def _joining(
+    runs: Runs, seen: Kept | None, columns: Sequence[int]
+) -> Float[Tensor, "layer column"]:
+    first = 0 if seen is None else columns[0]
+    columns = _in_one_pass(runs, columns, first)
+    # Of tokens that both prompts have, the first layer reads the same: nothing is patched.
     start = int(
-        runs.at == "resid_pre" and torch.equal(runs.clean[0][column], runs.streams[0][column])
+        runs.at == "resid_pre"
+        and torch.equal(runs.clean[0][list(columns)], runs.streams[0][list(columns)])
     )
-    patches = _patches(runs, column, first, dict.fromkeys(range(start, len(runs.streams)), -1))
+    patches = _patches(runs, columns, first, dict.fromkeys(range(start, len(runs.streams)), -1))
+    joining = [stream[first:].expand(len(columns), -1, -1) for stream in runs.streams[start:]]
+    if runs.at == "resid_pre":  # what joins is patched before
+        joining = [put(x) for put, x in zip(patches.values(), joining, strict=True)]
+        patches = {}
     with intervene(runs.model, patches) as running:
-        found = _joined(runs, seen, first, start)
+        found = _joined(runs, seen, first, joining)
         running.verify()
-    return torch.cat([torch.full((start,), runs.corrupted), found])
+    return torch.cat([torch.full((start, len(columns)), runs.corrupted), found])
 
 
 @torch.no_grad()
-def _joined(runs: Runs, seen: Kept | None, first: int, start: int = 0) -> Float[Tensor, " layer"]:
-    """The logit differences of runs of the tokens from `first` on: each layer adds one, from the
-    layer `start` on, and its stream is the corrupted one's."""
-    earlier = None if seen is None else _earlier(seen, first, start)
+def _joined(
+    runs: Runs, seen: Kept | None, first: int, joining: Sequence[Float[Tensor, "column pos d"]]
+) -> Float[Tensor, "layer column"]:
+    """The logit differences of runs of the tokens from `first` on, one for each column: those of
+    the last layers, as many as `joining` has, each of which is a layer's stream."""
+    start, n_columns = len(runs.streams) - len(joining), len(joining[0])
+    earlier = None if seen is None else _earlier(seen, first, start, n_columns)
     with ExitStack() as stack:
-        for layer, corrupted in enumerate(runs.streams[start:], start):
-            hook = partial(_with_one_more, corrupted[None, first:], layer > start)
+        for layer, more in enumerate(joining, start):
+            hook = partial(_with_more, more, layer > start)
             point = runs.model.hook_dict[name_of(layer, "resid_pre")]
-            # Before the patches, which are put into what has joined.
+            # Before what changes a layer's heads in those that have joined.
             stack.callback(point.register_forward_hook(hook, prepend=True).remove)
         stack.callback(runs.model.blocks[-1].mlp.register_forward_pre_hook(_of_last_token).remove)
         ids = runs.corrupted_ids[:, first:]
-        return logit_differences(runs.model, ids, runs.answer, runs.other, earlier).cpu()
+        found = logit_differences(runs.model, ids, runs.answer, runs.other, earlier).cpu()
+    return rearrange(found, "(layer column) -> layer column", column=n_columns)
 
 
-def _with_one_more(
-    corrupted: Tensor, others: bool, module: object, args: object, x: Tensor
-) -> Tensor:
-    return torch.cat([x, corrupted]) if others else corrupted
+def _with_more(more: Tensor, others: bool, module: object, args: object, x: Tensor) -> Tensor:
+    return torch.cat([x, more]) if others else more
 
 
 def _of_last_token(module: object, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -143,45 +165,56 @@ def _of_last_token(module: object, args: tuple[Tensor, ...]) -> tuple[Tensor, ..
 
 
 @torch.no_grad()
-def _whole(runs: Runs, column: int) -> Float[Tensor, " layer"]:
-    n_layers = runs.model.cfg.n_layers
-    ids = repeat(runs.corrupted_ids, "1 pos -> layer pos", layer=n_layers)
-    patches = _patches(runs, column, 0, {layer: layer for layer in range(n_layers)})
+def _whole(runs: Runs, columns: Sequence[int]) -> Float[Tensor, "layer column"]:
+    n_layers, columns = runs.model.cfg.n_layers, _in_one_pass(runs, columns, 0)
+    n = len(columns)
+    ids = repeat(runs.corrupted_ids, "1 pos -> (layer column) pos", layer=n_layers, column=n)
+    patches = _patches(runs, columns, 0, {layer: layer for layer in range(n_layers)})
     with intervene(runs.model, patches) as running:
         found = next_log_probabilities(runs.model, ids, ids.shape[1] - 1)[:, 0]
         running.verify()
-    return (found[:, runs.answer] - found[:, runs.other]).cpu()
+    found = (found[:, runs.answer] - found[:, runs.other]).cpu()
+    return rearrange(found, "(layer column) -> layer column", column=n)
 
 
-def _patches(runs: Runs, column: int, first: int, run_of: Mapping[int, int]) -> dict[str, Function]:
-    """What patches the column, in each of some layers in one run; the tokens begin at `first`."""
-    put = {
-        "resid_pre": partial(_put_stream, column=column, first=first),
-        "head_out": partial(_put_output, head=column, n_heads=runs.model.cfg.n_heads),
-        "pattern": partial(_put_pattern, head=column),
-    }[runs.at]
+def _patches(
+    runs: Runs, columns: Sequence[int], first: int, group_of: Mapping[int, int]
+) -> dict[str, Function]:
+    """What patches the columns, in each of some layers in one group of runs, one run for each
+    column; the tokens begin at `first`."""
+    n_heads = runs.model.cfg.n_heads
+    puts: dict[Site, Put] = {
+        "resid_pre": partial(_put_stream, first=first),
+        "head_out": partial(_put_output, n_heads=n_heads),
+        "pattern": _put_pattern,
+    }
     return {
-        name_of(layer, runs.at): partial(put, runs.clean[layer], run)
-        for layer, run in run_of.items()
+        name_of(layer, runs.at): partial(
+            _in_group, puts[runs.at], runs.clean[layer], columns, group
+        )
+        for layer, group in group_of.items()
     }
 
 
-def _put_stream(clean: Tensor, run: int, x: Tensor, *, column: int, first: int) -> Tensor:
+def _in_group(put: Put, clean: Tensor, columns: Sequence[int], group: int, x: Tensor) -> Tensor:
+    """Patches a column in each run of a group; the last group is -1."""
     patched = x.clone()
-    patched[run, column - first] = clean[column]
+    groups = rearrange(patched, "(group column) ... -> group column ...", column=len(columns))
+    for run, column in zip(groups[group], columns, strict=True):
+        put(clean, column, run)
     return patched
 
 
-def _put_output(clean: Tensor, run: int, x: Tensor, *, head: int, n_heads: int) -> Tensor:
-    patched = x.clone()
-    by_head(patched, n_heads)[run, :, head] = by_head(clean[None], n_heads)[0, :, head]
-    return patched
+def _put_stream(clean: Tensor, column: int, run: Tensor, *, first: int) -> None:
+    run[column - first] = clean[column]
 
 
-def _put_pattern(clean: Tensor, run: int, x: Tensor, *, head: int) -> Tensor:
-    patched = x.clone()
-    patched[run, head] = clean[head]
-    return patched
+def _put_output(clean: Tensor, head: int, run: Tensor, *, n_heads: int) -> None:
+    by_head(run[None], n_heads)[0, :, head] = by_head(clean[None], n_heads)[0, :, head]
+
+
+def _put_pattern(clean: Tensor, head: int, run: Tensor) -> None:
+    run[head] = clean[head]
 
 
 @torch.no_grad()
@@ -194,13 +227,13 @@ def _keys_and_values(runs: Runs) -> Kept:
     return [(layer.keys, layer.values) for layer in cache.layers]
 
 
-def _earlier(seen: Kept, first: int, start: int) -> Any:
+def _earlier(seen: Kept, first: int, start: int, n_columns: int) -> Any:
     """A cache of the tokens before `first`, with as many runs in each layer as it will have."""
     from transformers import DynamicCache
 
     return DynamicCache(
         tuple(
-            tensor[:, :, :first].expand(max(1, layer + 1 - start), -1, -1, -1)
+            tensor[:, :, :first].expand(max(1, n_columns * (layer + 1 - start)), -1, -1, -1)
             for tensor in of_layer
         )
         for layer, of_layer in enumerate(seen)

@@ -3,7 +3,7 @@
 TransformerLens's conventions (`transformer_lens.patching`): all of the stream at one position, or
 one head's output or pattern at all positions. What is shown is the share of the logit difference
 that comes back. Cells that cannot differ are not run: before the first token that differs a causal
-model's two streams are the same. One pass patches a column in every layer.
+model's two streams are the same. One pass patches some columns in every layer.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def patch(playground: Playground, state: State, turn: Taking) -> Iterator[Progre
 def _cells(
     playground: Playground, at: Site, prompt: str, other_prompt: str, turn: Taking
 ) -> Iterator[Progress | PatchMap]:
-    """Progress, column by column, and then the map."""
+    """Progress, pass by pass, and then the map."""
     clean, corrupted = playground.tokens(prompt), playground.tokens(other_prompt)
     _check(clean, corrupted)
     with turn():
@@ -72,11 +72,12 @@ def _cells(
     width = clean.shape[1] if at == "resid_pre" else playground.model.cfg.n_heads
     recovered = torch.zeros(n_layers, width)
     total = n_layers * len(columns)
-    for done, column in enumerate(columns):
-        yield Progress(done=n_layers * done, total=total)
+    while columns:
+        yield Progress(done=total - n_layers * len(columns), total=total)
         with turn():
-            found = patched(column)
-        recovered[:, column] = (found - runs.corrupted) / (of_clean - runs.corrupted)
+            found = patched(columns)
+        done, columns = columns[: found.shape[1]], columns[found.shape[1] :]
+        recovered[:, done] = (found - runs.corrupted) / (of_clean - runs.corrupted)
     yield Progress(done=total, total=total)
     decode = playground.variant.tokenizer.decode
     yield PatchMap(

@@ -140,13 +140,27 @@ def test_a_model_that_bears_no_shorter_way_is_run_all_the_way(
     assert sum(tokens) > 1.2 * n_short
 
 
+@pytest.mark.parametrize("at", ["resid_pre", "head_out"])
+def test_columns_that_share_a_pass_are_each_as_alone(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    few, together = patched(playground, at)
+    monkeypatch.setattr(patched_runs, "_MOST_TOKENS", 1)
+    many, alone = patched(playground, at)
+    shares = (torch.tensor(one.recovered) for one in (together, alone))
+    torch.testing.assert_close(*shares, rtol=1e-3, atol=2e-4)
+    n_layers = playground.model.cfg.n_layers
+    assert [step.done for step in many] == list(range(0, many[-1].total + 1, n_layers))
+    assert len(few) < len(many)
+
+
 def test_runs_that_join_and_end_elsewhere_are_not_trusted(
     llama: Playground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, expected = patched(llama, "resid_pre")
-    one_more = patched_runs._with_one_more
+    one_more = patched_runs._with_more
     monkeypatch.setattr(
-        patched_runs, "_with_one_more", lambda corrupted, *rest: one_more(1.1 * corrupted, *rest)
+        patched_runs, "_with_more", lambda corrupted, *rest: one_more(1.1 * corrupted, *rest)
     )
     _, found = patched(llama, "resid_pre")
     shares = (torch.tensor(one.recovered) for one in (found, expected))
