@@ -122,7 +122,8 @@ def stream(
             `[batch, pos, d_model]`, `attn.hook_pattern` gives `[batch, head, query, key]`.
             The tensor is only valid during the call.
         batch_size: sequences in a forward pass.
-        until: the name of a listener after which a forward pass ends: nothing deeper is wanted.
+        until: the name of a listener after which a forward pass ends: nothing deeper is wanted. In
+            blocks it ends after the last of them.
         description: label of the progress bar; None draws no bar.
         run: what a batch goes through, with the model and the batch as arguments.
         in_blocks: whether listeners of attention scores and patterns take some queries of a batch
@@ -143,21 +144,25 @@ def stream(
     starts: Iterable[int] = range(0, len(tokens), batch_size)
     bar = tqdm(starts, desc=description, unit="batch", disable=description is None, leave=False)
     fired = dict.fromkeys(listeners, 0)
-    size = None
+    size, length, n_queries = None, tokens.shape[1], 0
     if in_blocks or not any(name.endswith(_MAPS) for name in listeners):
-        size = block_size(model, min(batch_size, len(tokens)), tokens.shape[1])
+        size = block_size(model, min(batch_size, len(tokens)), length)
     pieces: dict[str, list[Tensor]] = {}
 
     def listen(activations: Tensor, hook: object, name: str, batch: int) -> None:
+        nonlocal n_queries
         fired[name] += 1
         if size is not None and ("attn" in name) and not name.endswith(_MAPS):
-            whole = _joined(pieces.setdefault(name, []), activations, tokens.shape[1])
+            whole = _joined(pieces.setdefault(name, []), activations, length)
             if whole is None:
                 return
             activations = whole
         _hear(listeners[name], activations, name, batch)
         if name == until:
-            raise _Enough
+            n_queries += activations.shape[-2] if name.endswith(_MAPS) else length
+            if n_queries >= length:
+                n_queries = 0
+                raise _Enough
 
     for batch, start in enumerate(bar):
         hooks = [(name, partial(listen, name=name, batch=batch)) for name in listeners]

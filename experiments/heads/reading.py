@@ -152,9 +152,9 @@ def _read(
     """Give the readers every kind of tokens but the held-out scores, which are judged by them."""
     tokens, readers = share
 
-    def how(kind: str) -> dict[str, Any]:
+    def how(kind: str, **further: Any) -> dict[str, Any]:
         label = description and f"{description}, {kind}"
-        return {"batch_size": batch_size, "description": label, "in_blocks": True}
+        return {"batch_size": batch_size, "description": label, "in_blocks": True, **further}
 
     conditions = {} if alone is None else alone.of_each_layer(layer_positions(model))
     twice = AloneAblated(model, {layer: only.of for layer, only in conditions.items()})
@@ -163,13 +163,16 @@ def _read(
         _pattern_hook(layer): partial(probe.read_copies, start=tokens.start, length=tokens.length)
         for layer, probe in enumerate(readers.probes)
     }
+    last = _pattern_hook(len(readers.probes) - 1)
+    # A layer that is ablated alone runs once more after it has run.
+    first = None if readers.alone else last
     with twice.opened():
         if losses:
             readers.losses = sequence_losses(model, tokens.text, listeners=text, **how("text"))
         else:
-            stream(model, tokens.text, text, **how("text"))
-        stream(model, tokens.repeated, repeated, **how("repeated tokens"))
-    stream(model, tokens.copies, copies, **how("copies"))
+            stream(model, tokens.text, text, **how("text", until=first))
+        stream(model, tokens.repeated, repeated, **how("repeated tokens", until=first))
+    stream(model, tokens.copies, copies, **how("copies", until=last))
     label = description and f"{description}, fit of scores"
     _stream_scores(model, (tokens, readers.probes), label, batch_size=batch_size, held_out=False)
     return readers
@@ -241,7 +244,8 @@ def _stream_scores(
             f"blocks.{layer}.attn.{site}": partial(_read_scores, probe, **how)
             for layer, probe in enumerate(probes)
         }
-        stream(model, batch, listeners, batch_size=batch_size, in_blocks=True)
+        last = f"blocks.{len(probes) - 1}.attn.{site}"
+        stream(model, batch, listeners, batch_size=batch_size, in_blocks=True, until=last)
     return probes
 
 
@@ -340,5 +344,6 @@ def _patterns(model: HookedModel, prompt: Int[Tensor, " pos"]) -> np.ndarray:
 
     layers = range(model.cfg.n_layers)
     listeners = {_pattern_hook(layer): partial(keep, layer=layer) for layer in layers}
-    stream(model, rearrange(prompt, "pos -> 1 pos"), listeners)
+    last = _pattern_hook(model.cfg.n_layers - 1)
+    stream(model, rearrange(prompt, "pos -> 1 pos"), listeners, until=last)
     return np.stack([found[layer] for layer in layers])

@@ -1,14 +1,16 @@
 """How well a model predicts each sequence, in memory that does not grow with the vocabulary."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
@@ -16,10 +18,13 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Activations, Marked, PerSequence, Sequences, Tokens
 from nope_interp.streams import Listener, check_tokens, stream
 
-# Logits and their logarithms of probability, in single precision, held at one time.
-_BYTES = 2**28
+# Logits held at one time, 16 MiB in single precision, and of how many kinds of tokens: those of all
+# kinds are of so few tokens that to read the weights again for each of them takes half of the time.
+_LOGITS, _KINDS = 2**22, 2**12
 
-Unembedding = Callable[[Tensor], Tensor]
+_ALL = slice(None)
+# Logits of all kinds of tokens, or of some.
+Unembedding = Callable[..., Tensor]
 
 
 def sequence_losses(
@@ -33,7 +38,8 @@ def sequence_losses(
 ) -> PerSequence:
     """Mean cross-entropy of the next token, in nats, of each sequence.
 
-    Hooks on the unembedding see pieces of the sequences; all others see what they always see.
+    Hooks on the unembedding see pieces of the sequences and of the vocabulary; all others see what
+    they always see.
 
     Args:
         model: a HookedTransformer or a bridge, in evaluation mode.
@@ -304,17 +310,51 @@ def _losses(model: HookedModel, tokens: Tokens) -> Float[Tensor, "batch predicte
         final, unembed = _bridged(model, tokens)
     activations = rearrange(final[:, :-1], "batch pos d -> (batch pos) d")
     targets = rearrange(tokens[:, 1:], "batch pos -> (batch pos)").long().to(activations.device)
-    size = max(1, _BYTES // (2 * 4 * model.cfg.d_vocab))
+    kinds = _kinds_at_a_time(model)
+    size = max(1, _LOGITS // len(kinds[0]))
     pieces = [
-        F.cross_entropy(unembed(some).float(), wanted, reduction="none")
+        _cross_entropy(unembed, some, wanted, kinds)
         for some, wanted in zip(activations.split(size), targets.split(size), strict=True)
     ]
     return rearrange(torch.cat(pieces), "(batch pos) -> batch pos", batch=len(tokens))
 
 
+def _kinds_at_a_time(model: HookedModel) -> list[range]:
+    """All kinds of tokens in pieces; in one where accelerate brings all weights for each call."""
+    d_vocab = model.cfg.d_vocab
+    offloaded = any(weights.is_meta for weights in model.unembed.parameters())
+    size = d_vocab if offloaded else min(_KINDS, d_vocab)
+    return [range(first, min(first + size, d_vocab)) for first in range(0, d_vocab, size)]
+
+
+def _cross_entropy(
+    unembed: Unembedding,
+    activations: Float[Tensor, "asked d"],
+    targets: Int[Tensor, " asked"],
+    kinds: Sequence[range],
+) -> Float[Tensor, " asked"]:
+    """That of each target, from the logits of some kinds of tokens after the others."""
+    sums, own = [], torch.zeros(len(targets), device=activations.device)
+    for some in kinds:
+        logits = unembed(activations, slice(some.start, some.stop)).float()
+        sums.append(logits.logsumexp(dim=-1))
+        at = rearrange(targets - some.start, "asked -> asked 1")
+        found = logits.gather(1, at.clamp(0, len(some) - 1))
+        own = torch.where((at >= 0) & (at < len(some)), found, own[:, None])[:, 0]
+    return torch.stack(sums).logsumexp(dim=0) - own
+
+
 def _own(model: HookedTransformer, tokens: Tokens) -> tuple[Activations, Unembedding]:
     stream = model(tokens, stop_at_layer=model.config.n_layers)
-    return model.ln_final(stream), model.unembed
+    return model.ln_final(stream), partial(_products, model.unembed)
+
+
+def _products(unembedding: nn.Module, final: Tensor, kinds: slice = _ALL) -> Tensor:
+    """The products of an unembedding with its weights of some kinds of tokens; its hooks run."""
+    # A bridge's bias is a buffer where the checkpoint has none.
+    held = [*unembedding.named_parameters(), *unembedding.named_buffers()]
+    some = {name: of[kinds] for name, of in held if not of.is_meta}
+    return functional_call(unembedding, some, (final,))
 
 
 def _bridged(model: HookedModel, tokens: Tokens) -> tuple[Activations, Unembedding]:
@@ -331,8 +371,9 @@ def _bridged(model: HookedModel, tokens: Tokens) -> tuple[Activations, Unembeddi
     finally:
         handle.remove()
 
-    def unembed(final: Tensor) -> Tensor:
-        return _scaled(model, model.unembed(rearrange(final, "asked d -> 1 asked d"))[0])
+    def unembed(final: Tensor, kinds: slice = _ALL) -> Tensor:
+        batch = rearrange(final, "asked d -> 1 asked d")
+        return _scaled(model, _products(model.unembed, batch, kinds)[0])
 
     found = unembed(kept[0][:1, -1])
     # The same products, perhaps added up in another order: a few roundings apart, of any precision.

@@ -10,6 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from nope_interp.hooked_model import HookedModel
+from nope_interp.models.attention import listening
 from nope_interp.pretrained.t5_decoder import T5DecoderLM, bridge_t5_decoder
 
 
@@ -38,6 +39,7 @@ def wrap(model: Any) -> HookedModel:
         hf_config=config,
         post_adapter_hook=None if mend is None else partial(mend, config),
     )
+    _spare_norms(bridge)
     for block in bridge.blocks:
         if config.model_type == "falcon" and config.alibi:
             block.attn.register_forward_pre_hook(_drop_second_alibi, with_kwargs=True)
@@ -46,6 +48,30 @@ def wrap(model: Any) -> HookedModel:
                 partial(_unscaled, factor=math.sqrt(bridge.cfg.d_head))
             )
     return bridge
+
+
+def _spare_norms(bridge: HookedModel) -> None:
+    """Let norms compute their scale only where somebody listens.
+
+    TransformerLens 4.3 computes each norm by itself, for its hooks, and once more as the model has
+    it, whose result is what counts.
+    """
+    from transformer_lens.model_bridge.generalized_components import NormalizationBridge
+
+    for module in bridge.modules():
+        if isinstance(module, NormalizationBridge) and module.use_native_layernorm_autograd:
+            # Set as a plain attribute it would go to the module that the bridge wraps.
+            module.__dict__["forward"] = partial(_normed, module, module.forward)
+
+
+def _normed(
+    norm: Any, hooked: Callable[..., Tensor], hidden_states: Tensor, **options: Any
+) -> Tensor:
+    if listening(norm.hook_scale, norm.hook_normalized):
+        return hooked(hidden_states, **options)
+    read = norm.hook_in(hidden_states)
+    found: Tensor = norm.hook_out(norm.original_component(read).to(read.dtype))
+    return found
 
 
 def give_tokenizer(bridge: HookedModel, tokenizer: Any) -> None:

@@ -63,19 +63,22 @@ def test_ours_equals_its_own_loss(positions: str) -> None:
     torch.testing.assert_close(sequence_losses(built, TOKENS, batch_size=3), expected)
 
 
-def test_only_a_few_rows_of_logits_exist_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = bridged_model("llama")
+@pytest.mark.parametrize("family", ["llama", "gptj"])  # one without a bias, one with it
+def test_only_a_few_logits_exist_at_a_time(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = bridged_model(family)
     whole = sequence_losses(built, TOKENS)
-    rows = 7
-    monkeypatch.setattr(losses, "_BYTES", 2 * 4 * built.cfg.d_vocab * rows)
+    rows, kinds = 7, 10
+    monkeypatch.setattr(losses, "_KINDS", kinds)
+    monkeypatch.setattr(losses, "_LOGITS", rows * kinds)
     sizes = []
     handle = built.original_model.lm_head.register_forward_hook(
-        lambda module, args, logits: sizes.append(logits.shape[:-1].numel())
+        lambda module, args, logits: sizes.append(logits.numel())
     )
     pieced = sequence_losses(built, TOKENS)
     handle.remove()
-    assert max(sizes) <= rows
-    assert sum(sizes) >= TOKENS[:, 1:].numel()
+    # All logits of one token are computed twice more, by the model and to compare them.
+    assert max(sizes) <= rows * kinds
+    assert sum(sizes) == (TOKENS[:, 1:].numel() + 2) * built.cfg.d_vocab
     # Other shapes of the same product add in another order.
     torch.testing.assert_close(pieced, whole, atol=1e-5, rtol=0)
 
