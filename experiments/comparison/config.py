@@ -8,8 +8,8 @@ from experiments.variants.config import ProbingConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import UserError
 
-# What is shown first: few sequences, and codes taken away at all sites together.
-_QUICK = {"n_fit": 96, "n_held_out": 48, "uses": "stream"}
+# What is shown first: few short sequences, and codes taken away at all sites together.
+_QUICK = {"n_fit": 96, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
 
 
 def _quick(wanted: Any) -> tuple[Any, ...]:
@@ -33,7 +33,7 @@ class CompareConfig(ProbingConfig):
         **ProbingConfig.shorthands,
         "quick": Shorthand(
             tuple(_QUICK),
-            "a first answer, from fewer sequences; the page says what it leaves out.",
+            "a first answer, from fewer and shorter sequences; the page says what it leaves out.",
             _quick,
             kind=bool,
         ),
@@ -76,6 +76,11 @@ def left_out(config: CompareConfig) -> list[str]:
         found.append(
             f"This run read {read} sequences under each condition; {all_read} are the default. "
             "Fewer sequences give wider intervals."
+        )
+    if config.task == "text" and config.seq_len < usual.seq_len:
+        found.append(
+            f"Sequences have {config.seq_len} tokens; {usual.seq_len} are the default. Nothing is "
+            "said of later positions."
         )
     if config.is_ours and config.variants and config.code_ablation != usual.code_ablation:
         found.append("This run took no codes away at single sites, which is done by default.")

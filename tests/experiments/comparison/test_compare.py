@@ -310,7 +310,7 @@ def test_cells_side_by_side_are_those_of_one_process(
 
 
 def test_a_quick_run_says_what_it_leaves_out(tmp_path: Path) -> None:
-    asked = {"n_fit": 96, "n_held_out": 48, "uses": "stream"}
+    asked = {"n_fit": 96, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
     assert CompareConfig.from_dict(expanded(CompareConfig, {"quick": True})) == CompareConfig(
         **asked
     )
@@ -318,8 +318,9 @@ def test_a_quick_run_says_what_it_leaves_out(tmp_path: Path) -> None:
     # What is said beside it wins.
     assert expanded(CompareConfig, {"quick": True, "n_fit": 8})["n_fit"] == 8
     assert left_out(CompareConfig()) == []
-    sequences, sites = left_out(CompareConfig(**asked))
+    sequences, tokens, sites = left_out(CompareConfig(**asked))
     assert "144 sequences under each condition; 768 are the default" in sequences
+    assert "Sequences have 64 tokens; 128 are the default" in tokens
     assert "at single sites" in sites
     found = run(tmp_path, variants=False, layers=(0,))
     assert found.info["notes"][0] == left_out(CONFIG)[0]
