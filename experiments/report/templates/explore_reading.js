@@ -6,7 +6,8 @@ let read = null, query = 0, picked = () => {}, dragged = () => {}, from = null;
 
 // ---------------------------------------------------------------- tokens
 
-const name = (t) => `“${visible(read.tokens[t])}” · token ${t}`;
+// The token is not the first word: a line of ours begins with a capital letter, and a token as it is.
+const name = (t) => `Token ${t} · “${visible(read.tokens[t])}”`;
 function linesOf(t) {
   const lines = [name(t)], nats = (value) => value === null ? "–" : `${asFigure(value)} nats`;
   if (!read.after) return [...lines, `surprisal ${nats(read.before.surprisal[t])}`];

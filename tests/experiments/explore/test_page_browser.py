@@ -118,6 +118,8 @@ def test_pointing_at_a_token_shows_its_number(page: LivePage, read: dict[str, An
     ActionChains(page.driver).move_to_element(third).perform()
     tip = page.wait(lambda: page.find("#tip").text)
     assert numbers(tip.split("surprisal")[1])[0] == pytest.approx(surprisal(read)[2], rel=6e-3)
+    # A tip's first letter is a capital one, and a token's is its own.
+    assert page.run("return document.querySelector('#tip').innerText").startswith("Token 3 · “e”")
 
 
 def test_a_click_on_a_head_shows_its_attention(page: LivePage, read: dict[str, Any]) -> None:
@@ -403,7 +405,7 @@ def test_the_keyboard_does_all_of_it(page: LivePage, size: tuple[int, int]) -> N
     page.settle()
     page.tab_to("#tokens span")
     page.keys(Keys.HOME, Keys.ARROW_RIGHT)
-    assert "token 1" in page.find("#token-told").text
+    assert page.find("#token-told").text.startswith("Token 1 ")
     page.tab_to("#take-away > summary")
     page.keys(Keys.ENTER)
     page.tab_to("#head-change")
