@@ -110,11 +110,9 @@ class AttentionContext:
     @property
     def plainly_causal(self) -> bool:
         """Whether `is_causal=True` says all there is to say, so that no mask need be built."""
-        return (
-            self.causal
-            and not isinstance(self.encoding, ScoreBias)
-            and len(self.queries) == len(self.keys)
-        )
+        # torch.compile may know only that the lengths differ from step to step.
+        all_ask = bool(len(self.queries) == len(self.keys))
+        return self.causal and not isinstance(self.encoding, ScoreBias) and all_ask
 
 
 class Attention(nn.Module):

@@ -5,13 +5,13 @@ which are one repeated token, in place of the answer, and gives at each blank th
 there. Without positions and mask all blanks are alike by symmetry, and so are the tokens given.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from nope_interp.models.losses import logits_at
+from nope_interp.models.losses import answers_loss
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.answers import AnswerTask
@@ -69,17 +69,24 @@ class AnswerMasking:
         """
         return answer if self.end is None else answer & (tokens != self.end)
 
-    def loss(self, model: HookedTransformer, tokens: Tokens, answer: Marked) -> Float[Tensor, ""]:
+    def loss(
+        self,
+        model: HookedTransformer,
+        tokens: Tokens,
+        answer: Marked,
+        *,
+        cross_entropy: Callable[..., Tensor] | None = None,
+    ) -> Float[Tensor, ""]:
         """Mean cross-entropy, in nats per token, of the answers' tokens at their own positions.
 
         Args:
             model: any of ours.
             tokens: `[batch pos]`.
             answer: `[batch pos]`, which of them are the answer or its end.
+            cross_entropy: as `answers_loss` takes it.
 
         Returns:
             One number, with a gradient.
         """
-        asked = self.asked(tokens, answer)
-        logits = logits_at(model, self.hidden(tokens, answer), asked)
-        return F.cross_entropy(logits.float(), tokens[asked].long())
+        asked, hidden = self.asked(tokens, answer), self.hidden(tokens, answer)
+        return answers_loss(model, hidden, asked, tokens[asked], cross_entropy=cross_entropy)

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
-from nope_interp.models.losses import logits_at
+from nope_interp.models.losses import answers_cross_entropy, answers_loss
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.registry import Task
@@ -25,7 +25,13 @@ Watch = Callable[[int, HookedTransformer], None]
 Loss = Callable[[HookedTransformer, Tensor, Tensor], Tensor]
 
 
-def masked_loss(model: HookedTransformer, tokens: Tokens, predicted: Marked) -> Float[Tensor, ""]:
+def masked_loss(
+    model: HookedTransformer,
+    tokens: Tokens,
+    predicted: Marked,
+    *,
+    cross_entropy: Callable[..., Tensor] | None = None,
+) -> Float[Tensor, ""]:
     """Mean cross-entropy, in nats per token, of the tokens marked as predicted.
 
     Only for these are logits computed. The first token of a sequence cannot be predicted.
@@ -34,12 +40,14 @@ def masked_loss(model: HookedTransformer, tokens: Tokens, predicted: Marked) -> 
         model: any of ours.
         tokens: `[batch pos]`.
         predicted: `[batch pos]`, which of them the loss is of.
+        cross_entropy: as `answers_loss` takes it.
 
     Returns:
         One number, with a gradient.
     """
-    logits = logits_at(model, tokens[:, :-1], predicted[:, 1:])
-    return F.cross_entropy(logits.float(), tokens[:, 1:][predicted[:, 1:]].long())
+    wanted = predicted[:, 1:]
+    answers = tokens[:, 1:][wanted]
+    return answers_loss(model, tokens[:, :-1], wanted, answers, cross_entropy=cross_entropy)
 
 
 def train(
@@ -86,7 +94,7 @@ def train(
         header["masking"] = asdict(masking)
     loss_of: Loss = masked_loss if masking is None else masking.loss
     if training.compile:
-        loss_of = torch.compile(loss_of)
+        loss_of = partial(loss_of, cross_entropy=torch.compile(answers_cross_entropy))
 
     def loss_at(step: int) -> Float[Tensor, ""]:
         generator = torch.Generator().manual_seed(step_seed(training, step))
