@@ -117,7 +117,7 @@ return { ask, askInSteps, stop, blob: (name, state) => respond(name, state, (res
 
 // Arrays as the server packs them: their numbers in one row.
 function unpacked({ shape, dtype, base64 }) {
-  const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  const bytes = common.bytesOf(base64);
   const values = dtype === "uint8" ? Float32Array.from(bytes, (byte) => byte / 255) : new Float32Array(bytes.buffer);
   return { shape, values };
 }

@@ -1,6 +1,6 @@
 // What a reader opens, points at and switches: words with their meanings, parts, dark and light, paper.
 Object.assign(common, (() => {
-const { $, $$, element, inflated, library, waiting, drawWaiting } = common;
+const { $, $$, element, inflated, library, waiting, drawWaiting, forgetColours } = common;
 
 // ---------------------------------------------------------------- words and their meanings
 
@@ -146,7 +146,8 @@ async function copied(box) {
 
 // ---------------------------------------------------------------- dark, light, paper
 
-function setUpTheme(redraw) {
+function setUpTheme(draw) {
+  const redraw = () => { forgetColours(); draw(); };
   const root = document.documentElement, dark = matchMedia("(prefers-color-scheme: dark)");
   $("#theme").addEventListener("click", () => {
     const now = root.dataset.theme ?? (dark.matches ? "dark" : "light");

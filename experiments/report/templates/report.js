@@ -1,12 +1,12 @@
 // Draws what Python chose: switches views, redraws, sorts, filters, saves. It computes no science.
 common.start((page) => {
-const { $, $$, element, plotText, visible, shortened, saveCsv, menus, errorBars, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
+const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
   measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
 const redraws = [];
 let setting = page.setting ? `${page.setting[0]}|${page.setting[1] ? "begin" : "nobegin"}` : "";
 
 function unpack(text, scale) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const bytes = bytesOf(text);
   const integers = new DataView(bytes.buffer);
   return Array.from({ length: bytes.length / 2 }, (_, i) => {
     const value = integers.getInt16(2 * i, true);

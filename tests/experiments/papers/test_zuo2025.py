@@ -264,13 +264,13 @@ def test_the_trained_part_is_given_the_runs_device(
 def test_the_mask_is_what_a_task_is_learned_with(tmp_path: Path) -> None:
     preset = replace(
         small(),
-        lengths={"reversal": range(2, 4)},
+        lengths={"reversal": range(2, 3)},
         sizes=replace(
             PRESETS["tiny"].sizes, model={"n_layers": 2, "d_model": 32, "n_heads": 2}, warmup=20
         ),
         most_seeds=2,
     )
-    config = ReproduceConfig("zuo2025", preset="tiny", training=600 / preset.control_steps)
+    config = ReproduceConfig("zuo2025", preset="tiny", training=300 / preset.control_steps)
     found = control_findings(config, preset, Cells(tmp_path, lambda title: None), "cpu")
     [panel] = found.figures[0].panels
     accuracy = {series.name: series.y[0] for series in panel.series}

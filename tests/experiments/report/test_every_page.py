@@ -116,7 +116,8 @@ def test_a_page_is_read_at_a_glance_on_every_screen(
     page.open_everything()
     for scheme in ("dark", "light"):
         window(page, DESKTOP, scheme)
-        keep(page, f"{kind}-{scheme}")
+        if scheme == "dark":
+            keep(page, f"{kind}-{scheme}")
         assert [one for one in page.run(CONTRASTS, NOT_READ) if one[0] < 4.5] == []
     # Tables that scroll sideways on a phone need not do so here.
     assert page.run(CUT_OFF) == []

@@ -1,6 +1,7 @@
 """What a reader meets first, in a real browser: the sentence, the figure, and a page that fits."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +14,7 @@ from tests.experiments.report.browser import (
     DESKTOP,
     PHONE,
     Browser,
+    Tab,
     box,
     keep,
     window,
@@ -24,6 +26,18 @@ pytestmark = pytest.mark.browser
 @pytest.fixture
 def page(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Browser:
     return Browser(driver, causal_file.as_uri(), downloads).wait_until_ready()
+
+
+@pytest.fixture(scope="module")
+def tab(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Tab:
+    return Tab(driver, causal_file.as_uri(), downloads)
+
+
+@pytest.fixture
+def opened(tab: Tab) -> Iterator[Browser]:
+    """With all its parts open."""
+    with tab.shown() as browser:
+        yield browser
 
 
 def test_the_first_screen_answers_the_question(page: Browser, causal_report: ReportData) -> None:
@@ -41,9 +55,7 @@ def test_the_first_screen_answers_the_question(page: Browser, causal_report: Rep
     above += "p.getBoundingClientRect().top < arguments[0]).map(p => p.className)"
     assert page.run(above, box(page, "#answer")["top"]) == ["eyebrow", "headline"]
     keep(page, "compare-desktop")
-
-
-def test_a_phone_shows_the_same_in_one_column(page: Browser) -> None:
+    # A phone shows the same in one column.
     window(page, PHONE)
     assert box(page, ".headline")["bottom"] < PHONE[1] / 3
     assert box(page, "#answer table")["bottom"] <= PHONE[1]
@@ -104,34 +116,34 @@ def test_charts_wait_until_they_are_seen(page: Browser) -> None:
     assert page.all("#cosine .plot") == []
 
 
-def test_a_chart_opens_where_the_verdict_was_read(page: Browser, causal_report: ReportData) -> None:
+def test_a_chart_opens_where_the_verdict_was_read(
+    opened: Browser, causal_report: ReportData
+) -> None:
     (verdict,) = [v for v in causal_report.verdicts if v.hypothesis == "variance"]
     row = next(r for r in verdict.rows if r["variant"] == "trained" and r["tokens"] == "text")
-    page.open_everything()
-    chosen = [s.get_attribute("value") for s in page.all("#variance-by-position select")]
+    chosen = [s.get_attribute("value") for s in opened.all("#variance-by-position select")]
     assert chosen == ["attn_out" if row["site"] == "attn_out" else "resid", str(row["layer"])]
-    here = page.find("#variance-by-position .here")
+    here = opened.find("#variance-by-position .here")
     assert here.text == "The verdict speaks of this site."
-    page.choose("#variance-by-position select[name='layer']", "0")
+    opened.choose("#variance-by-position select[name='layer']", "0")
     assert here.text.startswith("The verdict speaks of another site.")
-    page.click("#variance-by-position .here button")
+    opened.click("#variance-by-position .here button")
     assert here.text == "The verdict speaks of this site."
 
 
-def test_figures_are_saved_as_pictures(page: Browser) -> None:
-    page.open_everything()
-    drawn = page.saved("#adjacency .picture[data-kind='svg']", ".svg")
+def test_figures_are_saved_as_pictures(opened: Browser) -> None:
+    drawn = opened.saved("#adjacency .picture[data-kind='svg']", ".svg")
     words = "".join(ElementTree.parse(drawn).getroot().itertext())
     assert "Adjacency scores" in words
     assert "Order recovered" in words
     assert "random-init" in words
     assert "</script>" not in drawn.read_text()
-    picture = page.saved("#adjacency .picture[data-kind='png']", ".png").read_bytes()
+    picture = opened.saved("#adjacency .picture[data-kind='png']", ".png").read_bytes()
     assert picture.startswith(b"\x89PNG")
-    first = page.saved("#answer .picture[data-kind='svg']", ".svg")
+    first = opened.saved("#answer .picture[data-kind='svg']", ".svg")
     words = "".join(ElementTree.parse(first).getroot().itertext())
     assert all(part in words for part in ("Position code", "variance", "used", "95% interval"))
-    header, *rows = page.download("#answer .csv")
+    header, *rows = opened.download("#answer .csv")
     assert header[:4] == ["code", "verdict", "shown", "value"]
     assert {row[2] for row in rows} >= {"untrained model", "this model"}
     assert json.dumps(rows).count("positional vectors") >= 3

@@ -95,7 +95,11 @@ def canvases(browser: Browser) -> list[Any]:
 # ---------------------------------------------------------------- opening
 
 
-def test_the_page_draws_everything_and_asks_for_nothing(browser: Browser) -> None:
+def test_the_page_opens_at_the_surest_head_draws_everything_and_asks_for_nothing(
+    browser: Browser, report: HeadsReportData
+) -> None:
+    surest = report.heads.loc[report.heads.query("label != 'none'")["confidence"].idxmax()]
+    assert title(browser) == f"L{surest['layer']}H{surest['head']} {surest['label']}"
     browser.wait(lambda: len(canvases(browser)) == 2)
     assert len(browser.all(".map")) == 2
     assert len(browser.all("[role=gridcell]")) == 2 * 16
@@ -116,24 +120,20 @@ def test_hostile_tokens_show_as_text(shared: Browser, report: HeadsReportData) -
     assert shared.all("script script, .prompt script, option script") == []
 
 
-def test_the_surest_labelled_head_is_open_first(browser: Browser, report: HeadsReportData) -> None:
-    surest = report.heads.loc[report.heads.query("label != 'none'")["confidence"].idxmax()]
-    assert title(browser) == f"L{surest['layer']}H{surest['head']} {surest['label']}"
-
-
 # ---------------------------------------------------------------- selecting a head
 
 
-def test_a_click_on_the_map_opens_the_head(browser: Browser, report: HeadsReportData) -> None:
+def test_a_click_on_the_map_opens_the_head(shared: Browser, report: HeadsReportData) -> None:
     layer, head = head_of(report, "diagonal")
-    browser.click(cell(layer, head))
-    assert title(browser) == f"L{layer}H{head} diagonal"
-    assert browser.driver.current_url.endswith(f"#L{layer}H{head}")
-    marked = browser.all("[role=gridcell][data-selected]")
+    shared.run("scrollTo(0, 0)")
+    shared.click(cell(layer, head))
+    assert title(shared) == f"L{layer}H{head} diagonal"
+    assert shared.driver.current_url.endswith(f"#L{layer}H{head}")
+    marked = shared.all("[role=gridcell][data-selected]")
     assert {item.get_attribute("data-head") for item in marked} == {str(layer * 4 + head)}
     assert len(marked) == 2  # in both maps
     # The page scrolled to it.
-    browser.wait(lambda: browser.run("return scrollY") > 0)
+    shared.wait(lambda: shared.run("return scrollY") > 0)
 
 
 def test_a_click_on_the_ablated_map_opens_the_same_head(shared: Browser) -> None:
@@ -141,9 +141,9 @@ def test_a_click_on_the_ablated_map_opens_the_same_head(shared: Browser) -> None
     assert title(shared).startswith("L2H3 ")
 
 
-def test_a_link_opens_its_head(driver: webdriver.Chrome, page_file: Path, browser: Browser) -> None:
+def test_a_link_opens_its_head(driver: webdriver.Chrome, page_file: Path, downloads: Path) -> None:
     driver.get("about:blank")
-    driver.get(f"{page_file.as_uri()}#L2H1")
+    browser = Browser(driver, f"{page_file.as_uri()}#L2H1", downloads).wait_until_ready()
     assert title(browser).startswith("L2H1 ")
     browser.run("location.hash = 'L1H3'")
     browser.wait(lambda: title(browser).startswith("L1H3 "))
@@ -152,6 +152,7 @@ def test_a_link_opens_its_head(driver: webdriver.Chrome, page_file: Path, browse
     driver.back()
     driver.back()
     browser.wait(lambda: title(browser).startswith("L2H1 "))
+    assert driver.get_log("browser") == []
 
 
 def test_the_keyboard_walks_the_map(shared: Browser) -> None:
@@ -222,40 +223,42 @@ def told(browser: Browser, condition: int = 0) -> str:
     return browser.all("#attention .told")[condition].text
 
 
-def test_a_token_shows_where_it_looks(browser: Browser, report: HeadsReportData) -> None:
+def test_a_token_shows_where_it_looks(shared: Browser, report: HeadsReportData) -> None:
     layer, head = head_of(report, "previous-token")
-    browser.choose("select[name=head]", f"L{layer}H{head}")
+    shared.choose("select[name=prompt]", "0")
+    shared.choose("select[name=head]", f"L{layer}H{head}")
     token = ".pair > div:first-child [data-token='{}']"
-    words = browser.find(token.format(12))
-    browser.run("arguments[0].scrollIntoView({block: 'center'})", words)
-    ActionChains(browser.driver).move_to_element(words).perform()
+    words = shared.find(token.format(12))
+    shared.run("arguments[0].scrollIntoView({block: 'center'})", words)
+    ActionChains(shared.driver).move_to_element(words).perform()
     weights = report.patterns["intact"][0][layer, head]
-    browser.wait(lambda: "(12) looks at" in told(browser))
-    assert f"(11) {100 * weights[12, 11]:.0f}%" in told(browser)
-    lines = browser.all(".pair > div:first-child .lines path")
+    shared.wait(lambda: "(12) looks at" in told(shared))
+    assert f"(11) {100 * weights[12, 11]:.0f}%" in told(shared)
+    lines = shared.all(".pair > div:first-child .lines path")
     keys = {int(str(line.get_attribute("data-key"))) for line in lines}
     # The page keeps weights to 1/255.
     clear = np.abs(weights[12] - 0.04) > 1 / 255
     drawn = {key for key in range(13) if weights[12, key] >= 0.04}
     assert {key for key in keys if clear[key]} == {key for key in drawn if clear[key]}
     # The same token under the other condition, and by the keyboard alone.
-    assert "(12) looks at" in told(browser, 1)
+    assert "(12) looks at" in told(shared, 1)
     words.click()
-    browser.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
-    assert f"(10) {100 * weights[11, 10]:.0f}%" in told(browser)
-    browser.driver.switch_to.active_element.send_keys(Keys.END)
-    assert "(23) looks at" in told(browser)
-    assert len(browser.all(".pair > div:first-child [data-token][tabindex='0']")) == 1
+    shared.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+    assert f"(10) {100 * weights[11, 10]:.0f}%" in told(shared)
+    shared.driver.switch_to.active_element.send_keys(Keys.END)
+    assert "(23) looks at" in told(shared)
+    assert len(shared.all(".pair > div:first-child [data-token][tabindex='0']")) == 1
 
 
 def test_small_pictures_show_all_heads_of_the_layer(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
-    browser.choose("select[name=head]", "L1H2")
-    thumbs = browser.wait(lambda: [t for t in browser.all(".thumbs button") if "L1" in t.text])
+    shared.choose("select[name=prompt]", "0")
+    shared.choose("select[name=head]", "L1H2")
+    thumbs = shared.wait(lambda: [t for t in shared.all(".thumbs button") if "L1" in t.text])
     assert [thumb.text.split("\n")[0] for thumb in thumbs] == [f"L1H{head}" for head in range(4)]
     # Darker where more is attended to: each pixel is one weight.
-    pixels = browser.run(
+    pixels = shared.run(
         "const canvas = document.querySelectorAll('.thumbs button')[3].querySelector('canvas');"
         "const n = canvas.width, image = canvas.getContext('2d').getImageData(0, 0, n, n).data;"
         "return Array.from({length: n * n}, (_, i) => image[4 * i])"
@@ -266,7 +269,7 @@ def test_small_pictures_show_all_heads_of_the_layer(
     assert red[np.argmin(weights)] > red[np.argmax(weights)]
     assert np.corrcoef(np.sqrt(np.minimum(weights, 0.3)), red)[0, 1] < -0.8
     thumbs[3].click()
-    assert title(browser).startswith("L1H3 ")
+    assert title(shared).startswith("L1H3 ")
 
 
 def test_intact_and_ablated_stand_side_by_side_or_alone(shared: Browser) -> None:
@@ -282,20 +285,20 @@ def test_intact_and_ablated_stand_side_by_side_or_alone(shared: Browser) -> None
     shared.wait(lambda: len(canvases(shared)) == 2)
 
 
-def test_a_view_that_is_replaced_is_taken_down(browser: Browser) -> None:
+def test_a_view_that_is_replaced_is_taken_down(shared: Browser) -> None:
     # React's root stays on the box; a root that was left behind would keep its chart in memory.
-    browser.wait(lambda: len(canvases(browser)) == 2)
-    assert browser.run(
+    shared.wait(lambda: len(canvases(shared)) == 2)
+    assert shared.run(
         "return [...document.querySelectorAll('.circuits')].every(b => 'unmount' in b.circuits)"
     )
-    old = browser.find("#attention .circuits canvas")
-    browser.run(
+    old = shared.find("#attention .circuits canvas")
+    shared.run(
         "window.old = arguments[0]; window.host = arguments[0].closest('.circuits > *')", old
     )
-    browser.click(cell(1, 1))
-    browser.wait(lambda: browser.run("return !window.old.isConnected"))
+    shared.click(cell(1, 1))
+    shared.wait(lambda: shared.run("return !window.old.isConnected"))
     # Unmounting empties its host.
-    assert browser.run("return window.host.childElementCount") == 0
+    assert shared.run("return window.host.childElementCount") == 0
 
 
 def test_the_profile_shows_both_conditions_and_chance(
@@ -376,21 +379,6 @@ def test_the_table_filters_by_label_dependence_and_text(
     assert len(names()) == 16
 
 
-def test_the_table_sorts_and_a_row_opens_its_head(
-    browser: Browser, report: HeadsReportData
-) -> None:
-    browser.sort_by("induction", "heads-table")
-    browser.sort_by("induction", "heads-table")
-    order = report.heads.sort_values("induction", ascending=False)
-    wanted = [f"L{row.layer}H{row.head}" for row in order.itertuples()]
-    assert browser.column("name", "heads-table") == wanted
-    browser.click("#heads-table tbody tr:nth-child(2) td:nth-child(3)")
-    assert title(browser).startswith(wanted[1])
-    assert browser.find("#heads-table tr[data-selected] a").text == wanted[1]
-    browser.click("#heads-table tbody tr:nth-child(5) a")
-    assert title(browser).startswith(wanted[4])
-
-
 def test_the_table_is_saved_as_csv_json_and_markdown(
     shared: Browser, report: HeadsReportData
 ) -> None:
@@ -415,6 +403,19 @@ def test_the_table_is_saved_as_csv_json_and_markdown(
     assert {line.count(" | ") for line in lines} == {len(shared.all("#heads-table thead th")) - 1}
     assert "content" in lines[2]
     shared.click("#heads-clear")
+
+
+def test_the_table_sorts_and_a_row_opens_its_head(shared: Browser, report: HeadsReportData) -> None:
+    shared.sort_by("induction", "heads-table")
+    shared.sort_by("induction", "heads-table")
+    order = report.heads.sort_values("induction", ascending=False)
+    wanted = [f"L{row.layer}H{row.head}" for row in order.itertuples()]
+    assert shared.column("name", "heads-table") == wanted
+    shared.click("#heads-table tbody tr:nth-child(2) td:nth-child(3)")
+    assert title(shared).startswith(wanted[1])
+    assert shared.find("#heads-table tr[data-selected] a").text == wanted[1]
+    shared.click("#heads-table tbody tr:nth-child(5) a")
+    assert title(shared).startswith(wanted[4])
 
 
 # ---------------------------------------------------------------- frequencies, circuit, the rest
@@ -563,16 +564,16 @@ def test_the_largest_run_draws_only_what_is_looked_at(
 
 
 def test_the_first_screen_is_one_sentence_and_the_grids(
-    browser: Browser, report: HeadsReportData
+    shared: Browser, report: HeadsReportData
 ) -> None:
-    window(browser, DESKTOP)
-    browser.run("scrollTo(0, 0)")
-    assert browser.find(".headline").text == report.headline
-    assert 0 < box(browser, ".maps")["top"] < box(browser, ".measured")["bottom"] <= DESKTOP[1]
+    window(shared, DESKTOP)
+    shared.run("scrollTo(0, 0)")
+    assert shared.find(".headline").text == report.headline
+    assert 0 < box(shared, ".maps")["top"] < box(shared, ".measured")["bottom"] <= DESKTOP[1]
     above = "return [...document.querySelectorAll('p')].filter(p => p.checkVisibility() && "
     above += "p.getBoundingClientRect().top < arguments[0]).map(p => p.className)"
-    assert browser.run(above, box(browser, ".maps")["top"]) == ["eyebrow", "headline"]
-    keep(browser, "heads-desktop")
+    assert shared.run(above, box(shared, ".maps")["top"]) == ["eyebrow", "headline"]
+    keep(shared, "heads-desktop")
 
 
 def test_every_figure_is_saved_as_a_picture(browser: Browser) -> None:

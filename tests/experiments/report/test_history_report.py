@@ -177,11 +177,6 @@ def page_file(page_text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Browser:
-    return Browser(driver, page_file.as_uri(), downloads).open_everything()
-
-
 @pytest.fixture(scope="module")
 def tab(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Tab:
     return Tab(driver, page_file.as_uri(), downloads)
@@ -214,39 +209,38 @@ def marked(browser: Browser) -> set[tuple[float, ...]]:
 
 
 @pytest.mark.browser
-def test_the_slider_moves_the_mark_and_the_table(browser: Browser) -> None:
+def test_the_slider_moves_the_mark_and_the_table(shared: Browser) -> None:
     last = pytest.approx((np.log2(12),) * 2, abs=1e-5)
-    (at,) = marked(browser)
+    (at,) = marked(shared)
     assert at == last
-    assert len(browser.all("#history .plot")) == 7 + 8
-    table = shown(browser)
+    assert len(shared.all("#history .plot")) == 7 + 8
+    table = shown(shared)
     assert len(table) == 8
     assert table["loss"][2] == "2.5"
     assert table["variance"][1:3] == ["block 1 attn_out", "0.55"]
     assert table["variance"][-1] == "readable"
     assert table["heads"] == ["labels", "1 previous-token, 3 without a label"]
 
-    slider = browser.find("#history-step")
+    slider = shared.find("#history-step")
     assert slider.accessible_name == "After step"
     slider.send_keys(Keys.HOME)
-    assert browser.find("#history output").text == "0"
+    assert shared.find("#history output").text == "0"
     assert slider.get_attribute("aria-valuetext") == "step 0"
-    assert marked(browser) == {(-1, -1)}
-    table = shown(browser)
+    assert marked(shared) == {(-1, -1)}
+    table = shown(shared)
     assert table["loss"][2] == "5"
     assert table["variance"][2] == "0"
     assert table["similarity"][-1] == "readable"
     assert table["heads"] == ["labels", "4 without a label"]
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    assert browser.find("#history output").text == "2"
-    assert shown(browser)["variance"][2] == "0.52"
+    assert shared.find("#history output").text == "2"
+    assert shown(shared)["variance"][2] == "0.52"
     # It stays where it is when all is drawn anew in the other colours.
     colour = "return document.querySelector('#history .plot').layout.shapes[0].line.color"
-    before = browser.run(colour)
-    browser.click("#theme")
-    assert browser.run(colour) != before
-    assert marked(browser) == {(1, 1)}
-    assert browser.driver.get_log("browser") == []
+    before = shared.run(colour)
+    shared.click("#theme")
+    assert shared.run(colour) != before
+    assert marked(shared) == {(1, 1)}
 
 
 @pytest.mark.browser

@@ -42,7 +42,9 @@ def shared(tab: Tab) -> Iterator[Browser]:
         yield browser
 
 
-def test_the_page_draws_everything_and_complains_of_nothing(browser: Browser) -> None:
+def test_the_page_draws_everything_complains_of_nothing_and_lets_nothing_in(
+    browser: Browser,
+) -> None:
     browser.choose("#probe-error select[name='site']", "resid")
     browser.choose("#error-by-position select[name='site']", "resid")
     plots = browser.all(".plot")
@@ -54,6 +56,15 @@ def test_the_page_draws_everything_and_complains_of_nothing(browser: Browser) ->
     assert browser.driver.get_log("browser") == []
     asked = browser.run("return performance.getEntriesByType('resource').map(e => e.name)")
     assert [name for name in asked if not name.startswith("data:")] == []
+    # The policy stops scripts and requests that slip in.
+    browser.run(
+        "const s = document.createElement('script'); s.textContent = 'document.title = \"x\"';"
+        "document.body.append(s);"
+        "const i = new Image(); i.src = 'http://example.org/x.png'; document.body.append(i);"
+    )
+    assert browser.driver.title != "x"
+    messages = " ".join(entry["message"] for entry in browser.driver.get_log("browser"))
+    assert messages.count("Content Security Policy") == 2
 
 
 def test_the_console_would_have_told(driver: webdriver.Chrome, tmp_path: Path) -> None:
@@ -78,17 +89,6 @@ def test_a_hostile_token_shows_as_text(shared: Browser, small_report: ReportData
     )
     assert "&lt;/script&gt;&lt;script&gt;document.title='x'&lt;/script&gt; at 0" in hovers
     assert not any("<" in hover for hover in hovers)
-
-
-def test_the_policy_stops_scripts_and_requests_that_slip_in(browser: Browser) -> None:
-    browser.run(
-        "const s = document.createElement('script'); s.textContent = 'document.title = \"x\"';"
-        "document.body.append(s);"
-        "const i = new Image(); i.src = 'http://example.org/x.png'; document.body.append(i);"
-    )
-    assert browser.driver.title != "x"
-    messages = " ".join(entry["message"] for entry in browser.driver.get_log("browser"))
-    assert messages.count("Content Security Policy") == 2
 
 
 def test_the_heat_map_follows_layer_and_site(shared: Browser, small_report: ReportData) -> None:
@@ -119,7 +119,7 @@ def test_the_heat_map_follows_layer_and_site(shared: Browser, small_report: Repo
 
 
 def test_the_condition_switches_every_chart_and_the_verdict(
-    browser: Browser, small_report: ReportData
+    shared: Browser, small_report: ReportData
 ) -> None:
     def wanted(tokens: str, begin: bool) -> list[float]:
         table = small_report.measurements
@@ -134,20 +134,24 @@ def test_the_condition_switches_every_chart_and_the_verdict(
         ]
         return rows["value"].tolist()
 
-    browser.choose("#probe-error select[name='site']", "resid")
+    shared.choose("#probe-error select[name='site']", "resid")
     # Five significant digits are kept.
-    assert np.allclose(browser.line("probe-error", "trained"), wanted("text", False), rtol=1e-4)
+    assert np.allclose(shared.line("probe-error", "trained"), wanted("text", False), rtol=1e-4)
     names = ["probe-error", "variance-by-position", "adjacency", "error-by-position", "cosine"]
-    before = {name: browser.traces(name) for name in names}
-    browser.click("input[name='tokens'][value='random'] + span")
-    browser.click("input[name='begin'][value='begin'] + span")
-    browser.choose("#probe-error select[name='site']", "resid")
-    assert np.allclose(browser.line("probe-error", "trained"), wanted("random", True), rtol=1e-4)
+    before = {name: shared.traces(name) for name in names}
+    shared.click("input[name='tokens'][value='random'] + span")
+    shared.click("input[name='begin'][value='begin'] + span")
+    shared.choose("#probe-error select[name='site']", "resid")
+    assert np.allclose(shared.line("probe-error", "trained"), wanted("random", True), rtol=1e-4)
     for name in names:
-        assert browser.traces(name) != before[name], name
-    shown = [body for body in browser.all("#verdicts tbody") if body.is_displayed()]
+        assert shared.traces(name) != before[name], name
+    shown = [body for body in shared.all("#verdicts tbody") if body.is_displayed()]
     assert [body.get_attribute("data-setting") for body in shown] == ["random|begin"]
-    assert "random tokens with a begin token" in browser.find("#verdicts caption").text
+    assert "random tokens with a begin token" in shared.find("#verdicts caption").text
+    shared.click("input[name='tokens'][value='text'] + span")
+    shared.click("input[name='begin'][value='nobegin'] + span")
+    shared.choose("#probe-error select[name='site']", "resid")
+    assert {name: shared.traces(name) for name in names} == before
 
 
 def test_a_variant_can_be_hidden(shared: Browser) -> None:
@@ -210,11 +214,11 @@ def test_the_table_filters_and_pages(shared: Browser, small_report: ReportData) 
     assert shared.find("#count").text.endswith(f"of {len(table)}")
 
 
-def test_the_table_is_saved_as_filtered(browser: Browser, small_report: ReportData) -> None:
-    Select(browser.find("#table select[aria-label='only this probe']")).select_by_visible_text(
+def test_the_table_is_saved_as_filtered(shared: Browser, small_report: ReportData) -> None:
+    Select(shared.find("#table select[aria-label='only this probe']")).select_by_visible_text(
         "positional_vectors"
     )
-    header, *rows = browser.download("#table-csv")
+    header, *rows = shared.download("#table-csv")
     table = small_report.measurements
     table = table[table["probe"] == "positional_vectors"]
     assert header == list(table.columns)
@@ -222,6 +226,7 @@ def test_the_table_is_saved_as_filtered(browser: Browser, small_report: ReportDa
     # Six significant digits are kept.
     assert np.allclose(values, table["value"], rtol=1e-5)
     assert {row[header.index("model")] for row in rows} == {"nope-4x128"}
+    shared.click("#clear")
 
 
 def test_a_chart_saves_the_numbers_behind_it(shared: Browser) -> None:
@@ -250,24 +255,24 @@ def test_the_sequence_and_the_heat_map_are_saved(shared: Browser, small_report: 
     assert float(rows[0][3]) == pytest.approx(array[0, 1], abs=6e-5)
 
 
-def test_dark_and_light(browser: Browser) -> None:
+def test_dark_and_light(shared: Browser) -> None:
     def ground() -> int:
-        colour = browser.run("return getComputedStyle(document.body).backgroundColor")
+        colour = shared.run("return getComputedStyle(document.body).backgroundColor")
         return sum(int(part) for part in colour.strip("rgb()").split(","))
 
     def lines() -> str:
-        return browser.run("return document.querySelector('#probe-error .plot').data[0].line.color")
+        return shared.run("return document.querySelector('#probe-error .plot').data[0].line.color")
 
     def prefer(scheme: str) -> None:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        shared.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     prefer("light")
     light, light_lines = ground(), lines()
     prefer("dark")
-    browser.wait(lambda: lines() != light_lines)  # the charts are drawn again
+    shared.wait(lambda: lines() != light_lines)  # the charts are drawn again
     assert ground() < light
-    browser.click("#theme")  # against the system's wish
+    shared.click("#theme")  # against the system's wish
     assert ground() == light
     assert lines() == light_lines
     prefer("")
@@ -316,11 +321,11 @@ def test_the_page_works_inside_a_frame(
     driver.switch_to.default_content()
 
 
-def test_printing_redraws_on_white_and_goes_back(browser: Browser) -> None:
-    browser.click("#theme")
-    theme = browser.run("return document.documentElement.dataset.theme")
-    assert browser.driver.print_page()
-    assert browser.run("return document.documentElement.dataset.theme") == theme
+def test_printing_redraws_on_white_and_goes_back(shared: Browser) -> None:
+    shared.click("#theme")
+    theme = shared.run("return document.documentElement.dataset.theme")
+    assert shared.driver.print_page()
+    assert shared.run("return document.documentElement.dataset.theme") == theme
 
 
 @pytest.fixture(scope="module")
