@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType, UnionType
@@ -64,7 +64,9 @@ def checked(thing: Any) -> Any:
         if not by_kind:
             with _SCOPE:
                 return check(*arguments, **named)
-        given = (*map(_kind, arguments), *((name, _kind(value)) for name, value in named.items()))
+        given = tuple(map(_kind, arguments))
+        if named:
+            given += tuple((name, _kind(value)) for name, value in named.items())
         returned = passed.get(given)
         if returned is None:
             with _SCOPE:
@@ -82,9 +84,15 @@ def checked(thing: Any) -> Any:
 
 def _kind(value: Any) -> Any:
     """All that a check of shapes and classes asks of it."""
-    if isinstance(value, Tensor | np.ndarray):
-        return type(value), value.shape, value.dtype
-    return type(value)
+    kind = type(value)
+    if _is_array(kind):
+        return kind, value.shape, value.dtype
+    return kind
+
+
+@cache
+def _is_array(kind: type) -> bool:
+    return issubclass(kind, (Tensor, np.ndarray))
 
 
 def _goes_by_kind(function: Callable[..., Any]) -> bool:

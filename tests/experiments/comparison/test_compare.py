@@ -109,12 +109,16 @@ def test_codes_are_taken_away_from_the_model_in_question(comparison: Comparison)
     assert verdict.intact[0] > 0.9 * verdict.chance
 
 
-@pytest.mark.parametrize("uses", ["no", "stream"])
-def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path, uses: str) -> None:
-    found = run(tmp_path, uses=uses, variants=True, n_fit=16, n_held_out=8, layers=(0,))
+def assert_taken_away(found: Comparison, layers: set[int]) -> None:
+    """Codes were taken away there, -1 being the whole stream, and nowhere else."""
     losses = found.measurements.query("probe == 'loss'")
-    assert set(losses["layer"]) == ({-1} if uses == "stream" else set())
-    assert len(found.uses) == (uses == "stream")
+    assert set(losses["layer"]) == layers
+    assert len(found.uses) == bool(layers)
+
+
+def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path) -> None:
+    asked = {"uses": "stream", "variants": False}
+    assert_taken_away(run(tmp_path, **asked, n_fit=16, n_held_out=8, layers=(0,)), {-1})
 
 
 def test_without_variants_nothing_is_taken_away_unless_it_is_asked_for() -> None:
@@ -133,6 +137,8 @@ def test_positions_are_taken_away_before_anything_is_read(tmp_path: Path) -> Non
     rotary = dataclasses.replace(CONFIG.transformer, positions="rotary", rotary_base=100.0)
     small = {"transformer": rotary, "uses": "no", "n_held_out": 32, "layers": (1,)}
     found = {how: run(tmp_path, ablate=how, **small) for how in (None, "rotary")}
+    for comparison in found.values():
+        assert_taken_away(comparison, set())
     assert found[None].info["positions"] == "rotary"
     assert found["rotary"].info["positions"] == "rotary:none"
     assert "rotary:none" in found["rotary"].info["model"]

@@ -21,7 +21,7 @@ CONFIG = CompareConfig(
     lengths=(4, 4),
     transformer=TransformerConfig(2, 32, 4, d_vocab=28, n_ctx=LENGTH, positions="learned"),
     training=TrainingConfig(
-        steps=600, batch_size=64, seq_len=LENGTH, warmup=50, learning_rate=5e-3
+        steps=400, batch_size=32, seq_len=LENGTH, warmup=50, learning_rate=5e-3
     ),
     seq_len=LENGTH,
     n_fit=200,
