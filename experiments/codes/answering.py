@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.codes.counterfactual import Asked, TokenIds
 from experiments.codes.task import InterventionTask
 from nope_interp.interventions.intervene import intervene
-from nope_interp.models.losses import logits_at
+from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
 from probes.codes.statistics import Intervention
 

@@ -17,7 +17,7 @@ from experiments.codes.task import InterventionTask
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.interchange import ACCURACY, GUESSER, PROBE, SHUFFLED_QUESTION
 from nope_interp.errors import UserError
-from nope_interp.models.losses import logits_at
+from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
 from probes.bootstrap import SequenceBootstrap
 

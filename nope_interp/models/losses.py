@@ -14,8 +14,9 @@ from torch.func import functional_call
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.shapes import Activations, Marked, PerSequence, Sequences, Tokens
+from nope_interp.shapes import Activations, PerSequence, Sequences, Tokens
 from nope_interp.streams import Listener, check_tokens, stream
 
 # Logits held at one time, 16 MiB in single precision, and of how many kinds of tokens: those of all
@@ -147,83 +148,6 @@ def answer_losses(
         losses[wanted] = F.cross_entropy(logits, targets, reduction="none")
         found.append(losses.sum(dim=1) / wanted.sum(dim=1))
     return torch.cat(found)
-
-
-def logits_at(
-    model: HookedTransformer, tokens: Tokens, wanted: Marked
-) -> Float[Tensor, "wanted d_vocab"]:
-    """Logits at the positions marked as wanted, in reading order; no others are computed.
-
-    Args:
-        model: any of ours.
-        tokens: `[batch pos]`.
-        wanted: `[batch pos]`, at least one of them.
-
-    Returns:
-        `[wanted d_vocab]`.
-    """
-    return _logits(model, tokens, *_places(wanted))
-
-
-def answers_loss(
-    model: HookedTransformer,
-    tokens: Tokens,
-    wanted: Marked,
-    answers: Int[Tensor, " wanted"],
-    *,
-    cross_entropy: Callable[..., Tensor] | None = None,
-) -> Float[Tensor, ""]:
-    """Mean cross-entropy, in nats per token, of what answers at the positions marked as wanted.
-
-    Args:
-        model: any of ours.
-        tokens: `[batch pos]`.
-        wanted: `[batch pos]`, at least one of them.
-        answers: the right tokens there, in reading order.
-        cross_entropy: `answers_cross_entropy`, compiled; None for the function as it is.
-
-    Returns:
-        One number, with a gradient.
-    """
-    compute = cross_entropy or answers_cross_entropy
-    return compute(model, tokens, answers.long(), *_places(wanted))
-
-
-def answers_cross_entropy(
-    model: HookedTransformer,
-    tokens: Tokens,
-    answers: Int[Tensor, " wanted"],
-    first: int,
-    sequences: Int[Tensor, " wanted"],
-    places: Int[Tensor, " wanted"],
-) -> Float[Tensor, ""]:
-    """What `answers_loss` gives. Nothing depends on what tensors hold: it compiles in one piece.
-
-    Args:
-        model: any of ours.
-        tokens: `[batch pos]`.
-        answers: the right tokens.
-        first: the first position of which any is asked.
-        sequences: which of the batch each is of.
-        places: positions, counted from `first`.
-
-    Returns:
-        One number, with a gradient.
-    """
-    return F.cross_entropy(_logits(model, tokens, first, sequences, places).float(), answers)
-
-
-def _places(wanted: Marked) -> tuple[int, Tensor, Tensor]:
-    """The first marked position; of each marked one its sequence, and how far behind that it is."""
-    first = int(wanted.any(dim=0).int().argmax())
-    sequences, places = wanted[:, first:].nonzero(as_tuple=True)
-    return first, sequences, places
-
-
-def _logits(
-    model: HookedTransformer, tokens: Tokens, first: int, sequences: Tensor, places: Tensor
-) -> Float[Tensor, "wanted d_vocab"]:
-    return model.unembed(model.read_from(tokens, first)[sequences, places])
 
 
 def unigram_losses(

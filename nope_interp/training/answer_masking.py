@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from nope_interp.models.losses import answers_loss
+from nope_interp.models.marked import answers_loss
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.answers import AnswerTask

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
-from nope_interp.models.losses import answers_cross_entropy, answers_loss
+from nope_interp.models.marked import answers_cross_entropy, answers_loss
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.registry import Task

@@ -28,7 +28,8 @@ from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
 from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import Positions, TransformerConfig
-from nope_interp.models.losses import logits_at, sequence_losses, unigram_losses
+from nope_interp.models.losses import sequence_losses, unigram_losses
+from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import PerSequence, Sequences
 from nope_interp.tasks.registry import make_task

@@ -17,7 +17,8 @@ from nope_interp.interventions.intervene import (
     mean_first_attention,
     without_position,
 )
-from nope_interp.models.losses import logits_at, sequence_losses
+from nope_interp.models.losses import sequence_losses
+from nope_interp.models.marked import logits_at
 from nope_interp.positions.layers import layer_positions
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
