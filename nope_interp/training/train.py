@@ -21,8 +21,8 @@ from nope_interp.training.loop import optimize, step_seed
 
 # Given the model, in evaluation mode, after as many optimiser steps.
 Watch = Callable[[int, HookedTransformer], None]
-# Of a model on tokens, of which those marked are the answers.
-Loss = Callable[[HookedTransformer, Tensor, Tensor], Tensor]
+# Of a model on tokens, of which those marked are the answers, with `masked_loss`'s `cross_entropy`.
+Loss = Callable[..., Tensor]
 
 
 def masked_loss(
