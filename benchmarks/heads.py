@@ -64,7 +64,8 @@ def ours(model: HookedModel, batches: dict[str, Tensor]) -> list[HeadProbe]:
         listeners = {
             f"blocks.{layer}.attn.hook_{site}": reader(probe) for layer, probe in enumerate(probes)
         }
-        stream(model, batches[kind], listeners, batch_size=SEQUENCES)
+        # Nothing of the last layer is read but its attention.
+        stream(model, batches[kind], listeners, batch_size=SEQUENCES, until=[*listeners][-1])
     return probes
 
 

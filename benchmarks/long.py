@@ -38,7 +38,7 @@ def scan(way: str, length: int) -> dict[str, float]:
             f"blocks.{layer}.attn.hook_pattern": partial(probe.read_text, length=tokens.shape[1])
             for layer, probe in enumerate(probes)
         }
-        stream(model, tokens, listeners, in_blocks=way == "blocks")
+        stream(model, tokens, listeners, in_blocks=way == "blocks", until=[*listeners][-1])
 
     # The first pass of a process warms up.
     read(tokens[:, :64])
