@@ -43,9 +43,10 @@ def held_out(source: TokenSource, count: int, length: int, seed: int) -> Sequenc
 
 
 def given_variant(
-    config: ReproduceConfig, device: str, *, seq_len: int, needed: Mapping[Split, int]
+    config: ReproduceConfig, device: str, *, seq_len: int, needed: Mapping[Split, int], **more: Any
 ) -> ModelVariant:
-    """The model that `config.model` names, with text to read it on.
+    """The model that `config.model` names, with text to read it on, or what `more` values of
+    `ProbingConfig` say.
 
     Raises UserError where it cannot be loaded, has too short a context for `seq_len` tokens, or its
     text has fewer than the `needed` sequences.
@@ -56,6 +57,7 @@ def given_variant(
         text=config.text,
         seq_len=seq_len,
         seed=config.seed,
+        **more,
     )
     return loaded_variant(read, device, needed=needed)
 

@@ -218,11 +218,7 @@ def freeze_first_attention(model: HookedModel, shares: Shares) -> Iterator[Inter
         )
     if not ((shares >= 0) & (shares <= 1)).all():
         raise UserError("shares of attention lie from 0 to 1: measure them on this model.")
-    if (layer := layer_with_idle_patterns(model)) is not None:
-        raise UserError(
-            f"this {type(model.original_model).__name__} computes attention past its pattern hooks "
-            f"(layer {layer}): its attention cannot be frozen here."
-        )
+    _check_patterns_act(model)
     sinks = attention_sinks(model)
     functions = {
         name: partial(_frozen, shares=of_heads, sunk=layer in sinks)
@@ -245,6 +241,48 @@ def _frozen(pattern: AttentionMaps, shares: Float[Tensor, "head pos"], sunk: boo
     # Divided first: 1 / total may overflow.
     changed = torch.cat((share.expand_as(first), others / total * (1 - share)), dim=-1)
     return torch.where((first > 0) & (total > 0), changed, pattern)
+
+
+@contextmanager
+def scale_attention(model: HookedModel, position: int, factor: float) -> Iterator[Intervention]:
+    """A context in which every head's attention to one token weighs so many times as much.
+
+    It is as if that key's exponentiated score were multiplied: a weight a becomes c a / (1 - a +
+    c a), and a query's other weights are divided by the same sum. Under uniform attention over m
+    tokens 1/m becomes c / (m - 1 + c). On a bridge, enter this before other interventions, as
+    `freeze_first_attention`.
+
+    Args:
+        model: a HookedTransformer, or a TransformerBridge whose patterns act on what follows.
+        position: of the token.
+        factor: c, 0 or more; with 0 no later query sees the token.
+
+    Raises:
+        UserError: for a factor that is none, and for a bridge that shows its patterns without
+            using them.
+    """
+    if not 0 <= factor < float("inf"):
+        raise UserError(f"attention is scaled by {factor}: give a finite factor of 0 or more.")
+    _check_patterns_act(model)
+
+    def scaled(pattern: AttentionMaps) -> AttentionMaps:
+        more = torch.ones_like(pattern)
+        more[..., position] = factor
+        total = 1 + (factor - 1) * pattern[..., position : position + 1]
+        # A query that sees this token alone goes on seeing it.
+        return torch.where(total > 0, pattern * more / total, pattern)
+
+    with intervene(model, dict.fromkeys(_patterns(model), scaled)) as intervention:
+        yield intervention
+
+
+def _check_patterns_act(model: HookedModel) -> None:
+    """Raise UserError where attention goes on without what a pattern hook gives back."""
+    if (layer := layer_with_idle_patterns(model)) is not None:
+        raise UserError(
+            f"this {type(model.original_model).__name__} computes attention past its pattern hooks "
+            f"(layer {layer}): its attention cannot be changed here."
+        )
 
 
 def _patterns(model: HookedModel) -> list[str]:

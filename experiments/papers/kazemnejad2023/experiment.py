@@ -1,5 +1,5 @@
-"""Kazemnejad et al. 2023 (arXiv 2305.19466): Theorems 1 and 2 as weights, run and held exact; with
-a preset, length generalisation too, by encodings and by formats of scratchpads."""
+"""Kazemnejad et al. 2023 (arXiv 2305.19466): Theorems 1 and 2 as weights, run and held exact; whether
+trained models count as Theorem 1 does; with a preset, length generalisation too, by encodings and by formats of scratchpads."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.kazemnejad2023.counter import counter_findings
 from experiments.papers.kazemnejad2023.lengths import length_findings
 from experiments.papers.kazemnejad2023.presets import PRESETS
 from experiments.papers.kazemnejad2023.scratchpads import scratchpad_findings
@@ -52,10 +53,11 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             "draws, sequences and positions.",
         ),
     )
+    found = theorems.and_of(counter_findings(config, cells, device))
     if config.preset is None:
-        return theorems
+        return found
     preset = PRESETS[config.preset]
-    return theorems.and_of(length_findings(config, preset, cells, device)).and_of(
+    return found.and_of(length_findings(config, preset, cells, device)).and_of(
         scratchpad_findings(config, preset.scratchpads, cells, device)
     )
 
