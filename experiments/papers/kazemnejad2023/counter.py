@@ -7,19 +7,20 @@ is changed in the same way, the begin token has 1 / (m - 1 + c): the difference 
 (c - 1) / (m - 1 + c). A pool of all tokens treats both alike, and the difference is 0.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.on_text import given_variant, held_out
+from experiments.papers.on_text import given_variant
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measured import Measured
@@ -33,12 +34,22 @@ from nope_interp.positions.layers import layer_positions
 from nope_interp.shapes import Sequences
 from nope_interp.sites import hook_name
 from nope_interp.streams import read_at
-from nope_interp.tasks.sources import TokenSource
+from nope_interp.tasks.answers import ExampleSource, TaskSplit, dataset
+from nope_interp.tasks.sources import Split, TokenSource
 from probes.moments import LinearMoments
 
-_FIT, _HELD_OUT, _LENGTH, _SHORTEST = 128, 64, 127, 16
+# How many sequences are read; of a task, of each length.
+_SPLITS: tuple[tuple[Split, int], ...] = (("fit", 128), ("held_out", 64))
+_LENGTH, _SHORTEST = 127, 16
 _ALPHA = 1.0  # of the ridge regression, on standardised features
 _FROM = 8  # the first token that is read: where few have been seen, 1/m is far from linear
+
+
+# Of one length each.
+Groups = Sequence[Int[Tensor, "_ _"]]
+# Coefficients and intercepts, and what they read.
+Fit = tuple[Array, Array]
+Readings = Float[np.ndarray, "sequence _ site reading"]
 
 
 @dataclass(frozen=True)
@@ -58,11 +69,11 @@ class Change:
     running: Callable[[HookedModel, int], AbstractContextManager[Intervention | None]]
 
 
-def _duplicated(tokens: Sequences, at: int) -> Sequences:
+def _duplicated(tokens: Sequences, at: int) -> Int[Tensor, "sequence _"]:
     return torch.cat((tokens[:, : at + 1], tokens[:, at:]), dim=1)
 
 
-def _deleted(tokens: Sequences, at: int) -> Sequences:
+def _deleted(tokens: Sequences, at: int) -> Int[Tensor, "sequence _"]:
     return torch.cat((tokens[:, :at], tokens[:, at + 1 :]), dim=1)
 
 
@@ -91,65 +102,93 @@ def predicted(factor: float, m: Array) -> Array:
     return difference
 
 
-def counted(model: HookedModel, fit: Sequences, text: Sequences, seed: int) -> dict[str, Array]:
+def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[str, Array]:
     """How the reading of 1/m shifts with the begin token, after every layer.
 
     Args:
-        model: without positions, whose context holds one token more than the sequences.
-        fit: sequences behind the begin token, to fit the readings on.
-        text: others of the same length, to read.
+        model: without positions, whose context holds one token more than the longest sequences.
+        fit: sequences behind the begin token, to fit the readings on, of one length or several.
+        read: others, to read.
         seed: of the permutation.
 
     Returns:
         By change `share/...`, of each sequence the shift as a share of the predicted one, [sequence
         site reading], the second reading being fitted to permuted positions; and `shift/...`, the
-        shift itself [sequence pos site]. `r2` [site] says how well 1/m is read of the intact
-        sequences; `m` are the tokens seen.
+        shift itself of the longest sequences, at the site where 1/m is read best, [sequence pos].
+        `r2` [site] says how well it is read of the intact sequences; `m` are the tokens seen.
     """
     sites = [hook_name(layer, "resid_post") for layer in range(model.cfg.n_layers)]
     fits = _fitted(model, fit, sites, seed)
-    at = np.arange(_FROM, text.shape[1])
-    m = at + 1.0
-    intact = _read(model, text, fits)[:, at]
-    residual = ((intact[..., 0] - (1 / m)[:, None]) ** 2).sum(axis=(0, 1))
-    spread = len(text) * ((1 / m - (1 / m).mean()) ** 2).sum()
-    found = {"m": m, "r2": 1 - residual / spread}
+    long_enough = [tokens for tokens in read if tokens.shape[1] > _FROM + 1]
+    r2 = _r2(model, long_enough, fits)
+    found = {"m": _seen(long_enough[-1]), "r2": r2}
     for name, change in CHANGES.items():
-        readings = []
-        for token in (0, 1):
-            with change.running(model, token):
-                read = _read(model, change.tokens(text, token), fits)
-            readings.append(read[:, at + change.later])
-        shift = readings[0] - readings[1]
-        expected = predicted(change.factor, m)
-        share = np.einsum("npsr,p->nsr", shift, expected) / (expected @ expected)
-        found |= {f"share/{name}": share, f"shift/{name}": shift[..., 0]}
+        shifts = [_shift(model, tokens, change, fits) for tokens in long_enough]
+        shares = [_share_of(shift, change.factor) for shift in shifts]
+        found |= {
+            f"share/{name}": np.concatenate(shares),
+            f"shift/{name}": shifts[-1][:, :, r2.argmax(), 0],
+        }
     return found
 
 
-def _fitted(
-    model: HookedModel, tokens: Sequences, sites: list[str], seed: int
-) -> dict[str, tuple[Array, Array]]:
+def _seen(tokens: Sequences) -> Array:
+    """How many tokens each one that is read has seen."""
+    return np.arange(_FROM, tokens.shape[1]) + 1.0
+
+
+def _shift(
+    model: HookedModel, tokens: Sequences, change: Change, fits: Mapping[str, Fit]
+) -> Readings:
+    """The readings with the begin token changed, less those with the second one changed alike."""
+    readings = []
+    for token in (0, 1):
+        with change.running(model, token):
+            read = _read(model, change.tokens(tokens, token), fits)
+        readings.append(read[:, np.arange(_FROM, tokens.shape[1]) + change.later])
+    return readings[0] - readings[1]
+
+
+def _share_of(shift: Readings, factor: float) -> Float[np.ndarray, "sequence site reading"]:
+    expected = predicted(factor, np.arange(_FROM, _FROM + shift.shape[1]) + 1.0)
+    share: Array = np.einsum("npsr,p->nsr", shift, expected) / (expected @ expected)
+    return share
+
+
+def _r2(model: HookedModel, read: Groups, fits: Mapping[str, Fit]) -> Float[np.ndarray, " site"]:
+    inverses = [np.tile(1 / _seen(tokens), len(tokens)) for tokens in read]
+    found = [_read(model, tokens, fits)[:, _FROM:, :, 0].reshape(-1, len(fits)) for tokens in read]
+    wanted = np.concatenate(inverses)
+    errors = np.concatenate(found) - wanted[:, None]
+    r2: Array = 1 - (errors**2).mean(axis=0) / wanted.var()
+    return r2
+
+
+def _fitted(model: HookedModel, fit: Groups, sites: list[str], seed: int) -> dict[str, Fit]:
     """By site, the ridge regressions of 1/m and of the same permuted, from position 1 on."""
-    n, length = tokens.shape
-    order = torch.randperm(n * (length - 1), generator=torch.Generator().manual_seed(seed))
-    inverse = (1 / torch.arange(2.0, length + 1, dtype=torch.float64)).repeat(n)
+    inverse = torch.cat(
+        [
+            (1 / torch.arange(2.0, tokens.shape[1] + 1, dtype=torch.float64)).repeat(len(tokens))
+            for tokens in fit
+        ]
+    )
+    order = torch.randperm(len(inverse), generator=torch.Generator().manual_seed(seed))
     labels = torch.stack((inverse, inverse[order]), dim=1)
 
     def flat(x: Tensor) -> Float[Tensor, "activation d_model"]:
         return x[:, 1:].flatten(0, 1).double().cpu()
 
-    found = read_at(model, tokens, dict.fromkeys(sites, flat))
+    found = [read_at(model, tokens, dict.fromkeys(sites, flat)) for tokens in fit]
     return {
-        site: LinearMoments().update(torch.cat(parts), labels).ridge(_ALPHA)
-        for site, parts in found.items()
+        site: LinearMoments()
+        .update(torch.cat([part for of in found for part in of[site]]), labels)
+        .ridge(_ALPHA)
+        for site in sites
     }
 
 
-def _read(
-    model: HookedModel, tokens: Sequences, fits: Mapping[str, tuple[Array, Array]]
-) -> Float[np.ndarray, "sequence pos site reading"]:
-    def reading(x: Tensor, of: tuple[Array, Array]) -> Array:
+def _read(model: HookedModel, tokens: Sequences, fits: Mapping[str, Fit]) -> Readings:
+    def reading(x: Tensor, of: Fit) -> Array:
         values: Array = x.double().cpu().numpy() @ of[0] + of[1]
         return values
 
@@ -175,7 +214,8 @@ def counter_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
     return Findings(
         claims,
         (_drawn(found),),
-        setting=f"{_HELD_OUT} held-out sequences behind the begin token for each model's counter",
+        setting="begin and second token changed in 64 held-out sequences, of a task 64 of each "
+        "length",
         notes=tuple(_told(name, of) for name, of in found.items()),
     )
 
@@ -183,24 +223,35 @@ def counter_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
 def _of(config: ReproduceConfig, device: str) -> dict[str, Array]:
     model, source = _loaded(config, device)
     none = np.array([layer.encoding == "none" for layer in layer_positions(model)])
-    length = min(_LENGTH, model.cfg.n_ctx - 1)
-    if length < _SHORTEST:
+    fit, read = (_sequences(source, model.cfg.n_ctx - 1, n, split, config) for split, n in _SPLITS)
+    if not read or read[-1].shape[1] < _SHORTEST:
         raise UserError(
-            f"the context of {config.model!r} is {model.cfg.n_ctx} tokens: to count from the begin "
-            f"token it needs {_SHORTEST + 1}."
+            f"{config.model!r} reads too short sequences to count in: give a model whose context "
+            f"holds {_SHORTEST + 1} tokens."
         )
-    fit = source.sequences(_FIT, length, begin_token=True, split="fit", seed=config.seed)
-    text = held_out(source, _HELD_OUT, length, config.seed)
-    return {"none": none, **counted(model, fit, text, config.seed)}
+    return {"none": none, **counted(model, fit, read, config.seed)}
+
+
+def _sequences(
+    source: TokenSource, most: int, n: int, split: Split, config: ReproduceConfig
+) -> list[Sequences]:
+    """Behind the begin token, of no more tokens than `most`; examples of a task by their length."""
+    if not isinstance(source, ExampleSource):
+        length = min(config.scaled("length", _LENGTH, least=_SHORTEST), most)
+        return [source.sequences(n, length, begin_token=True, split=split, seed=config.seed)]
+    part: TaskSplit = "train" if split == "fit" else "validation"
+    every = dataset(source.task, n, split=part, seed=config.seed).values()
+    cut = [examples.tokens[:, : int(examples.length.min())] for examples in every]
+    return [tokens for tokens in cut if tokens.shape[1] <= most]
 
 
 def _loaded(config: ReproduceConfig, device: str) -> tuple[HookedModel, TokenSource]:
     """The model, and what it was trained on; text, for one that is not ours."""
-    more = {}
+    more: dict[str, Any] = {"seq_len": _SHORTEST}
     if str(config.model).endswith(".safetensors"):
-        model, trained_on = load_model(Path(str(config.model)))
-        more = {**vars(trained_on), "seq_len": model.config.n_ctx}
-    variant = given_variant(config, device, **{"seq_len": _SHORTEST, "needed": {}, **more})
+        ours, trained_on = load_model(Path(str(config.model)))
+        more = {**vars(trained_on), "seq_len": ours.config.n_ctx}
+    variant = given_variant(config, device, needed={}, **more)
     return variant.model, variant.sources[0]
 
 
@@ -233,7 +284,7 @@ def _drawn(every: Mapping[str, Mapping[str, Array]]) -> Iterator[Panel]:
     """Counter or pool.
 
     The begin token is changed, less the second token changed alike, read where 1/m is read best.
-    Bars are 95% intervals over sequences.
+    Of a task, examples of the longest training length. Bars are 95% intervals over sequences.
     """
     for model, found in every.items():
         for name, change in CHANGES.items():
@@ -242,5 +293,5 @@ def _drawn(every: Mapping[str, Mapping[str, Array]]) -> Iterator[Panel]:
                 found["m"],
                 predicted={"a counter": predicted(change.factor, found["m"])},
                 reference={"a pool": 0.0},
-                measured={"measured": found[f"shift/{name}"][:, :, _best(found)]},
+                measured={"measured": found[f"shift/{name}"]},
             )

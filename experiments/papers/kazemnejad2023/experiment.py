@@ -1,5 +1,6 @@
-"""Kazemnejad et al. 2023 (arXiv 2305.19466): Theorems 1 and 2 as weights, run and held exact; whether
-trained models count as Theorem 1 does; with a preset, length generalisation too, by encodings and by formats of scratchpads."""
+"""Kazemnejad et al. 2023 (arXiv 2305.19466): Theorems 1 and 2 as weights, run and held exact; do
+trained models count as Theorem 1 does; with a preset, length generalisation too, by encodings and
+by formats of scratchpads."""
 
 from collections.abc import Iterator
 

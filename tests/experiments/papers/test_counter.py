@@ -1,0 +1,90 @@
+"""Counter or pool: shifts of the reading of 1/m in models whose weights say which they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.kazemnejad2023.counter import CHANGES, counted, counter_findings, predicted
+from experiments.runs.cells import Cells
+from nope_interp.constructions.kazemnejad import BEGIN, absolute_position, counting_config
+from nope_interp.errors import UserError
+from nope_interp.interventions.intervene import scale_attention
+from nope_interp.models.checkpoints import save_model
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Sequences
+from nope_interp.streams import read_at
+from nope_interp.tasks.registry import make_task
+
+LENGTH, BEGINS, SECOND = 32, 0, 1
+
+
+def sequences(n: int, seed: int) -> Sequences:
+    tokens = torch.randint(2, 12, (n, LENGTH), generator=torch.Generator().manual_seed(seed))
+    tokens[:, 0], tokens[:, 1] = BEGINS, SECOND
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("marked", "share"), [((1.0, 0.0), 1), ((0.0, 1.0), -1), ((1.0, 1.0), 0)], ids=str
+)
+def test_a_counter_shifts_as_predicted_and_a_pool_does_not(
+    marked: tuple[float, float], share: float
+) -> None:
+    """Theorem 1's head: what it adds up is marked in the begin token, the second one, or both."""
+    model = absolute_position(counting_config(LENGTH + 1, 12), BEGINS).model
+    with torch.no_grad():
+        model.W_E[[BEGINS, SECOND], BEGIN] = torch.tensor(marked, dtype=torch.float64)
+        for parameter in model.blocks[0].mlp.parameters():
+            parameter.zero_()  # which would make m of 1/m
+    found = counted(model, [sequences(16, 0)], [sequences(6, 1)], 0)
+    best = found["r2"].argmax()
+    assert found["r2"][best] > 0.99
+    for name, change in CHANGES.items():
+        np.testing.assert_allclose(found[f"share/{name}"][:, best, 0], share, atol=0.05)
+        # What was fitted to permuted positions reads nothing that shifts as they do.
+        assert abs(found[f"share/{name}"][:, best, 1]).mean() < 0.1
+        expected = share * predicted(change.factor, found["m"])
+        np.testing.assert_allclose(found[f"shift/{name}"].mean(axis=0), expected, atol=0.01)
+
+
+def test_scaled_attention_is_as_if_the_token_stood_there_as_often() -> None:
+    """Keys without positions: two copies of a token draw what one of twice the weight draws."""
+    config = TransformerConfig(
+        n_layers=1, d_model=16, n_heads=2, d_vocab=12, n_ctx=40, init_scale=0.2
+    )
+    model = HookedTransformer(config).eval()
+    tokens = sequences(3, 2)
+    twice = torch.cat((tokens[:, :1], tokens), dim=1)
+    name = "blocks.0.hook_resid_post"
+    [expected] = read_at(model, twice, {name: torch.clone})[name]
+    with scale_attention(model, 0, 2.0) as scaled:
+        [found] = read_at(model, tokens, {name: torch.clone})[name]
+        scaled.verify()
+    torch.testing.assert_close(found, expected[:, 1:], rtol=1e-4, atol=1e-5)
+    with scale_attention(model, 0, 0.0):
+        [unseen] = read_at(model, tokens, {name: torch.clone})[name]
+    [without] = read_at(model, tokens[:, 1:], {name: torch.clone})[name]
+    torch.testing.assert_close(unseen[:, 1:], without, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match="attention is scaled by -1"), scale_attention(model, 0, -1):
+        pass
+
+
+def test_a_given_model_is_read_on_its_own_task(tmp_path: Path) -> None:
+    config = TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=110, n_ctx=32)
+    path = tmp_path / "model.safetensors"
+    save_model(HookedTransformer(config), path, task="copy-cmc", lengths=(2, 8))
+    asked = ReproduceConfig("kazemnejad2023", model=str(path), length=0.25)
+    found = counter_findings(asked, Cells(tmp_path / "cells", lambda title: None), "cpu")
+    assert set(found.claims) == {f"counter-{name}" for name in (*CHANGES, "given")}
+    panel = found.figures[0].panels[-1]
+    assert panel.series[0].x[-1] == make_task("copy-cmc", lengths=(2, 8)).n_tokens(8)
+    low = {name: found.claims[f"counter-{name}"].ci_low for name in (*CHANGES, "given")}
+    assert np.isfinite(list(low.values())).all()
+    short = TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=110, n_ctx=10)
+    save_model(HookedTransformer(short), path, task="copy-cmc", lengths=(2, 3))
+    with pytest.raises(UserError, match="too short sequences to count in"):
+        counter_findings(asked, Cells(tmp_path / "again", lambda title: None), "cpu")
