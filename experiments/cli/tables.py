@@ -179,22 +179,18 @@ def of_papers(claims: pd.DataFrame) -> Table:
     rows = []
     for name, own in claims.groupby("paper", sort=False):
         ran = own[own["run"] != ""]
-        state = own.iloc[0]["status"]
-        if len(ran):
-            state = f"{(own['status'] == 'reproduced').sum()} of {len(own)} reproduced"
-            against = (own["status"] == "contradicted").sum()
-            state += f", {against} contradicted" if against else ""
+        counts = own["status"].value_counts()
+        state = f"{counts.get('reproduced', 0)} of {len(own)}" if len(ran) else "not run yet"
         known = own["sees_enough"].dropna()
         sees = f"{int(known.sum())} of {len(known)}" if len(ran) else "–"
         first = own["bounds_set"].str.startswith("before").sum()
         run = " and ".join(
             dict.fromkeys(_run_at(row) for _, row in (ran if len(ran) else own).iterrows())
         )
-        rows.append([str(name), state, sees, f"{first} of {len(own)}", run])
-    table = _table(["paper", "claims", "sees enough", "bounds first", "run"], rows)
-    # A long run alone takes a second line.
-    table.columns[1].no_wrap = True
-    return table
+        against = counts.get("contradicted", "–")
+        rows.append([str(name), state, against, sees, f"{first} of {len(own)}", run])
+    columns = ["paper", "reproduced", "contradicted", "sees enough", "bounds first", "run"]
+    return _table(columns, rows)
 
 
 def _run_at(row: pd.Series) -> str:
@@ -222,7 +218,9 @@ def of_listed(claims: pd.DataFrame) -> Table:
         rows.append([row["claim"], _worded(row["status"]), number, over, *effects, first])
     columns = ["claim", "came out", "measured", "over", "sees", "matters", "bounds"]
     table = _table(columns, rows, most=len(rows))
-    table.columns[2].no_wrap = True
+    # A long interval alone takes a second line.
+    for column in (1, 4, 5):
+        table.columns[column].no_wrap = True
     return table
 
 

@@ -115,7 +115,9 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         By change `share/...`, of each sequence the shift as a share of the predicted one, [sequence
         site reading], the second reading being fitted to permuted positions; and `shift/...`, the
         shift itself of the longest sequences, at the site where 1/m is read best, [sequence pos].
-        `r2` [site] says how well it is read of the intact sequences; `m` are the tokens seen.
+        `alone` [token] is what scaling the first and the second token alone shifts there, as a
+        share of what a counter of that token alone predicts. `r2` [site] says how well 1/m is read
+        of the intact sequences; `m` are the tokens seen.
     """
     sites = [hook_name(layer, "resid_post") for layer in range(model.cfg.n_layers)]
     fits = _fitted(model, fit, sites, seed)
@@ -129,7 +131,21 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
             f"share/{name}": np.concatenate(shares),
             f"shift/{name}": shifts[-1][:, :, r2.argmax(), 0],
         }
-    return found
+    return found | {"alone": _alone(model, long_enough[-1], fits)[:, r2.argmax()]}
+
+
+def _alone(
+    model: HookedModel, tokens: Sequences, fits: Mapping[str, Fit]
+) -> Float[np.ndarray, "token site"]:
+    m = _seen(tokens)
+    intact = _read(model, tokens, fits)[:, _FROM:, :, 0]
+    expected = _TWICE / (m + _TWICE - 1) - 1 / m
+    shares = []
+    for token in (0, 1):
+        with CHANGES["scaled"].running(model, token):
+            shift = _read(model, tokens, fits)[:, _FROM:, :, 0] - intact
+        shares.append(expected @ shift.mean(axis=0) / (expected @ expected))
+    return np.stack(shares)
 
 
 def _seen(tokens: Sequences) -> Array:
@@ -269,7 +285,9 @@ def _told(name: str, found: Mapping[str, Array]) -> str:
     chance = max(abs(found[f"share/{change}"][:, best, 1].mean()) for change in CHANGES)
     return (
         f"In {name} 1/m is read best after layer {best + 1}, with an R² of "
-        f"{found['r2'][best]:.2f}. Fitted to permuted positions the share is at most {chance:.2f}."
+        f"{found['r2'][best]:.2f}. Fitted to permuted positions the share is at most {chance:.2f}. "
+        f"Scaled alone, the begin token shifts it by {found['alone'][0]:.2f} of what a counter of "
+        f"that token predicts, and the second token by {found['alone'][1]:.2f}."
     )
 
 

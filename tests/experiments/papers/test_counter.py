@@ -43,6 +43,12 @@ def test_a_counter_shifts_as_predicted_and_a_pool_does_not(
     found = counted(model, [sequences(16, 0)], [sequences(6, 1)], 0)
     best = found["r2"].argmax()
     assert found["r2"][best] > 0.99
+    # Both marked alike, each moves half of what is read, less what it takes from the other.
+    seen = found["m"]
+    alone = np.array(marked) - (1 - np.array(marked)) / (seen.mean() - 1)
+    if sum(marked) == 2:
+        alone = np.full(2, 0.5)
+    np.testing.assert_allclose(found["alone"], alone, atol=0.06)
     for name, change in CHANGES.items():
         np.testing.assert_allclose(found[f"share/{name}"][:, best, 0], share, atol=0.05)
         # What was fitted to permuted positions reads nothing that shifts as they do.
