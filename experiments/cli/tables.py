@@ -189,13 +189,13 @@ def of_papers(claims: pd.DataFrame) -> Table:
         )
         against = counts.get("contradicted", "–")
         rows.append([str(name), state, against, sees, f"{first} of {len(own)}", run])
-    columns = ["paper", "reproduced", "contradicted", "sees enough", "bounds first", "run"]
+    columns = ["paper", "reproduced", "contradicted", "sees", "bounds", "run"]
     return _table(columns, rows)
 
 
 def _run_at(row: pd.Series) -> str:
     said = f"{row['size'].replace('--', '')}, {row['cost']}" if row["size"] else row["cost"]
-    return f"{said} (recorded)" if row["run"] == "recorded" else said
+    return f"*{said}" if row["run"] == "recorded" else said
 
 
 def of_listed(claims: pd.DataFrame) -> Table:
