@@ -654,7 +654,9 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(listed.stdout.splitlines()) <= 18
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
     assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 +1e-06 +after", claims.stdout, re.M)
-    assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 11
+    assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 10
+    # Which this run was not asked for, and the kept one was.
+    assert re.search(r"^ ?counter-given +contradicted .* 0.5 +before", claims.stdout, re.M)
     for wrong, sentence in (
         (("reproduce",), "takes one paper's name, or --list"),
         (("reproduce", "kazemnejat"), "did you mean 'kazemnejad2023'"),
