@@ -52,7 +52,8 @@ ROOMS = {
     ".codes .heads experiments",
     "experiments.emergence": "nope_interp nope_interp.models nope_interp.tasks "
     "nope_interp.training probes .results .runs .variants .codes .heads",
-    "experiments.papers": "nope_interp nope_interp.constructions nope_interp.models "
+    "experiments.papers": "nope_interp nope_interp.constructions nope_interp.interventions "
+    "nope_interp.models "
     "nope_interp.positions nope_interp.pretrained nope_interp.tasks nope_interp.theory "
     "nope_interp.training probes probes.heads .results .report .runs .variants .probing .heads",
     "experiments.comparison": "nope_interp nope_interp.models nope_interp.tasks probes "
