@@ -1,6 +1,6 @@
 // Draws what Python chose: claims' curves and heat maps. It computes no science.
 common.start((page) => {
-const { $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, plotLayout, drawPlot, measurementsTable, setUpTheme, whenSeen, setUpPictures } = common;
+const { $, $$, element, plotText, saveCsv, errorBars, hoverText, resolve, plotLayout, drawPlot, measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
 const redraws = [];
 
 const own = (nth) => `--label-${nth % 10}`;
@@ -102,6 +102,7 @@ function setUpFigure(box) {
 }
 
 for (const box of $$("[data-figure]")) setUpFigure(box);
+if ($("#answer")) setUpPictures($("#answer"), () => "claims", () => answerPicture($("#answer")));
 const redraw = () => redraws.forEach((draw) => draw());
 measurementsTable(page.table);
 setUpTheme(redraw);

@@ -45,7 +45,7 @@ async function chartPicture(figure) {
   return framed(width, height, textAt(EDGE, EDGE + 12, 15, ink, title, 'font-weight="600"') + legend.join("") + panels.join(""));
 }
 
-const COPIED = ["stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "fill", "opacity", "font-size", "font-weight", "text-anchor"];
+const COPIED = ["stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "fill", "opacity", "font-size", "font-weight", "text-anchor", "vector-effect"];
 const seen = (element) => element.checkVisibility() && element.getBoundingClientRect().width > 1;
 // A mark of the page with the look that the page's style gives it.
 function dressed(mark) {
@@ -54,15 +54,28 @@ function dressed(mark) {
   return new XMLSerializer().serializeToString(made);
 }
 
+// A box's words line by line, as the page breaks them. What a column's head says below it stands in a box of its own.
+function linesOf(box) {
+  const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT), range = document.createRange(), lines = [];
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (!seen(node.parentElement) || (box.matches("th") && node.parentElement.closest("th span"))) continue;
+    for (const { 0: word, index } of node.data.matchAll(/\s*\S+\s*/g)) {
+      range.setStart(node, index + word.search(/\S/));
+      range.setEnd(node, index + word.trimEnd().length);
+      const at = range.getBoundingClientRect(), line = lines.at(-1);
+      if (line && Math.abs(line.at.top - at.top) < at.height / 2) line.words += word;
+      else lines.push({ at, words: word });
+    }
+  }
+  return lines;
+}
+
 // The words of boxes, where they stand on the page.
 function wordsOf(boxes, origin) {
   return boxes.filter(seen).map((box) => {
-    const own = box.matches("th") ? [...box.childNodes].filter((node) => node.nodeName !== "SPAN").map((node) => node.textContent).join("") : box.textContent;
-    const range = document.createRange();
-    range.selectNodeContents(box);
-    const at = range.getClientRects(), first = at[at.length > 1 && box.matches(".key") ? 1 : 0], look = getComputedStyle(box);
-    if (!first) return "";
-    return textAt(first.left - origin.left, first.top - origin.top + 0.78 * first.height, look.fontSize, look.color, own.trim().replace(/\s+/g, " "), `font-weight="${look.fontWeight}"`);
+    const look = getComputedStyle(box);
+    return linesOf(box).map(({ at, words }) => textAt(at.left - origin.left, at.top - origin.top + 0.78 * at.height, look.fontSize, look.color, words.trim().replace(/\s+/g, " "), `font-weight="${look.fontWeight}"`)).join("");
   }).join("");
 }
 
@@ -71,7 +84,8 @@ function answerPicture(figure) {
   const origin = figure.getBoundingClientRect();
   const scales = $$("svg", figure).filter(seen).map((svg) => {
     const at = svg.getBoundingClientRect();
-    return `<svg x="${at.left - origin.left}" y="${at.top - origin.top}" width="${at.width}" height="${at.height}" overflow="visible">${$$("line, circle", svg).map(dressed).join("")}</svg>`;
+    const own = ["viewBox", "preserveAspectRatio"].filter((name) => svg.hasAttribute(name)).map((name) => `${name}="${svg.getAttribute(name)}"`).join(" ");
+    return `<svg x="${at.left - origin.left}" y="${at.top - origin.top}" width="${at.width}" height="${at.height}" overflow="visible" ${own}>${$$("rect, line, circle", svg).map(dressed).join("")}</svg>`;
   });
   const words = $$("th, td > b, .numbers, .word, .legend .key, thead span", figure);
   return framed(Math.ceil(origin.width), Math.ceil(origin.height), wordsOf(words, origin) + scales.join(""));

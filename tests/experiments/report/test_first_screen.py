@@ -58,7 +58,7 @@ def test_the_first_screen_answers_the_question(page: Browser, causal_report: Rep
     # A phone shows the same in one column.
     window(page, PHONE)
     assert box(page, ".headline")["bottom"] < PHONE[1] / 3
-    assert box(page, "#answer table")["bottom"] <= PHONE[1]
+    assert box(page, ".measured")["bottom"] <= PHONE[1]
     keep(page, "compare-phone")
 
 
@@ -142,7 +142,10 @@ def test_figures_are_saved_as_pictures(opened: Browser) -> None:
     assert picture.startswith(b"\x89PNG")
     first = opened.saved("#answer .picture[data-kind='svg']", ".svg")
     words = "".join(ElementTree.parse(first).getroot().itertext())
-    assert all(part in words for part in ("Position code", "variance", "used", "95% interval"))
+    assert all(
+        part in words
+        for part in ("Position code", "variance", "used", "95% interval", "be read from it?")
+    )
     header, *rows = opened.download("#answer .csv")
     assert header[:4] == ["code", "verdict", "shown", "value"]
     assert {row[2] for row in rows} >= {"untrained model", "this model"}

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -94,6 +95,16 @@ def test_downloads_hold_the_numbers(browser: Browser) -> None:
     header, *rows = browser.download("#table-csv")
     assert "metric" in header
     assert len(rows) > 100
+
+
+def test_the_claims_are_saved_as_a_picture(browser: Browser, found: Reproduction) -> None:
+    drawn = ElementTree.parse(browser.saved("#answer .picture[data-kind='svg']", ".svg"))
+    words = " ".join("".join(drawn.getroot().itertext()).split())
+    for outcome in found.outcomes:
+        assert str(outcome.verdict) in words
+    kinds = [mark.tag.split("}")[1] for mark in drawn.getroot().iterfind("{*}svg/*")]
+    measured = sum(not np.isnan(outcome.found.value) for outcome in found.outcomes)
+    assert kinds.count("rect") == measured > 0
 
 
 def test_every_claim_has_its_verdict_and_the_theme_switches(
