@@ -144,6 +144,7 @@ function setUpFrequencies(section) {
     Object.assign(layout.yaxis, { autorange: "reversed", tickvals: starts.filter((_, i) => i % step === 0), showgrid: false });
     layout.xaxis.showgrid = false;
     layout.height = Math.min(900, Math.max(220, 80 + 7 * z.length));
+    plot.style.height = `${layout.height}px`; // which a window of another size, or paper, leaves
     const text = column.name.map((_, i) => radians[column.layer[i]].map((r) => asFigure(r)));
     drawPlot(plot, [{ type: "heatmap", z, y: column.name, text, colorscale: CIVIDIS, hoverongaps: false,
       hovertemplate: "%{y}, %{text} rad/token<br>norm %{z:.3~g}<extra></extra>", colorbar: { thickness: 10, outlinewidth: 0, tickfont: { size: 10 } } }], layout);

@@ -97,7 +97,7 @@ function drawUsage() {
   const figure = $("#usage"), plot = ready.has("#usage") && $(".plot", figure);
   if (!plot) return;
   const radians = radiansOf(shown), rotates = radians.some((r) => r !== null);
-  for (const part of [plot, $(".legend", figure), $("figcaption", figure)]) part.hidden = !rotates;
+  for (const part of [plot, $(".legend", figure), $("figcaption", figure), $(".save", figure)]) part.hidden = !rotates;
   $(".empty", figure).hidden = rotates;
   if (!rotates) return;
   const layout = plotLayout("radians per token, highest frequency first"), x = radians.map((_, f) => f);

@@ -331,6 +331,7 @@ def test_frequencies_of_a_head_that_rotates_and_of_one_that_does_not(
     shared.choose("select[name=head]", "L3H0")
     assert not shared.find("#usage .plot").is_displayed()
     assert shared.find("#usage .empty").text == "This layer does not rotate its queries and keys."
+    assert not shared.find("#usage .picture").is_displayed()
 
 
 def test_all_scores_stand_with_interval_and_chance(
@@ -482,6 +483,8 @@ def test_dark_and_light(shared: Browser) -> None:
     shared.click("#theme")
     assert (ground(), line()) == (light, drawn)
     assert shared.driver.print_page()
+    # Paper measures the charts anew, and the screen once more.
+    assert shared.find("#frequencies .plot").size["height"] >= 220
 
 
 def test_the_page_works_inside_a_frame(
