@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
-from experiments.explore import server
+from experiments.explore import patched_runs, server
 from experiments.explore.answers import Progress
 from experiments.explore.asked import MOST_BYTES, state_of
 from experiments.explore.heads import feeds, head
@@ -66,7 +66,10 @@ def test_each_request_is_one_call_of_the_library(page: Page, embedded: Playgroun
         assert response.json() == json.loads(answer.model_dump_json()), name
 
 
-def test_patching_comes_in_lines(page: Page, embedded: Playground) -> None:
+def test_patching_comes_in_lines(
+    page: Page, embedded: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patched_runs, "_MOST_TOKENS", 1)  # a column in each pass
     embedded.made.pop("patched", None)
     response = page.post("patch", STATE)
     assert response.headers["content-type"].startswith("application/x-ndjson")

@@ -21,11 +21,10 @@ def test_order_blind_accuracy_by_hand() -> None:
 @pytest.mark.slow
 def test_encodings_separate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(previous_token, "_BATCH", 32)
-    # T5's bias is the slowest to learn, and NoPE is given as long; the others need a third of it,
-    # and random tokens half as long as repeated ones.
+    # T5's bias is the slowest to learn, and NoPE is given as long; the others need a third of it.
     steps = {name: 400 if name in ("NoPE", "T5") else 150 for name in ENCODINGS}
     found = {
-        (name, kind): trained_run(name, kind, steps[name] // (2 if kind == "random" else 1), 0)
+        (name, kind): trained_run(name, kind, steps[name], 0)
         for name in ENCODINGS
         for kind in TOKENS
     }
