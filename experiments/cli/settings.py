@@ -33,6 +33,6 @@ List = Annotated[
 ]
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder that run folders are made in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Draw no progress bars.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Draw no progress bars.")]
 
 RUNS = Path("runs")

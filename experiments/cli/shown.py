@@ -17,8 +17,8 @@ _OF_CLAIMS = (
     "Bounds: set before the first run, or after one had been seen.",
 )
 _OF_PAPERS = (
-    "Sees: runs that see the least difference that matters, of claims where that is known.",
-    "Bounds: claims whose bounds were set before the first run. *: a run kept with the package.",
+    "Against: claims contradicted. Sees: those whose run sees the least difference that matters.",
+    "Bounds: those set before the first run. *: kept with the package. +1: there is one run more.",
     "Each claim of a paper: nope-interp reproduce NAME --list.",
 )
 

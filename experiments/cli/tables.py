@@ -14,6 +14,8 @@ from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
+# Characters that a paper's title and its run share in a line of 100, and the least of the title.
+_TITLE_AND_RUN, _SHORTEST_TITLE = 39, 9
 
 _STYLES = {
     "used": "bold green",
@@ -176,21 +178,41 @@ def of_papers(claims: pd.DataFrame) -> Table:
     Returns:
         A line for each paper.
     """
+    papers = list(claims.groupby("paper", sort=False))
+    runs = [_run_of(own) for _, own in papers]
+    longest = max(_SHORTEST_TITLE, _TITLE_AND_RUN - max(map(len, runs)))
     rows = []
-    for name, own in claims.groupby("paper", sort=False):
-        ran = own[own["run"] != ""]
+    for (name, own), run in zip(papers, runs, strict=True):
+        ran = (own["run"] != "").any()
         counts = own["status"].value_counts()
-        state = f"{counts.get('reproduced', 0)} of {len(own)}" if len(ran) else "not run yet"
         known = own["sees_enough"].dropna()
-        sees = f"{int(known.sum())} of {len(known)}" if len(ran) else "–"
         first = own["bounds_set"].str.startswith("before").sum()
-        run = " and ".join(
-            dict.fromkeys(_run_at(row) for _, row in (ran if len(ran) else own).iterrows())
+        rows.append(
+            [
+                str(name),
+                _cut(own["title"].iloc[0], longest),
+                f"{counts.get('reproduced', 0)} of {len(own)}" if ran else "not run",
+                counts.get("contradicted", "–"),
+                f"{int(known.sum())}/{len(known)}" if ran else "–",
+                f"{first}/{len(own)}",
+                run,
+            ]
         )
-        against = counts.get("contradicted", "–")
-        rows.append([str(name), state, against, sees, f"{first} of {len(own)}", run])
-    columns = ["paper", "reproduced", "contradicted", "sees", "bounds", "run"]
-    return _table(columns, rows)
+    table = _table(["paper", "title", "reproduced", "against", "sees", "bounds", "run"], rows)
+    table.columns[1].no_wrap = True
+    return table
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def _run_of(claims: pd.DataFrame) -> str:
+    """The run that most of a paper's claims were read from, and how many there are besides."""
+    ran = claims[claims["run"] != ""]
+    told = [_run_at(row) for _, row in (ran if len(ran) else claims).iterrows()]
+    others = len(set(told)) - 1
+    return f"{max(told, key=told.count)}{f' +{others}' if others else ''}"
 
 
 def _run_at(row: pd.Series) -> str:

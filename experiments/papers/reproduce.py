@@ -90,7 +90,7 @@ def listing(out: Path | str = "runs") -> pd.DataFrame:
                     **row_of(outcome, run=run is not None),
                     "size": "" if run is None else " ".join(run.config.size_options),
                     "run": "" if run is None else _where(run),
-                    "cost": f"{found.n_seeds} seeds, not timed here" if run is None else _cost(run),
+                    "cost": f"{found.n_seeds} seeds, not timed" if run is None else _cost(run),
                 }
             )
     return pd.DataFrame(rows)
@@ -103,7 +103,7 @@ def _where(run: AnyRun) -> str:
 def _cost(run: AnyRun) -> str:
     """How long a run took, wherever it was made."""
     minutes = run.seconds / 60
-    return "under a minute" if minutes < 1 else f"{minutes:.0f} min"
+    return "<1 min" if minutes < 1 else f"{minutes:.0f} min"
 
 
 def _outcome_in(runs: Sequence[AnyRun], claim: Claim) -> tuple[AnyRun, Outcome] | None:

@@ -30,8 +30,8 @@ NET = "net"
 # Of a half of the mean residual: the share that follows the whole, less what follows the other half
 # alone.
 ADDED = "added"
-# The change, in nats for each full move, of the log-odds of the answer there; its rank among those
-# of the control's draws; and whether the site tells position by the code at all.
+# The change, in nats for each full move, of the log-odds of the answer there; the rank of what a
+# full move does among the control's draws; and whether the site tells position by the code at all.
 SLOPE, RANK, CARRIED = "slope", "rank among controls", "carried"
 # The share of answers that are right, and what a model's is held against before anything is said of
 # its codes.
