@@ -33,8 +33,9 @@ _MOST_CHOICES = 40  # a column with more different values is found by the text b
 PLOTLY, CIRCUITS = "plotly", "circuitsvis"
 
 
-# The scripts that every page has, in the order in which they stand.
+# The scripts and styles that every page has, in the order in which they stand.
 _SHARED = ("common.js", "pictures.js", "parts.js")
+_STYLES = ("report.css", "media.css")
 
 
 def fill(
@@ -136,7 +137,7 @@ def page_script(*names: str) -> Markup:
 
 def page_style(*names: str) -> Markup:
     """The style that all pages share, and a page's own from its files."""
-    return script_text("".join(map(_text, ("report.css", *names))))
+    return script_text("".join(map(_text, (*_STYLES, *names))))
 
 
 def _text(name: str) -> str:

@@ -39,7 +39,13 @@ function heat(figure, panel) {
     texttemplate: figure.ticks.length > 10 ? "" : "%{z:.2f}", hovertemplate: "%{y}<br>%{x}: %{z:.3f}<extra></extra>", colorbar: { thickness: 10, outlinewidth: 0 } };
 }
 
-function layoutOf(figure, panel) {
+// Of names that are numbers no more than have room; the last one is always among them.
+function spaced(names, width) {
+  const every = names.every((name) => Number.isFinite(Number(name))) ? Math.ceil(names.length * (10 + 7 * Math.max(...names.map((name) => name.length))) / width) : 1;
+  return names.map((_, i) => i).filter((i) => (names.length - 1 - i) % every === 0);
+}
+
+function layoutOf(figure, panel, width) {
   const layout = plotLayout(figure.x);
   if (figure.heat_about !== null) {
     // Names such as 8 and 16 are no numbers here.
@@ -58,7 +64,11 @@ function layoutOf(figure, panel) {
     // What does not change should look flat, not as noise.
     if (decades < 0.5) { const middle = Math.log10(Math.max(...values) * Math.min(...values)) / 2; layout.yaxis.range = [middle - 0.5, middle + 0.5]; }
   }
-  if (figure.ticks.length) Object.assign(layout.xaxis, { tickvals: figure.ticks.map((_, i) => i), ticktext: figure.ticks.map(plotText), range: [-0.5, figure.ticks.length - 0.5] });
+  if (figure.ticks.length) {
+    const kept = spaced(figure.ticks, width - layout.margin.l);
+    Object.assign(layout.xaxis, { tickvals: kept, ticktext: kept.map((i) => plotText(figure.ticks[i])), range: [-0.5, figure.ticks.length - 0.5], ticklabeloverflow: "allow" });
+    layout.margin.r = 14;
+  }
   return layout;
 }
 
@@ -75,18 +85,19 @@ function legend(panel) {
 
 function setUpFigure(box) {
   const figure = page.figures[Number(box.dataset.figure)], host = $(".panels", box), isHeat = figure.heat_about !== null;
-  const drawn = [];
+  const drawn = [], lines = ({ series }) => series.map(({ kind, name }) => `${kind} ${name}`).join("\n"), alike = new Set(figure.panels.map(lines)).size === 1;
+  if (alike && !isHeat) host.before(legend(figure.panels[0]));
   for (const panel of figure.panels) {
     const div = element("div", undefined, { class: "panel" }), plot = element("div", undefined, { class: "plot", role: "img", "aria-label": panel.title });
     div.append(element("h4", panel.title), element("p", isHeat ? "" : figure.y, { class: "unit" }), plot);
     if (isHeat) plot.style.height = `${60 + 21 * panel.series.length}px`;
-    else div.append(legend(panel));
+    else if (!alike) div.append(legend(panel));
     host.append(div);
     drawn.push(() => {
       let nth = 0;
       const shift = apart(figure, panel);
       const lines = isHeat ? [heat(figure, panel)] : panel.series.map((series) => series.kind === "measured" ? traces(figure, series, nth, shift(nth++)) : traces(figure, series));
-      drawPlot(plot, lines, layoutOf(figure, panel));
+      drawPlot(plot, lines, layoutOf(figure, panel, plot.clientWidth));
     });
   }
   whenSeen(box, "plotly", () => {

@@ -92,6 +92,7 @@ function setUpMap(section) {
   });
   $(".maps", section).replaceChildren(...grids);
   $(".maps", section).classList.toggle("wide", heads.length > 20);
+  $(".maps", section).classList.toggle("dense", heads.length > 8);
 
   function draw() {
     const own = shade.value === OWN, metric = own ? "" : shade.value, legend = $(".legend", section);

@@ -26,16 +26,25 @@ async function chartPicture(figure) {
   if (!plots.length) return null;
   const drawn = await Promise.all(plots.map((plot) => Plotly.toImage(plot, { format: "svg", width: plot.clientWidth, height: plot.clientHeight })));
   const origin = $(".panels, .plot-alone", figure).getBoundingClientRect(), places = boxes.map((box) => box.getBoundingClientRect());
-  const keys = $$(".legend > *", figure).filter((key) => !key.hidden), HEAD = 34 + (keys.length ? 24 : 0);
+  // The keys of the whole chart stand below its title, those of a panel where the page has them.
+  const keys = $$(":scope > .legend > *", figure).filter((key) => !key.hidden), HEAD = 34 + (keys.length ? 24 : 0);
   const width = Math.ceil(origin.width + 2 * EDGE), height = Math.ceil(Math.max(...places.map((at) => at.bottom - origin.top)) + HEAD + 2 * EDGE);
   const ink = resolve("--ink"), soft = resolve("--soft");
+  const keyAt = (key, x, y) => {
+    const mark = $(".swatch, i", key);
+    const colour = mark ? getComputedStyle(mark)[mark.className === "swatch" ? "backgroundColor" : "borderTopColor"] : soft;
+    return `<rect x="${x}" y="${y}" width="10" height="10" fill="${xml(colour)}"/>` + textAt(x + 15, y + 9, 12, soft, key.textContent.trim());
+  };
   let x = EDGE;
   const legend = keys.map((key) => {
-    const mark = $(".swatch, i", key), words = key.textContent.trim(), at = x;
-    x += 26 + 6.6 * words.length;
-    const colour = mark ? getComputedStyle(mark)[mark.className === "swatch" ? "backgroundColor" : "borderTopColor"] : soft;
-    return `<rect x="${at}" y="${EDGE + 28}" width="10" height="10" fill="${xml(colour)}"/>` + textAt(at + 15, EDGE + 37, 12, soft, words);
+    const at = x;
+    x += 26 + 6.6 * key.textContent.trim().length;
+    return keyAt(key, at, EDGE + 28);
   });
+  legend.push(...$$(".panel .legend > *", figure).map((key) => {
+    const at = key.getBoundingClientRect();
+    return keyAt(key, at.left - origin.left + EDGE, at.top - origin.top + HEAD + EDGE + 4);
+  }));
   const panels = drawn.map((url, i) => {
     const at = places[i], plot = plots[i].getBoundingClientRect(), left = at.left - origin.left + EDGE, top = at.top - origin.top + HEAD + EDGE;
     const inner = decodeURIComponent(url.slice(url.indexOf(",") + 1)).replace(/^<svg /, `<svg x="${plot.left - at.left + left}" y="${plot.top - at.top + top}" `);
@@ -56,7 +65,7 @@ function dressed(mark) {
 
 // A box's words line by line, as the page breaks them. What a column's head says below it stands in a box of its own.
 function linesOf(box) {
-  const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT), range = document.createRange(), lines = [];
+  const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT), range = document.createRange(), lines = [], { bottom } = box.getBoundingClientRect();
   while (walker.nextNode()) {
     const node = walker.currentNode;
     if (!seen(node.parentElement) || (box.matches("th") && node.parentElement.closest("th span"))) continue;
@@ -64,6 +73,7 @@ function linesOf(box) {
       range.setStart(node, index + word.search(/\S/));
       range.setEnd(node, index + word.trimEnd().length);
       const at = range.getBoundingClientRect(), line = lines.at(-1);
+      if (at.top > bottom) return lines; // what a small screen leaves out
       if (line && Math.abs(line.at.top - at.top) < at.height / 2) line.words += word;
       else lines.push({ at, words: word });
     }

@@ -53,12 +53,13 @@ TABLE = pd.DataFrame({"model": [HOSTILE, "b"], "share": [0.25, np.nan], "heads":
 NAMES = ("intact", "dropped and recalibrated", HOSTILE)
 
 
-def _figures(first: str) -> list[Figure]:
+def _figures(first: str, n_panels: int = 1) -> list[Figure]:
     x = np.arange(1, 6)
     drawn = {name: np.stack([x + i, 2.0 * x]) for i, name in enumerate(NAMES)}
-    panels = (panel("held-out text", x, measured=drawn),)
+    panels = tuple(panel(f"held-out text {i}", x, measured=drawn) for i in range(n_panels))
     said = "Loss of each variant. Bars are 95% intervals over seeds."
-    return [Figure(id, f"Loss, {id}", said, "steps", "nats", panels) for id in (first, "second")]
+    ids = {first: panels, "second": panels[:1]}
+    return [Figure(id, f"Loss, {id}", said, "steps", "nats", own) for id, own in ids.items()]
 
 
 def _data(measurements: pd.DataFrame, headline: str) -> PageData:
@@ -67,12 +68,12 @@ def _data(measurements: pd.DataFrame, headline: str) -> PageData:
     return PageData("A title", headline, measurements, {**info, **more})
 
 
-def _of_figures(template: str, data: PageData, **words: object) -> str:
-    return render_figures(template, data, _figures("gains"), ["One sentence."], **words)
+def _of_figures(template: str, data: PageData, n_panels: int = 1, **words: object) -> str:
+    return render_figures(template, data, _figures("gains", n_panels), ["One sentence."], **words)
 
 
 def _reproduction(data: PageData) -> str:
-    shown = paper("gelberg2025")
+    shown = paper("kazemnejad2023")  # has the most claims
     found = [Measured(0.5, 0.4, 0.6, 3), Measured(-1.5, -1.75, 2.0, 3), NOT_MEASURED]
     outcomes = [Outcome(claim, found[i % 3]) for i, claim in enumerate(shown.claims)]
     return render_reproduction(data, shown, outcomes, _figures("gains"), ["One sentence."])
@@ -86,9 +87,9 @@ def pages(causal_report: ReportData) -> dict[str, Callable[[], str]]:
     claims = {"gain": Measured(0.5, 0.4, 0.6, 3)}
     return {
         "compare": lambda: render(causal_report),
-        "heads": lambda: render_heads(synthetic_heads(4, 4, n_tokens=24, n_prompts=2)),
+        "heads": lambda: render_heads(synthetic_heads(18, 4, n_tokens=24, n_prompts=2)),
         "reproduce": lambda: _reproduction(data),
-        "emergence": lambda: _of_figures("emergence.html", data, claims=claims),
+        "emergence": lambda: _of_figures("emergence.html", data, 5, claims=claims),
         "drop": lambda: _of_figures("drop.html", data, variants=TABLE),
         "benchmark": lambda: _of_figures("benchmark.html", data, methods=TABLE, confusion=TABLE),
         "atlas": lambda: _of_figures("atlas.html", data, counts=TABLE),
@@ -126,6 +127,7 @@ def test_a_page_is_read_at_a_glance_on_every_screen(
         page.wait(lambda: page.run(FITS, size[0]))  # noqa: B023 - waits within the loop
         page.run("scrollTo(0, 0)")
         keep(page, f"{kind}-{size[0]}")
+    assert box(page, "header figure")["bottom"] < box(page, ".measured")["bottom"] <= PHONE[1]
     assert driver.get_log("browser") == []
 
 

@@ -86,6 +86,8 @@ def test_curves_at_named_places_stand_apart_under_all_names(browser: Browser) ->
         ".map(t => t.textContent)"
     )
     assert tuple(names) == PLACES * 3
+    keys = [key.text for key in browser.all("#named .legend .key")]
+    assert keys == [trace["name"] for trace in drawn]  # said once for all three panels
 
 
 def test_downloads_hold_the_numbers(browser: Browser) -> None:
