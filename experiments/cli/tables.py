@@ -42,12 +42,12 @@ def of_answer(answer: Answer) -> Table:
     judged = any(code.word is not None for code in answer.codes)
     before = any(code.before is not None for code in answer.codes)
     columns = ["position code", *(["read, untrained"] if before else []), "read, this model"]
-    columns += ["used?", answer.share_of] if judged else []
+    columns += ["used?", answer.share_of, answer.restored_of] if judged else []
     rows = []
     for code in answer.codes:
         row: list[Any] = [code.code, *([_read(code.before)] if before else []), _read(code.after)]
         if judged:
-            row += [_worded(str(code.word or "–")), _share(code.share)]
+            row += [_worded(str(code.word or "–")), _share(code.share), _share(code.restored)]
         rows.append(row)
     return _table(columns, rows)
 

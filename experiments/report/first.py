@@ -36,6 +36,7 @@ def first_figure(answer: Answer) -> dict[str, Any] | None:
         "judged": judged,
         "variant": next((c.after.variant for c in answer.codes if c.after), ""),
         "share_of": answer.share_of,
+        "restored_of": answer.restored_of,
         "controlled": any(code.control is not None for code in answer.codes),
         "readers": readers,
         "least": _at(WORTH_NAMING),
@@ -77,9 +78,12 @@ def first_csv(answer: Answer) -> dict[str, Any]:
             if reading is not None:
                 numbers = [number(value) for value in reading.gain]
                 rows.append([code.code, word, shown, *numbers, reading.word, reading.site])
-        if code.share is not None:
-            share = [number(value) for value in code.share]
-            rows.append([code.code, word, answer.share_of, *share, None, None])
+        for shown, share in (
+            (answer.share_of, code.share),
+            (answer.restored_of, code.restored),
+        ):
+            if share is not None:
+                rows.append([code.code, word, shown, *map(number, share), None, None])
         if code.control is not None:
             control = number(code.control)
             rows.append([code.code, word, "size-matched control", control, *[None] * 4])
@@ -96,6 +100,7 @@ def _row(code: CodeAnswer, judged: bool) -> dict[str, Any]:
         "before": _read(code.before),
         "after": _read(after),
         "share": None if code.share is None else _mark(code.share),
+        "restored": None if code.restored is None else _mark(code.restored),
         "control": None if code.control is None else _at(code.control),
     }
 

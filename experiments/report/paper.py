@@ -18,6 +18,7 @@ from experiments.report.data import ReportData
 from experiments.report.figures import COSINE_SCALE, Chart
 from experiments.results.answer import Answer, Reading
 from experiments.results.findings import Figure, Kind, Panel, Series
+from experiments.results.position_use import Interval
 from nope_interp.errors import unknown_name
 from nope_interp.files import write_atomically
 
@@ -277,21 +278,19 @@ def _verdict(drawn: Drawn, answer: Answer) -> None:
     for at, code in enumerate(answer.codes):
         _mark(read, code.before, at - 0.15, _COLOURS[1], "untrained")
         _mark(read, code.after, at + 0.15, _COLOURS[0], "this model")
-        if judged and code.share is not None:
-            value, low, high = (100 * number for number in code.share)
-            axes[1].barh(at, value, height=0.45, color=_COLOURS[0], alpha=0.75)
-            axes[1].hlines(at, low, high, color="black", linewidth=1)
+        if judged:
+            _bar(axes[1], code.share, at - 0.18, _COLOURS[0], answer.share_of)
+            _bar(axes[1], code.restored, at + 0.18, _COLOURS[2], answer.restored_of)
             if code.control is not None:
-                axes[1].vlines(100 * code.control, at - 0.3, at + 0.3, color=_COLOURS[3])
+                axes[1].vlines(100 * code.control, at - 0.36, at, color=_COLOURS[3])
     read.set_yticks(range(len(names)), names)
     read.invert_yaxis()
     read.set_xlabel("position read, % (0 is chance, 100 exact)")
-    handles = dict(zip(*reversed(read.get_legend_handles_labels()), strict=True))
-    read.legend(handles.values(), handles.keys(), loc="lower right")
     if judged:
-        axes[1].set_xlabel(f"{answer.share_of}, %")
+        axes[1].set_xlabel("use, %")
     for axis in axes:
         axis.set_xlim(-3, 103)
+    _legend(drawn)
 
 
 def _mark(axes: Axes, reading: Reading | None, at: float, colour: str, name: str) -> None:
@@ -299,6 +298,13 @@ def _mark(axes: Axes, reading: Reading | None, at: float, colour: str, name: str
         value, low, high = (100 * number for number in reading.gain)
         axes.hlines(at, low, high, color=colour, linewidth=3, alpha=0.35)
         axes.plot([value], [at], "o", color=colour, ms=4, label=name)
+
+
+def _bar(axes: Axes, share: Interval | None, at: float, colour: str, name: str) -> None:
+    if share is not None:
+        value, low, high = (100 * number for number in share)
+        axes.barh(at, value, height=0.34, color=colour, alpha=0.75, label=name)
+        axes.hlines(at, low, high, color="black", linewidth=1)
 
 
 def _labels(

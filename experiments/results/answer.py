@@ -80,7 +80,9 @@ class Judged:
         words: what is said of each code.
         shares: how much of what the model does rests on each code; None where it has no share.
         share_of: what `shares` are shares of, as a column is headed.
-        controls: the same of the strongest control of each code, where `shares` are not net of it.
+        restored: how much of that comes back, or stays, with each code alone.
+        restored_of: what `restored` are shares of, as a column is headed.
+        controls: `shares` of the strongest control of each code, where `shares` are not net of it.
         reason: a sentence in place of words, where nothing can be said of any code; else "".
     """
 
@@ -91,6 +93,8 @@ class Judged:
     words: Mapping[str, Word]
     shares: Mapping[str, Interval | None]
     share_of: str
+    restored: Mapping[str, Interval | None] = field(default_factory=dict)
+    restored_of: str = ""
     controls: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
 
@@ -121,6 +125,7 @@ class CodeAnswer:
         word: whether it is used; None where no intervention was made.
         share: how much rests on it; None where it has no share.
         control: how much rests on its strongest control; None where `share` is net of it.
+        restored: how much comes back, or stays, with it alone; None where it has no share.
         before: what can be read in the untrained model; None where that was not read.
         after: the same in the model in question.
     """
@@ -131,6 +136,7 @@ class CodeAnswer:
     before: Reading | None
     after: Reading | None
     control: float | None = None
+    restored: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,7 @@ class Answer:
         tokens: what the model read, in words.
         score: how well it does; None where nothing was judged.
         share_of: what the shares of the codes are shares of; "" where nothing was judged.
+        restored_of: the same of what comes back, or stays, with a code alone.
         reason: why no code has a word, a sentence; "" where they have.
     """
 
@@ -149,6 +156,7 @@ class Answer:
     tokens: str
     score: Score | None = None
     share_of: str = ""
+    restored_of: str = ""
     reason: str = ""
 
     @property
@@ -203,6 +211,7 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
             None if variant == UNTRAINED else _reading(read_as[code], rows, UNTRAINED, setting),
             _reading(read_as[code], rows, variant, setting),
             None if judged is None else judged.controls.get(code),
+            None if judged is None else judged.restored.get(code),
         )
         for code in read_as
     ]
@@ -210,7 +219,8 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
     if judged is None:
         return Answer(tuple(codes), tokens)
     codes.sort(key=lambda code: _FIRST.index(code.word or Word.UNDECIDED))
-    return Answer(tuple(codes), tokens, judged.score, judged.share_of, judged.reason)
+    of = (judged.share_of, judged.restored_of)
+    return Answer(tuple(codes), tokens, judged.score, *of, judged.reason)
 
 
 def judged_by_removal(verdict: UseVerdict) -> Judged:
@@ -220,7 +230,8 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
         verdict: of one setting.
 
     Returns:
-        The same as every intervention tells it; a code's share is its necessity.
+        The same as every intervention tells it; a code's share is its necessity, what stays with
+        it alone its sufficiency.
     """
     uses = verdict.of_stream
     reason = ""
@@ -235,7 +246,9 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
         score=Score("loss", "nats per token", verdict.intact, verdict.chance),
         words={use.code: _OF_REMOVAL[use.word] for use in uses},
         shares={use.code: use.necessity for use in uses},
-        share_of="effect lost without it",
+        share_of="removed: effect lost",
+        restored={use.code: use.sufficiency for use in uses},
+        restored_of="kept alone: effect kept",
         controls={
             use.code: max(use.size_matched[0], use.rescaled[0]) / verdict.total_effect[0]
             for use in uses

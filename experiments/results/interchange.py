@@ -13,7 +13,15 @@ import pandas as pd
 from experiments.results.answer import OF_ANSWERS, Judged, Score
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.measurements import finished
-from experiments.results.position_use import Effect, Interval, Use, Word, controlled, strongest
+from experiments.results.position_use import (
+    Effect,
+    Interval,
+    Use,
+    Word,
+    controlled,
+    strongest,
+    telling,
+)
 from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH
 
 PROBE = "interchange"
@@ -186,7 +194,8 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
         measurements: the tidy table.
 
     Returns:
-        The same as every intervention tells it; a code's share is what follows, net of the control.
+        The same as every intervention tells it; a code's share is what follows, and what is
+        restored what comes back with it alone, both net of the control.
         None where no position was moved in a task.
     """
     rows = finished(measurements[measurements["probe"] == PROBE])
@@ -198,8 +207,8 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     accuracy = Score("accuracy", OF_ANSWERS, _interval(scores[""]), scores[GUESSER]["value"])
     stream = [use for use in uses(rows) if use.layer == EVERYWHERE]
     words = {name: strongest([use.word for use in of]) for name, of in _by_name(stream).items()}
-    best = {name: _most(of) for name, of in _by_name(stream).items()}
     reason = without_order(rows)
+    shown = telling(_by_name(stream)) if reason is None else {}
     if reason is not None:
         words = dict.fromkeys(JUDGED, Word.NO_ORDER)
     elif not stream:
@@ -210,8 +219,10 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
         begin_token=bool(first["begin_token"]),
         score=accuracy,
         words=words,
-        shares=best,
-        share_of="answers that follow it",
+        shares={name: noising.net for name, (noising, _) in shown.items()},
+        share_of="moved: answers follow",
+        restored={name: denoising.net for name, (_, denoising) in shown.items()},
+        restored_of="put back: answers return",
         reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
     )
     return [judged]
@@ -282,11 +293,6 @@ def _by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
     called = {use.name for use in used} or {SMOOTH}
     name = called.pop() if len(called) == 1 else SMOOTH
     return {name if code == SMOOTH else code: of for code, of in found.items()}
-
-
-def _most(of: Sequence[Use]) -> Interval | None:
-    """The largest net effect of moving a code; None where there is nothing to move."""
-    return max((use.noising.net for use in of if use.noising), default=None)
 
 
 def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:

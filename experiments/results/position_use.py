@@ -38,7 +38,7 @@ A model that does not surely know order gets no word but `has not learned order`
 for that of halves: it was set after the first runs of models that need both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -165,3 +165,26 @@ def strongest(words: Sequence[Word]) -> Word:
     """
     order = (Word.USED, Word.REDUNDANT, Word.UNDECIDED, Word.NOT_USED, Word.NO_ORDER)
     return min(words, key=order.index)
+
+
+def telling(by_code: Mapping[str, Sequence[Use]]) -> dict[str, tuple[Effect, Effect]]:
+    """What is shown of each code beside its word, of which several positions were moved.
+
+    Args:
+        by_code: all uses of each code.
+
+    Returns:
+        Noising and denoising of one of the moves that gave the word, the one that is followed
+        most; without codes of which there is nothing to move.
+    """
+    found: dict[str, tuple[Effect, Effect]] = {}
+    for code, uses in by_code.items():
+        word = strongest([use.word for use in uses])
+        both = [
+            (use.noising, use.denoising)
+            for use in uses
+            if use.word is word and use.noising is not None and use.denoising is not None
+        ]
+        if both:
+            found[code] = max(both, key=lambda pair: pair[0].net)
+    return found

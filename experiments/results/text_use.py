@@ -1,14 +1,12 @@
 """How the tidy table names what interchange did on text, and what it says. Needs no torch."""
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from experiments.results import interchange as names
 from experiments.results.answer import Judged, Score
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.measurements import finished
-from experiments.results.position_use import Interval, Use, Word, strongest
+from experiments.results.position_use import Use, Word, strongest, telling
 from experiments.results.readability import SETTING
 from probes.bootstrap import benjamini_hochberg
 from probes.code_names import JUDGED, SIMILARITY
@@ -80,7 +78,8 @@ def judged_on_text(measurements: pd.DataFrame) -> list[Judged]:
 
     Returns:
         One for each setting in which positions were moved in text. A code's share is that of the
-        way that predictions go in the clean run, net of the control.
+        way that predictions go in the clean run, and what is restored that of the way back, both
+        net of the control.
     """
     measurements = finished(measurements)
     gated = measurements[measurements["probe"] == PROBE]
@@ -131,6 +130,7 @@ def _judged(measurements: pd.DataFrame, gate: pd.DataFrame) -> Judged:
         if use.layer == EVERYWHERE:
             by_code.setdefault(use.code, []).append(use)
     words = {code: strongest([use.word for use in of]) for code, of in by_code.items()}
+    shown = telling(by_code) if reason is None else {}
     if reason is not None:
         words = dict.fromkeys((*JUDGED, SIMILARITY), Word.NO_ORDER)
     return Judged(
@@ -144,13 +144,9 @@ def _judged(measurements: pd.DataFrame, gate: pd.DataFrame) -> Judged:
             float(own["chance"]),
         ),
         words=words,
-        shares={code: _followed(of, words[code]) for code, of in by_code.items()},
-        share_of="way followed when moved",
+        shares={code: noising.net for code, (noising, _) in shown.items()},
+        share_of="moved: predictions follow",
+        restored={code: denoising.net for code, (_, denoising) in shown.items()},
+        restored_of="put back: predictions return",
         reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
     )
-
-
-def _followed(uses: Sequence[Use], word: Word) -> Interval | None:
-    """The most of the way that predictions go by one of the moves that gave the word."""
-    nets = [use.noising.net for use in uses if use.word is word and use.noising is not None]
-    return max(nets, default=None)

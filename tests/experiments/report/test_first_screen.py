@@ -79,6 +79,14 @@ def test_the_figure_draws_each_code(page: Browser, causal_report: ReportData) ->
     )
     gains = [code.after.gain[0] for code in codes if code.after]
     assert at == pytest.approx([3 + 94 * min(max(gain, 0), 1) for gain in gains], abs=0.01)
+    # Both tests of use, one below the other.
+    ends = page.run(
+        "return [...document.querySelectorAll('#answer td .bar')]"
+        ".map(bar => parseFloat(bar.getAttribute('x2')))"
+    )
+    both = [share[0] for code in codes for share in (code.share, code.restored) if share]
+    assert len(both) == 2 * len(codes)
+    assert ends == pytest.approx([3 + 94 * min(max(share, 0), 1) for share in both], abs=0.01)
 
 
 def test_a_bar_never_hides_the_title_that_a_link_leads_to(page: Browser) -> None:

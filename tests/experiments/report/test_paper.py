@@ -23,10 +23,10 @@ def report() -> ReportData:
     after = Reading("trained", "readable", (0.8, 0.7, 0.9), "the output of layer 1")
     before = Reading("random-init", "faint", (0.2, 0.1, 0.3), "the output of layer 0")
     codes = (
-        CodeAnswer("counting", Word.USED, (0.6, 0.5, 0.7), before, after, control=0.1),
+        CodeAnswer("counting", Word.USED, (0.6, 0.5, 0.7), before, after, 0.1, (0.3, 0.2, 0.4)),
         CodeAnswer(HOSTILE, Word.UNDECIDED, None, None, after),
     )
-    return synthetic_report(answer=Answer(codes, "text", share_of="lost without it"))
+    return synthetic_report(answer=Answer(codes, "text", share_of="moved", restored_of="put back"))
 
 
 def words(path: Path) -> str:
@@ -51,13 +51,12 @@ def test_the_verdict_shows_what_was_read_and_what_is_used(
 ) -> None:
     verdict = of_comparison(report)["verdict"]
     said = words(verdict.save(tmp_path / "verdict.svg"))
-    for part in ("counting", "used", "untrained", "this model", "lost without it", HOSTILE):
+    for part in ("counting", "used", "untrained", "this model", "moved", "put back", HOSTILE):
         assert part in said, part
     read, used = drawn(verdict).axes
     marks = sorted(float(line.get_xdata()[0]) for line in read.lines)
     assert marks == [20, 80, 80]
-    (bar,) = used.patches
-    assert bar.get_width() == pytest.approx(60)
+    assert [bar.get_width() for bar in used.patches] == pytest.approx([60, 30])
 
 
 def test_a_chart_is_drawn_at_the_site_where_it_opens(report: ReportData) -> None:

@@ -153,6 +153,7 @@ def test_removal_of_codes_fills_the_answer(causal_report: ReportData) -> None:
     assert judged.words == told
     assert judged.words["variance"] == Word.USED  # the model is planted to use it
     assert judged.shares["variance"] == on_text.of_stream[0].necessity
+    assert judged.restored["variance"] == on_text.of_stream[0].sufficiency
     assert judged.score.value == on_text.intact
     found = answer_of(causal_report.verdicts, judged)
     assert found.sentence.startswith("This model uses variance")

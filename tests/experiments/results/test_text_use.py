@@ -86,7 +86,9 @@ def test_the_whole_stream_gives_each_code_its_word() -> None:
         "variance": Word.NOT_USED,
         "similarity": Word.REDUNDANT,
     }
+    # What follows the move and what comes back with it are of one and the same move.
     assert judged.shares["mean residual"] == pytest.approx((0.6, 0.58, 0.62))
+    assert judged.restored["mean residual"] == pytest.approx((0.5, 0.48, 0.52))
     assert judged.score.value == pytest.approx((1.9, 1.88, 1.92))
     assert judged.reason == ""
     answer = answer_of([], judged)
