@@ -52,7 +52,7 @@ def render(data: ReportData) -> str:
     }
     return shell.fill(
         "report.html",
-        shell.page_script("report.js"),
+        shell.page_script("heads_look.js", "report.js"),
         libraries,
         page_data,
         data,

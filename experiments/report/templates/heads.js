@@ -124,7 +124,7 @@ function setUpMap(section) {
   draw();
   $(".csv", section).addEventListener("click", () => saveCsv("labels", ["layer", "head", ...conditions.map((c) => `label, ${c}`)],
     column.name.map((_, i) => [column.layer[i], column.head[i], ...conditions.map((_, c) => labelOf(i, c))])));
-  setUpPictures(section, () => "heads", () => boxesPicture(section, $$(".cells button", section), $$(".cells > span, h3, .legend .key", section)));
+  setUpPictures(section, () => "heads", () => boxesPicture(section, $$(".cells button", section), $$(".cells > *, h3, .legend .key", section)));
 }
 
 const labelOf = (i, c, own = false) => (own ? column[c ? "own_ablated_label" : "own_label"] : c ? column.ablated_label : column.label)[i];

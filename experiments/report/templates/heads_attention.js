@@ -3,7 +3,7 @@
 // `quickly` shows the bare map at once, and puts CircuitsVis in its place, which takes longer than a person waits.
 const headAttention = ({ conditions, signed, prompts, weightsOf, quickly = false }, column) => {
 const { topOf, channels, paint } = headPictures;
-const { $, $$, element, visible, plain, shortened, asFigure, saveCsv, choice, resolve, showCircuits, setUpPictures, drawn, framed, textAt } = common;
+const { $, $$, element, visible, plain, shortened, asFigure, saveCsv, choice, resolve, showCircuits, setUpPictures, mapsPicture, drawn } = common;
 // Less is no line: each query would lead to every token.
 const LEAST = 0.04, MOST_TOLD = 3, SOON = 150;
 // CircuitsVis's own, in light and dark.
@@ -152,18 +152,9 @@ function drawThumbs() {
 // ---------------------------------------------------------------- as a file
 
 function picture() {
-  const CELL = 9, LABELS = 110, views = $$(".pair > div", figure).filter((view) => !view.hidden), tokens = prompts[prompt], size = CELL * tokens.length;
-  const low = channels("--paper"), high = channels("--trained"), ink = resolve("--ink"), soft = resolve("--soft");
-  const parts = views.map((view, v) => {
-    const left = v * (size + LABELS + 30) + LABELS, top = 50, small = paint(view.weights, low, high, channels("--random-init")), large = element("canvas", undefined, { width: size, height: size }), context = large.getContext("2d");
-    context.imageSmoothingEnabled = false;
-    context.drawImage(small, 0, 0, size, size);
-    const names = tokens.map((token, t) => textAt(left - 4, top + CELL * (t + 0.85), 8, soft, shortened(token), 'text-anchor="end"')
-      + textAt(0, 0, 8, soft, shortened(token), `text-anchor="end" transform="translate(${left + CELL * (t + 0.85)} ${top + size + 4}) rotate(-90)"`));
-    return textAt(left, 40, 12.5, ink, view.dataset.condition, 'font-weight="600"') + `<image x="${left}" y="${top}" width="${size}" height="${size}" href="${large.toDataURL()}"/>` + names.join("");
-  });
-  const title = textAt(16, 20, 15, ink, `${column.name[shown]}: rows are queries, columns the keys that they attend to`, 'font-weight="600"');
-  return framed(views.length * (size + LABELS + 30) + 16, size + LABELS + 60, title + parts.join(""));
+  const low = channels("--paper"), high = channels("--trained"), below = channels("--random-init");
+  const maps = $$(".pair > div", figure).filter((view) => !view.hidden).map((view) => ({ name: view.dataset.condition, canvas: paint(view.weights, low, high, below) }));
+  return mapsPicture(column.name[shown], maps, prompts[prompt].map(shortened), maps.length);
 }
 
 return { setUp, show, draw, look, start: () => { ready = true; draw(); } };

@@ -32,7 +32,8 @@ function channels(name) {
 // One pixel for each weight; a root makes small weights seen. Differences below zero have a colour of their own.
 function paint(weights, low, high, below = high) {
   const n = weights.length, canvas = element("canvas", undefined, { width: n, height: n }), context = canvas.getContext("2d"), image = context.createImageData(n, n), top = topOf([weights]);
-  for (let q = 0; q < n; q++) for (let k = 0; k <= q; k++) {
+  for (let q = 0; q < n; q++) for (let k = 0; k < n; k++) {
+    if (k > q && !weights[q][k]) continue; // hidden by the causal mask
     const weight = weights[q][k], part = Math.sqrt(Math.min(1, Math.abs(weight) / top)), at = 4 * (q * n + k), to = weight < 0 ? below : high;
     for (const c of [0, 1, 2]) image.data[at + c] = low[c] + part * (to[c] - low[c]);
     image.data[at + 3] = 255;

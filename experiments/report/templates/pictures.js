@@ -101,11 +101,31 @@ function answerPicture(figure) {
   return framed(Math.ceil(origin.width), Math.ceil(origin.height), wordsOf(words, origin) + scales.join(""));
 }
 
-// One SVG of a figure made of coloured boxes: these, with their letters, and the words around them.
+// A mixed colour as other programs know it, too.
+const plainly = (colour) => {
+  const mixed = colour.match(/^color\(srgb ([\d.]+) ([\d.]+) ([\d.]+)/);
+  return mixed ? `rgb(${mixed.slice(1).map((part) => Math.round(255 * part)).join(",")})` : xml(colour);
+};
+
+// One SVG of a figure made of coloured boxes: these, and the words in and around them.
 function boxesPicture(figure, boxes, words) {
   const origin = figure.getBoundingClientRect(), place = (box) => { const at = box.getBoundingClientRect(); return `x="${at.left - origin.left}" y="${at.top - origin.top}" width="${at.width}" height="${at.height}"`; };
-  const grounds = [...boxes.filter(seen), ...$$(".swatch", figure).filter(seen)].map((box) => `<rect ${place(box)} rx="3" fill="${xml(getComputedStyle(box).backgroundColor)}"/>`);
-  return framed(Math.ceil(origin.width), Math.ceil(origin.height), grounds.join("") + wordsOf([...boxes.filter((box) => box.textContent), ...words], origin));
+  const grounds = [...boxes.filter(seen), ...$$(".swatch", figure).filter(seen)].map((box) => `<rect ${place(box)} rx="3" fill="${plainly(getComputedStyle(box).backgroundColor)}"/>`);
+  return framed(Math.ceil(origin.width), Math.ceil(origin.height), grounds.join("") + wordsOf(words, origin));
+}
+
+// One SVG of heat maps of attention weights, in rows of as many as are given, each with its name and its tokens.
+function mapsPicture(title, maps, tokens, columns) {
+  const CELL = 9, LABELS = 110, size = CELL * tokens.length, across = size + LABELS + 30, down = size + LABELS + 30, ink = resolve("--ink"), soft = resolve("--soft");
+  const parts = maps.map(({ name, canvas }, i) => {
+    const left = (i % columns) * across + LABELS, top = Math.floor(i / columns) * down + 50, large = element("canvas", undefined, { width: size, height: size }), context = large.getContext("2d");
+    context.imageSmoothingEnabled = false;
+    context.drawImage(canvas, 0, 0, size, size);
+    const names = tokens.map((token, t) => textAt(left - 4, top + CELL * (t + 0.85), 8, soft, token, 'text-anchor="end"')
+      + textAt(0, 0, 8, soft, token, `text-anchor="end" transform="translate(${left + CELL * (t + 0.85)} ${top + size + 4}) rotate(-90)"`));
+    return textAt(left, top - 10, 12.5, ink, name, 'font-weight="600"') + `<image x="${left}" y="${top}" width="${size}" height="${size}" href="${large.toDataURL()}"/>` + names.join("");
+  });
+  return framed(Math.min(columns, maps.length) * across + 16, Math.ceil(maps.length / columns) * down + 30, textAt(16, 20, 15, ink, `${title}: rows are queries, columns the keys that they attend to`, 'font-weight="600"') + parts.join(""));
 }
 
 // One SVG of what is one on the page already.
@@ -121,5 +141,5 @@ function setUpPictures(figure, name, draw = () => chartPicture(figure)) {
   });
 }
 
-return { setUpPictures, answerPicture, boxesPicture, drawnPicture, framed, textAt };
+return { setUpPictures, answerPicture, boxesPicture, drawnPicture, mapsPicture };
 })());

@@ -1,7 +1,8 @@
 // Draws what Python chose: switches views, redraws, sorts, filters, saves. It computes no science.
 common.start((page) => {
 const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
-  measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture } = common;
+  measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture, boxesPicture, mapsPicture } = common;
+const { channels, paint: painted } = headPictures;
 const redraws = [];
 let setting = page.setting ? `${page.setting[0]}|${page.setting[1] ? "begin" : "nobegin"}` : "";
 
@@ -264,6 +265,7 @@ function setUpStrip(figure) {
       tokens.map((token, i) => [variant, layer, i, token, predicted[i]])));
     saveCsv("one-sequence", ["variant", "layer", "position", "token", "predicted"], rows);
   });
+  setUpPictures(figure, () => ["one-sequence", ...menu.chosen].join("_"), () => boxesPicture(figure, $$("li", figure), $$("h3, li :is(b, small)", figure)));
   draw();
 }
 
@@ -291,7 +293,13 @@ function setUpAttention(figure) {
   }
   $(".csv", figure).addEventListener("click", () => {
     const rows = weights().heads.flatMap((head, h) => head.flatMap((row, q) => row.map((value, k) => [h, q, k, value])));
-    saveCsv(["attention", ...menu.chosen].join("_"), ["head", "query", "key", "weight"], rows);
+    saveCsv(name(), ["head", "query", "key", "weight"], rows);
+  });
+  const name = () => ["attention", ...menu.chosen].join("_");
+  setUpPictures(figure, name, () => {
+    const { heads } = weights(), low = channels("--paper"), high = channels(colourName(menu.chosen[0]));
+    const maps = heads.map((head, h) => ({ name: `H${h}`, canvas: painted(head, low, high) }));
+    return mapsPicture(`Layer ${menu.chosen[1]}, ${menu.chosen[0]}`, maps, tokens.slice(0, heads[0].length).map(shortened), heads.length > 4 ? 4 : 2);
   });
   draw();
 }

@@ -3,6 +3,7 @@
 import html
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -253,6 +254,11 @@ def test_the_sequence_and_the_heat_map_are_saved(shared: Browser, small_report: 
     array = small_report.arrays["trained/text/nobegin/1/resid_post/similarity/cosine"]
     assert rows[0][:3] == ["trained", "1", "2"]
     assert float(rows[0][3]) == pytest.approx(array[0, 1], abs=6e-5)
+    drawn = ElementTree.parse(shared.saved("#strip .picture[data-kind='svg']", ".svg"))
+    below = [item.text for item in shared.all("#strip li small")]
+    words = [text.text for text in drawn.iterfind("{*}text")]
+    assert [word for word in words if word in below] == below
+    assert len(drawn.findall("{*}rect")) == 1 + len(tokens)  # the ground, and a box for each token
 
 
 def test_dark_and_light(shared: Browser) -> None:
@@ -303,6 +309,12 @@ def test_the_attention_view_follows_model_and_layer(shared: Browser) -> None:
     shared.wait(lambda: len(shared.all(".circuits canvas")) == 5)  # four heads and one enlarged
     _, *rows = shared.download("#attention .csv")
     assert any(float(weight) > 0 for _, q, k, weight in rows if int(k) > int(q))
+    drawn = ElementTree.parse(shared.saved("#attention .picture[data-kind='svg']", ".svg"))
+    names = [text.text for text in drawn.iterfind("{*}text")]
+    assert [name for name in names if name in ("H0", "H1", "H2", "H3")] == ["H0", "H1", "H2", "H3"]
+    assert len(drawn.findall("{*}image")) == 4
+    picture = shared.saved("#attention .picture[data-kind='png']", ".png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
 
 
 def test_the_page_works_inside_a_frame(
