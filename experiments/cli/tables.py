@@ -146,11 +146,11 @@ def of_claims(claims: pd.DataFrame) -> Table:
             str(row["claim"]),
             _worded(str(row["status"])),
             "–" if pd.isna(row["value"]) else _number(row),
-            str(row["test"]).removeprefix("the 95% interval "),
+            str(row["test"]).removeprefix("the 95% interval lies "),
         ]
         for row in measured.to_dict("records")
     ]
-    return _table(["claim", "verdict", "measured [95% interval]", "its test: the interval"], rows)
+    return _table(["claim", "verdict", "measured [95% interval]", "it must lie"], rows)
 
 
 def of_methods(methods: pd.DataFrame) -> Table:
