@@ -1,6 +1,6 @@
 """The live page as a person meets it: how long each answer takes, its JSON included.
 
-Asked without a socket, of the embedded model and of the real Gemma 3 270M with a prompt of 67
+Asked without a socket, of the embedded model and of the real Gemma 3 270M with a prompt of 64
 tokens. Each prompt and change is new, as it is for who types. `fit` is what the first move waits
 for, once for a model and a length. `click` is a head's view of a prompt that was read; `seen` is
 the time from a click in Chromium until the head's map is seen, and `drawn` until each of its cells
@@ -62,11 +62,12 @@ document.querySelector(`#map [data-layer="${layer}"][data-head="${head}"]`).clic
 ready();
 """
 _TEXT = (
-    "When Mary and John went to the store on the corner of the long street, they met Anna and "
+    "{first}: When Mary and John went to the store on the corner of the street, they met Anna and "
     "Paul, who had bought bread, milk and a bottle of wine for the evening. They talked about the "
-    "weather and about the summer for a while, and then, after they had looked at the fruit, "
+    "weather and about the summer, and then, after they had looked at fruit, "
     "{who} gave a drink to"
 )
+_TOKENS = 64  # of a prompt made of it, the begin token included
 _SHORT = "When Mary and John went out, {who} gave it to"
 
 
@@ -113,12 +114,12 @@ class Times:
 
 
 def prompts(text: str) -> Iterator[tuple[str, str]]:
-    """New prompts, clean and corrupted: they differ in who acts."""
+    """New prompts, clean and corrupted: they differ in who acts, and Anna tells them."""
     names = ("Mary", "John", "Anna", "Paul", "Mark", "Jane", "Luke", "Rose")
     for step in range(1, len(names)):
         for at, name in enumerate(names):
             other = names[(at + step) % len(names)]
-            yield text.format(who=name), text.format(who=other)
+            yield text.format(first="Anna", who=name), text.format(first="Anna", who=other)
 
 
 def embedded() -> dict[str, float]:
@@ -159,7 +160,10 @@ def of_gemma() -> dict[str, float]:
 
     playground = Playground(load(gemma_folder()))
     page, asked, times = Page(playground), prompts(_TEXT), Times()
-    page.post("read", {"prompt": next(asked)[0]})  # whatever is set up once
+    first = next(asked)[0]
+    page.post("read", {"prompt": first})  # whatever is set up once
+    if (n := playground.tokens(first).shape[1]) != _TOKENS:
+        raise RuntimeError(f"a prompt has {n} tokens, and the goals are for {_TOKENS}")
     for layer in range(_ROUNDS):
         clean, corrupted = next(asked)
         state = {"prompt": clean, "layer": 3 * layer, "head": 1}
@@ -168,7 +172,7 @@ def of_gemma() -> dict[str, float]:
         times.ask("click", partial(page.post, "head", state))
         times.ask("ablate", partial(page.post, "read", ablated))
     patch = {"patch": {"at": "resid_pre"}, "prompt": clean}
-    early = {**patch, "prompt": f"Mary: {clean}", "other_prompt": f"John: {clean}"}
+    early = {**patch, "prompt": clean, "other_prompt": clean.replace("Anna:", "John:")}
     times.ask("patch", partial(page.post, "patch", {**patch, "other_prompt": corrupted}))
     times.ask("patch_early", partial(page.post, "patch", early))
     moving = _moving(clean, layer=4)  # rotary layers have to have attended before

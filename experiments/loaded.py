@@ -1,7 +1,8 @@
 """A loaded model, and the questions that are asked of it most."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
 from experiments.probing.measure import Site, Split, read_with, sites
+from experiments.prompt import PromptReading, read_prompt
 from experiments.results.interchange import followed, without_order
 from experiments.results.measurements import INTACT, table
 from experiments.results.text_use import routes_read, without_order_on_text
@@ -29,6 +31,8 @@ from experiments.variants.embedded import EMBEDDED_MODEL
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.heads import HeadChange, change_heads
+from nope_interp.interventions.intervene import Intervention
 from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.layers import describe_positions, layer_positions
 from nope_interp.tasks.sources import TextSource
@@ -77,6 +81,36 @@ class LoadedModel:
             and most, when what precedes a query is reversed. Empty where nothing is known.
         """
         return pd.DataFrame(self.variant.position_table())
+
+    def read(self, prompt: str) -> PromptReading:
+        """How surprising is each token of a prompt, and what may come next?
+
+        Args:
+            prompt: any text; of a task's model, in the words of the task.
+
+        Returns:
+            Its `surprisal` and `next_tokens`, as DataFrames, and its `ids`.
+
+        Raises:
+            UserError: for a prompt that cannot be read.
+        """
+        return read_prompt(self.variant, prompt)
+
+    def change_heads(
+        self, changes: Mapping[tuple[int, int], HeadChange]
+    ) -> AbstractContextManager[Intervention]:
+        """A context in which heads are ablated, or attend otherwise.
+
+        Args:
+            changes: by (layer, head): "ablated", "uniform", "previous_token" or a pattern.
+
+        Returns:
+            The context, as `intervene` gives it.
+
+        Raises:
+            UserError: for an unknown head or word, and patterns of a bridge that does not use them.
+        """
+        return change_heads(self.model, changes, self.variant.layer_positions())
 
     def probe_positions(
         self,

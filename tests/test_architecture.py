@@ -28,7 +28,7 @@ ROOMS = {
     "nope_interp.models": "nope_interp",
     "nope_interp.tasks": "nope_interp",
     "nope_interp.positions": "nope_interp .models",
-    "nope_interp.interventions": "nope_interp .models",
+    "nope_interp.interventions": "nope_interp .models .positions",
     "nope_interp.pretrained": "nope_interp .models .positions .tasks",
     "nope_interp.training": "nope_interp .models .tasks",
     "nope_interp.theory": "nope_interp .models",
@@ -63,8 +63,8 @@ ROOMS = {
     "experiments.sweeps": "nope_interp nope_interp.tasks probes .results .runs .variants .heads "
     ".emergence .papers .comparison .benchmark .drop",
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps .explore",
-    "experiments": "nope_interp nope_interp.models nope_interp.positions nope_interp.tasks probes "
-    "probes.heads .results .variants .probing .codes .heads",
+    "experiments": "nope_interp nope_interp.interventions nope_interp.models nope_interp.positions "
+    "nope_interp.tasks probes probes.heads .results .variants .probing .codes .heads",
     "door of probes": "probes .heads .codes",
     # Doors hand on what stands inside, and only when it is asked for. That of `nope_interp`, which
     # a user needs alone, also looks up.

@@ -21,7 +21,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXPECTED = {
     "benchmark.md": ["| bold |"],
     "README.md": ["This model does not surely beat chance"],
-    "python.md": ["of 2 heads", "Score(metric='mae'", "tensor([5.", "9.0000, 10.0000]"],
+    "python.md": [
+        "of 2 heads",
+        "Score(metric='mae'",
+        "tensor([5.",
+        "surprisal",
+        "9.0000, 10.0000]",
+    ],
     "verdict.md": ["tensor(5.", "torch.Size([2, 64, 256])"],
 }
 

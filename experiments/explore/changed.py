@@ -4,27 +4,19 @@ Positions go by `ablate_positions`, everything else by `intervene`: there is no 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from experiments.explore.asked import Change, HeadChange
-from experiments.explore.one_pass import PatternsOf, pattern_hook
+from experiments.explore.one_pass import PatternsOf
 from experiments.explore.playground import Playground
 from experiments.variants.ablation import Ablation
 from nope_interp.errors import UserError
-from nope_interp.interventions.heads import by_head, head_outputs
+from nope_interp.interventions.heads import check_head, head_functions
 from nope_interp.interventions.intervene import Function, intervene
-from nope_interp.models.transformer import HookedTransformer
-from nope_interp.positions.layers import LayerPositions
-from nope_interp.shapes import AttentionMaps
-
-# A head's pattern, given to it.
-_Given = Callable[[AttentionMaps], Float[Tensor, "#batch query key"]]
 
 
 @contextmanager
@@ -95,96 +87,21 @@ def _functions(
     playground: Playground, changes: list[HeadChange], other: PatternsOf | None
 ) -> dict[str, Function]:
     """What is done at which hook."""
-    removed: dict[int, list[int]] = defaultdict(list)
-    given: dict[int, dict[int, _Given]] = defaultdict(dict)
+    asked: dict[tuple[int, int], str | Tensor] = {}
     for change in changes:
-        layer, head = playground.check_head(change.layer, change.head)
-        if head in removed[layer] or head in given[layer]:
-            raise UserError(f"head {head} of layer {layer} is changed twice: choose one change.")
-        if change.to == "ablated":
-            removed[layer].append(head)
-        else:
-            given[layer][head] = _given(playground, change, other)
-    if any(given.values()) and playground.idle_layer is not None:
+        at = check_head(playground.model, change.layer, change.head)
+        if at in asked:
+            raise UserError(f"head {at[1]} of layer {at[0]} is changed twice: choose one change.")
+        asked[at] = _lent(other, at) if change.to == "other_prompt" else change.to
+    if any(change.to != "ablated" for change in changes) and playground.idle_layer is not None:
         raise UserError(
             f"this model computes attention past its pattern hooks (layer {playground.idle_layer}):"
             " ablate heads of it instead."
         )
-    functions: dict[str, Function] = {
-        head_outputs(layer): partial(_without, heads=heads, n=playground.model.cfg.n_heads)
-        for layer, heads in removed.items()
-        if heads
-    }
-    return functions | {
-        pattern_hook(layer): partial(_replaced, given=patterns)
-        for layer, patterns in given.items()
-        if patterns
-    }
+    return head_functions(playground.model, asked, playground.positions)
 
 
-def _given(playground: Playground, change: HeadChange, other: PatternsOf | None) -> _Given:
-    at = playground.positions[change.layer]
-    if change.to == "uniform":
-        return lambda pattern: _uniform(visible(playground, at, pattern.shape[-1])).to(pattern)
-    if change.to == "previous_token":
-        return lambda pattern: _previous(pattern.shape[-1]).to(pattern)
+def _lent(other: PatternsOf | None, at: tuple[int, int]) -> Float[Tensor, "query key"]:
     if other is None:
         raise UserError("no other prompt is given, whose pattern a head should have: type one.")
-    own = other[change.layer][change.head]
-    return partial(_of_other, own)
-
-
-def _of_other(own: Float[Tensor, "own own"], pattern: AttentionMaps) -> Tensor:
-    if own.shape[-1] != pattern.shape[-1]:
-        raise ValueError(
-            f"the other prompt has {own.shape[-1]} tokens and this one {pattern.shape[-1]}: type "
-            "two of one length"
-        )
-    return own.to(pattern)
-
-
-def _without(z: Float[Tensor, "batch pos *head_d"], heads: list[int], n: int) -> Tensor:
-    z = z.clone()
-    by_head(z, n)[:, :, heads] = 0
-    return z
-
-
-def _replaced(pattern: AttentionMaps, given: Mapping[int, _Given]) -> AttentionMaps:
-    changed = pattern.clone()
-    for head, make in given.items():
-        changed[:, head] = make(pattern)
-    return changed
-
-
-def visible(playground: Playground, at: LayerPositions, n: int) -> Bool[Tensor, "query key"]:
-    """Which keys each of n queries of a layer sees.
-
-    Args:
-        playground: whose model.
-        at: what the layer's attention is limited to.
-        n: tokens.
-
-    Returns:
-        True where it sees them.
-    """
-    query, key = torch.arange(n)[:, None], torch.arange(n)
-    model = playground.model
-    if isinstance(model, HookedTransformer) and not model.config.causal:
-        return torch.ones(n, n, dtype=torch.bool)
-    seen = key <= query
-    if at.window is not None:
-        seen &= key > query - at.window
-    if at.chunk is not None:
-        seen &= key >= query // at.chunk * at.chunk
-    return seen
-
-
-def _uniform(seen: Bool[Tensor, "query key"]) -> Float[Tensor, "query key"]:
-    return seen / seen.sum(dim=-1, keepdim=True)
-
-
-def _previous(n: int) -> Float[Tensor, "query key"]:
-    """All weight on the token before; the first token has none but itself."""
-    pattern = torch.zeros(n, n)
-    pattern[torch.arange(n), (torch.arange(n) - 1).clamp(min=0)] = 1
-    return pattern
+    return other[at[0]][at[1]]

@@ -11,6 +11,7 @@ from experiments.explore.live import live_labels
 from experiments.explore.one_pass import Pass
 from experiments.explore.playground import Playground
 from experiments.explore.reading import changed_pass, known, pass_of
+from nope_interp.interventions.heads import check_head
 from nope_interp.models.composition import adds_up, k_composition
 from nope_interp.positions.layers import rotary_frequencies
 from probes.heads.frequencies import n_high
@@ -32,7 +33,7 @@ def head(playground: Playground, state: State) -> HeadAnswer:
     Raises:
         UserError: for a head that the model lacks, and as `read`.
     """
-    layer, number = playground.check_head(state.layer, state.head)
+    layer, number = check_head(playground.model, state.layer, state.head)
     ids = playground.tokens(state.prompt)
     before, after = pass_of(playground, ids), changed_pass(playground, state)
     finished = finished_labels(playground)
@@ -64,7 +65,7 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
     Raises:
         UserError: for a head that the model lacks, and as `read`.
     """
-    layer, number = playground.check_head(state.layer, state.head)
+    layer, number = check_head(playground.model, state.layer, state.head)
     why = ""
     if layer == 0:
         why = "The first layer has no earlier heads."

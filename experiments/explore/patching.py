@@ -20,8 +20,8 @@ from experiments.explore.playground import Playground
 from experiments.explore.turns import Taking
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.heads import is_causal
 from nope_interp.models.losses import next_log_probabilities
-from nope_interp.models.transformer import HookedTransformer
 
 # How little the logit differences may lie apart, in nats.
 _LEAST = 1e-4
@@ -142,7 +142,5 @@ def _columns(
     """The columns that are run: all heads, or positions from the first that differs on."""
     if at != "resid_pre":
         return list(range(playground.model.cfg.n_heads))
-    model = playground.model
-    causal = not isinstance(model, HookedTransformer) or model.config.causal
-    first = int((clean != corrupted)[0].int().argmax()) if causal else 0
+    first = int((clean != corrupted)[0].int().argmax()) if is_causal(playground.model) else 0
     return list(range(first, clean.shape[1]))

@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -13,14 +12,13 @@ from experiments.explore.asked import MOST_TOKENS
 from experiments.explore.kept import Kept
 from experiments.explore.one_pass import Pass, Rotated, pattern_hook
 from experiments.loaded import LoadedModel
+from experiments.prompt import prompt_tokens
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import layer_with_idle_patterns
-from nope_interp.positions.layers import LayerPositions, layer_positions
+from nope_interp.positions.layers import LayerPositions
 from nope_interp.sites import layer_ranges
-from nope_interp.streams import check_tokens
-from nope_interp.tasks.sources import with_begin_token
 
 
 @dataclass
@@ -63,9 +61,7 @@ class Playground:
     @cached_property
     def positions(self) -> tuple[LayerPositions, ...]:
         """Each layer's, of attention alone where the family is not known."""
-        if self.variant.positions == "unknown":
-            return tuple(LayerPositions(n, "unknown") for n in range(self.model.cfg.n_layers))
-        return layer_positions(self.model)
+        return self.variant.layer_positions()
 
     @cached_property
     def rotated(self) -> Rotated:
@@ -97,36 +93,10 @@ class Playground:
             One sequence.
 
         Raises:
-            UserError: for less than two tokens, more than `most_tokens`, tokens that the model does
-                not have, and text that the tokenizer does not know or that is not valid Unicode.
+            UserError: as `prompt_tokens`, which takes `most_tokens` at most.
         """
-        try:
-            prompt.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UserError("the prompt is not valid Unicode: type it again.") from error
-        ids = torch.tensor([self.variant.encode(prompt)], dtype=torch.long)
-        if self.begin_id is not None:
-            ids = with_begin_token(ids, self.begin_id)
-        if not 2 <= ids.shape[1] <= self.most_tokens:
-            raise UserError(
-                f"the prompt has {ids.shape[1]} tokens: give one of 2 to {self.most_tokens}."
-            )
-        check_tokens(self.model, ids, batch_size=1)
-        return ids
+        return prompt_tokens(self.variant, prompt, self.most_tokens)
 
     def token_strings(self, ids: Int[Tensor, "1 pos"]) -> list[str]:
         """Each token of a sequence as text."""
         return self.variant.token_strings(ids[0])
-
-    def check_head(self, layer: int | None, head: int | None) -> tuple[int, int]:
-        """A layer and a head that the model has; raises UserError for others."""
-        return (
-            _known("layer", layer, self.model.cfg.n_layers),
-            _known("head", head, self.model.cfg.n_heads),
-        )
-
-
-def _known(what: str, given: int | None, n: int) -> int:
-    if given is None or not 0 <= given < n:
-        raise UserError(f"the model has no {what} {given}: choose from 0 to {n - 1}.")
-    return given

@@ -1,21 +1,16 @@
 """`code`: lines of Python that print the numbers that the page shows."""
 
+from collections.abc import Iterator
+
 from experiments.explore.answers import CodeAnswer
 from experiments.explore.asked import HeadChange, State
 from experiments.explore.changed import ablations
 from experiments.explore.playground import Playground
 from experiments.explore.text import fitted_on
 from experiments.variants.embedded import EMBEDDED_MODEL
+from nope_interp.interventions.heads import check_head
 
-_READ = """\
-def read():
-    with torch.no_grad():
-        found = lm.model(tokens)[0].float().log_softmax(-1)
-    print(-found[:-1].gather(1, tokens[0, 1:, None])[:, 0])  # nats per token
-    print(found[-1].exp().topk({shown}))  # what may come next
-
-
-read()"""
+_SHOWN = "print(lm.read(prompt))"
 _LOADED = {"device": "cpu", "revision": None, "dtype": "float32", "positions": "auto", "text": None}
 _ASKED = "(lm.model, corrupted, cache, metric)"
 _PATCHES = {
@@ -37,17 +32,13 @@ def code(playground: Playground, state: State) -> CodeAnswer:
     Raises:
         UserError: for a prompt or a change that cannot be read.
     """
-    shown = min(10, playground.model.cfg.d_vocab)
+    playground.tokens(state.prompt)  # refuses what cannot be read
     lines = [
-        "import torch",
-        "",
         "import nope_interp as ni",
         "",
         f"lm = ni.load({_load(playground)})",
-        f"tokens = {_tokens(playground, state.prompt)}",
-        "",
-        "",
-        *_READ.format(shown=shown).splitlines(),
+        f"prompt = {state.prompt!r}",
+        _SHOWN,
     ]
     if state.changes is not None:
         lines += _changed(playground, state)
@@ -66,12 +57,6 @@ def _load(playground: Playground) -> str:
     return ", ".join([*own, *words])
 
 
-def _tokens(playground: Playground, prompt: str) -> str:
-    playground.tokens(prompt)  # refuses what cannot be read
-    begin = [] if playground.begin_id is None else [str(playground.begin_id)]
-    return f"torch.tensor([[{', '.join([*begin, f'*lm.variant.encode({prompt!r})'])}]])"
-
-
 def _changed(playground: Playground, state: State) -> list[str]:
     assert state.changes is not None
     lines: list[str] = []
@@ -83,40 +68,20 @@ def _changed(playground: Playground, state: State) -> list[str]:
         opened.append(f"ni.ablate_positions(lm.model, {', '.join(words)})")
     changes = state.changes.head_changes
     if any(change.to == "other_prompt" for change in changes):
-        lines.append(f"other = {_tokens(playground, state.other_prompt or '')}")
-        lines.append("cache = lm.model.run_with_cache(other)[1]")
-    functions = []
-    for number, (hook, of_hook) in enumerate(_by_hook(changes).items()):
-        lines += ["", "", f"def change_{number}(x):", "    x = x.clone()"]
-        lines += [f"    {_set(playground, change)}" for change in of_hook]
-        lines += ["    return x", ""]
-        functions.append(f'"{hook}": change_{number}')
-    if functions:
-        opened.append(f"ni.intervene(lm.model, {{{', '.join(functions)}}})")
-    return [*lines, "", f"with {', '.join(opened)}:", "    read()"]
+        other = state.other_prompt or ""
+        playground.tokens(other)
+        lines.append(f"cache = lm.model.run_with_cache(lm.read({other!r}).ids)[1]")
+    if changes:
+        opened.append(f"lm.change_heads({{{', '.join(_given(playground, *changes))}}})")
+    return [*lines, f"with {', '.join(opened)}:", f"    {_SHOWN}"]
 
 
-def _by_hook(changes: list[HeadChange]) -> dict[str, list[HeadChange]]:
-    found: dict[str, list[HeadChange]] = {}
+def _given(playground: Playground, *changes: HeadChange) -> Iterator[str]:
     for change in changes:
-        site = "z" if change.to == "ablated" else "pattern"
-        found.setdefault(f"blocks.{change.layer}.attn.hook_{site}", []).append(change)
-    return found
-
-
-def _set(playground: Playground, change: HeadChange) -> str:
-    """The line that changes a head's output, whose last axes may be one, or its pattern."""
-    layer, head = playground.check_head(change.layer, change.head)
-    if change.to == "ablated":
-        return f"x.view(*x.shape[:2], {playground.model.cfg.n_heads}, -1)[:, :, {head}] = 0"
-    if change.to == "other_prompt":
-        return f'x[:, {head}] = cache["blocks.{layer}.attn.hook_pattern"][0, {head}]'
-    if change.to == "previous_token":
-        rows = "(torch.arange(x.shape[-1]) - 1).clamp(min=0)"
-        return f"x[:, {head}] = torch.eye(x.shape[-1])[{rows}]"
-    window = playground.positions[layer].window
-    seen = "torch.ones_like(x[0, 0]).tril()" + (f".triu({1 - window})" if window else "")
-    return f"x[:, {head}] = torch.nn.functional.normalize({seen}, p=1, dim=-1)"
+        layer, head = check_head(playground.model, change.layer, change.head)
+        of_other = f'cache["blocks.{layer}.attn.hook_pattern"][0, {head}]'
+        to = of_other if change.to == "other_prompt" else repr(change.to)
+        yield f"({layer}, {head}): {to}"
 
 
 def _moved(playground: Playground, state: State) -> list[str]:
@@ -125,29 +90,30 @@ def _moved(playground: Playground, state: State) -> list[str]:
     n = max(playground.tokens(state.prompt).shape[1], max(move.positions.values()) + 1)
     words = ", ".join(f"{name}={value!r}" for name, value in fitted_on(playground, n).items())
     return [
-        "",
         f"text = lm.variant.sources[0].sequences({words})",
         f"at = {{'layer': {move.layer}, 'site': {move.site!r}}}",
         f"code = ni.fit_code(lm.model, text, {move.code!r}, **at)",
         f"with ni.set_position(lm.model, code, {move.positions}):",
-        "    read()",
+        f"    {_SHOWN}",
     ]
 
 
 def _patched(playground: Playground, at: str, other_prompt: str) -> list[str]:
+    playground.tokens(other_prompt)
     return [
         "",
+        "import torch",
         "from transformer_lens import patching",
         "",
-        f"corrupted = {_tokens(playground, other_prompt)}",
+        f"clean, corrupted = lm.read(prompt).ids, lm.read({other_prompt!r}).ids",
         "with torch.no_grad():",
-        "    logits, cache = lm.model.run_with_cache(tokens)",
+        "    logits, cache = lm.model.run_with_cache(clean)",
         "    answer, second = logits[0, -1].argmax(), lm.model(corrupted)[0, -1].topk(2).indices",
         "    other = second[0] if second[0] != answer else second[1]",
         "    metric = lambda logits: logits[0, -1, answer] - logits[0, -1, other]",
-        "    clean, low = metric(logits), metric(lm.model(corrupted))",
+        "    best, low = metric(logits), metric(lm.model(corrupted))",
         *(_by_heads(playground) if at == "head_out" else [f"    found = {_PATCHES[at]}"]),
-        "print((found - low) / (clean - low))  # [layer position] or [layer head]",
+        "print((found - low) / (best - low))  # [layer position] or [layer head]",
     ]
 
 

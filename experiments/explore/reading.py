@@ -14,9 +14,10 @@ from experiments.explore.changed import changed
 from experiments.explore.live import live_labels, live_scores
 from experiments.explore.one_pass import Pass, pattern_distance, read_pass
 from experiments.explore.playground import Playground
+from experiments.prompt import SHOWN
 
-# How many of the likeliest next tokens are shown, and the sides of a thumbnail.
-_SHOWN, _SIDE = 10, 32
+# The sides of a thumbnail.
+_SIDE = 32
 
 
 def read(playground: Playground, state: State) -> ReadAnswer:
@@ -152,7 +153,7 @@ def _reading(playground: Playground, read: Pass) -> Reading:
 
 
 def _shown(predicted: Float[Tensor, " d_vocab"]) -> int:
-    return min(_SHOWN, len(predicted))
+    return min(SHOWN, len(predicted))
 
 
 def _thumbnail(pattern: Float[Tensor, "head query key"]) -> Float[Tensor, "head small small"]:

@@ -21,7 +21,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.memory import check_room, forward_bytes
 from nope_interp.models.checkpoints import TrainedOn, as_bidirectional, load_model
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.positions.layers import positions_in_words
+from nope_interp.positions.layers import LayerPositions, layer_positions, positions_in_words
 from nope_interp.positions.order import position_table
 from nope_interp.pretrained.load import Pretrained, load_pretrained, reinitialized
 from nope_interp.pretrained.spec import ModelSpec, untrained
@@ -81,6 +81,12 @@ class ModelVariant:
             "begin_token": begin_token,
             "seed": seed,
         }
+
+    def layer_positions(self) -> tuple[LayerPositions, ...]:
+        """Each layer's, of attention alone where the family is not known."""
+        if self.positions == "unknown":
+            return tuple(LayerPositions(layer, "unknown") for layer in range(self.n_layers))
+        return layer_positions(self.model)
 
     def position_table(self) -> list[dict[str, Any]]:
         """Which layers have which positions, as `order.position_table` finds them; empty where that

@@ -1,7 +1,29 @@
-"""What the heads of a layer put out, head by head, whatever a model's hook point shows."""
+"""What the heads of a layer put out, one by one; heads that are ablated or attend otherwise."""
 
-from jaxtyping import Float
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
+
+from nope_interp.errors import UserError, unknown_name
+from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.intervene import (
+    Function,
+    Intervention,
+    check_patterns_act,
+    intervene,
+)
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.layers import LayerPositions
+from nope_interp.shapes import AttentionMaps
+
+# What a head is changed to: one of these words, or a pattern, `[query key]`.
+HeadChange = str | Float[Tensor, "own_query own_key"]
+_WORDS = ("ablated", "uniform", "previous_token")
 
 
 def head_outputs(layer: int) -> str:
@@ -26,3 +48,141 @@ def by_head(
         A view of it.
     """
     return z.view(*z.shape[:2], n_heads, -1)
+
+
+def check_head(model: HookedModel, layer: int | None, head: int | None) -> tuple[int, int]:
+    """A layer and a head that the model has.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+        layer: from 0.
+        head: from 0.
+
+    Returns:
+        Both.
+
+    Raises:
+        UserError: for what the model does not have.
+    """
+    return _known("layer", layer, model.cfg.n_layers), _known("head", head, model.cfg.n_heads)
+
+
+def _known(what: str, given: int | None, n: int) -> int:
+    if given is None or not 0 <= given < n:
+        raise UserError(f"the model has no {what} {given}: choose from 0 to {n - 1}.")
+    return given
+
+
+def head_functions(
+    model: HookedModel,
+    changes: Mapping[tuple[int, int], HeadChange],
+    layers: Sequence[LayerPositions],
+) -> dict[str, Function]:
+    """What `intervene` takes so that heads are ablated, or attend otherwise.
+
+    Args:
+        model: a HookedTransformer, or, for patterns, a bridge whose patterns act on what follows.
+        changes: by layer and head: "ablated" sets its output to zero; "uniform" gives equal weights
+            to all that a query sees and "previous_token" all weight to the token before, as a
+            tensor `[query key]` gives its own.
+        layers: what each layer's attention is limited to.
+
+    Returns:
+        A function for each hook name.
+
+    Raises:
+        UserError: for a head that the model does not have, and for an unknown word.
+    """
+    removed: dict[int, list[int]] = defaultdict(list)
+    given: dict[int, dict[int, HeadChange]] = defaultdict(dict)
+    for (layer, head), to in changes.items():
+        check_head(model, layer, head)
+        if isinstance(to, str) and to not in _WORDS:
+            raise unknown_name("change of a head", to, _WORDS)
+        if isinstance(to, str) and to == "ablated":
+            removed[layer].append(head)
+        else:
+            given[layer][head] = to
+    n_heads, causal = model.cfg.n_heads, is_causal(model)
+    functions: dict[str, Function] = {
+        head_outputs(layer): partial(_without, heads=heads, n=n_heads)
+        for layer, heads in removed.items()
+    }
+    for layer, of_layer in given.items():
+        sees = partial(layers[layer].sees, causal=causal)
+        functions[f"blocks.{layer}.attn.hook_pattern"] = partial(
+            _replaced, given=of_layer, sees=sees
+        )
+    return functions
+
+
+def change_heads(
+    model: HookedModel,
+    changes: Mapping[tuple[int, int], HeadChange],
+    layers: Sequence[LayerPositions],
+) -> AbstractContextManager[Intervention]:
+    """A context in which heads are ablated, or attend otherwise.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+        changes: as `head_functions` takes them.
+        layers: as there.
+
+    Returns:
+        The context, as `intervene` gives it.
+
+    Raises:
+        UserError: as `head_functions`, and for patterns of a bridge that goes on without them.
+    """
+    functions = head_functions(model, changes, layers)
+    if any(name.endswith("hook_pattern") for name in functions):
+        check_patterns_act(model)
+    return intervene(model, functions)
+
+
+def is_causal(model: HookedModel) -> bool:
+    """Whether a query sees no later tokens: only models of ours may see them.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+    """
+    return not isinstance(model, HookedTransformer) or model.config.causal
+
+
+def _without(z: Float[Tensor, "batch pos *head_d"], heads: list[int], n: int) -> Tensor:
+    z = z.clone()
+    by_head(z, n)[:, :, heads] = 0
+    return z
+
+
+def _replaced(
+    pattern: AttentionMaps,
+    given: Mapping[int, HeadChange],
+    sees: Callable[[int], Bool[Tensor, "query key"]],
+) -> AttentionMaps:
+    changed, n = pattern.clone(), pattern.shape[-1]
+    for head, to in given.items():
+        if isinstance(to, Tensor):
+            changed[:, head] = _of_other(to, n).to(pattern)
+        else:
+            changed[:, head] = (_uniform(sees(n)) if to == "uniform" else _previous(n)).to(pattern)
+    return changed
+
+
+def _of_other(own: Float[Tensor, "own own"], n: int) -> Tensor:
+    if own.shape[-1] != n:
+        raise ValueError(
+            f"the other prompt has {own.shape[-1]} tokens and this one {n}: type two of one length"
+        )
+    return own
+
+
+def _uniform(seen: Bool[Tensor, "query key"]) -> Float[Tensor, "query key"]:
+    return seen / seen.sum(dim=-1, keepdim=True)
+
+
+def _previous(n: int) -> Float[Tensor, "query key"]:
+    """All weight on the token before; the first token has none but itself."""
+    pattern = torch.zeros(n, n)
+    pattern[torch.arange(n), (torch.arange(n) - 1).clamp(min=0)] = 1
+    return pattern

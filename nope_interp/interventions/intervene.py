@@ -218,7 +218,7 @@ def freeze_first_attention(model: HookedModel, shares: Shares) -> Iterator[Inter
         )
     if not ((shares >= 0) & (shares <= 1)).all():
         raise UserError("shares of attention lie from 0 to 1: measure them on this model.")
-    _check_patterns_act(model)
+    check_patterns_act(model)
     sinks = attention_sinks(model)
     functions = {
         name: partial(_frozen, shares=of_heads, sunk=layer in sinks)
@@ -263,7 +263,7 @@ def scale_attention(model: HookedModel, position: int, factor: float) -> Iterato
     """
     if not 0 <= factor < float("inf"):
         raise UserError(f"attention is scaled by {factor}: give a finite factor of 0 or more.")
-    _check_patterns_act(model)
+    check_patterns_act(model)
 
     def scaled(pattern: AttentionMaps) -> AttentionMaps:
         more = torch.ones_like(pattern)
@@ -276,7 +276,7 @@ def scale_attention(model: HookedModel, position: int, factor: float) -> Iterato
         yield intervention
 
 
-def _check_patterns_act(model: HookedModel) -> None:
+def check_patterns_act(model: HookedModel) -> None:
     """Raise UserError where attention goes on without what a pattern hook gives back."""
     if (layer := layer_with_idle_patterns(model)) is not None:
         raise UserError(

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from nope_interp.errors import UserError
@@ -72,6 +73,26 @@ class LayerPositions:
         if self.reach is None:
             return None
         return f"{'window' if self.chunk is None else 'chunks'} of {self.reach} tokens"
+
+    def sees(self, n: int, *, causal: bool = True) -> Bool[Tensor, "query key"]:
+        """Which keys each of n queries sees.
+
+        Args:
+            n: tokens.
+            causal: whether a query sees no later token; else it sees all.
+
+        Returns:
+            True where it sees them.
+        """
+        query, key = torch.arange(n)[:, None], torch.arange(n)
+        if not causal:
+            return torch.ones(n, n, dtype=torch.bool)
+        seen = key <= query
+        if self.window is not None:
+            seen &= key > query - self.window
+        if self.chunk is not None:
+            seen &= key >= query // self.chunk * self.chunk
+        return seen
 
 
 def edge_notes(layers: Iterable[LayerPositions], seq_len: int) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """A loaded model answers the two commonest questions with DataFrames."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +49,66 @@ def test_the_strongest_heads_come_first() -> None:
     assert len(every) == lm.model.cfg.n_layers * lm.model.cfg.n_heads
     assert every.head(3).equals(found)
     assert len(repr(lm).splitlines()) <= 10
+
+
+def test_a_prompt_is_read_as_the_model_reads_it(gpt2: LoadedModel) -> None:
+    prompt = "one two three four five six"
+    found = gpt2.read(prompt)
+    with torch.no_grad():
+        expected = gpt2.model(found.ids)[0].log_softmax(-1)
+    own = -expected[torch.arange(found.ids.shape[1] - 1), found.ids[0, 1:]]
+    assert found.surprisal["surprisal"].tolist() == pytest.approx(own.tolist(), abs=1e-5)
+    assert found.surprisal["token"].tolist() == gpt2.variant.token_strings(found.ids[0, 1:])
+    assert found.next_tokens["id"][0] == int(expected[-1].argmax())
+    likeliest = expected[-1].exp().topk(10).values
+    assert found.next_tokens["probability"].tolist() == pytest.approx(likeliest.tolist(), abs=1e-6)
+    assert f"{own[0]:.4f}" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [("", "give one of 2 to"), ("one " * 5000, "tokens: give one of 2 to")],
+)
+def test_a_prompt_that_cannot_be_read_is_one_sentence(
+    gpt2: LoadedModel, prompt: str, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        gpt2.read(prompt)
+
+
+def test_heads_attend_otherwise_while_a_context_is_open(gpt2: LoadedModel) -> None:
+    ids = gpt2.read("one two three four five six").ids
+    n = ids.shape[1]
+    own = torch.eye(n)
+    name = "blocks.1.attn.hook_{}".format
+    before = gpt2.model.run_with_cache(ids)[1]
+    with gpt2.change_heads({(1, 0): "uniform", (1, 1): own, (0, 1): "ablated"}) as changed:
+        after = gpt2.model.run_with_cache(ids)[1]
+        changed.verify()
+    expected = torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]
+    torch.testing.assert_close(after[name("pattern")][0, 0], expected)
+    assert torch.equal(after[name("pattern")][0, 1], own)
+    values = before["blocks.0.attn.hook_z"].flatten(2)
+    kept = after["blocks.0.attn.hook_z"].flatten(2)
+    d_head = values.shape[-1] // gpt2.model.cfg.n_heads
+    assert torch.equal(kept[..., :d_head], values[..., :d_head])
+    assert not kept[..., d_head : 2 * d_head].any()
+    again = gpt2.model.run_with_cache(ids)[1]
+    assert torch.equal(again[name("pattern")], before[name("pattern")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({(0, 0): "unifrm"}, "did you mean 'uniform'"),
+        ({(0, 99): "uniform"}, "the model has no head 99"),
+    ],
+)
+def test_a_change_of_heads_that_is_none_is_one_sentence(
+    gpt2: LoadedModel, changes: Any, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        gpt2.change_heads(changes)
 
 
 def test_without_a_name_the_model_of_the_package_is_loaded() -> None:

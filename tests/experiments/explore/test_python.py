@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 from typing import Any
 
 import pytest
@@ -13,9 +12,11 @@ from experiments.explore.patching import patch
 from experiments.explore.playground import Playground
 from experiments.explore.python import code
 from experiments.explore.reading import read
+from experiments.prompt import PromptReading
 from nope_interp.errors import UserError
 from tests.experiments.explore.states import OTHER, changing, head_change, state
 
+MOST_LINES = 24
 pytestmark = pytest.mark.usefixtures("one_thread")
 HEADS = [
     head_change(0, 1, "uniform"),
@@ -34,57 +35,49 @@ def _loaded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_whole_lines_load_the_model_by_its_path(llama: Playground) -> None:
-    check_reading(printed(llama, state()), read(llama, state()).before)
+    (read_again,) = printed(llama, state())
+    check_reading(read_again, read(llama, state()).before)
 
 
-def printed(playground: Playground, asked: Any) -> list[torch.Tensor]:
-    """What the lines print, as tensors."""
-    lines = code(playground, asked).code
-    said = io.StringIO()
-    # Whole numbers and whole tensors, whatever was set before.
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
-        torch.set_printoptions(precision=8, threshold=10_000, sci_mode=False)
-        try:
-            exec(compile(lines, "<shown>", "exec"), {})
-        finally:
-            torch.set_printoptions(profile="default")
-    text = said.getvalue().replace("\n", " ")
-    found = re.findall(r"tensor\((\[.*?\])\)", text)
-    return [torch.tensor(eval(numbers)) for numbers in found]
+def printed(playground: Playground, asked: Any) -> list[Any]:
+    """What the lines print."""
+    lines, shown = code(playground, asked).code, list[Any]()
+    assert len([line for line in lines.splitlines() if line]) <= MOST_LINES
+    with contextlib.redirect_stderr(io.StringIO()):
+        exec(compile(lines, "<shown>", "exec"), {"print": shown.append})
+    return shown
 
 
-def check_reading(numbers: list[torch.Tensor], shown: Any) -> None:
-    surprisal, probabilities, ids = numbers
-    assert shown.surprisal[1:] == pytest.approx(surprisal.tolist(), abs=1e-4)
-    assert [one.id for one in shown.predictions] == ids.tolist()
-    told = [one.probability for one in shown.predictions]
-    assert told == pytest.approx(probabilities.tolist(), abs=1e-5)
+def check_reading(found: PromptReading, shown: Any) -> None:
+    assert shown.surprisal[1:] == pytest.approx(found.surprisal["surprisal"].tolist(), abs=1e-4)
+    told, likeliest = found.next_tokens.to_dict("list"), shown.predictions
+    assert [one.id for one in likeliest] == told["id"]
+    assert [one.token for one in likeliest] == told["token"]
+    assert [one.probability for one in likeliest] == pytest.approx(told["probability"], abs=1e-5)
 
 
 @pytest.mark.parametrize("positions", [None, "rotary:keep_highest=0.5"])
 def test_before_and_after_a_change(llama: Playground, positions: str | None) -> None:
     asked = changing(*HEADS, positions=positions, layers=[1] if positions else None)
-    found, numbers = read(llama, asked), printed(llama, asked)
-    assert len(numbers) == 6
-    check_reading(numbers[:3], found.before)
-    check_reading(numbers[3:], found.after)
+    found, (before, after) = read(llama, asked), printed(llama, asked)
+    check_reading(before, found.before)
+    check_reading(after, found.after)
 
 
 def test_the_embedded_model_is_loaded_by_no_name(embedded: Playground) -> None:
     asked = changing(*HEADS)
     assert "ni.load()" in code(embedded, asked).code
-    found, numbers = read(embedded, asked), printed(embedded, asked)
-    check_reading(numbers[3:], found.after)
+    found, (_, after) = read(embedded, asked), printed(embedded, asked)
+    check_reading(after, found.after)
 
 
 def test_a_moved_position(llama: Playground) -> None:
     moves = {"12": 20, "30": 5}
     asked = state(move={"code": "t", "layer": 0, "site": "resid_mid", "moves": moves})
-    numbers, shown = printed(llama, asked), move(llama, asked)
-    _, probabilities, ids = numbers[3:]
+    (_, after), shown = printed(llama, asked), move(llama, asked)
     told = {one.id: one.after for one in shown.predictions}
-    for id, probability in zip(ids.tolist(), probabilities.tolist(), strict=True):
-        assert told[id] == pytest.approx(probability, abs=1e-5)
+    for one in after.next_tokens.itertuples():
+        assert told[one.id] == pytest.approx(one.probability, abs=1e-5)
 
 
 @pytest.mark.parametrize("at", ["resid_pre", "head_out", "pattern"])
@@ -92,13 +85,13 @@ def test_what_patching_recovers(llama: Playground, at: str) -> None:
     asked = state(other_prompt=OTHER, patch={"at": at})
     *_, shown = patch(llama, asked, contextlib.nullcontext)
     recovered = torch.tensor(shown.recovered)  # type: ignore[union-attr]
-    torch.testing.assert_close(printed(llama, asked)[3], recovered, rtol=1e-3, atol=2e-4)
+    torch.testing.assert_close(printed(llama, asked)[1], recovered, rtol=1e-3, atol=2e-4)
 
 
 def test_hostile_prompts_stay_text(embedded: Playground) -> None:
     hostile = "'); __import__('os').abort() #\n\"\"\"\\"
     asked = state(hostile)
-    check_reading(printed(embedded, asked), read(embedded, asked).before)
+    check_reading(printed(embedded, asked)[0], read(embedded, asked).before)
 
 
 def test_what_is_not_shown_has_no_lines(embedded: Playground) -> None:

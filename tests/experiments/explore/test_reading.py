@@ -10,11 +10,9 @@ from torch import Tensor
 
 import nope_interp as ni
 from experiments.explore.asked import Change
-from experiments.explore.changed import visible
 from experiments.explore.playground import Playground
 from experiments.explore.reading import read
 from nope_interp.errors import UserError
-from nope_interp.positions.layers import LayerPositions
 from probes.head_rules import LABELS
 from probes.heads.detectors import HeadProbe
 from tests.experiments.explore.states import OTHER, PROMPT, changing, head_change, state
@@ -173,20 +171,6 @@ def test_an_ablated_head_writes_nothing(playground: Playground) -> None:
     assert found.difference is not None
     assert found.difference.loss != 0
     assert found.difference.patterns[0] == [0, 0, 0, 0]
-
-
-def test_what_a_query_sees_ends_at_windows_and_chunks(embedded: Playground) -> None:
-    windowed = visible(embedded, LayerPositions(0, "rotary", window=2), 4)
-    assert windowed.tolist() == [
-        [True, False, False, False],
-        [True, True, False, False],
-        [False, True, True, False],
-        [False, False, True, True],
-    ]
-    assert visible(embedded, LayerPositions(0, "rotary", chunk=2), 4)[2:].tolist() == [
-        [False, False, True, False],
-        [False, False, True, True],
-    ]
 
 
 @pytest.mark.parametrize(
