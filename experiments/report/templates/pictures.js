@@ -141,5 +141,5 @@ function setUpPictures(figure, name, draw = () => chartPicture(figure)) {
   });
 }
 
-return { setUpPictures, answerPicture, boxesPicture, drawnPicture, mapsPicture };
+return { setUpPictures, answerPicture, boxesPicture, drawnPicture, mapsPicture, framed, textAt };
 })());
