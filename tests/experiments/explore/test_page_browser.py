@@ -531,6 +531,10 @@ def test_what_cannot_be_read_is_said_in_a_sentence(page: LivePage) -> None:
     )
     page.wait(lambda: page.find("#sorry").is_displayed())
     assert page.find("#sorry").text.endswith(".")
+    page.find("#prompt").clear()
+    page.driver.execute_cdp_cmd("Input.insertText", {"text": "x" * 5000})  # never cut in silence
+    page.find("#prompt").send_keys(Keys.ENTER)
+    page.wait(lambda: "at most 4096 characters" in page.find("#sorry").text)
     page.driver.get_log("browser")  # which reports each 4xx
     page.find("#prompt").clear()
     page.find("#prompt").send_keys(PROMPT, Keys.ENTER)
