@@ -1,7 +1,6 @@
 """The checks of annotations themselves: without them nothing would say that they are gone."""
 
 import inspect
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -55,23 +54,6 @@ def test_what_passed_once_passes_again_and_nothing_else_does() -> None:
     with pytest.raises(BeartypeCallHintParamViolation):
         _next(torch.ones(2, 1))
     assert len(_next(torch.ones(3))) == 3
-
-
-@typecheck.checked
-def _chosen(
-    a: Float[Tensor, " row"], numbers: list[int], how: Literal["first", "last"] = "first"
-) -> tuple[Float[Tensor, " row"], set[str]]:
-    return a, {how} if numbers else {0}  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("_", ["at first", "again"])
-def test_what_is_no_matter_of_shapes_is_asked_each_time(_: str) -> None:
-    assert _chosen(torch.ones(2), [1], how="last")[1] == {"last"}
-    for arguments in (([1.5],), ([1], "both"), (["x"], "last")):
-        with pytest.raises((BeartypeCallHintParamViolation, BeartypeDoorHintViolation)):
-            _chosen(torch.ones(2), *arguments)  # type: ignore[arg-type]
-    with pytest.raises((BeartypeCallHintReturnViolation, BeartypeDoorHintViolation)):
-        _chosen(torch.ones(2), [])
 
 
 def test_our_packages_are_checked_as_they_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ the signature and checks them twice over, and made small models take twice their
 
 import ast
 import builtins
-import collections.abc
 import inspect
 import sys
 from collections import defaultdict
@@ -15,7 +14,7 @@ from functools import cache, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType, UnionType
-from typing import Any, ForwardRef, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 from beartype import BeartypeConf, beartype
@@ -49,23 +48,20 @@ def checked(thing: Any) -> Any:
         if thing.__code__ in _nested:
             return thing
         _nested.add(thing.__code__)
-    check, shaped = None, False
-    asked: dict[str, Any] | None = None
-    names: list[str] = []
+    check, shaped, by_kind = None, False, False
     # What passed was given these, and returned one of those.
     passed: dict[Any, set[Any]] = defaultdict(set)
 
     @wraps(thing)
     def called(*arguments: Any, **named: Any) -> Any:
-        nonlocal check, shaped, asked, names
+        nonlocal check, shaped, by_kind
         if not ON:
             return thing(*arguments, **named)
         if check is None:  # written when first needed: half of all functions never are
-            check, shaped, asked = _checking(thing), _has_shapes(thing), _asked_each_time(thing)
-            names = [*inspect.signature(thing).parameters]
+            check, shaped, by_kind = _checking(thing), _has_shapes(thing), _goes_by_kind(thing)
         if not shaped:
             return check(*arguments, **named)
-        if asked is None:
+        if not by_kind:
             with _SCOPE:
                 return check(*arguments, **named)
         given = tuple(map(_kind, arguments))
@@ -76,12 +72,8 @@ def checked(thing: Any) -> Any:
             with _SCOPE:
                 found = check(*arguments, **named)
         else:
-            if asked:
-                _ask(asked, names, arguments, named)
             found = thing(*arguments, **named)
             if _kind(found) in returned:
-                if "return" in (asked or ()):
-                    die_if_unbearable(found, asked["return"], conf=_HOW)
                 return found
             _check_all(thing, inspect.signature(thing).bind(*arguments, **named), found)
         passed[given].add(_kind(found))
@@ -91,12 +83,10 @@ def checked(thing: Any) -> Any:
 
 
 def _kind(value: Any) -> Any:
-    """All that a check of shapes and classes asks of it, and of what a tuple holds."""
+    """All that a check of shapes and classes asks of it."""
     kind = type(value)
     if _is_array(kind):
         return kind, value.shape, value.dtype
-    if isinstance(value, tuple):
-        return kind, tuple(map(_kind, value))
     return kind
 
 
@@ -105,47 +95,22 @@ def _is_array(kind: type) -> bool:
     return issubclass(kind, (Tensor, np.ndarray))
 
 
-def _asked_each_time(function: Callable[..., Any]) -> dict[str, Any] | None:
-    """Annotations that ask more of a value than `_kind` tells, such as what a list holds.
-
-    None where one of them is of shapes too, or can only be read where it stands.
-    """
+def _goes_by_kind(function: Callable[..., Any]) -> bool:
+    """Whether no annotation asks more of a value than `_kind` tells, such as what a list holds."""
     given = inspect.signature(function).parameters.values()
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    if any(one.kind in several for one in given):
-        return None
-    asked = {n: hint for n, hint in function.__annotations__.items() if not _told_by_kind(hint)}
-    if any("jaxtyping" in repr(hint) or not _stands_alone(hint) for hint in asked.values()):
-        return None
-    return asked
+    return not any(one.kind in several for one in given) and all(
+        map(_told_by_kind, function.__annotations__.values())
+    )
 
 
 def _told_by_kind(hint: Any) -> bool:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is collections.abc.Callable:
-        return True  # of what can be called, only its class is asked
-    if origin in (Union, UnionType, tuple):
-        return ... not in inner and all(map(_told_by_kind, inner))
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(_told_by_kind, get_args(hint)))
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
         return "{" not in hint.dim_str  # a length that an argument's value says
-    plain = isinstance(hint, type) and origin is None
+    plain = isinstance(hint, type) and get_origin(hint) is None
     return hint in (None, Any) or (plain and not getattr(hint, "_is_protocol", False))
-
-
-def _stands_alone(hint: Any) -> bool:
-    """Whether it names nothing that only its place knows."""
-    if isinstance(hint, (str, ForwardRef, TypeVar)) or hint is Self:
-        return False
-    return get_origin(hint) is Literal or all(map(_stands_alone, get_args(hint)))
-
-
-def _ask(
-    asked: dict[str, Any], names: list[str], arguments: tuple[Any, ...], named: dict[str, Any]
-) -> None:
-    """Checks these arguments of a call whose parameters have those names."""
-    for name, value in (*zip(names, arguments, strict=False), *named.items()):
-        if name in asked:
-            die_if_unbearable(value, asked[name], conf=_HOW)
 
 
 def _check_all(thing: Any, bound: inspect.BoundArguments, found: Any) -> None:
