@@ -18,7 +18,7 @@ _OF_CLAIMS = (
 )
 _OF_PAPERS = (
     "Against: claims contradicted. Sees: those whose run sees the least difference that matters.",
-    "Bounds: those set before the first run. *: kept with the package. +1: there is one run more.",
+    "Bounds: those set before the first run. *: kept with the package. +1: one run besides.",
     "Each claim of a paper: nope-interp reproduce NAME --list.",
 )
 

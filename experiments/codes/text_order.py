@@ -24,8 +24,8 @@ from experiments.results.text_use import (
     PROBE,
 )
 from nope_interp.errors import UserError
+from nope_interp.interventions.heads import is_causal
 from nope_interp.models.losses import bigram_losses, next_log_probabilities, token_losses
-from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import PerSequence
 from nope_interp.tasks.sources import TextSource
 from probes.bootstrap import NamedBootstrap
@@ -97,7 +97,7 @@ def _at_ends(
 
     What a causal model loses on a token is known from the whole sequence.
     """
-    causal = not isinstance(task.model, HookedTransformer) or task.model.config.causal
+    causal = is_causal(task.model)
     length = tokens.shape[1]
     ends = torch.linspace(max(length // 2, _SHORTEST - 1), length - 1, _ENDS).int().unique()
     generator = torch.Generator().manual_seed(task.seed)
