@@ -10,21 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.codes.following import following_rows, movable
-from experiments.codes.in_depth import statistics_at
-from experiments.codes.task import InterventionTask, intervention_task_of
-from experiments.codes.text_interchange import route_rows, text_interchange_rows
-from experiments.codes.text_order import text_order_rows
+from experiments.codes.questions import positions_moved, positions_routed
 from experiments.heads.causes import without_heads
 from experiments.heads.cell import head_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
 from experiments.probing.measure import Site, Split, read_with, sites
-from experiments.prompt import PromptReading, read_prompt
-from experiments.results.interchange import followed, without_order
+from experiments.prompt import PatchReading, PromptReading, patch_prompts, read_prompt
 from experiments.results.measurements import INTACT, table
-from experiments.results.text_use import routes_read, without_order_on_text
 from experiments.variants.ablation import Ablation
 from experiments.variants.config import ProbingConfig
 from experiments.variants.embedded import EMBEDDED_MODEL
@@ -111,6 +105,22 @@ class LoadedModel:
             UserError: for an unknown head or word, and patterns of a bridge that does not use them.
         """
         return change_heads(self.model, changes, self.variant.layer_positions())
+
+    def patch(self, prompt: str, other_prompt: str, at: str = "resid_pre") -> PatchReading:
+        """What of one prompt's run, put into the other's, brings its prediction back?
+
+        Args:
+            prompt: the clean one, whose activations are put in.
+            other_prompt: the corrupted one, of as many tokens.
+            at: "resid_pre", by position, or "head_out" or "pattern", by head.
+
+        Returns:
+            The share of the logit difference that comes back, by layer (`recovered`).
+
+        Raises:
+            UserError: as `patch_in_steps`.
+        """
+        return patch_prompts(self.variant, prompt, other_prompt, at)
 
     def probe_positions(
         self,
@@ -277,20 +287,8 @@ class LoadedModel:
             UserError: for a model that has not learned order, a task whose answers elsewhere are
                 not known, and too few examples or positions.
         """
-        how = {"n_fit": n_fit, "n_held_out": n_held_out, "seed": seed}
-        if isinstance(self.variant.sources[0], TextSource):
-            task, context = self._on_text(seq_len, how)
-            statistics = statistics_at(task, sites(self.variant.n_layers, hooks, layers))
-            return followed(table(text_interchange_rows(task, statistics, context=context)))
-        config = ProbingConfig.like(self.config, **how)
-        task = intervention_task_of(config, self.variant)
-        elsewhere = movable(task, by)
-        context = self.variant.context("probe", seed, task.begin_token)
-        where = sites(self.variant.n_layers, hooks, layers)
-        rows = table(following_rows(task, elsewhere, where, context=context))
-        if (why := without_order(rows)) is not None:
-            raise UserError(why)
-        return followed(rows)
+        config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
+        return positions_moved(self.variant, config, by, layers, hooks)
 
     def position_routes(
         self,
@@ -319,25 +317,14 @@ class LoadedModel:
             UserError: for a model that reads no text or has not learned order, and too few or too
                 short sequences.
         """
-        if not isinstance(self.variant.sources[0], TextSource):
-            raise UserError("routes are read on text, and this model was trained on a task.")
-        how = {"n_fit": n_fit, "n_held_out": n_held_out, "seed": seed}
-        task, context = self._on_text(seq_len, how)
-        return routes_read(table(route_rows(task, context=context)))
+        config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
+        return positions_routed(self.variant, config)
 
-    def _on_text(
-        self, seq_len: int | None, how: dict[str, Any]
-    ) -> tuple[InterventionTask, dict[str, Any]]:
-        """The task of a language model that knows order, and its columns."""
-        source = self.variant.sources[0]
-        assert isinstance(source, TextSource)  # as the callers saw to
-        config = ProbingConfig.like(self.config, **how, seq_len=self._length(seq_len))
-        task = intervention_task_of(config, self.variant)
-        context = self.variant.context("probe", task.seed, task.begin_token)
-        rows = table(text_order_rows(task, source, context=context))
-        if (why := without_order_on_text(rows)) is not None:
-            raise UserError(why)
-        return task, context
+    def _asked(self, seq_len: int | None, **how: int) -> ProbingConfig:
+        """Its settings; sequences of text are as long as is asked."""
+        if isinstance(self.variant.sources[0], TextSource):
+            how["seq_len"] = self._length(seq_len)
+        return ProbingConfig.like(self.config, **how)
 
     def _length(self, asked: int | None) -> int:
         limit = self.model.cfg.n_ctx

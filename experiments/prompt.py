@@ -1,4 +1,5 @@
-"""What a model makes of one prompt: the surprisal of each token, and what may come next."""
+"""What a model makes of a prompt: the surprisal of each token, and what may come next; and which
+part of its run brings that back in the run of another prompt."""
 
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
+from nope_interp.interventions.patching import patch_in_steps
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.streams import check_tokens
 from nope_interp.tasks.sources import with_begin_token
@@ -34,6 +36,31 @@ class PromptReading:
 
     def __repr__(self) -> str:
         return f"{self.surprisal.to_string()}\n\n{self.next_tokens.to_string()}"
+
+
+@dataclass(frozen=True)
+class PatchReading:
+    """What of a clean prompt, put into the run of a corrupted one, brings its prediction back.
+
+    Attributes:
+        recovered: share of the logit difference that comes back: a row for each layer, a column for
+            each position, or head. 0 is the corrupted run, 1 the clean one.
+        clean: the clean run's logit difference: of `answer` less `other`, behind the last token.
+        corrupted: that of the corrupted run.
+        answer: the clean prompt's likeliest next token.
+        other: the corrupted prompt's likeliest one that is not the answer.
+    """
+
+    recovered: pd.DataFrame = field(repr=False)
+    clean: float
+    corrupted: float
+    answer: str
+    other: str
+
+    def __repr__(self) -> str:
+        difference = f"logit difference of {self.answer!r} less {self.other!r}"
+        ends = f"{self.clean:.2f} clean, {self.corrupted:.2f} corrupted"
+        return f"{self.recovered.round(2)}\n\nShare recovered of the {difference}: {ends}"
 
 
 def prompt_tokens(variant: ModelVariant, prompt: str, most: int) -> Int[Tensor, "1 pos"]:
@@ -95,3 +122,30 @@ def read_prompt(variant: ModelVariant, prompt: str) -> PromptReading:
             }
         ),
     )
+
+
+def patch_prompts(
+    variant: ModelVariant, prompt: str, other_prompt: str, at: str = "resid_pre"
+) -> PatchReading:
+    """Put activations of a prompt into the run of another one, cell by cell.
+
+    Args:
+        variant: the model with its tokenizer.
+        prompt: the clean one, as `prompt_tokens` takes it.
+        other_prompt: the corrupted one, of as many tokens.
+        at: "resid_pre", by position, or "head_out" or "pattern", by head.
+
+    Returns:
+        The share of the logit difference that comes back.
+
+    Raises:
+        UserError: as `prompt_tokens` and `patch_in_steps`.
+    """
+    most, decode = variant.model.cfg.n_ctx, variant.tokenizer.decode
+    clean, corrupted = (prompt_tokens(variant, one, most) for one in (prompt, other_prompt))
+    *_, found = patch_in_steps(variant.model, clean, corrupted, at)
+    recovered = pd.DataFrame(found.recovered.numpy())
+    columns = "position" if at == "resid_pre" else "head"
+    recovered = recovered.rename_axis(index="layer", columns=columns)
+    answer, other = decode([found.answer]), decode([found.other])
+    return PatchReading(recovered, found.clean, found.corrupted, answer, other)

@@ -16,7 +16,7 @@ from experiments.explore.playground import Playground
 from experiments.variants.ablation import Ablation
 from nope_interp.errors import UserError
 from nope_interp.interventions.heads import check_head, head_functions
-from nope_interp.interventions.intervene import Function, intervene
+from nope_interp.interventions.intervene import Function, idle_patterns, intervene
 
 
 @contextmanager
@@ -94,10 +94,7 @@ def _functions(
             raise UserError(f"head {at[1]} of layer {at[0]} is changed twice: choose one change.")
         asked[at] = _lent(other, at) if change.to == "other_prompt" else change.to
     if any(change.to != "ablated" for change in changes) and playground.idle_layer is not None:
-        raise UserError(
-            f"this model computes attention past its pattern hooks (layer {playground.idle_layer}):"
-            " ablate heads of it instead."
-        )
+        raise idle_patterns(playground.model, playground.idle_layer)
     return head_functions(playground.model, asked, playground.positions)
 
 

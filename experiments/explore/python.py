@@ -12,11 +12,6 @@ from nope_interp.interventions.heads import check_head
 
 _SHOWN = "print(lm.read(prompt))"
 _LOADED = {"device": "cpu", "revision": None, "dtype": "float32", "positions": "auto", "text": None}
-_ASKED = "(lm.model, corrupted, cache, metric)"
-_PATCHES = {
-    "resid_pre": f"patching.get_act_patch_resid_pre{_ASKED}",
-    "pattern": f"patching.get_act_patch_attn_head_pattern_all_pos{_ASKED}",
-}
 
 
 def code(playground: Playground, state: State) -> CodeAnswer:
@@ -45,7 +40,8 @@ def code(playground: Playground, state: State) -> CodeAnswer:
     if state.move is not None:
         lines += _moved(playground, state)
     if state.patch is not None and state.other_prompt:
-        lines += _patched(playground, state.patch.at, state.other_prompt)
+        playground.tokens(state.other_prompt)
+        lines.append(f"print(lm.patch(prompt, {state.other_prompt!r}, {state.patch.at!r}))")
     return CodeAnswer(code="\n".join(lines) + "\n")
 
 
@@ -95,41 +91,4 @@ def _moved(playground: Playground, state: State) -> list[str]:
         f"code = ni.fit_code(lm.model, text, {move.code!r}, **at)",
         f"with ni.set_position(lm.model, code, {move.positions}):",
         f"    {_SHOWN}",
-    ]
-
-
-def _patched(playground: Playground, at: str, other_prompt: str) -> list[str]:
-    playground.tokens(other_prompt)
-    return [
-        "",
-        "import torch",
-        "from transformer_lens import patching",
-        "",
-        f"clean, corrupted = lm.read(prompt).ids, lm.read({other_prompt!r}).ids",
-        "with torch.no_grad():",
-        "    logits, cache = lm.model.run_with_cache(clean)",
-        "    answer, second = logits[0, -1].argmax(), lm.model(corrupted)[0, -1].topk(2).indices",
-        "    other = second[0] if second[0] != answer else second[1]",
-        "    metric = lambda logits: logits[0, -1, answer] - logits[0, -1, other]",
-        "    best, low = metric(logits), metric(lm.model(corrupted))",
-        *(_by_heads(playground) if at == "head_out" else [f"    found = {_PATCHES[at]}"]),
-        "print((found - low) / (best - low))  # [layer position] or [layer head]",
-    ]
-
-
-def _by_heads(playground: Playground) -> list[str]:
-    """TransformerLens's own loop needs an axis of heads, which the outputs of some bridges lack."""
-    heads = f"*x.shape[:2], {playground.model.cfg.n_heads}, -1"
-    return [
-        f"    found = torch.zeros({playground.model.cfg.n_layers}, {playground.model.cfg.n_heads})",
-        "    for layer, head in torch.cartesian_prod(*map(torch.arange, found.shape)).tolist():",
-        '        name = f"blocks.{layer}.attn.hook_z"',
-        "",
-        "        def put(x):",
-        "            x = x.clone()",
-        f"            x.view({heads})[:, :, head] = cache[name].view({heads})[:, :, head]",
-        "            return x",
-        "",
-        "        with ni.intervene(lm.model, {name: put}):",
-        "            found[layer, head] = metric(lm.model(corrupted))",
     ]

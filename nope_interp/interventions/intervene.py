@@ -279,10 +279,20 @@ def scale_attention(model: HookedModel, position: int, factor: float) -> Iterato
 def check_patterns_act(model: HookedModel) -> None:
     """Raise UserError where attention goes on without what a pattern hook gives back."""
     if (layer := layer_with_idle_patterns(model)) is not None:
-        raise UserError(
-            f"this {type(model.original_model).__name__} computes attention past its pattern hooks "
-            f"(layer {layer}): its attention cannot be changed here."
-        )
+        raise idle_patterns(model, layer)
+
+
+def idle_patterns(model: HookedModel, layer: int) -> UserError:
+    """Why patterns of a model are not changed.
+
+    Args:
+        model: the bridge.
+        layer: whose attention goes on without what its pattern hook gives back.
+    """
+    return UserError(
+        f"this {type(model.original_model).__name__} computes attention past its pattern hooks "
+        f"(layer {layer}): change what its heads put out instead."
+    )
 
 
 def _patterns(model: HookedModel) -> list[str]:

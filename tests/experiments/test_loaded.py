@@ -111,6 +111,26 @@ def test_a_change_of_heads_that_is_none_is_one_sentence(
         gpt2.change_heads(changes)
 
 
+def test_patching_tells_what_comes_back(gpt2: LoadedModel) -> None:
+    clean, corrupted = "w5 w6 w7 w8 w9 w10", "w11 w6 w7 w8 w5 w5"
+    found = gpt2.patch(clean, corrupted)
+    with torch.no_grad():
+        logits = [gpt2.model(gpt2.read(prompt).ids)[0, -1] for prompt in (clean, corrupted)]
+    answer = logits[0].argmax()
+    encode = gpt2.variant.encode
+    assert encode(found.answer) == [int(answer)]
+    (other,) = encode(found.other)
+    ends = [float(one[answer] - one[other]) for one in logits]
+    assert [found.clean, found.corrupted] == pytest.approx(ends, abs=1e-4)
+    assert found.recovered.shape == (gpt2.model.cfg.n_layers, gpt2.read(clean).ids.shape[1])
+    assert f"{found.clean:.2f} clean" in repr(found)
+    assert gpt2.patch(clean, corrupted, "head_out").recovered.columns.name == "head"
+    with pytest.raises(UserError, match="did you mean 'resid_pre'"):
+        gpt2.patch(clean, corrupted, "resid_pr")
+    with pytest.raises(UserError, match="give two of one length"):
+        gpt2.patch(clean, "w5 w6")
+
+
 def test_without_a_name_the_model_of_the_package_is_loaded() -> None:
     lm = ni.load()
     assert lm.model.config == default_transformer()

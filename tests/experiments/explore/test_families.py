@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.explore import patched_runs, patching
+from experiments.explore import patching
 from experiments.explore.heads import feeds, head
 from experiments.explore.model import model
 from experiments.explore.playground import Playground
@@ -16,6 +16,7 @@ from experiments.loaded import LoadedModel
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
+from nope_interp.interventions import patched_runs
 from nope_interp.positions.layers import positions_in_words
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.tasks.sources import TextSource, UniformSource

@@ -10,11 +10,11 @@ from torch import Tensor
 from transformer_lens import patching
 
 import nope_interp as ni
-from experiments.explore import patched_runs
 from experiments.explore.answers import PatchMap, Progress
 from experiments.explore.patching import patch
 from experiments.explore.playground import Playground
 from nope_interp.errors import UserError
+from nope_interp.interventions import patched_runs
 from tests.experiments.explore.states import OTHER, PROMPT, state
 
 pytestmark = pytest.mark.usefixtures("one_thread")

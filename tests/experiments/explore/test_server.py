@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
-from experiments.explore import patched_runs, server
+from experiments.explore import server
 from experiments.explore.answers import Progress
 from experiments.explore.asked import MOST_BYTES, state_of
 from experiments.explore.heads import feeds, head
@@ -18,6 +18,7 @@ from experiments.explore.playground import Playground
 from experiments.explore.python import code
 from experiments.explore.reading import read
 from nope_interp.errors import UserError
+from nope_interp.interventions import patched_runs
 from tests.experiments.explore.pages import HOME, PORT, TOKEN, Page
 from tests.experiments.explore.states import OTHER, PROMPT
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from einops import rearrange, repeat
@@ -24,15 +24,15 @@ from nope_interp.interventions.intervene import Function, intervene
 from nope_interp.models.losses import logit_differences, next_log_probabilities
 from nope_interp.models.transformer import HookedTransformer
 
-Site = Literal["resid_pre", "head_out", "pattern"]
 Made = TypeVar("Made")
 # Writes of what is clean a column into a run.
 Put = Callable[[Tensor, int, Tensor], None]
 # Keys and values of each layer, `[1 head pos d_head]`.
 Kept = list[tuple[Tensor, Tensor]]
 # The logit difference of each layer's run, for the first of some columns: as many as a pass takes.
-Patched = Callable[[Sequence[int]], Float[Tensor, "layer column"]]
-_HOOKS = {"resid_pre": "hook_resid_pre", "head_out": "attn.hook_z", "pattern": "attn.hook_pattern"}
+PatchColumns = Callable[[Sequence[int]], Float[Tensor, "layer column"]]
+# What can be patched, and by which hook of a layer.
+HOOKS = {"resid_pre": "hook_resid_pre", "head_out": "attn.hook_z", "pattern": "attn.hook_pattern"}
 # Tokens that a pass may have in its last layer, of all runs, but for those of a single column. A
 # pass is to be short, since others who use the model wait for it.
 _MOST_TOKENS = 2048
@@ -42,9 +42,9 @@ _ROUNDING = 1e-3
 _UNABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def name_of(layer: int, at: Site) -> str:
+def name_of(layer: int, at: str) -> str:
     """The hook name of what is patched in a layer."""
-    return f"blocks.{layer}.{_HOOKS[at]}"
+    return f"blocks.{layer}.{HOOKS[at]}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Runs:
     """
 
     model: HookedModel = field(repr=False)
-    at: Site
+    at: str
     corrupted_ids: Int[Tensor, "1 pos"] = field(repr=False)
     clean: list[Tensor] = field(repr=False)
     streams: list[Float[Tensor, "pos d_model"]] = field(repr=False)
@@ -72,7 +72,7 @@ class Runs:
     corrupted: float
 
 
-def fastest(runs: Runs) -> Patched:
+def fastest(runs: Runs) -> PatchColumns:
     """What patches columns, in the fastest way that is shown to change nothing on this model.
 
     Args:
@@ -183,7 +183,7 @@ def _patches(
     """What patches the columns, in each of some layers in one group of runs, one run for each
     column; the tokens begin at `first`."""
     n_heads = runs.model.cfg.n_heads
-    puts: dict[Site, Put] = {
+    puts: dict[str, Put] = {
         "resid_pre": partial(_put_stream, first=first),
         "head_out": partial(_put_output, n_heads=n_heads),
         "pattern": _put_pattern,
