@@ -141,12 +141,17 @@ function counts(labels) {
   return found;
 }
 
-// The labels that heads lose, those of most heads first.
+// The labels that no head keeps, and those that fewer have, of most heads first.
 const MOST_LOST = 3;
+const either = (all) => all.length > 1 ? `${all.slice(0, -1).join(", ")} or ${all.at(-1)}` : all[0];
 function lost() {
   const before = counts(read.before.labels), after = counts(read.after.labels);
   const fewer = [...before].map(([label, n]) => [label, n, after.get(label) ?? 0]).filter(([label, n, left]) => label !== "none" && left < n).sort((a, b) => (b[1] - b[2]) - (a[1] - a[2]));
-  return fewer.length ? ` Fewer heads: ${fewer.slice(0, MOST_LOST).map(([label, n, left]) => `${label} ${n} to ${left}`).join(", ")}.` : "";
+  const gone = fewer.filter(([, , left]) => !left).map(([label]) => label), some = fewer.filter(([, , left]) => left).slice(0, MOST_LOST);
+  return [
+    ...(gone.length ? [` No ${either(gone)} head is left.`] : []),
+    ...(some.length ? [` Fewer heads: ${some.map(([label, n, left]) => `${label} ${n} to ${left}`).join(", ")}.`] : []),
+  ].join("");
 }
 
 const HEADS_DO = { ablated: "is set to zero", uniform: "attends uniformly", previous_token: "attends to the previous token", other_prompt: "attends as in the other prompt" };
