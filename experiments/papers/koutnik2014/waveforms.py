@@ -161,12 +161,12 @@ def fit_waveform(
 
 
 def nmse_by_rate(
-    network: str, d_hidden: int, epochs: int, seed: int
+    sequence: Callable[[int], Tensor], network: str, d_hidden: int, epochs: int, seed: int
 ) -> dict[str, Float[np.ndarray, " rate"]]:
-    """What fresh networks, one for each of `LEARNING_RATES`, leave of the waveform of `seed`:
+    """What fresh networks, one for each of `LEARNING_RATES`, leave of the sequence of `seed`:
     "nmse"."""
     fits = (
-        fit_waveform(make_network(network, d_hidden, seed), waveform(seed), epochs, rate)
+        fit_waveform(make_network(network, d_hidden, seed), sequence(seed), epochs, rate)
         for rate in LEARNING_RATES
     )
     return {"nmse": np.array([left[-1] for left in fits])}

@@ -138,7 +138,7 @@ def test_the_best_rate_has_the_lowest_mean_on_other_seeds() -> None:
     for seeds in (range(5), range(3, 9)):
         assert not set(tuning_seeds(seeds)) & set(seeds)
         assert len(tuning_seeds(seeds)) == 2
-    tried = nmse_by_rate("lstm", 6, epochs=5, seed=4)["nmse"]
+    tried = nmse_by_rate(waveform, "lstm", 6, epochs=5, seed=4)["nmse"]
     for nth, rate in enumerate(LEARNING_RATES):
         model = make_network("lstm", 6, seed=4)
         assert tried[nth] == fit_waveform(model, waveform(4), 5, rate)[-1]
