@@ -142,6 +142,6 @@ def said(errors: Sequence[Any]) -> str:
         What stands where, and what is wrong with it.
     """
     first = errors[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body")[:100]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")[:100].replace("_", " ")
     message = str(first["msg"])[:200]
     return f"{where or 'the request'}: {message[:1].lower()}{message[1:]}."

@@ -20,12 +20,18 @@ function drawn(tag, attributes) {
   return made;
 }
 
+// Where most of a text stands: its space may end one line, and its word begin the next.
+const placeOf = (text) => [...text.getClientRects()].sort((one, other) => other.width - one.width)[0];
+
 // Plotly reads labels as a kind of HTML.
 const plotText = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 const CONTROL_PICTURES = { "\n": "↵", "\t": "⇥", " ": "␣" };
+// What turns the reading direction, and tokens that nobody would see.
+const UNSEEN = /\p{Bidi_Control}|^\p{Cf}+$/gu;
 const visible = (token) => token === "" ? "∅" : token.replace(/[\u0000-\u0020\u007f]/g,
-  (c) => CONTROL_PICTURES[c] ?? (c === "\u007f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
+  (c) => CONTROL_PICTURES[c] ?? (c === "\u007f" ? "␡" : String.fromCharCode(0x2400 + c.charCodeAt(0)))).replace(UNSEEN,
+  (unseen) => [...unseen].map((c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(" "));
 
 // Three digits, at most four after the point, as in the tables that Python writes.
 function asFigure(value) {
@@ -201,7 +207,7 @@ function showCircuits(box, component, properties) {
 }
 
 // A token as prose has it: spaces and line ends as themselves, what cannot be seen as a picture.
-const plain = (token) => token === "\n" ? "↵ " : /^[^\u0000-\u001f\u007f]+$/.test(token) ? token : visible(token);
+const plain = (token) => token === "\n" ? "↵ " : /^[^\u0000-\u001f\u007f]+$/.test(token) && token.search(UNSEEN) < 0 ? token : visible(token);
 const shortened = (token) => visible(token).length > 14 ? visible(token).slice(0, 13) + "…" : visible(token);
 
 // ---------------------------------------------------------------- sortable tables
@@ -284,6 +290,6 @@ function measurementsTable(data) {
   $("#table-csv").addEventListener("click", () => saveCsv("measurements", data.columns.map((c) => c.name), table.found()));
 }
 
-return { $, $$, element, drawn, bytesOf, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, plain, shortened, asFigure, saveCsv, save, saveBlob, menus, choice, errorBars,
+return { $, $$, element, drawn, placeOf, bytesOf, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, plain, shortened, asFigure, saveCsv, save, saveBlob, menus, choice, errorBars,
   hoverText, resolve, forgetColours, CIVIDIS, plotLayout, drawPlot, showCircuits, sortableTable, measurementsTable };
 })();

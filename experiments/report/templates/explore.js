@@ -132,10 +132,14 @@ function refresh(before, now) {
   const differs = (...names) => names.some((name) => JSON.stringify(before[name]) !== JSON.stringify(now[name]));
   const lends = now.change?.head_changes?.some(({ to }) => to === "other_prompt");
   if (differs("prompt")) $("#prompt").value = now.prompt;
-  if (differs("prompt") || !now.move) draw.move(answers.move = followed = null);
+  if (differs("prompt") || !now.move) {
+    draw.move(answers.move = followed = null);
+    for (const name of ["fit", "move"]) said.fine(name);
+  }
   if (differs("prompt", "other_prompt", "patch")) {
     server.stop("patch");
     draw.patch(answers.patch = null);
+    said.fine("patch");
   }
   if (page.live) showTools();
   heads.mark(now.layer, now.head);

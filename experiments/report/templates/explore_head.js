@@ -49,12 +49,12 @@ function drawUsage() {
   const figure = $("#usage"), used = answer?.frequencies ?? null;
   figure.hidden = !used;
   if (!used || !seen) return;
-  const layout = plotLayout("radians per token, highest frequency first"), x = used.share.map((_, f) => f), alike = 1 / used.share.length;
+  const layout = plotLayout("radians per token"), x = used.share.map((_, f) => f), alike = 1 / used.share.length;
   Object.assign(layout.xaxis, frequencyTicks(used.radians, 6));
   layout.yaxis.rangemode = "tozero";
   const text = used.radians.map((r) => `${asFigure(r)} rad/token`);
-  drawLines(figure, [{ role: "intact", name: "share", x, y: used.share, text }, { role: "chance", name: "all alike", x, y: x.map(() => alike), text }], layout);
-  $("figcaption", figure).textContent = `The highest quarter of frequencies has ${asPercent(used.high)} of |q||k|; equal use would give ${asPercent(used.chance)}.`;
+  drawLines(figure, [{ role: "intact", name: "share", x, y: used.share, text }, { role: "chance", name: "equal use", x, y: x.map(() => alike), text }], layout);
+  $("figcaption", figure).textContent = `Share of each frequency in |q||k|, the product of the lengths of queries and keys. The highest quarter has ${asPercent(used.high)}; equal use would give ${asPercent(used.chance)}.`;
 }
 
 function showFeeds({ feeds, chance, why }) {
@@ -64,7 +64,7 @@ function showFeeds({ feeds, chance, why }) {
     item.append(button, " ", swatch(label), `${label}, ${asFigure(score)}`);
     return item;
   }));
-  $("#feeds .note").textContent = feeds.length ? `K-composition from 0 to 1. A tenth of all earlier heads exceed ${asFigure(chance)}.` : why;
+  $("#feeds .note").textContent = feeds.length ? `K-composition: how well this head's key weights fit an earlier head's output weights, from 0 to 1. A tenth of all pairs with this layer exceed ${asFigure(chance)}.` : why;
 }
 
 return { setUp, startDrawing, show, showFeeds, redraw: () => { if (answer) { drawUsage(); attention.draw(); } }, lookAt: (t) => { if (prompts[0].length > t && $("#attention .prompt [data-token]")) attention.look(t); }, savePicture: () => $("#attention .picture[data-kind='svg']").click() };

@@ -83,7 +83,7 @@ function drawLegend() {
     key.append(swatch(label), `${label} `, element("b", counts.join(" → ")));
     return counts.some(Boolean) ? [key] : [];
   }));
-  $("#label-source").textContent = finished() ? `Labels of the finished run ${model.finished.folder}.` : "Live labels: of this prompt and repeated tokens, without intervals.";
+  $("#label-source").textContent = finished() ? `Labels of the finished run ${model.finished.folder}.` : "Live labels, from this prompt and repeated random tokens; nothing is tested.";
 }
 
 // The head that opens first: that of the highest previous-token score, or else the first.

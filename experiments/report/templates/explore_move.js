@@ -10,6 +10,7 @@ const moves = () => state.get().move?.moves ?? {};
 
 function set(next) {
   if (!Object.keys(next).length) return state.set({ move: null });
+  if (!$("#code-layer").reportValidity()) return;
   state.set({ move: { code: $("#code").value, layer: Number($("#code-layer").value), site: $("#site").value, moves: next } });
 }
 
@@ -81,10 +82,11 @@ function show(found = answer) {
   section.hidden = !answer;
   if (!answer) return;
   const { distance, control_distance: control, control_low: low, control_high: high, draws } = answer;
-  $(".said", section).textContent = `The next-token prediction changes by ${asFigure(distance)} of 1; the size-matched control changes it by ${asFigure(control)}, from ${asFigure(low)} to ${asFigure(high)} in ${draws} draws.`;
+  const follows = distance > high ? "The move does more than each of these draws." : "The move does no more than these draws, so the prediction does not follow it.";
+  $(".said", section).textContent = `The next-token prediction changes by ${asFigure(distance)}, where 1 is another prediction altogether. The size-matched control changes it by ${asFigure(control)} (${asFigure(low)} to ${asFigure(high)} in ${draws} draws). ${follows}`;
   $("ul.notes", section).replaceChildren(...answer.notes.map((note) => element("li", note)));
   const first = menu.value;
-  menu.replaceChildren(...(answer.probes[0]?.moved ?? []).map(({ position, to }, i) => element("option", `${token(position)} told ${to}`, { value: i })));
+  menu.replaceChildren(...(answer.probes[0]?.moved ?? []).map(({ position, to }, i) => element("option", `${token(position)} as ${to}`, { value: i })));
   if (Number(first) < menu.options.length) menu.value = first || 0;
   drawNames();
   drawPredictions();
@@ -108,7 +110,7 @@ function drawProbes() {
   const line = (role, name, value) => ({ role, name, x, y: layers.map(({ moved }) => moved[nth][value]), text: x.map((layer) => `layer ${layer}, ${plotText(name)}`) });
   $("#probed").hidden = !layers.length;
   layout.xaxis.dtick = Math.ceil(x.length / 10);
-  if (layers.length) drawLines($("#probed"), [line("intact", "before", "before"), line("ablated", "after", "after"), line("key", "control", "control"), line("chance", "told", "to")], layout);
+  if (layers.length) drawLines($("#probed"), [line("intact", "before", "before"), line("ablated", "after", "after"), line("key", "control", "control"), line("chance", "target", "to")], layout);
 }
 
 function drawNames() {

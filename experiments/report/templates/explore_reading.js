@@ -1,6 +1,6 @@
 // The prompt's tokens with their surprisal, and what the model expects next.
 const exploreReading = ({ state, sides }) => {
-const { $, $$, element, drawn, visible, plain, asFigure, tips } = common;
+const { $, $$, element, drawn, visible, plain, asFigure, tips, placeOf } = common;
 const tokens = $("#tokens"), SHOWN = 7;
 let read = null, query = 0, picked = () => {}, dragged = () => {}, from = null;
 
@@ -82,7 +82,7 @@ function setUpTokens() {
 
 // An arrow from each moved token to the one whose code it gets.
 function drawMoves() {
-  const svg = $("#arrows"), box = svg.getBoundingClientRect(), at = (t) => $(`[data-token="${t}"]`, tokens)?.getClientRects()[0];
+  const svg = $("#arrows"), box = svg.getBoundingClientRect(), at = (t) => { const of = $(`[data-token="${t}"]`, tokens); return of && placeOf(of); };
   svg.replaceChildren(...Object.entries(state.get().move?.moves ?? {}).flatMap(([t, to]) => {
     const start = at(t), end = at(to);
     if (!start || !end) return [];
@@ -125,7 +125,7 @@ function drawNext() {
   headOf(table, ["Token", "Before", "After", "Points"]);
   const all = [...read.difference.predictions].sort((a, b) => Math.max(b.before, b.after) - Math.max(a.before, a.after));
   $("tbody", table).replaceChildren(...all.slice(0, SHOWN).map(({ token, before, after }) => {
-    const row = element("tr"), points = 100 * (after - before);
+    const row = element("tr"), points = Number((100 * (after - before)).toFixed(1));
     row.append(element("th", visible(token), { scope: "row" }), ...cellsOf([asPercent(before), asPercent(after), `${points > 0 ? "+" : points < 0 ? "−" : ""}${Math.abs(points).toFixed(1)}`]));
     return row;
   }));
@@ -167,7 +167,7 @@ function changes() {
 function sentence() {
   const { before, after } = read, rounded = (loss) => loss === null ? "–" : asFigure(loss);
   if (!after) return `The model expects ${likeliest(before)} next, with a probability of ${asPercent(before.predictions[0]?.probability ?? 0)}. Its loss is ${rounded(before.loss)} nats per token.`;
-  const next = likeliest(before) === likeliest(after) ? `It still expects ${likeliest(after)} next.` : `It expects ${likeliest(after)} next, no longer ${likeliest(before)}.`;
+  const next = likeliest(before) === likeliest(after) ? `The model still expects ${likeliest(after)} next.` : `The model expects ${likeliest(after)} next, no longer ${likeliest(before)}.`;
   return `Loss goes from ${rounded(before.loss)} to ${rounded(after.loss)} nats per token.${lost()} ${next}`;
 }
 

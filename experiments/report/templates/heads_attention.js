@@ -3,7 +3,7 @@
 // `quickly` shows the bare map at once, and puts CircuitsVis in its place, which takes longer than a person waits.
 const headAttention = ({ conditions, signed, prompts, weightsOf, quickly = false }, column) => {
 const { topOf, channels, paint } = headPictures;
-const { $, $$, element, visible, plain, shortened, asFigure, saveCsv, choice, resolve, showCircuits, setUpPictures, mapsPicture, drawn } = common;
+const { $, $$, element, visible, plain, shortened, asFigure, saveCsv, choice, resolve, showCircuits, setUpPictures, mapsPicture, drawn, placeOf } = common;
 // Less is no line: each query would lead to every token.
 const LEAST = 0.04, MOST_TOLD = 3, SOON = 150;
 // CircuitsVis's own, in light and dark.
@@ -119,9 +119,9 @@ function lookIn(view, token) {
     word.setAttribute("aria-selected", t === token);
     word.style.setProperty("--near", t <= token && weights[t] >= LEAST ? weights[t] / top : 0);
   });
-  const from = words[token].getClientRects()[0];
+  const from = placeOf(words[token]);
   lines.replaceChildren(...weights.flatMap((weight, t) => {
-    const to = weight >= LEAST && words[t].getClientRects()[0];
+    const to = weight >= LEAST && placeOf(words[t]);
     if (!to || !from) return [];
     const x1 = from.left + from.width / 2 - box.left, y1 = from.top - box.top, x2 = to.left + to.width / 2 - box.left, above = to.bottom < from.top + 2;
     const y2 = (above ? to.bottom : to.top) - box.top, middle = above ? (y1 + y2) / 2 : Math.min(y1, y2) - 6 - Math.min(14, 0.12 * Math.abs(x2 - x1));

@@ -264,9 +264,27 @@ def test_a_dragged_token_gets_another_code(page: LivePage, lm: LoadedModel) -> N
     # What is before the site does not move, and what is behind it does.
     assert moved[moved[:, 0] < layer, 2] == pytest.approx(0, abs=1e-6)
     assert moved[moved[:, 0] > layer, 2].max() > 1e-4
-    assert numbers(page.find("#moved .said").text)[0] >= 0
+    text = page.find("#moved .said").text
+    moved_by, _, by_control, low, high, _ = numbers(text)
+    assert 0 <= low <= by_control <= high
+    assert ("does not follow" in text) == (moved_by <= high)
     for row in page.download("#probed .csv")[1:]:
         assert row[1:3] == ["12", "5"]
+
+
+def test_a_move_that_cannot_be_is_said_until_it_is_undone(page: LivePage) -> None:
+    page.run("document.querySelector('#move').open = true")
+    page.run("document.querySelector('#code-layer').value = 1.5")
+    page.find("#from").send_keys(Keys.CONTROL, "a", Keys.NULL, "0")  # which has no code
+    page.find("#to").send_keys(Keys.CONTROL, "a", Keys.NULL, "5", Keys.ENTER)
+    assert "move" not in page.state  # the browser says what a layer may be
+    page.run("document.querySelector('#code-layer').value = 1")
+    page.click("#add-move")
+    page.wait(lambda: page.find("#sorry").is_displayed())
+    assert page.find("#sorry").text.startswith("Position 0 has no code of its own")
+    page.driver.get_log("browser")  # which reports each 4xx
+    page.click("#no-move")
+    assert not page.find("#sorry").is_displayed()
 
 
 # ---------------------------------------------------------------- patch
@@ -496,6 +514,36 @@ def test_hostile_prompts_are_text(page: LivePage, lm: LoadedModel) -> None:
         assert part in words.replace("·", "")
     assert page.all("#tokens *:not(span), img") == []
     assert page.driver.title == title
+
+
+def test_a_token_that_nobody_would_see_is_named(page: LivePage) -> None:
+    """Else it is a box without width, or it turns round all that is written after it."""
+    script = "return [...arguments[0]].map(c => [common.plain(c), common.visible(c)])"
+    assert page.run(script, "\u200d\u202e\ufeffa\u05e9") == [
+        ["U+200D", "U+200D"],
+        ["U+202E", "U+202E"],
+        ["U+FEFF", "U+FEFF"],
+        ["a", "a"],
+        ["\u05e9", "\u05e9"],
+    ]
+    family = "\U0001f469\u200d\U0001f467"  # one picture of two
+    assert page.run("return common.plain(arguments[0])", family) == family
+
+
+def test_an_arrow_leads_to_a_word_and_not_to_the_space_before_it(page: LivePage) -> None:
+    """A token that begins with a space may stand in two lines."""
+    at = page.run(
+        "const box = document.createElement('p'), word = document.createElement('span');"
+        "box.style.cssText = 'white-space: pre-wrap; width: 6ch; font: 16px monospace';"
+        "word.textContent = ' drink';"
+        "box.append('gave', word);"
+        "document.body.append(box);"
+        "const place = common.placeOf(word), all = [...word.getClientRects()];"
+        "box.remove();"
+        "return [all.length, place.top, Math.max(...all.map(({ top }) => top))]"
+    )
+    assert at[0] == 2
+    assert at[1] == at[2]
 
 
 @pytest.mark.parametrize(

@@ -340,3 +340,5 @@ def test_deep_json_is_refused(page: Page) -> None:
 def test_limits_are_in_words() -> None:
     with pytest.raises(UserError, match=r"^change\.heads\.0: list should have at least 2 items"):
         state_of({"prompt": "a", "change": {"heads": [[1]]}})
+    with pytest.raises(UserError, match=r"^other prompt: string should have at most 4096"):
+        state_of({"prompt": "a", "other_prompt": "x" * 5000})
