@@ -148,13 +148,15 @@ def atlas_shown(found: Any) -> Shown:
 def claims_shown(table: Any, name: str | None) -> Shown:
     """Papers' claims, as `listing` gives them; for people one line a paper, or a claim of one."""
     from experiments.cli import tables
+    from experiments.papers.registry import paper
 
     if name is None:
         return Shown(_records(table), _OF_PAPERS, tables.of_papers(table))
     own = table[table["paper"] == name]
     needed = own[own["size_needed"] != ""].groupby("size_needed", sort=False)["claim"]
     lines = [f"Needed by {', '.join(ids)}: {size}." for size, ids in needed]
-    return Shown(_records(own), [*_OF_CLAIMS, *lines], tables.of_listed(own))
+    sizes = [*tables.runs_of(own), f"Sizes by default: {paper(name).default}."]
+    return Shown(_records(own), [*_OF_CLAIMS, *sizes, *lines], tables.of_listed(own))
 
 
 def sweep_shown(swept: Any) -> Shown:

@@ -1,6 +1,7 @@
 """Tables for a terminal: at most fifteen lines each, whatever a run found."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -218,6 +219,22 @@ def _run_of(claims: pd.DataFrame) -> str:
 def _run_at(row: pd.Series) -> str:
     said = f"{row['size'].replace('--', '')}, {row['cost']}" if row["size"] else row["cost"]
     return f"*{said}" if row["run"] == "recorded" else said
+
+
+def runs_of(claims: pd.DataFrame) -> Iterator[str]:
+    """The runs that a paper's claims were read from, the one of most claims first.
+
+    Args:
+        claims: of one paper, as `experiments.papers.reproduce.listing` gives them.
+
+    Yields:
+        Of each run how many claims are its, its size, its time and where it is kept.
+    """
+    ran = claims[claims["run"] != ""].to_dict("records")
+    counts = Counter((row["size"], row["cost"], row["run"]) for row in ran)
+    for (size, cost, run), n in counts.most_common():
+        where = "kept with the package" if run == "recorded" else run
+        yield f"Run of {n} claims: {size}, {cost}, {where}"
 
 
 def of_listed(claims: pd.DataFrame) -> Table:
