@@ -155,7 +155,7 @@ def sweep(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run an experiment once for each cell of a grid; started again, it does what is left."""
+    """Run an experiment for each cell of a grid, or for those left."""
     from experiments.sweeps.config import SweepConfig
 
     config = SweepConfig.read(file)
@@ -188,7 +188,7 @@ def report(
     to: Annotated[Path | None, typer.Option(help="File to write instead of report.html.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw the report of a finished run again from its measurements."""
+    """Draw the page of a finished run again."""
     if not (folder / "info.json").is_file():
         raise UserError(f"{str(folder)!r} holds no finished run: run the command that began it.")
     from experiments.sweeps.runs import load_run

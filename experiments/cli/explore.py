@@ -42,7 +42,7 @@ def explore(
         Path, typer.Option(metavar="FOLDER", help="Where finished runs of heads lie.")
     ] = RUNS,
 ) -> None:
-    """Play with a model on a live page: prompts, heads, positions, patching."""
+    """Type prompts on a live page, see heads, take positions away."""
     if device != "auto":
         check_device_name(device)
     how: dict[str, Any] = {"text": text, "revision": revision, "dtype": dtype}

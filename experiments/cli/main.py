@@ -40,7 +40,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """How does a transformer without positional encodings know where it is?"""
+    """How does a transformer without positional encodings know where its tokens stand?"""
 
 
 def main() -> None:

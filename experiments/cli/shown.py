@@ -17,8 +17,8 @@ _OF_CLAIMS = (
     "Bounds: set before the first run, or after one had been seen.",
 )
 _OF_PAPERS = (
-    "Against: claims contradicted. Sees: those whose run sees the least difference that matters.",
-    "Bounds: those set before the first run. *: kept with the package. +1: one run besides.",
+    "Against: claims contradicted. Sees: claims whose run finds the least difference that matters.",
+    "Bounds: set before the first run. *: kept with the package. +1: claims of one more run.",
     "Each claim of a paper: nope-interp reproduce NAME --list.",
 )
 

@@ -86,7 +86,7 @@ class Comparison(FinishedRun):
     @property
     def _shown(self) -> ReportData:
         return ReportData(
-            title=f"How does {self.info['model']} know where it is?",
+            title=f"How does {self.info['model']} know positions?",
             measurements=self.measurements,
             arrays=self.arrays,
             info=self.info,

@@ -70,6 +70,7 @@ class HeadClassification(FinishedRun):
                 else f"What do the heads of {self.info['model']} do?",
                 headline=self.headline,
                 measured=self.measured_on,
+                brief=tables.measured_in_brief(measurements, ablation),
                 measurements=measurements,
                 heads=self.heads,
                 metrics=tables.head_metrics(measurements),

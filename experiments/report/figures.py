@@ -227,7 +227,7 @@ def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
         reading="Each panel is one signal. Every point is a probe that was fitted on some "
         "sequences and scored on others. Dotted lines are the same procedure on shuffled "
         "positions: they should lie on chance.",
-        x="after block",
+        x="after layer",
         controls=[lookup.menu("metric", "Measure", _MEASURES), points.site_control()],
         views=_shown(views),
         best=_commonest(best),
@@ -257,7 +257,7 @@ def _adjacency_chart(points: lookup.Points, best: _Best) -> Chart:
         caption="How often the nearer of two positions has the larger cosine; chance is one half.",
         reading="Three variants of the score: all pairs, neighbours only, both sides. Seriation "
         "orders the tokens from the matrix alone; its chance is the mean |τ| of random orders.",
-        x="after block",
+        x="after layer",
         controls=[points.site_control()],
         views=_shown(views),
         ticks=points.ticks(),

@@ -15,6 +15,13 @@ _VARIANTS = {
     "random-init": "the same model before training",
     "bidirectional": "a variant that sees the future",
 }
+# The entry of the glossary that says what a test does to a code.
+_TESTS = {
+    "moved": "moved",
+    "put back": "put-back",
+    "removed": "removed",
+    "kept alone": "sufficiency",
+}
 _HEADER = ["code", "verdict", "shown", "value", "ci_low", "ci_high", "word", "best_at"]
 
 
@@ -37,6 +44,8 @@ def first_figure(answer: Answer) -> dict[str, Any] | None:
         "variant": next((c.after.variant for c in answer.codes if c.after), ""),
         "share_of": answer.share_of,
         "restored_of": answer.restored_of,
+        "share_term": _term(answer.share_of),
+        "restored_term": _term(answer.restored_of),
         "controlled": any(code.control is not None for code in answer.codes),
         "readers": readers,
         "least": _at(WORTH_NAMING),
@@ -88,6 +97,11 @@ def first_csv(answer: Answer) -> dict[str, Any]:
             control = number(code.control)
             rows.append([code.code, word, "size-matched control", control, *[None] * 4])
     return {"header": _HEADER, "rows": rows}
+
+
+def _term(shown: str) -> str:
+    test, *_ = shown.split(":")
+    return _TESTS.get(test, "")
 
 
 def _row(code: CodeAnswer, judged: bool) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class HeadsReportData:
     scores of head pairs with their chance level; `rules` the classification table, `own_rules` the
     user's own; `settling` what `experiments.results.heads.settling` gives. info is JSON-able; its
     "command" and "notes" are shown apart from the rest. headline answers in one sentence; measured
-    says what was read, and how well the model does there.
+    says what was read, and how well the model does there; brief says it in one line of a phone.
 
     Raises:
         UserError: an array has another shape than the heads and prompts ask for, or a pattern is no
@@ -54,6 +54,7 @@ class HeadsReportData:
     title: str
     headline: str
     measured: str
+    brief: str
     measurements: pd.DataFrame
     heads: pd.DataFrame
     metrics: Sequence[str]

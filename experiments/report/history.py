@@ -150,7 +150,7 @@ def _largest(rows: pd.DataFrame) -> list[tuple[Moment, Any]]:
 
 
 def _site(row: Any) -> str:
-    return f"block {row.layer} {row.site}"
+    return f"layer {row.layer} {row.site}"
 
 
 def _labels(kept: pd.DataFrame) -> dict[int, dict[str, int]]:

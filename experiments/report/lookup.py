@@ -170,8 +170,8 @@ def _ordered(streams: Iterable[str]) -> list[str]:
 
 def _depth_name(depth: int, short: bool = False) -> str:
     if depth < 0:
-        return "input" if short else "input of block 0"
-    return str(depth) if short else f"block {depth}"
+        return "input" if short else "input of layer 0"
+    return str(depth) if short else f"layer {depth}"
 
 
 def menu(

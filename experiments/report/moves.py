@@ -12,6 +12,7 @@ from experiments.results.usage import Interval
 
 # What the net effects are shares of, on a task and on text.
 _OF_ANSWERS = "answers that follow"
+_PLAINLY = {"earlier tokens": "earlier tokens, permuted"}
 _OF_WAY = "the way to the predictions made elsewhere"
 
 
@@ -40,7 +41,7 @@ def _row(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {
         "code": row["code"],
         "where": _where(row["layer"], row["site"]),
-        "moved": row["moved"],
+        "moved": _PLAINLY.get(row["moved"], row["moved"]),
         "word": row["word"],
         "there": _interval(row, "") if carried else None,
         "back": _interval(row, "restored_") if carried else None,

@@ -25,7 +25,7 @@ COLUMN_TITLES = {
     "n": "sequences",
 }
 _TABLE_DIGITS = 6
-_SHOWN_APART = ("command", "notes", "missing", "layer_positions")
+_SHOWN_APART = ("command", "notes", "missing", "layer_positions", "example_tokens")
 _MOST_CHOICES = 40  # a column with more different values is found by the text box instead
 
 

@@ -139,7 +139,7 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         "is no share where the total effect is not surely above zero. Bars are 95% intervals over "
         "held-out sequences, widened for the four codes and all sites. Dashed: no increase, which "
         "is chance. Dotted, under loss increase: the size-matched control.",
-        x="after block",
+        x="after layer",
         controls=[
             lookup.menu(
                 "measure", "Measure", {name: words for name, (words, _) in _MEASURES.items()}

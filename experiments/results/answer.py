@@ -65,9 +65,19 @@ class Score:
     @property
     def sentence(self) -> str:
         """The score with its interval, against chance."""
-        form = ".0%" if self.unit == OF_ANSWERS else ".3g"
-        value, low, high, chance = (format(of, form) for of in (*self.value, self.chance))
+        value, low, high, chance = self._told
         return f"Its {self.name} is {value} [{low}, {high}] {self.unit}; chance is {chance}."
+
+    @property
+    def brief(self) -> str:
+        """The score against chance, for a line of 50 characters."""
+        value, *_, chance = self._told
+        return f"{self.name} {value} {self.unit}, chance {chance}."
+
+    @property
+    def _told(self) -> list[str]:
+        form = ".0%" if self.unit == OF_ANSWERS else "#.3g"
+        return [format(of, form) for of in (*self.value, self.chance)]
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,14 @@ class Answer:
         if self.score is None:
             return f"Read on {self.tokens}." if self.tokens else "Nothing was read yet."
         return f"Read on {self.tokens}. {self.score.sentence}"
+
+    @property
+    def measured_in_brief(self) -> str:
+        """The same in one line of a phone; "" where nothing was judged."""
+        if self.score is None:
+            return ""
+        kind, *_ = self.tokens.split(" with")
+        return f"{kind[0].upper()}{kind[1:]}: {self.score.brief}"
 
 
 def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:

@@ -230,9 +230,10 @@ def figures(measurements: pd.DataFrame) -> tuple[Figure, Figure]:
     correctness = Figure(
         "correctness",
         "How often each method is right",
-        "Shares of planted models. Right: of every code that the method speaks of. Wrong: of any. "
-        "False positives: of models with an unused code, those in which one is called used or "
-        "redundant. Bars are Wilson's 95% intervals over models.",
+        "Shares of planted models. Right: the method is right of every code that it speaks of. "
+        "Wrong: it is wrong of any. False positives: of models with an unused code, those in which "
+        "one is called used or redundant. A model with two sites counts twice at single sites. "
+        "Bars are Wilson's 95% intervals over models.",
         "method",
         "share of models",
         tuple(

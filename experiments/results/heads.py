@@ -200,9 +200,25 @@ def measured_on(measurements: pd.DataFrame, ablation: str | None) -> str:
     without = f", and {_with_interval(by_condition[ablation])} under {ablation}" if ablation else ""
     return (
         f"Read on text {'with' if begin else 'without'} a begin token. Its loss is "
-        f"{_with_interval(intact)} nats per token{without}; chance is {intact['chance']:.3g}."
+        f"{_with_interval(intact)} nats per token{without}; chance is {intact['chance']:#.3g}."
     )
 
 
+def measured_in_brief(measurements: pd.DataFrame, ablation: str | None) -> str:
+    """The losses against chance, for a line of 50 characters.
+
+    Args:
+        measurements: the tidy table.
+        ablation: the condition in which positions were taken away, if any.
+
+    Returns:
+        One sentence.
+    """
+    by_condition = {row["positions"]: row for row in losses(measurements)}
+    intact = by_condition[INTACT]
+    without = f", ablated {by_condition[ablation]['value']:#.3g}" if ablation else ""
+    return f"Loss {intact['value']:#.3g}{without}, chance {intact['chance']:#.3g} nats per token."
+
+
 def _with_interval(row: Mapping[str, Any]) -> str:
-    return f"{row['value']:.3g} [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
+    return f"{row['value']:#.3g} [{row['ci_low']:#.3g}, {row['ci_high']:#.3g}]"

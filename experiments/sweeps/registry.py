@@ -89,7 +89,7 @@ EXPERIMENTS = {
     for experiment in (
         Experiment(
             "compare",
-            "Read position from a model and its variants: which hypothesis explains it?",
+            "Which position codes can be read, and which does a model use?",
             CompareConfig,
             _COMPARE,
             settings=_SHARED,
@@ -105,7 +105,7 @@ EXPERIMENTS = {
         ),
         Experiment(
             "heads",
-            "Classify a model's attention heads, with its positions intact and ablated.",
+            "Which heads need positions? Labels every attention head.",
             HeadsConfig,
             ("experiments.heads.classify", "classify_heads"),
             ("experiments.heads.atlas", "heads_atlas"),
@@ -113,7 +113,7 @@ EXPERIMENTS = {
         ),
         Experiment(
             "drop",
-            "Drop a rotary model's positions, recalibrate it, and read how far it then reads.",
+            "Drop a rotary model's positions for good, and recalibrate it.",
             DropConfig,
             ("experiments.drop.drop", "drop"),
             meaningless=frozenset(
@@ -136,7 +136,7 @@ EXPERIMENTS = {
         ),
         Experiment(
             "benchmark",
-            "Judge methods, ours too, by models built by hand whose truth is known.",
+            "Judge methods by hand-made models whose codes are known.",
             BenchmarkConfig,
             ("experiments.benchmark.judge", "judge_methods"),
             settings=(),
@@ -144,7 +144,7 @@ EXPERIMENTS = {
         ),
         Experiment(
             "train",
-            "Train a small model; a killed training, started again, goes on to the same bits.",
+            "Train a small model; a killed training goes on where it was.",
             CompareConfig,
             ("experiments.variants.train", "train"),
             meaningless=_OF_LOADED | _OF_PROBES | _OF_COMPARISON,

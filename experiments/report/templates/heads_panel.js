@@ -32,7 +32,7 @@ function showHead(i) {
   const facts = [["Confidence", asFigure(column.confidence[i])], ["p, shuffled", probability(column.p_shuffled[i])],
     ["p, random-init", probability(column.p_random_init[i])], ["q, all heads and rules", probability(column.q_value[i])],
     ["Next best label", column.runner_up[i] || "–"]];
-  if (column.settled_at) facts.push(["Label since", column.settled_at[i] === null ? "–" : `sequence ${column.settled_at[i]}`]);
+  if (column.settled_at) facts.push(["Same label from", column.settled_at[i] === null ? "–" : `${column.settled_at[i]} sequences on`]);
   if (column.own_label) facts.push(["Your label", column.own_label[i] ?? "–"]);
   if (ABLATED) facts.push([`Label under ${ABLATED}`, column.ablated_label[i] ?? "–"], ["Depends on", column.dependence[i] || "–"],
     ["Retention", asFigure(column.retention[i]) + interval(column.retention_low[i], column.retention_high[i])]);

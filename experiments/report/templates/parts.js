@@ -56,7 +56,7 @@ function meaning(link) {
 }
 
 // What is somebody's text, or leads somewhere already, stays as it is.
-const APART = "a, button, select, option, summary, pre, code, script, style, svg, h1, .plot, .circuits, .prompt, .strip, .thumbs, .sortable, .info, .key, #claims dd, #glossary, #tip";
+const APART = "a, button, select, option, summary:not(.measured > *), pre, code, script, style, svg, h1, .plot, .circuits, .prompt, .strip, .thumbs, .sortable, .info, .key, .brief, #claims dd, #glossary, #tip";
 // In each part the first of every word of the glossary leads to its meaning; words that a page never says are left out of it.
 function linkWords() {
   const entries = $$("#glossary [data-words]");

@@ -112,7 +112,7 @@ def test_losses_stand_beside_every_condition(found: HeadClassification) -> None:
     assert losses["chance"].between(3, 4).all()
     assert losses["value"].between(4, 6).all()
     value = losses["value"].iloc[:2].tolist()
-    assert all(f"{number:.3g} [" in found.measured_on for number in value)
+    assert all(f"{number:#.3g} [" in found.measured_on for number in value)
     assert "nats per token" in found.measured_on
 
 

@@ -60,6 +60,25 @@ def test_the_first_screen_answers_the_question(page: Browser, causal_report: Rep
     assert box(page, ".headline")["bottom"] < PHONE[1] / 3
     assert box(page, ".measured")["bottom"] <= PHONE[1]
     keep(page, "compare-phone")
+    # There the line is one line, which nothing cuts off, and opens to the whole.
+    brief, score = page.find(".measured"), causal_report.answer.score
+    assert score is not None
+    assert brief.text == f"Text: {score.brief}"
+    assert score.brief == f"loss {score.value[0]:#.3g} nats per token, chance {score.chance:#.3g}."
+    cut = "const s = document.querySelector('.measured > summary');"
+    assert page.run(f"{cut} return s.scrollWidth <= s.clientWidth && s.clientHeight < 25")
+    page.find(".measured > summary").click()
+    assert brief.text == measured
+
+
+def test_each_test_in_the_legend_tells_what_it_does(page: Browser) -> None:
+    window(page, DESKTOP)
+    for shown, entry in (("removed", "removed"), ("kept alone", "sufficiency")):
+        (link,) = (one for one in page.all("#answer .key a") if one.text.startswith(shown))
+        assert str(link.get_attribute("href")).endswith(f"#term-{entry}")
+        page.run("arguments[0].focus()", link)
+        meaning = page.find(f"#term-{entry} dd").get_attribute("textContent") or ""
+        assert page.find("#tip").text.split("\n", 1)[1] == meaning.split(". ")[0] + "."
 
 
 def test_the_figure_draws_each_code(page: Browser, causal_report: ReportData) -> None:

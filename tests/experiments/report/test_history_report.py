@@ -116,7 +116,7 @@ def test_codes_are_drawn_as_they_were_planted(page: Page, history_report: Report
         assert found[code]["chance"]["y"] == [0] * 6
         assert found[code]["control"]["y"] == pytest.approx([0] * 6)
         assert set(found[code]["fit"]["y"]) == {0.1}
-    assert found["variance"]["value"]["text"][2] == "step 2, block 1 attn_out"
+    assert found["variance"]["value"]["text"][2] == "step 2, layer 1 attn_out"
     assert found["loss"]["value"]["y"] == [5, 4.5, 4, 3.5, 3, 2.5]
     assert set(found["loss"]["chance"]["y"]) == {3.3}
 
@@ -165,7 +165,7 @@ def test_hostile_sites_and_labels_are_text(history_report: ReportData) -> None:
     assert IMAGE not in text
     assert HOSTILE not in text
     words = "".join(Page(section_of(text)).words)
-    assert f"block 1 {HOSTILE}" in words
+    assert f"layer 1 {HOSTILE}" in words
     assert f"4 {IMAGE}" in words
     assert f"on {IMAGE}, no begin token" in words
 
@@ -217,7 +217,7 @@ def test_the_slider_moves_the_mark_and_the_table(shared: Browser) -> None:
     table = shown(shared)
     assert len(table) == 8
     assert table["loss"][2] == "2.5"
-    assert table["variance"][1:3] == ["block 1 attn_out", "0.55"]
+    assert table["variance"][1:3] == ["layer 1 attn_out", "0.55"]
     assert table["variance"][-1] == "readable"
     assert table["heads"] == ["labels", "1 previous-token, 3 without a label"]
 
