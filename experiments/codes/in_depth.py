@@ -33,6 +33,7 @@ from probes.streaming import StreamingProbe
 _SITES = ("resid_mid", STREAM)
 
 Change = TypeVar("Change", Move, Moved)
+Made = TypeVar("Made", bound=Intervention)
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,9 @@ def size_matched_in_depth(
 
 def made_in_depth(
     task: InterventionTask,
-    made: dict[str, FittedOnTheWay],
+    made: dict[str, Made],
     probes: Sequence[StreamingProbe] = (),
-) -> dict[str, FittedOnTheWay]:
+) -> dict[str, Made]:
     """Interventions at all of these sites, by hook name, made in one pass over the fit sequences.
 
     Args:

@@ -22,7 +22,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Generator
+from jaxtyping import Float
+from torch import Generator, Tensor
 from tqdm import tqdm
 
 from experiments.codes.answering import Answers, Asking, Changes
@@ -240,22 +241,49 @@ class _Run:
         moves: Mapping[Site, Move],
         doses: Sequence[float],
     ) -> Trial:
-        def own(dose: float) -> Changes:
-            return _named({site: move.by(dose) for site, move in moves.items()})
+        return trial_of(asking, before, moves, self._variation, doses, self._seed)
 
-        return Trial(asking, before, own, partial(self._drawn, moves), doses, self._seed)
 
-    def _drawn(self, moves: Mapping[Site, Move], dose: float, turn: int, together: int) -> Changes:
-        """The control of moves: at each site other directions in every turn, for each sequence or
-        for several together."""
-        made: dict[str, Intervention] = {}
-        for number, (site, move) in enumerate(moves.items()):
-            seed = (self._seed * _TURNS + turn) * len(moves) + number
-            generator = Generator().manual_seed(seed)
-            made[site.name] = move.elsewhere(
-                self._variation[site], generator, dose, together=together
-            )
-        return made
+def trial_of(
+    asking: Asking,
+    before: Answers,
+    moves: Mapping[Site, Move],
+    variation: Mapping[Site, Float[Tensor, "example d_model"]],
+    doses: Sequence[float],
+    seed: int,
+) -> Trial:
+    """Moves at these sites, beside their size-matched control.
+
+    Args:
+        asking: what is asked of the model.
+        before: what it answers where nothing is moved.
+        moves: at each site.
+        variation: how activations vary there, as from `variation_at`.
+        doses: as in `Trial`.
+        seed: of the control's directions and of intervals.
+    """
+
+    def own(dose: float) -> Changes:
+        return _named({site: move.by(dose) for site, move in moves.items()})
+
+    return Trial(asking, before, own, partial(_drawn, moves, variation, seed), doses, seed)
+
+
+def _drawn(
+    moves: Mapping[Site, Move],
+    variation: Mapping[Site, Float[Tensor, "example d_model"]],
+    seed: int,
+    dose: float,
+    turn: int,
+    together: int,
+) -> Changes:
+    """The control of moves: at each site other directions in every turn, for each sequence or for
+    several together."""
+    made: dict[str, Intervention] = {}
+    for number, (site, move) in enumerate(moves.items()):
+        generator = Generator().manual_seed((seed * _TURNS + turn) * len(moves) + number)
+        made[site.name] = move.elsewhere(variation[site], generator, dose, together=together)
+    return made
 
 
 def _named(made: Mapping[Site, Intervention]) -> Changes:

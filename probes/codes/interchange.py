@@ -5,6 +5,7 @@ activations stay such as the model makes: what tells one position is exchanged f
 another (an interchange intervention: Geiger et al. 2021, arXiv 2106.02997).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -118,6 +119,22 @@ class Move:
         return curve[:, curve.abs().sum(dim=0) > 0]
 
 
+def together(moves: Sequence[tuple[Positions, Move]], n: int) -> Move:
+    """Moves of different positions as one; at the others activations stay.
+
+    Args:
+        moves: at least one, each with the indices of its positions.
+        n: how many positions there are.
+    """
+    d_model = moves[0][1].told.shape[1]
+    means, added, told = (torch.zeros(n, d_model) for _ in range(3))
+    scale, scaled, lengths = torch.ones(n), torch.zeros(n), torch.zeros(n)
+    for at, move in moves:
+        means[at], added[at], scale[at] = move.base.means, move.base.added, move.base.scale
+        told[at], scaled[at], lengths[at] = move.told, move.scaled, move.lengths
+    return Move(Moved(means, scale, added), told, scaled, lengths)
+
+
 class Elsewhere:
     """A control of a move: the same curve over positions, in directions that aim at no code.
 
@@ -173,7 +190,7 @@ def variation_at(statistics: CodeStatistics) -> Float[Tensor, "example d_model"]
 def interchange(
     statistics: CodeStatistics,
     code: str,
-    sources: Positions,
+    sources: Positions | PerPosition,
     *,
     current: CodeStatistics | None = None,
 ) -> Move:
@@ -190,7 +207,7 @@ def interchange(
             (`CodeStatistics.among`).
         code: one of `MOVABLE`.
         sources: `[pos]`, for each position fitted on the one (as an index into these) whose code it
-            gets; its own where nothing is to move.
+            gets; its own where nothing is to move. Between two of them, the code is in between.
         current: of the activations as they come, where interventions before this site have changed
             them: what these have moved of the code already is not moved again.
 
@@ -207,7 +224,7 @@ def interchange(
     added, scaled = torch.zeros_like(vectors), torch.zeros_like(vectors[:, 0])
     stays = sources == torch.arange(len(sources))
     if code == VARIANCE:
-        wanted = (_spread(vectors) + _rest(statistics))[sources]
+        wanted = _at(_spread(vectors) + _rest(statistics), sources)
         scaled = _factor(wanted - _spread(means), _rest(given)) - 1
         scaled = scaled.masked_fill(stays, 0.0)
     else:
@@ -215,7 +232,7 @@ def interchange(
         # What was moved already counts along the directions of the code alone.
         directions = torch.linalg.svd(told - told.mean(dim=0), full_matrices=False)
         along = directions.Vh[directions.S[0] * 1e-6 < directions.S]
-        added = told[sources] - told - (means - vectors) @ along.mT @ along
+        added = _at(told, sources) - told - (means - vectors) @ along.mT @ along
         added = added.masked_fill(stays[:, None], 0.0)
     return Move(
         _unmoved(given), added.float(), scaled.float(), _rest(given, summed=True).sqrt().float()
@@ -313,7 +330,17 @@ def _factor(wanted: PerPosition, given: PerPosition) -> PerPosition:
     return torch.where(given > 0, ratio, 1.0)
 
 
-def _check_sources(sources: Positions, n: int) -> None:
+def _at(
+    values: PerPosition | PositionalVectors, sources: Positions | PerPosition
+) -> PerPosition | PositionalVectors:
+    """The values at these indices, linear between two of them."""
+    below = sources.floor().long()
+    share = (sources - below).to(values).view(-1, *[1] * (values.ndim - 1))
+    between: Tensor = torch.lerp(values[below], values[sources.ceil().long()], share)
+    return between
+
+
+def _check_sources(sources: Positions | PerPosition, n: int) -> None:
     if len(sources) != n or not ((sources >= 0) & (sources < n)).all():
         raise ProbeError(
             f"sources are {sources.tolist()}: give one for each of the {n} positions fitted on, as "

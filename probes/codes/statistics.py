@@ -118,11 +118,13 @@ class CodeStatistics(StreamingFit):
             )
         return self._means
 
-    def among(self, chosen: Positions) -> "CodeStatistics":
+    def among(self, chosen: Positions, numbers: Positions | None = None) -> "CodeStatistics":
         """The same statistics, of some of the positions alone.
 
         Args:
             chosen: `[pos]`, rising indices into the positions fitted on.
+            numbers: `[pos]`, which positions these are, where those of several runs were given
+                side by side: one may come twice. None for the numbers fitted on.
 
         Returns:
             As if only activations there had been given.
@@ -133,6 +135,7 @@ class CodeStatistics(StreamingFit):
         self.positional_vectors()  # refuses one sequence
         found = CodeStatistics()
         found._adopt(self.d_model, self.positions[chosen])
+        found.positions = found.positions if numbers is None else numbers
         found.n_fitted = self.n_fitted
         found._means, found._examples = self._means[chosen], self._examples[:, chosen]
         found._products = self._products[chosen][:, chosen]
