@@ -4,19 +4,23 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from experiments.codes.questions import positions_moved, positions_routed
+from experiments.codes.questions import (
+    lengths_rescued,
+    positions_moved,
+    positions_read,
+    positions_routed,
+)
 from experiments.heads.causes import without_heads
 from experiments.heads.cell import head_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
-from experiments.probing.measure import Site, Split, read_with, sites
+from experiments.probing.measure import Split, sites
 from experiments.prompt import PatchReading, PromptReading, patch_prompts, read_prompt
 from experiments.results.measurements import INTACT, table
 from experiments.variants.ablation import Ablation
@@ -31,8 +35,6 @@ from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.layers import describe_positions, layer_positions
 from nope_interp.tasks.sources import TextSource
 from probes.heads.detectors import METRICS
-from probes.regression import LinearProbe
-from probes.streaming import StreamingProbe
 
 _SCORE = ["value", "ci_low", "ci_high", "chance"]
 
@@ -157,17 +159,7 @@ class LoadedModel:
         where = sites(self.variant.n_layers, hooks, layers)
         how = {"seq_len": self._length(seq_len), "begin_token": False, "seed": seed}
         split = Split.of(self.variant.sources[0], n_fit, n_held_out, **how)
-        read = partial(read_with, self.model, split, batch_size=self.config.batch_size)
-        found: list[dict[str, Any]] = []
-        for name in (None, *([] if ablate is None else [ablate])):
-            probes: dict[Site, list[StreamingProbe]] = {s: [LinearProbe(seed=seed)] for s in where}
-            context = self.variant.context("probe", seed, False, positions=name or INTACT)
-            with Ablation(name, seed=seed).of(self.model):
-                found += read(probes=probes, context=context).rows
-        rows = table(found)
-        of_position = (rows["probe"] == "linear") & (rows["metric"] == "mae")
-        shown = ["positions", "layer", "site", *_SCORE]
-        return rows[of_position & (rows["control"] == "")][shown].reset_index(drop=True)
+        return positions_read(self.variant, split, where, ablate, self.config.batch_size, seed)
 
     def top_heads(
         self,
@@ -289,6 +281,27 @@ class LoadedModel:
         """
         config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
         return positions_moved(self.variant, config, by, layers, hooks)
+
+    def rescue_length(
+        self, length: int, *, n_fit: int = 300, n_held_out: int = 150, seed: int = 0
+    ) -> pd.DataFrame:
+        """Do answers beyond the training lengths return where a code tells trained positions?
+
+        Args:
+            length: of the longer examples; the model's context has to hold them.
+            n_fit: examples that codes are fitted on, of this length and of the longest trained one.
+            n_held_out: other ones, which are answered.
+            seed: of the draw of examples, of the controls and of the bootstrap.
+
+        Returns:
+            The table of `experiments.results.rescue.rescues`: one row for a code at a site, and a
+            way of matching positions, with its word; what returned most first.
+
+        Raises:
+            UserError: for a model that does not fail at this length, and as `lengths_rescued`.
+        """
+        config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=None)
+        return lengths_rescued(self.variant, config, length)
 
     def position_routes(
         self,

@@ -1,23 +1,69 @@
-"""A model's own questions of use: is a moved position followed, and which heads read it?"""
+"""A model's own questions of position: where is it read, is a moved one followed, which heads read
+it, and does a trained one rescue longer examples?"""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from experiments.codes.following import following_rows, movable
 from experiments.codes.in_depth import statistics_at
+from experiments.codes.rescue import rescued_lengths
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import route_rows, text_interchange_rows
 from experiments.codes.text_order import text_order_rows
-from experiments.probing.measure import sites
+from experiments.probing.measure import Site, Split, read_with, sites
 from experiments.results.interchange import followed, without_order
-from experiments.results.measurements import table
+from experiments.results.measurements import INTACT, table
 from experiments.results.text_use import routes_read, without_order_on_text
+from experiments.variants.ablation import Ablation
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.answers import ExampleSource
 from nope_interp.tasks.sources import TextSource
+from probes.regression import LinearProbe
+from probes.streaming import StreamingProbe
+
+_READ = ["positions", "layer", "site", "value", "ci_low", "ci_high", "chance"]
+
+
+def positions_read(
+    variant: ModelVariant,
+    split: Split,
+    where: Sequence[Site],
+    ablate: str | None,
+    batch_size: int,
+    seed: int,
+) -> pd.DataFrame:
+    """The error of linear probes of position, by condition and site.
+
+    Args:
+        variant: the model.
+        split: sequences to fit probes on, and others to take the error on.
+        where: the sites.
+        ablate: positions to take away, too; None reads the model as it is only.
+        batch_size: sequences in a forward pass.
+        seed: of the ablation and of the bootstrap.
+
+    Returns:
+        One row for each condition and site, as `LoadedModel.probe_positions` describes it.
+
+    Raises:
+        UserError: for an ablation or a layer that the model lacks.
+    """
+    read = partial(read_with, variant.model, split, batch_size=batch_size)
+    found: list[dict[str, Any]] = []
+    for name in (None, *([] if ablate is None else [ablate])):
+        probes: dict[Site, list[StreamingProbe]] = {s: [LinearProbe(seed=seed)] for s in where}
+        context = variant.context("probe", seed, False, positions=name or INTACT)
+        with Ablation(name, seed=seed).of(variant.model):
+            found += read(probes=probes, context=context).rows
+    rows = table(found)
+    of_position = (rows["probe"] == "linear") & (rows["metric"] == "mae")
+    return rows[of_position & (rows["control"] == "")][_READ].reset_index(drop=True)
 
 
 def positions_moved(
@@ -56,6 +102,30 @@ def positions_moved(
     if (why := without_order(rows)) is not None:
         raise UserError(why)
     return followed(rows)
+
+
+def lengths_rescued(variant: ModelVariant, config: ProbingConfig, length: int) -> pd.DataFrame:
+    """Do answers to longer examples return where a code tells trained positions?
+
+    Args:
+        variant: a model of ours that was trained on a task with answers.
+        config: how many examples, and the seed.
+        length: of the longer examples.
+
+    Returns:
+        The table of `experiments.results.rescue.rescues`.
+
+    Raises:
+        UserError: as `rescued_lengths`, and for another model.
+    """
+    model, source = variant.model, variant.sources[0]
+    if not isinstance(source, ExampleSource) or not isinstance(model, HookedTransformer):
+        raise UserError(
+            "longer examples are of a task with answers: give a model of ours that was trained on "
+            "one."
+        )
+    where = sites(variant.n_layers, ("resid_post",))
+    return rescued_lengths(model, source.task, length, config, where)
 
 
 def positions_routed(variant: ModelVariant, config: ProbingConfig) -> pd.DataFrame:

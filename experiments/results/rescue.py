@@ -23,11 +23,22 @@ asked of a model that does not surely lose a tenth of its answers: it does not f
 were written down before any run.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from experiments.results.interchange import NET
 from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING, Interval
+from probes.bootstrap import benjamini_hochberg
 
+# How positions of longer examples are matched with trained ones.
+CLAMPED, REPEATED, INTERPOLATED = "clamped", "middle repeated", "interpolated"
+RETURNED = "returned"
+_SHARES = ("within", "beyond", "moved", "size_matched", "exact_beyond", "exact_moved")
 # The share of what is lost that has to come back.
 RESCUED_SHARE = 0.5
 
@@ -68,3 +79,35 @@ class Rescue:
             if least >= WORTH_NAMING:
                 return Rescued.PARTLY
         return Rescued.UNDECIDED
+
+
+def rescues(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """What is said of each code at each place.
+
+    Args:
+        rows: code, layer (-1 for the whole stream), site, mapped, shares of answer tokens that are
+            right, the intervals `RETURNED` and `NET`, and the p-value `p` of the rank.
+
+    Returns:
+        code, layer, site, how positions were mapped, word; the shares of answer tokens that are
+        right at the trained length (`within`), at the greater one (`beyond`), there with the code
+        moved (`moved`) and under the size-matched control (`size_matched`); the shares of examples
+        answered exactly, without and with the code moved; the share of what was lost that
+        `returned`, and the same `net` of the control, with 95% intervals over examples; and the
+        q-value. What returned most stands first.
+    """
+    q_values = benjamini_hochberg(np.array([row["p"] for row in rows], dtype=float))
+    found = pd.DataFrame([_told(row, float(q)) for row, q in zip(rows, q_values, strict=True)])
+    return found.sort_values(RETURNED, ascending=False, kind="stable", ignore_index=True)
+
+
+def _told(row: Mapping[str, Any], q: float) -> dict[str, Any]:
+    place = {name: row[name] for name in ("code", "layer", "site", "mapped")}
+    shares = {name: row[name] for name in _SHARES}
+    word = str(Rescue(row[RETURNED], row[NET], q).word)
+    intervals = {
+        f"{name}{end}": value
+        for name in (RETURNED, NET)
+        for end, value in zip(("", "_low", "_high"), row[name], strict=True)
+    }
+    return {**place, "word": word, **shares, **intervals, "q": q}

@@ -335,7 +335,9 @@ def _at(
 ) -> PerPosition | PositionalVectors:
     """The values at these indices, linear between two of them."""
     below = sources.floor().long()
-    share = (sources - below).to(values).view(-1, *[1] * (values.ndim - 1))
+    share = (sources - below).to(values)
+    if values.ndim > 1:
+        share = rearrange(share, "pos -> pos 1")
     between: Tensor = torch.lerp(values[below], values[sources.ceil().long()], share)
     return between
 

@@ -61,6 +61,34 @@ def test_the_planted_vectors_are_exchanged_and_nothing_else(
     torch.testing.assert_close(2 * half, moved, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("code", [MEAN_RESIDUAL, SMOOTH, VARIANCE])
+def test_between_two_positions_the_code_is_in_between(
+    statistics: CodeStatistics, activations: torch.Tensor, code: str
+) -> None:
+    def told(share: float) -> torch.Tensor:
+        """The mean residual and the squared deviations that the first position is given."""
+        sources = STAY.float()
+        sources[0] = 4 + share
+        first = interchange(statistics, code, sources)(activations)[:, 0].double()
+        mean = first.mean(dim=0)
+        squares = (first - mean).square().sum(dim=1).mean()
+        spread = mean.var(correction=0) + squares * (len(mean) - 1) / len(mean) ** 2
+        return spread if code == VARIANCE else mean
+
+    torch.testing.assert_close(told(0.25), 0.75 * told(0) + 0.25 * told(1), rtol=1e-3, atol=1e-4)
+
+
+def test_positions_of_two_runs_side_by_side_keep_their_numbers() -> None:
+    """What t explains of 2 t + 3 is all of it, where t comes twice, too."""
+    numbers = torch.tensor([1, 2, 3, 4, 2, 3, 4, 5])
+    activations = (2.0 * numbers + 3).view(1, -1, 1).repeat(2, 1, 4)
+    both = CodeStatistics()
+    both.update(activations, torch.arange(8))
+    told = told_by(both.among(torch.arange(8), numbers), "t")
+    expected = (2.0 * numbers - 6).double()
+    torch.testing.assert_close(told, expected[:, None].expand(8, 4), rtol=0, atol=1e-9)
+
+
 def test_the_mean_residual_is_both_its_parts(
     statistics: CodeStatistics, activations: torch.Tensor
 ) -> None:

@@ -1,0 +1,160 @@
+"""Examples of the longest trained length beside longer ones, and which positions match.
+
+A position is matched with one of its own kind: a symbol of the question with one of the question's,
+a symbol of the answer with one of the answer's, and a token of the frame with the same token. The
+n-th of a kind is matched with the n-th of the trained ones, and those behind the last one with the
+last (`CLAMPED`); or the first and the last ones with one another, those between with the middle one
+(`REPEATED`); or the places of all are drawn together until they fit (`INTERPOLATED`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from experiments.codes.ranks import FEWEST_SEQUENCES
+from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED
+from experiments.variants.config import ProbingConfig
+from nope_interp.errors import UserError
+from nope_interp.tasks.answers import AnswerTask, Examples, dataset
+
+Positions = Int[Tensor, " chosen"]
+Places = Float[Tensor, " chosen"]
+
+# From the place among n of a longer example, the place among k of the trained one.
+PLACES: dict[str, Callable[[Places, int, int], Places]] = {
+    CLAMPED: lambda place, n, k: place.clamp(max=k - 1),
+    # Of those before the middle the first, of those after it the last.
+    REPEATED: lambda place, n, k: torch.where(
+        place < (k + 1) // 2, place, (place - (n - k)).clamp(min=k // 2)
+    ),
+    INTERPOLATED: lambda place, n, k: place * ((k - 1) / max(n - 1, 1)),
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The positions that stand for the same in trained and in longer examples."""
+
+    trained: Int[Tensor, " trained"]
+    longer: Int[Tensor, " longer"]
+
+    def sources(self, how: str) -> Float[Tensor, " both"]:
+        """For all of them, trained ones first, the one (as an index into them) whose code each
+        gets."""
+        k, n = len(self.trained), len(self.longer)
+        places = PLACES[how](torch.arange(n).float(), n, k)
+        return torch.cat([torch.arange(k).float(), places])
+
+
+@dataclass(frozen=True)
+class BothLengths:
+    """Those of the longest trained length beside longer ones.
+
+    Attributes:
+        fit: what codes are fitted on, as many of each: trained ones first, padded at their end.
+        scored: held-out ones of the trained length, and longer ones.
+        lengths: how many tokens the trained ones have, and the longer ones.
+    """
+
+    fit: Int[Tensor, "both pos"]
+    scored: tuple[Examples, Examples]
+    lengths: tuple[int, int]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """But for those whose positions are the same: what precedes them is the same, too."""
+        prompts = (int(some.prompt_length[0]) for some in self.scored)
+        halves = zip(self.fit.chunk(2), self.lengths, prompts, strict=True)
+        trained, longer = (_by_kind(tokens[:, :n], prompt) for tokens, n, prompt in halves)
+        if unknown := longer.keys() - trained.keys():
+            raise UserError(
+                f"{len(unknown)} tokens stand in all of the longer examples and in none of the "
+                "trained length: give a length whose examples have the same frame."
+            )
+        found = [Kind(trained[kind], at) for kind, at in longer.items()]
+        return [one for one in found if not torch.equal(one.trained, one.longer)]
+
+    @property
+    def numbers(self) -> Positions:
+        """Which position each is, of trained examples and then of longer ones."""
+        return torch.cat([torch.arange(n) for n in self.lengths])
+
+
+def both_lengths(task: AnswerTask, length: int, config: ProbingConfig, context: int) -> BothLengths:
+    """Examples of the longest trained length, and of a greater one.
+
+    Args:
+        task: with the lengths that it was trained on.
+        length: the greater one.
+        config: how many examples to draw, and the seed; where a task has few, fewer are different.
+        context: tokens that the model has room for.
+
+    Returns:
+        The examples; none is both fitted on and scored.
+
+    Raises:
+        UserError: for a length that was trained on or does not fit, too few examples, and such as
+            differ in their number of tokens.
+    """
+    trained, seed = max(task.training_lengths), config.seed
+    if length <= trained:
+        raise UserError(
+            f"length {length} is not beyond the training lengths of {task.name}: give one above "
+            f"{trained}."
+        )
+    if (needed := task.n_tokens(length)) > context:
+        raise UserError(
+            f"examples of {task.name} with length {length} have up to {needed} tokens, and the "
+            f"model's context has {context}: give a shorter one, or train with "
+            f"--seq-len {needed}."
+        )
+    asked = config.n_fit + config.n_held_out
+    every = dataset(task, asked, split="test", seed=seed, lengths=[length])[length]
+    # Where a task has few examples, none is fitted on and scored.
+    first = _first_of_each(every.tokens)
+    n_fit = len(first) * config.n_fit // asked
+    longer = _some(every, first[n_fit:])
+    n = len(longer.tokens)
+    if n < FEWEST_SEQUENCES:
+        raise UserError(
+            f"{n} different examples of {task.name} with length {length} are too few to score: "
+            f"give {FEWEST_SEQUENCES} at least, better some hundreds."
+        )
+    seen = dataset(task, n_fit, split="train", seed=seed, lengths=[trained])[trained]
+    held_out = dataset(task, n, split="validation", seed=seed, lengths=[trained])[trained]
+    for some, of in ((seen, trained), (held_out, trained), (every, length)):
+        if len(some.length.unique()) > 1 or len(some.prompt_length.unique()) > 1:
+            raise UserError(
+                f"examples of {task.name} with length {of} differ in their number of tokens, so "
+                "their positions cannot be matched: give a model of another task."
+            )
+    padding = every.tokens.new_zeros(n_fit, int(every.length[0] - seen.length[0]))
+    fit = torch.cat([torch.cat([seen.tokens, padding], dim=1), every.tokens[first[:n_fit]]])
+    return BothLengths(fit, (held_out, longer), (int(seen.length[0]), int(every.length[0])))
+
+
+def _first_of_each(tokens: Int[Tensor, "example pos"]) -> Positions:
+    """Where each different example stands first."""
+    _, which = torch.unique(tokens, dim=0, return_inverse=True)
+    first = torch.full((int(which.max()) + 1,), len(tokens))
+    at = torch.arange(len(tokens))
+    return first.scatter_reduce_(0, which, at, "amin").sort().values
+
+
+def _some(examples: Examples, which: Positions) -> Examples:
+    return Examples(examples.tokens[which], examples.prompt_length[which], examples.length[which])
+
+
+def _by_kind(
+    tokens: Int[Tensor, "example pos"], prompt_length: int
+) -> dict[tuple[bool, int], Positions]:
+    """Positions of the prompt and of the answer, by the token that all have there, or -1."""
+    same = (tokens == tokens[0]).all(dim=0)
+    kinds = torch.where(same, tokens[0], -1).tolist()
+    found: dict[tuple[bool, int], list[int]] = {}
+    for position, kind in enumerate(kinds):
+        found.setdefault((position < prompt_length, kind), []).append(position)
+    return {kind: torch.tensor(at) for kind, at in found.items()}
