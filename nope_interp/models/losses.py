@@ -317,15 +317,21 @@ def _cross_entropy(
     targets: Int[Tensor, " asked"],
     kinds: Sequence[range],
 ) -> Float[Tensor, " asked"]:
-    """That of each target, from the logits of some kinds of tokens after the others."""
-    sums, own = [], torch.zeros(len(targets), device=activations.device)
-    for some in kinds:
+    """That of each target, from the logits of some kinds of tokens after the others.
+
+    What stays is written into tensors that are there before. A result that is allocated between two
+    pieces of logits would split the memory of the first, so that the second takes other memory: the
+    process then grows to what all logits at once would take.
+    """
+    sums = torch.empty(len(kinds), len(targets), device=activations.device)
+    own = torch.zeros(len(targets), device=activations.device)
+    for some, total in zip(kinds, sums, strict=True):
         logits = unembed(activations, slice(some.start, some.stop)).float()
-        sums.append(logits.logsumexp(dim=-1))
-        at = rearrange(targets - some.start, "asked -> asked 1")
-        found = logits.gather(1, at.clamp(0, len(some) - 1))
-        own = torch.where((at >= 0) & (at < len(some)), found, own[:, None])[:, 0]
-    return torch.stack(sums).logsumexp(dim=0) - own
+        torch.logsumexp(logits, dim=-1, out=total)
+        at = targets - some.start
+        found = logits.gather(1, rearrange(at.clamp(0, len(some) - 1), "asked -> asked 1"))[:, 0]
+        torch.where((at >= 0) & (at < len(some)), found, own, out=own)
+    return sums.logsumexp(dim=0) - own
 
 
 def _own(model: HookedTransformer, tokens: Tokens) -> tuple[Activations, Unembedding]:
