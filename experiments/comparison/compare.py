@@ -49,7 +49,13 @@ from nope_interp.models.transformer import HookedTransformer
 # How many forward passes of every sequence the parts of a comparison take the time of, roughly, as
 # they did with the model that ships with the package: for estimates alone.
 _READING = 2.0
-_PASSES = {"moved/stream": 60.0, "moved": 60.0, "uses/stream": 45.0, "uses/sites": 45.0}
+_MOVED, _REMOVED = "positions moved", "codes removed"
+_PASSES = {
+    _MOVED: 60.0,
+    f"{_MOVED}/stream": 60.0,
+    f"{_REMOVED}/stream": 45.0,
+    f"{_REMOVED}/sites": 45.0,
+}
 _PASSES["two-layer"] = 3.0
 
 _FRAME = (
@@ -241,22 +247,20 @@ class _Reader(Reader[CompareConfig]):
             return self._moved_in_task(variant, task, notes)
         if not reads_text(variant) or self._too_little() is not None:
             return []
-        name = "positions moved"
-        cell = MoveInText(self.config, variant, task, self._bar(f"{variant.kind}, {name}"))
-        return [_Stage(name, {"moved/stream": cell}, drawn=True)]
+        cell = MoveInText(self.config, variant, task, self._bar(f"{variant.kind}, {_MOVED}"))
+        return [_Stage(_MOVED, {f"{_MOVED}/stream": cell}, drawn=True)]
 
     def _moved_in_task(
         self, variant: ModelVariant, task: InterventionTask, notes: list[str]
     ) -> list[_Stage]:
-        name = "positions moved"
         try:
             elsewhere = movable(task)
         except UserError as error:
             notes.append(f"No position was moved: {error}")
             return []
-        bar = self._bar(f"{variant.kind}, {name}")
+        bar = self._bar(f"{variant.kind}, {_MOVED}")
         cell = MoveInTask(self.config, variant, task, elsewhere, bar)
-        return [_Stage(name, {"moved": cell}, drawn=True)]
+        return [_Stage(_MOVED, {_MOVED: cell}, drawn=True)]
 
     def _too_little(self) -> str | None:
         """Why no position is moved in text."""
@@ -266,14 +270,14 @@ class _Reader(Reader[CompareConfig]):
         return too_little_to_move(config.n_held_out, config.seq_len)
 
     def _taken_away(self, variant: ModelVariant, task: InterventionTask) -> list[_Stage]:
-        wheres = {"stream": "codes removed through the whole stream"}
+        wheres = {"stream": f"{_REMOVED} through the whole stream"}
         if self.config.code_ablation == "sites":
-            wheres["sites"] = "codes removed site by site"
+            wheres["sites"] = f"{_REMOVED} site by site"
         return [
             _Stage(
                 name,
                 {
-                    f"uses/{where}": TakeAway(
+                    f"{_REMOVED}/{where}": TakeAway(
                         self.config, variant, task, where, self._bar(f"{variant.kind}, {name}")
                     )
                 },

@@ -34,7 +34,12 @@ from probes.scores import SHUFFLED
 # Onsets are whole doublings: two or three seeds agree by chance, and show no spread at all.
 SEEDS_TO_BE_SURE = 5
 
-_ADJACENCY = ("adjacency_a", "adjacency_b", "adjacency_c")
+_ADJACENCY = {
+    "adjacency_a": "A: all pairs, lower triangle",
+    "adjacency_b": "B: neighbouring cells only",
+    "adjacency_c": "C: both sides",
+}
+_LEAST = "a tenth, the least that counts"
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,7 +207,8 @@ def _in_seeds(onsets: "pd.Series[float]") -> str:
     """At which step something comes in the middle of the seeds, or in how few it does at all."""
     median = onsets.fillna(np.inf).median()
     if np.isfinite(median):
-        return f"at step {median:g} in the median of {len(onsets)} seeds"
+        when = f"at step {median:g}" if median else "before training"
+        return f"{when} in the median of {len(onsets)} seeds"
     return f"in {onsets.notna().sum()} of {len(onsets)} seeds only"
 
 
@@ -315,7 +321,7 @@ def _figure_of_gains(gains: pd.DataFrame) -> Iterator[Panel]:
     shuffled = _by_code(gains, "control")
     for code, values in _by_code(gains, "gain").items():
         control = {SHUFFLED: shuffled[code]}
-        tenth = {"a tenth": WORTH_NAMING}
+        tenth = {_LEAST: WORTH_NAMING}
         yield _over_steps(code, measured={"gain": values}, reference=control, chance=tenth)
 
 
@@ -329,7 +335,7 @@ def _figure_of_following(followed: pd.DataFrame) -> Iterator[Panel]:
     whatever follows.
     """
     for code, values in _by_code(followed, "net").items():
-        tenth = {"a tenth": WORTH_NAMING}
+        tenth = {_LEAST: WORTH_NAMING}
         yield _over_steps(code, measured={"net": values}, chance=tenth)
 
 
@@ -343,7 +349,7 @@ def _figure_of_adjacency(of_cosines: pd.DataFrame) -> Iterator[Panel]:
     for metric, rows in of_cosines.groupby("metric"):
         real, shuffled = (_by_step(rows[rows["control"] == c]) for c in ("", SHUFFLED))
         yield _over_steps(
-            str(metric),
+            _ADJACENCY[str(metric)],
             measured={"score": real},
             reference={SHUFFLED: shuffled},
             chance={"chance": rows["chance"].mean()},

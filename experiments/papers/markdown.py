@@ -39,7 +39,7 @@ def papers_markdown() -> str:
         "A run *sees* a difference from a bound where it finds it in four of five cases: "
         "1 + 0.84 / 1.96 half widths of the interval.",
         "What *matters* is what is expected less the nearest bound, or an effect that a paper "
-        "published. The units needed grow with the square of the one over the other.",
+        "published. A run that sees twice what matters needs four times the units.",
     ]
     for found in PAPERS.values():
         parts += ["", *_of_paper(found)]

@@ -292,9 +292,9 @@ class ProbingConfig(ExperimentConfig):
         n_held_out: other sequences that they are scored on.
         ablate: positions to take away before anything is read: all, learned, sinusoidal, rotary,
             alibi or t5, with a condition such as rotary:shuffled or rotary:keep_highest=0.25.
-        uses: take position codes away, to see which the model uses: no, stream (through the whole
-            stream) or sites (also site by site). None takes sites for models of ours, and stream
-            for pretrained ones, whose every forward pass is long.
+        uses: move position codes and take them away, to see which the model uses: no, stream
+            (through the whole stream) or sites (also taken away site by site). None takes sites for
+            models of ours, and stream for pretrained ones, whose every forward pass is long.
     """
 
     experiment: ClassVar[str] = "probe"

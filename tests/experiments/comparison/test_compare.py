@@ -271,7 +271,7 @@ def test_a_killed_and_damaged_run_goes_on_and_ends_in_the_same_bytes(
     cells = cells_of(tmp_path)
     # Twelve conditions, what the model uses in two ways, and one condition's two-layer probes.
     assert len(cells) == 15
-    next(path for path in cells if path.stem == "uses-sites").unlink()
+    next(path for path in cells if path.stem == "codes removed-sites").unlink()
     assert "text-nobegin" in cells[0].stem
     cells[0].write_bytes(cells[0].read_bytes()[:50])
     resumed = run(tmp_path)

@@ -152,7 +152,7 @@ def test_step_zero_and_never_are_one_doubling_beyond_the_ends() -> None:
 def test_codes_that_come_together_or_in_one_seed_of_three_are_told_as_such() -> None:
     together = planted({"variance": [0, 0, 0], "similarity": [0, 0, 0]})
     assert "Similarity is readable at the same step." in " ".join(together.sentences)
-    assert together.headline == "Every code is readable, at step 0 in the median of 3 seeds."
+    assert together.headline == "Every code is readable, before training in the median of 3 seeds."
     pair = planted({"variance": [1, 1], "similarity": [1, 1], "linear": [4, 4]})
     assert pair.headline.startswith("On average variance and similarity are readable first, at")
     rare = planted({"variance": [None, 2, None], "similarity": [None, None, None]})
