@@ -1,5 +1,6 @@
 """How much memory a model, a forward pass or a step of training takes, and whether it is there."""
 
+import json
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from nope_interp.errors import FieldError, UserError
 from nope_interp.hooked_model import HookedModel
@@ -20,6 +20,8 @@ _GIB = 2**30
 # Files of weights, and bytes of a number.
 _WEIGHTS = (".safetensors", ".gguf", ".bin")
 _PRECISIONS = {"float32": 4, "bfloat16": 2, "float16": 2}
+_DAMAGED = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+_MOST_HEADER = 100 * 10**6  # bytes, as their library has it
 
 # How many tensors of a kind stand beside one another at the fullest moment of a forward pass, and
 # how many a layer keeps for the backward pass. A test holds both to what is measured.
@@ -174,10 +176,21 @@ def check_weights(model: Path, device: str, dtype: str) -> None:
 def _weights_bytes(file: Path, dtype: str) -> int:
     """What a file's weights take when they are loaded; 0 for a file without weights."""
     if file.suffix == ".safetensors":
-        with suppress(SafetensorError), safe_open(file, framework="pt") as weights:
-            shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
-            return _PRECISIONS[dtype] * sum(map(math.prod, shapes))
+        return _PRECISIONS[dtype] * _numbers(file)
     return file.stat().st_size if file.suffix in _WEIGHTS else 0
+
+
+def _numbers(file: Path) -> int:
+    """How many a safetensors file says that it holds; 0 for one that is damaged.
+
+    Their library maps the whole file, which fails for one that is larger than the memory.
+    """
+    with suppress(*_DAMAGED), file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        tensors = json.loads(opened.read(size)) if size <= _MOST_HEADER else {}
+        tensors.pop("__metadata__", None)
+        return sum(math.prod(tensor["shape"]) for tensor in tensors.values())
+    return 0
 
 
 def free_bytes(device: torch.device) -> float:

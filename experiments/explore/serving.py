@@ -83,7 +83,10 @@ class Explorer:
     def _repr_html_(self) -> str:
         """The page in a notebook's cell."""
         name = html.escape(f"explore {self.playground.variant.name}")
-        return f'<iframe src="{html.escape(self.url)}" style="{_FRAME}" title="{name}"></iframe>'
+        return (
+            f'<iframe src="{html.escape(self.url)}" style="{_FRAME}" title="{name}" '
+            'allow="clipboard-write"></iframe>'
+        )
 
 
 def explore(

@@ -180,7 +180,11 @@ function setUpAsking() {
 
 function setUpKeeping() {
   $("#copy-address").addEventListener("click", async ({ target }) => {
-    await copied(element("code", location.href));
+    // Where the clipboard is closed, only what stands in the page can be copied.
+    const address = element("code", location.href, { class: "hidden" });
+    target.after(address);
+    await copied(address);
+    address.remove();
     target.textContent = "Copied";
   });
   $("#save-page").addEventListener("click", async () => {

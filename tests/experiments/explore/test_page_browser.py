@@ -357,6 +357,17 @@ def test_the_address_the_page_and_the_figure_hold_what_is_shown(
         assert driver.get_log("browser") == []
 
 
+def test_the_address_is_copied_where_the_clipboard_is_closed(page: LivePage) -> None:
+    """As it is in a frame: then only what stands in the page can be copied."""
+    page.run("document.querySelector('#keep').open = true")
+    page.run("navigator.clipboard.writeText = () => Promise.reject(new Error('closed'))")
+    page.click("#copy-address")
+    page.wait(lambda: page.find("#copy-address").text == "Copied")
+    page.find("#prompt").send_keys(Keys.CONTROL, "av")
+    assert page.find("#prompt").get_attribute("value") == page.run("return location.href")
+    assert not page.all("#keep code.hidden")
+
+
 def test_the_lines_of_python_print_the_same_numbers(page: LivePage, read: dict[str, Any]) -> None:
     page.run("document.querySelector('#keep').open = true")
     code = page.wait(lambda: page.find("#python").text)

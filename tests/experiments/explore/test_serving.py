@@ -115,6 +115,7 @@ def test_a_notebook_shows_the_page_in_a_frame(embedded: Playground) -> None:
     page = ni.explore(embedded.loaded)
     try:
         assert f'<iframe src="{page.url}"' in page._repr_html_()
+        assert 'allow="clipboard-write"' in page._repr_html_()
         assert page.url in repr(page)
     finally:
         page.close()
@@ -171,6 +172,14 @@ def test_a_model_that_is_too_large_is_refused_before_it_is_loaded(
     assert_one_sentence(run, "takes 6.0 GiB in float32, more than the 1.0 GiB", "smaller model")
 
 
+def test_a_model_that_is_larger_than_this_machine_is_refused_too(tmp_path: Path) -> None:
+    """Such a file cannot even be mapped into memory."""
+    (tmp_path / "big").mkdir()
+    weights_of(tmp_path / "big" / "model.safetensors", 2**42)
+    run = nope_interp("explore", "big", cwd=tmp_path)
+    assert_one_sentence(run, "takes 8,192.0 GiB in float32", "smaller model")
+
+
 def weights_of(file: Path, size: int) -> None:
     """A file that says it holds so many bytes of bfloat16: a hole, which takes no room."""
     tensor = {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}
@@ -190,8 +199,12 @@ def test_what_a_model_takes_depends_on_its_precision(
         check_weights(tmp_path, "cpu", "float32")
     check_weights(tmp_path, "auto", "float32")  # spread over devices, nobody knows
     check_weights(Path("someone/on-the-hub"), "cpu", "float32")
-    (tmp_path / "model.safetensors").write_bytes(b"no weights")  # refused when it is read
+    # No weights, which is refused when they are read.
+    (tmp_path / "model.safetensors").write_bytes(b"no")
     check_weights(tmp_path, "cpu", "float32")
+    for header in (b"", b"[]", b"{1", b'{"weight": 5}', b'{"weight": {"shape": 5}}', b"[" * 9999):
+        (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        check_weights(tmp_path, "cpu", "float32")
 
 
 class Served:
