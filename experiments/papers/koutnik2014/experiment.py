@@ -104,8 +104,8 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             _tuning({"waveforms": tried, "records": tried_at_sea}),
             _beside_rotary(clocks),
         ),
-        setting=f"{len(config.seeds)} waveforms and as many records, each of {LENGTH} samples, "
-        f"{d_hidden} clocked units "
+        setting=f"{len(config.seeds)} waveforms and as many records, analogues of audio of "
+        f"{LENGTH} samples, {d_hidden} clocked units "
         f"against {sizes['rnn']} of an RNN and {sizes['lstm']} of an LSTM, {epochs} steps of Adam "
         f"at {_said(rates)}, for records at {_said(rates_at_sea)}",
         notes=(
