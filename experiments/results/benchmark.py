@@ -201,7 +201,8 @@ def told(row: "pd.Series[Any]", outcome: str) -> str:
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """`by_method` for people: shares as percentages with their intervals."""
     said = {outcome: [told(row, outcome) for _, row in table.iterrows()] for outcome in OUTCOMES}
-    return pd.DataFrame({name: table[name] for name in ("method", "place", "codes", "n")} | said)
+    named = {"method": "method", "place": "place", "codes": "codes", "n": "cases"}
+    return pd.DataFrame({name: table[column] for column, name in named.items()} | said)
 
 
 def figures(measurements: pd.DataFrame) -> tuple[Figure, Figure]:

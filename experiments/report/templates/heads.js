@@ -140,7 +140,7 @@ function setUpFrequencies(section) {
   const starts = column.name.filter((_, i) => column.layer[i] !== column.layer[i - 1]), step = Math.ceil(starts.length / 32);
   function draw() {
     const z = column.name.map((_, i) => page.frequencies[norm.value][column.layer[i]][column.head[i]]);
-    const layout = plotLayout(alike ? "radians per token, highest frequency first" : "rank of the frequency, highest first (layers differ; point at a cell for its radians per token)");
+    const layout = plotLayout(alike ? "radians per token, highest frequency first" : "rank of the frequency, highest first");
     if (alike && rotating.length) Object.assign(layout.xaxis, frequencyTicks(rotating[0], 14));
     Object.assign(layout.yaxis, { autorange: "reversed", tickvals: starts.filter((_, i) => i % step === 0), showgrid: false });
     layout.xaxis.showgrid = false;
