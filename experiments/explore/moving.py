@@ -86,7 +86,7 @@ def move(playground: Playground, state: State) -> MoveAnswer:
         control_low=min(away),
         control_high=max(away),
         draws=_DRAWS,
-        notes=_notes(state, probes),
+        notes=_notes(probes),
     )
 
 
@@ -174,11 +174,10 @@ def _distance(one: Float[Tensor, " d_vocab"], other: Float[Tensor, " d_vocab"]) 
     return float((one.exp() - other.exp()).abs().sum() / 2)
 
 
-def _notes(state: State, probes: PositionProbes) -> list[str]:
-    notes = [
+def _notes(probes: PositionProbes) -> list[str]:
+    return [
         f"Codes and probes are fitted on {probes.n} sequences of the model's text. A probe that "
-        f"always answers the middle errs by {probes.chance:.1f} positions."
+        f"always answers the middle errs by {probes.chance:.1f} positions.",
+        # Always: a page keeps this answer when something is taken away later.
+        "While a position is moved, nothing is taken away.",
     ]
-    if state.changes is not None:
-        notes.append("The change is not in force while a position is moved.")
-    return notes

@@ -34,8 +34,9 @@ function show(found, read) {
   patterns = after ? { before, after, difference: lessen(after, before) } : { before };
   prompts[0] = answer.tokens;
   for (const [name, value] of Object.entries({ name: nameOf(answer.layer, answer.head), layer: answer.layer, head: answer.head, label: answer.label })) column[name][0] = value;
-  const now = read?.after?.labels[answer.layer][answer.head];
-  $("#head-title").replaceChildren(`${column.name[0]} `, swatch(answer.label), answer.label, ...(now ? [" → ", swatch(now), now] : []));
+  // Before and after are compared by one method, which is live.
+  const now = read?.after?.labels[answer.layer][answer.head], was = now ? read.before.labels[answer.layer][answer.head] : answer.label;
+  $("#head-title").replaceChildren(`${column.name[0]} `, swatch(was), was, ...(now ? [" → ", swatch(now), now] : []));
   $("#head .facts").replaceChildren(...factsOf(read).map(([name, value]) => {
     const fact = element("div");
     fact.append(element("span", name), element("b", value));

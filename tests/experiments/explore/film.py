@@ -64,7 +64,9 @@ class Film:
         self.keep("1-type")
 
     def see(self) -> None:
-        heads = self.page.all("#map [data-label='previous-token']") or self.page.all("#map button")
+        heads = self.page.all("#map button[data-label='previous-token']") or self.page.all(
+            "#map button"
+        )
         heads[0].click()
         self.answered()
         self.page.wait(lambda: self.page.all("#attention .circuits canvas:not(.bare)"))

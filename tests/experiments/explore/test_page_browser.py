@@ -15,7 +15,9 @@ from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
+from experiments.explore.answers import Finished
 from experiments.explore.playground import Playground
+from experiments.explore.serving import explore
 from experiments.loaded import LoadedModel
 from nope_interp.positions.ablation import ablate_positions
 from tests.experiments.explore.page import LivePage, in_a_tab, numbers, serving
@@ -189,6 +191,27 @@ def test_a_head_looks_as_in_the_other_prompt(page: LivePage, read: dict[str, Any
     assert [float(row[3]) for row in same] == pytest.approx(
         [float(pattern[int(q), int(k)]) for _, q, k, _ in same], abs=1e-5
     )
+
+
+def test_a_finished_label_is_not_held_against_a_live_one(
+    driver: webdriver.Chrome, downloads: Path, lm: LoadedModel, tmp_path: Path
+) -> None:
+    served = explore(lm, out=tmp_path)
+    labels = [["content"] * 4] * 4  # which no live label is
+    served.playground.made["finished"] = Finished(folder="heads-of-it", labels=labels)
+    try:
+        with in_a_tab(driver):
+            page = LivePage(driver, served.url, downloads)
+            page.go({"prompt": PROMPT, "layer": 1, "head": 0})
+            assert page.find("#head-title").text == "L1H0 content"
+            assert "heads-of-it" in page.find("#label-source").text
+            page.choose("#head-change", "ablated")
+            page.wait(lambda: "→" in page.find("#head-title").text)
+            page.settle()
+            assert "content" not in page.find("#head-title").text
+            assert driver.get_log("browser") == []
+    finally:
+        served.close()
 
 
 def test_an_encoding_is_taken_away_in_layers_and_heads(
