@@ -15,6 +15,7 @@ from experiments.explore.live import live_labels, live_scores
 from experiments.explore.one_pass import Pass, pattern_distance, read_pass
 from experiments.explore.playground import Playground
 from experiments.prompt import SHOWN
+from nope_interp.errors import UserError
 
 # The sides of a thumbnail.
 _SIDE = 32
@@ -99,7 +100,13 @@ def changed_pass(playground: Playground, state: State) -> Pass | None:
     lends = any(head.to == "other_prompt" for head in change.head_changes)
     if not lends or not state.other_prompt:  # what lacks a prompt that it needs is refused there
         return pass_of(playground, ids, change)
-    other = pass_of(playground, playground.tokens(state.other_prompt))
+    other_ids = playground.tokens(state.other_prompt)
+    if other_ids.shape != ids.shape:
+        raise UserError(
+            f"the other prompt has {other_ids.shape[1]} tokens and this one {ids.shape[1]}: type "
+            "two of one length."
+        )
+    other = pass_of(playground, other_ids)
     return pass_of(playground, ids, change, other, state.other_prompt)
 
 

@@ -198,7 +198,10 @@ def test_what_cannot_be_changed_is_one_sentence_and_changes_nothing(
 
 def test_another_prompts_pattern_has_as_many_tokens(llama: Playground) -> None:
     change = {"head_changes": [head_change(0, 0, "other_prompt")]}
-    with pytest.raises(UserError, match="the other prompt has 4 tokens and this one 39"):
+    with pytest.raises(
+        UserError,
+        match=r"^the other prompt has 4 tokens and this one 39: type two of one length\.$",
+    ):
         read(llama, state(change=change, other_prompt="abc"))
 
 
