@@ -124,7 +124,8 @@ def lengths_rescued(variant: ModelVariant, config: ProbingConfig, length: int) -
             "longer examples are of a task with answers: give a model of ours that was trained on "
             "one."
         )
-    where = sites(variant.n_layers, ("resid_post",))
+    # What depends on position in the last block's output is an answer.
+    where = sites(variant.n_layers, ("resid_post",))[:-1]
     return rescued_lengths(model, source.task, length, config, where)
 
 
