@@ -4,7 +4,8 @@ A position is matched with one of its own kind: a symbol of the question with on
 a symbol of the answer with one of the answer's, and a token of the frame with the same token. The
 n-th of a kind is matched with the n-th of the trained ones, and those behind the last one with the
 last (`CLAMPED`); or the first and the last ones with one another, those between with the middle one
-(`REPEATED`); or the places of all are drawn together until they fit (`INTERPOLATED`).
+(`REPEATED`); or the places of all are drawn together until they fit (`INTERPOLATED`). A control
+does the latter the other way round (`REVERSED`).
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.codes.ranks import FEWEST_SEQUENCES
-from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED
+from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, REVERSED
 from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError
 from nope_interp.tasks.answers import AnswerTask, Examples, dataset
@@ -31,6 +32,7 @@ PLACES: dict[str, Callable[[Places, int, int], Places]] = {
         place < (k + 1) // 2, place, (place - (n - k)).clamp(min=k // 2)
     ),
     INTERPOLATED: lambda place, n, k: place * ((k - 1) / max(n - 1, 1)),
+    REVERSED: lambda place, n, k: (k - 1) - place * ((k - 1) / max(n - 1, 1)),
 }
 
 

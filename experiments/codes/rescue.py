@@ -29,7 +29,7 @@ from experiments.probing.measure import Site, Split
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.interchange import NET
 from experiments.results.position_use import WORTH_NAMING, Interval
-from experiments.results.rescue import RETURNED, rescues
+from experiments.results.rescue import RETURNED, REVERSED, rescues
 from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError
 from nope_interp.models.losses import sequence_losses
@@ -159,7 +159,7 @@ class _Run:
             }
             trial = self._trial(code, mapped, carried) if carried else None
             row |= self._told(trial)
-            if trial is not None:
+            if trial is not None and mapped != REVERSED:
                 least = min(row[RETURNED][1], row[NET][1])
                 ranks.append((trial.rank([{"metric": NET, "ci_low": least}]), str(len(found))))
             found.append(row)

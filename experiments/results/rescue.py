@@ -18,9 +18,12 @@ right ones before it.
 | one surely less than a tenth | any | not rescued |
 | anything else | | undecided |
 
+What returns where trained positions are told the other way round (`REVERSED`) came back by their
+range alone, not by which they are. It stands in rows of its own, which get no word.
+
 A site whose activations carry nothing of the code has nothing to move: not rescued. Nothing is
 asked of a model that does not surely lose a tenth of its answers: it does not fail. These rules
-were written down before any run.
+were written down before any run, but for the rows of `REVERSED`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,6 +40,8 @@ from probes.bootstrap import benjamini_hochberg
 
 # How positions of longer examples are matched with trained ones.
 CLAMPED, REPEATED, INTERPOLATED = "clamped", "middle repeated", "interpolated"
+# A control: told trained positions, too, but the other way round.
+REVERSED = "reversed"
 RETURNED = "returned"
 _SHARES = ("within", "beyond", "moved", "size_matched", "exact_beyond", "exact_moved")
 # The share of what is lost that has to come back.
@@ -50,6 +55,7 @@ class Rescued(StrEnum):
     PARTLY = "partly rescued"
     NO = "not rescued"
     UNDECIDED = "undecided"
+    CONTROL = "control"
 
 
 @dataclass(frozen=True)
@@ -89,12 +95,12 @@ def rescues(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             right, the intervals `RETURNED` and `NET`, and the p-value `p` of the rank.
 
     Returns:
-        code, layer, site, how positions were mapped, word; the shares of answer tokens that are
-        right at the trained length (`within`), at the greater one (`beyond`), there with the code
-        moved (`moved`) and under the size-matched control (`size_matched`); the shares of examples
-        answered exactly, without and with the code moved; the share of what was lost that
-        `returned`, and the same `net` of the control, with 95% intervals over examples; and the
-        q-value. What returned most stands first.
+        code, layer, site, how positions were mapped, word (`REVERSED` is a control); the shares of
+        answer tokens that are right at the trained length (`within`), at the greater one
+        (`beyond`), there with the code moved (`moved`) and under the size-matched control
+        (`size_matched`); the shares of examples answered exactly, without and with the code moved;
+        the share of what was lost that `returned`, and the same `net` of the control, with 95%
+        intervals over examples; and the q-value. What returned most stands first.
     """
     q_values = benjamini_hochberg(np.array([row["p"] for row in rows], dtype=float))
     found = pd.DataFrame([_told(row, float(q)) for row, q in zip(rows, q_values, strict=True)])
@@ -104,7 +110,8 @@ def rescues(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def _told(row: Mapping[str, Any], q: float) -> dict[str, Any]:
     place = {name: row[name] for name in ("code", "layer", "site", "mapped")}
     shares = {name: row[name] for name in _SHARES}
-    word = str(Rescue(row[RETURNED], row[NET], q).word)
+    judged = Rescue(row[RETURNED], row[NET], q).word
+    word = str(Rescued.CONTROL if row["mapped"] == REVERSED else judged)
     intervals = {
         f"{name}{end}": value
         for name in (RETURNED, NET)

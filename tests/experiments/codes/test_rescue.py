@@ -14,7 +14,7 @@ from experiments.codes.longer import PLACES
 from experiments.codes.rescue import rescued_lengths
 from experiments.probing.measure import Site
 from experiments.results.code_ablation import EVERYWHERE, STREAM
-from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, Rescue, Rescued
+from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, REVERSED, Rescue, Rescued
 from experiments.variants.config import ProbingConfig
 from nope_interp.constructions.planted.parts import silent
 from nope_interp.errors import UserError
@@ -159,12 +159,20 @@ def test_where_the_last_row_is_told_to_all_the_end_comes_too_soon(positional: pd
     assert row["word"] in (Rescued.PARTLY, Rescued.UNDECIDED)
 
 
+def test_the_other_way_round_the_end_comes_first(positional: pd.DataFrame) -> None:
+    """The answer's first symbol, told to be the last, says the end; the last one repeats."""
+    row = told(positional, MEAN_RESIDUAL, REVERSED)
+    assert row["moved"] == pytest.approx((ASKED - 2) / ASKED)
+    assert row["exact_moved"] == 0
+    assert row["word"] == Rescued.CONTROL
+
+
 def test_neither_variance_nor_a_move_of_the_same_size_brings_answers_back(
     positional: pd.DataFrame,
 ) -> None:
     variance = positional[positional["code"] == VARIANCE]
     assert len(variance) == 2 * len(PLACES)  # at the embedding, and through the stream
-    assert (variance["word"] == Rescued.NO).all()
+    assert set(variance["word"]) == {Rescued.NO, Rescued.CONTROL}
     assert (positional["size_matched"] < 0.3).all()
 
 
@@ -174,7 +182,7 @@ def test_a_failure_in_the_scores_is_rescued_by_no_code(
     found = rescued(table_of_distances, "copy-cmc")
     assert (found["within"] > 0.99).all()
     assert (found["beyond"] < 0.1).all()
-    assert (found["word"] == Rescued.NO).all()
+    assert (found[found["mapped"] != REVERSED]["word"] == Rescued.NO).all()
     assert (found["returned"].abs() < 0.05).all()
 
 
@@ -187,6 +195,7 @@ def test_a_failure_in_the_scores_is_rescued_by_no_code(
         (REPEATED, 4, 1, [0, 0, 0, 0]),
         (INTERPOLATED, 7, 4, [0, 0.5, 1, 1.5, 2, 2.5, 3]),
         (INTERPOLATED, 1, 1, [0]),
+        (REVERSED, 7, 4, [3, 2.5, 2, 1.5, 1, 0.5, 0]),
     ],
 )
 def test_places_are_matched(places: str, n: int, k: int, expected: list[float]) -> None:
