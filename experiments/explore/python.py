@@ -69,7 +69,7 @@ def _changed(playground: Playground, state: State) -> list[str]:
         lines.append(f"cache = lm.model.run_with_cache(lm.read({other!r}).ids)[1]")
     if changes:
         opened.append(f"lm.change_heads({{{', '.join(_given(playground, *changes))}}})")
-    return [*lines, f"with {', '.join(opened)}:", f"    {_SHOWN}"]
+    return [*lines, f"with {', '.join(opened)}: {_SHOWN}"]
 
 
 def _given(playground: Playground, *changes: HeadChange) -> Iterator[str]:
@@ -85,10 +85,9 @@ def _moved(playground: Playground, state: State) -> list[str]:
     assert move is not None
     n = max(playground.tokens(state.prompt).shape[1], max(move.positions.values()) + 1)
     words = ", ".join(f"{name}={value!r}" for name, value in fitted_on(playground, n).items())
+    site = f"site={move.site!r}"
     return [
         f"text = lm.variant.sources[0].sequences({words})",
-        f"at = {{'layer': {move.layer}, 'site': {move.site!r}}}",
-        f"code = ni.fit_code(lm.model, text, {move.code!r}, **at)",
-        f"with ni.set_position(lm.model, code, {move.positions}):",
-        f"    {_SHOWN}",
+        f"code = ni.fit_code(lm.model, text, {move.code!r}, layer={move.layer}, {site})",
+        f"with ni.set_position(lm.model, code, {move.positions}): {_SHOWN}",
     ]

@@ -91,6 +91,20 @@ def test_what_patching_recovers(llama: Playground, at: str) -> None:
     assert (found.answer, found.other) == (shown.answer, shown.other)  # type: ignore[union-attr]
 
 
+def test_all_at_once_are_still_ten_lines(llama: Playground) -> None:
+    """A change that lends another prompt's pattern, a move and a patch."""
+    moving = {"code": "t", "layer": 0, "site": "resid_mid", "moves": {"12": 20}}
+    asked = changing(*HEADS, positions="rotary:none", layers=[1]).model_copy(
+        update={"move": state(move=moving).move, "patch": state(patch={"at": "head_out"}).patch}
+    )
+    read_again, after, moved, recovered = printed(llama, asked)
+    found = read(llama, asked)
+    check_reading(read_again, found.before)
+    check_reading(after, found.after)
+    assert not moved.next_tokens.equals(read_again.next_tokens)
+    assert recovered.recovered.shape == (2, 4)
+
+
 def test_hostile_prompts_stay_text(embedded: Playground) -> None:
     hostile = "'); __import__('os').abort() #\n\"\"\"\\"
     asked = state(hostile)
