@@ -1,6 +1,6 @@
 """A finished benchmark: every word that was said, the table it comes to, and the page."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,6 +57,11 @@ class Benchmark(RunOfFigures):
             A Markdown table, one row for each method and place.
         """
         return markdown_table(results.readable(self.methods))
+
+    @property
+    def column_titles(self) -> Mapping[str, str]:
+        """The truth, the method's word and whatever else stands in columns of other names."""
+        return results.MEANING
 
     def html(self) -> str:
         """The report: one page that needs no network.

@@ -1,6 +1,6 @@
 """Pages of figures: those of every experiment but `compare` and `heads`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,19 +8,20 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.encode import number, numbers
-from experiments.report.shell import PLOTLY, fill, measurements_table, page_script
+from experiments.report.shell import COLUMN_TITLES, PLOTLY, fill, measurements_table, page_script
 from experiments.results.claims import Outcome, Paper
 from experiments.results.findings import Figure, Series
 
 
 @dataclass(frozen=True)
 class PageData:
-    """What `fill` reads of every page."""
+    """What `fill` reads of every page; `titles` of columns are those that mean something else."""
 
     title: str
     headline: str
     measurements: pd.DataFrame = field(repr=False)
     info: dict[str, Any] = field(repr=False)
+    titles: Mapping[str, str] = field(default_factory=dict)
 
 
 def render_figures(
@@ -34,7 +35,7 @@ def render_figures(
     words |= {"sentences": sentences}
     page_data = {
         "figures": [_figure(figure) for figure in figures],
-        "table": measurements_table(data.measurements),
+        "table": measurements_table(data.measurements, {**COLUMN_TITLES, **data.titles}),
     }
     script = page_script("findings.js")
     return fill(template, script, [PLOTLY], page_data, data, figures=figures, **words)

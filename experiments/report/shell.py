@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,15 @@ from experiments.report.encode import compressed, json_text, number, script_text
 from experiments.results.measurements import COLUMNS
 
 # What a table calls columns whose names are made for programs.
-COLUMN_TITLES = {
-    "positions": "condition",
-    "begin_token": "begin token",
-    "ci_low": "from (95%)",
-    "ci_high": "to (95%)",
-    "n": "sequences",
-}
+COLUMN_TITLES: Mapping[str, str] = MappingProxyType(
+    {
+        "positions": "condition",
+        "begin_token": "begin token",
+        "ci_low": "from (95%)",
+        "ci_high": "to (95%)",
+        "n": "sequences",
+    }
+)
 _TABLE_DIGITS = 6
 _SHOWN_APART = ("command", "notes", "missing", "layer_positions", "example_tokens")
 _MOST_CHOICES = 40  # a column with more different values is found by the text box instead
@@ -179,7 +182,9 @@ def _percent(share: Any) -> str:
     return "–" if found is None else f"{round(100 * found)}%".replace("-", "−")
 
 
-def measurements_table(measurements: pd.DataFrame) -> dict[str, Any]:
+def measurements_table(
+    measurements: pd.DataFrame, titles: Mapping[str, str] = COLUMN_TITLES
+) -> dict[str, Any]:
     """All measurements for the sortable table; columns that say nothing new are not shown."""
     order = [*COLUMNS, *(c for c in measurements.columns if c not in COLUMNS)]
     plain = ("value", "ci_low", "ci_high", "n", "chance")
@@ -187,11 +192,15 @@ def measurements_table(measurements: pd.DataFrame) -> dict[str, Any]:
         measurements[order],
         shown=lambda name, distinct: distinct > 1 or name in ("metric", "value"),
         chosen=lambda name, distinct: 1 < distinct <= _MOST_CHOICES and name not in plain,
+        titles=titles,
     )
 
 
 def sortable(
-    frame: pd.DataFrame, shown: Callable[[str, int], bool], chosen: Callable[[str, int], bool]
+    frame: pd.DataFrame,
+    shown: Callable[[str, int], bool],
+    chosen: Callable[[str, int], bool],
+    titles: Mapping[str, str] = COLUMN_TITLES,
 ) -> dict[str, Any]:
     """A table column by column, text and numbers apart, as the page's sortable table reads it.
 
@@ -199,6 +208,7 @@ def sortable(
         frame: the table.
         shown: says by a column's name and its number of different values whether it is drawn.
         chosen: says so whether it gets a menu that picks one of its values.
+        titles: what columns are called.
 
     Returns:
         JSON-able columns.
@@ -215,7 +225,7 @@ def sortable(
         columns.append(
             {
                 "name": str(name),
-                "title": COLUMN_TITLES.get(str(name), str(name).replace("_", " ")),
+                "title": titles.get(str(name), str(name).replace("_", " ")),
                 "numeric": bool(numeric),
                 "shown": shown(str(name), distinct),
                 "choices": chosen(str(name), distinct),

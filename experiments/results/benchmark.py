@@ -12,6 +12,7 @@ of other seeds, not of other kinds.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,11 @@ WHOLE_STREAM, SINGLE_SITES = "whole stream", "single sites"
 PLACES = (WHOLE_STREAM, SINGLE_SITES)
 
 _MODEL = ["kind", "seed", "layer", "site"]
+
+# What columns of the tidy table have here.
+MEANING = MappingProxyType(
+    {"probe": "method", "model": "kind", "metric": "code", "variant": "truth", "control": "word"}
+)
 
 
 def judged(
@@ -77,15 +83,7 @@ def judgements(measurements: pd.DataFrame) -> pd.DataFrame:
         method, place, kind, seed, layer, site, code, truth, word, and whether the word is right,
         wrong and a false positive.
     """
-    found = measurements.rename(
-        columns={
-            "probe": "method",
-            "model": "kind",
-            "metric": "code",
-            "variant": "truth",
-            "control": "word",
-        }
-    )
+    found = measurements.rename(columns=dict(MEANING))
     whole = found["layer"] == EVERYWHERE
     found = found.assign(place=np.where(whole, WHOLE_STREAM, SINGLE_SITES))
     found = found[["method", "place", *_MODEL, "code", "truth", "word"]]

@@ -19,6 +19,11 @@ class RunOfFigures(FinishedRun):
         """What the page draws, the first figure on its first screen."""
 
     @property
+    def column_titles(self) -> Mapping[str, str]:
+        """Those of the tidy table's columns that have something else than in other runs."""
+        return {}
+
+    @property
     def pictures(self) -> Mapping[str, Picture]:
         """The figures of the page."""
         from experiments.report.paper import of_figure
@@ -39,5 +44,5 @@ class RunOfFigures(FinishedRun):
         """
         from experiments.report.findings import PageData, render_figures
 
-        data = PageData(title, self.headline, self.measurements, self.info)
+        data = PageData(title, self.headline, self.measurements, self.info, self.column_titles)
         return render_figures(template, data, self.figures, sentences, **words)

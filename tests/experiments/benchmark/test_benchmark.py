@@ -71,6 +71,8 @@ def test_a_finished_run_is_read_back_and_drawn(found: Benchmark) -> None:
     assert f"100% [{right:.0%}, 100%]" in text
     assert "probing" in text
     assert found.headline in text
+    titles = {column["name"]: column["title"] for column in page.data["table"]["columns"]}
+    assert (titles["variant"], titles["control"], titles["value"]) == ("truth", "word", "value")
     assert "2 kinds of planted models, 2 of each" in repr(found)
 
 
