@@ -115,7 +115,7 @@ function setUpMap(section) {
     legend.replaceChildren(...labels.map((label) => {
       const key = element("span", undefined, { class: "key" }), counts = conditions.map((_, c) => column.name.filter((_, i) => labelOf(i, c, own) === label).length);
       if (!counts.some(Boolean)) return "";
-      key.append(swatch(label), `${label} `, element("b", counts.join(" → ")));
+      key.append(swatch(label), element("span", initials(label), { class: "quiet-text" }), `${label} `, element("b", counts.join(" → ")));
       return key;
     }));
     if (ABLATED) legend.append(element("span", "heads, intact → ablated", { class: "quiet-text" }));

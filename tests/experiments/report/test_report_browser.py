@@ -402,7 +402,7 @@ def test_the_chart_of_places_follows_measure_and_site(
     assert np.allclose(drawn(), stored("increase", "resid"), rtol=1e-4)
     assert "size-matched control" in causal.find("#removal .legend").text
     header, *rows = causal.download("#removal .csv")
-    assert header[:6] == ["panel", "variant", "role", "series", "word", "after_block"]
+    assert header[:6] == ["panel", "variant", "role", "series", "word", "after_layer"]
     assert {row[2] for row in rows} == {"measured", "chance", "size-matched control"}
     mine = [float(row[6]) for row in rows if row[0] == "variance" and row[2] == "measured"]
     assert np.allclose(mine, stored("increase", "resid"), rtol=1e-4)
