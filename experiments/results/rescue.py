@@ -23,7 +23,8 @@ range alone, not by which they are. It stands in rows of its own, which get no w
 
 A site whose activations carry nothing of the code has nothing to move: not rescued. Nothing is
 asked of a model that does not surely lose a tenth of its answers: it does not fail. These rules
-were written down before any run, but for the rows of `REVERSED`.
+were written down before any run, but for the rows of `REVERSED` and the matching `REPEATED`, which
+were added after pilot runs.
 """
 
 from collections.abc import Mapping, Sequence

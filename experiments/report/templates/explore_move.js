@@ -82,7 +82,7 @@ function show(found = answer) {
   section.hidden = !answer;
   if (!answer) return;
   const { distance, control_distance: control, control_low: low, control_high: high, draws } = answer;
-  const follows = distance > high ? "The move does more than each of these draws." : "The move does no more than these draws, so the prediction does not follow it.";
+  const follows = distance > high ? "The move does more than each of these draws." : "The move does no more than these draws, which does not show that the prediction follows.";
   $(".said", section).textContent = `The next-token prediction changes by ${asFigure(distance)}, where 1 is another prediction altogether. The size-matched control changes it by ${asFigure(control)} (${asFigure(low)} to ${asFigure(high)} in ${draws} draws). ${follows}`;
   $("ul.notes", section).replaceChildren(...answer.notes.map((note) => element("li", note)));
   const first = menu.value;

@@ -290,7 +290,7 @@ def test_a_dragged_token_gets_another_code(page: LivePage, lm: LoadedModel) -> N
     text = page.find("#moved .said").text
     moved_by, _, by_control, low, high, _ = numbers(text)
     assert 0 <= low <= by_control <= high
-    assert ("does not follow" in text) == (moved_by <= high)
+    assert ("does not show that the prediction follows" in text) == (moved_by <= high)
     for row in page.download("#probed .csv")[1:]:
         assert row[1:3] == ["12", "5"]
 
