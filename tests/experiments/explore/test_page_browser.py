@@ -424,6 +424,7 @@ def test_the_mouse_does_all_of_it_on_a_phone(page: LivePage) -> None:
     page.settle()
     page.click("#move > summary")
     page.wait(lambda: page.all("#tokens.drags"))
+    page.settle()  # what is still to come would shift the tokens under the mouse
     page.run("document.querySelector('#tokens').scrollIntoView({block: 'center'})")
     tokens = page.all("#tokens span")
     ActionChains(page.driver).drag_and_drop(tokens[9], tokens[4]).perform()
