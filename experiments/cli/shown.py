@@ -42,15 +42,20 @@ class Shown:
         if as_json:
             print(json.dumps(self.value, indent=2))
             return
-        from rich.console import Console
         from rich.text import Text
 
-        console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+        console = _console()
         if self.table is not None:
             console.print(self.table)
         for line in self.lines:
             # A path is copied: it is neither cut nor read as markup.
             console.print(Text(line), soft_wrap=True)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
 
 
 def _comparison(config: Any, found: Any) -> Shown:
@@ -151,12 +156,13 @@ def claims_shown(table: Any, name: str | None) -> Shown:
     from experiments.papers.registry import paper
 
     if name is None:
-        return Shown(_records(table), _OF_PAPERS, tables.of_papers(table))
+        return Shown(_records(table), _OF_PAPERS, tables.of_papers(table, _console().width))
     own = table[table["paper"] == name]
     needed = own[own["size_needed"] != ""].groupby("size_needed", sort=False)["claim"]
     lines = [f"Needed by {', '.join(ids)}: {size}." for size, ids in needed]
+    title = f"Paper: {own['title'].iloc[0]}"
     sizes = [*tables.runs_of(own), f"Sizes by default: {paper(name).default}."]
-    return Shown(_records(own), [*_OF_CLAIMS, *sizes, *lines], tables.of_listed(own))
+    return Shown(_records(own), [title, *_OF_CLAIMS, *sizes, *lines], tables.of_listed(own))
 
 
 def sweep_shown(swept: Any) -> Shown:

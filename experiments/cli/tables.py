@@ -15,8 +15,8 @@ from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
-# Characters that a paper's title and its run share in a line of 100, and the least of the title.
-_TITLE_AND_RUN, _SHORTEST_TITLE = 39, 9
+# Characters of a line about a paper besides its title and its run, and the least of the title.
+_BESIDE_TITLE, _SHORTEST_TITLE = 61, 9
 
 _STYLES = {
     "used": "bold green",
@@ -170,18 +170,19 @@ def of_methods(methods: pd.DataFrame) -> Table:
     return _table(["method", "place", *OUTCOMES], rows)
 
 
-def of_papers(claims: pd.DataFrame) -> Table:
+def of_papers(claims: pd.DataFrame, width: int) -> Table:
     """Each paper: what came of its claims, what their runs can see, and what these were.
 
     Args:
         claims: of all papers, as `experiments.papers.reproduce.listing` gives them.
+        width: characters of a line; titles are cut to what the rest leaves of it.
 
     Returns:
         A line for each paper.
     """
     papers = list(claims.groupby("paper", sort=False))
     runs = [_run_of(own) for _, own in papers]
-    longest = max(_SHORTEST_TITLE, _TITLE_AND_RUN - max(map(len, runs)))
+    longest = max(_SHORTEST_TITLE, width - _BESIDE_TITLE - max(map(len, runs)))
     rows = []
     for (name, own), run in zip(papers, runs, strict=True):
         ran = (own["run"] != "").any()
