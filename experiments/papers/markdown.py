@@ -36,10 +36,13 @@ def papers_markdown() -> str:
         "There are three cases. The",
         "number cannot be had. The claim is of larger models. Or the interval crosses a bound and "
         "the run does not see what would matter.",
+        "Which claims are of larger models was set after their numbers had been seen. So what the "
+        "bounds alone say stands beside it.",
         "A run *sees* a difference from a bound where it finds it in four of five cases: "
         "1 + 0.84 / 1.96 half widths of the interval.",
-        "What *matters* is what is expected less the nearest bound, or an effect that a paper "
-        "published. A run that sees twice what matters needs four times the units.",
+        "What *matters* is what is expected less the nearest bound, an effect that a paper "
+        "published, or a choice of ours.",
+        "A run that sees only twice what matters needs four times the units.",
     ]
     for found in PAPERS.values():
         parts += ["", *_of_paper(found)]
@@ -92,7 +95,9 @@ def _came_out(outcome: Outcome) -> str:
     if outcome.visible == 0:
         return f"{outcome.verdict}; {found.value:.3g}, exactly"
     interval = f"{found.value:.3g} [{found.ci_low:.3g}, {found.ci_high:.3g}]"
-    return f"{outcome.verdict}; {interval}, over {found.n} {outcome.claim.over}"
+    alone = outcome.claim.verdict(found.value, found.ci_low, found.ci_high)
+    beside = "" if alone == outcome.verdict else f", by its bounds alone {alone}"
+    return f"{outcome.verdict}{beside}; {interval}, over {found.n} {outcome.claim.over}"
 
 
 def _sees(outcome: Outcome) -> str:

@@ -220,6 +220,15 @@ def test_docs_are_written_from_the_registry() -> None:
     assert path.read_text(encoding="utf-8") == papers_markdown()
 
 
+def test_docs_say_what_bounds_alone_come_to_where_a_run_is_too_small() -> None:
+    """That a claim is of larger models was set after its number had been seen."""
+    said = [line for line in papers_markdown().splitlines() if line.startswith("- Came out: not t")]
+    measured = [line for line in said if "[" in line]
+    assert measured
+    assert all("by its bounds alone" in line for line in measured)
+    assert any("by its bounds alone contradicted" in line for line in measured)
+
+
 # ---------------------------------------------------------------- configs
 
 
