@@ -25,6 +25,9 @@ from nope_interp.streams import one_thread_pool
 
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
+# How joblib begins where a worker cannot load what it is sent.
+_UNREAD = "failed to un-serialize"
+
 
 class WorkerDied(UserError):
     """A worker is gone, and joblib has given up what the others were doing.
@@ -76,7 +79,8 @@ class Pool:
         Args:
             at_once: how many jobs, where fewer than the pool's are wanted.
 
-        The function raises WorkerDied where a process ended without a word, and what a job raises.
+        The function raises WorkerDied where a process ended without a word, UserError where one
+        cannot load what it is to run, and what a job raises.
         """
         if self.backend is None:
             yield map
@@ -101,6 +105,8 @@ class Pool:
                     yield from parallel(delayed(settled)(job) for job in jobs)
                 except self.deaths as error:
                     why = next(iter(str(error).splitlines()), "without a word").rstrip(".")
+                    if _UNREAD in why:
+                        raise _not_loaded(error) from error
                     raise WorkerDied(why, self.remedy) from error
 
             yield run
@@ -123,6 +129,16 @@ class Pool:
 
 
 HERE = Pool()
+
+
+def _not_loaded(error: Exception) -> UserError:
+    """As where a function of the user's stands in a file that was run and cannot be imported."""
+    told = [line.strip() for line in str(error.__cause__).splitlines() if "Error: " in line]
+    why = told[-1] if told else "it does not say why"
+    return UserError(
+        f"a worker cannot load what it is to run ({why}): keep functions of yours in a module that "
+        "can be imported."
+    )
 
 
 def pool_of(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,15 @@ def test_the_death_of_a_worker_goes_from_one_process_to_another() -> None:
         "a worker died (it was killed): give it more memory, or have fewer; what was finished is "
         "kept."
     )
+
+
+def test_a_function_that_no_worker_can_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = ModuleType("only_here")
+    exec("def mine():\n    return 1\n", vars(here))
+    monkeypatch.setitem(sys.modules, "only_here", here)
+    with pytest.raises(UserError, match=r"No module named 'only_here'.*can be imported") as refused:
+        in_processes([here.mine, here.mine])
+    assert not isinstance(refused.value, WorkerDied)
 
 
 def _third_is_refused(seed: int) -> dict[str, np.ndarray]:
