@@ -5,7 +5,7 @@ import sys
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -45,7 +45,6 @@ def explore(
     """Type prompts on a live page, see heads, take positions away."""
     if device != "auto":
         check_device_name(device)
-    how: dict[str, Any] = {"text": text, "revision": revision, "dtype": dtype}
     from experiments.explore.serving import opened_page
     from experiments.variants.embedded import EMBEDDED_MODEL
 
@@ -54,9 +53,11 @@ def explore(
         port=port or 0,
         out=out,
         framed=False,
-        device=device,
+        text=text,
+        revision=revision,
+        dtype=dtype,
         positions=positions,
-        **how,
+        device=device,
     )
     print(f"Explore: {page.url}\nIt is served on this machine only. Ctrl-C ends it.", flush=True)
     if not no_open and not _opened(page.url):

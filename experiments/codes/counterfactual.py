@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from experiments.codes.order import answers_of, question_of
+from experiments.codes.order import answers_of, before, question_of
 from experiments.codes.task import InterventionTask
 from experiments.results.interchange import ASKING, QUESTION
 from nope_interp.errors import UserError
@@ -107,7 +107,7 @@ def counterfactuals(task: InterventionTask, by: int = 1) -> list[Counterfactual]
 def _of_symbols(task: InterventionTask, by: int) -> Iterator[Counterfactual]:
     """The next symbol is answered where asking positions move, or where the question's do."""
     tokens, seed = task.split.held_out, task.seed
-    asked = _before(answers_of(task))
+    asked = before(answers_of(task))
     own = tokens.roll(-1, dims=1)
     if len(among := _asking(task)) > by:
         last = len(among) - by
@@ -184,7 +184,7 @@ def _of_none(task: InterventionTask, by: int) -> Iterator[Counterfactual]:
     n = len(among)
     if n <= max(by, _FEWEST - 1):
         return
-    own, asked = tokens.roll(-1, dims=1), _before(answer)
+    own, asked = tokens.roll(-1, dims=1), before(answer)
     sources, origins = (torch.arange(n) + by) % n, _derangement(n, task.seed)
     yield Counterfactual(QUESTION, among, sources, origins, own, own, asked, asked)
 
@@ -200,13 +200,6 @@ def _asking(task: InterventionTask) -> Chosen:
     # Of several rounds of an answer, the first.
     breaks = (among.diff() > 1).nonzero()[:, 0]
     return among[: int(breaks[0]) + 1] if len(breaks) else among
-
-
-def _before(answer: Asked) -> Asked:
-    """The positions whose next token is an answer."""
-    asking = answer.roll(-1, dims=1)
-    asking[:, -1] = False
-    return asking
 
 
 def _read_off(

@@ -83,12 +83,25 @@ def answers_of(task: InterventionTask) -> Bool[Tensor, "sequence pos"]:
     return task.answer
 
 
+def before(answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, "sequence pos"]:
+    """The positions whose next token is an answer.
+
+    Args:
+        answer: which tokens are one.
+
+    Returns:
+        As `answer`; never the last position.
+    """
+    asking = answer.roll(-1, dims=1)
+    asking[:, -1] = False
+    return asking
+
+
 def _right(
     task: InterventionTask, tokens: Tensor, answer: Bool[Tensor, "sequence pos"]
 ) -> Float[np.ndarray, " sequence"]:
     """How many answers of each sequence are right."""
-    asking = answer.roll(-1, dims=1)
-    asking[:, -1] = False
+    asking = before(answer)
     found = torch.zeros(asking.shape, dtype=torch.float64)
     found[asking] = (said_at(task, tokens, asking) == tokens[answer]).double()
     return found.sum(dim=1).numpy()

@@ -172,9 +172,7 @@ def text_rows(
     return rows
 
 
-def route_rows(
-    task: InterventionTask, *, context: Mapping[str, Any], description: str | None = None
-) -> list[dict[str, Any]]:
+def route_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Rows of the tidy table: which heads read position, by queries, keys or values.
 
     For one route of one head alone, the mean of what attention reads at the earlier tokens is moved
@@ -184,7 +182,6 @@ def route_rows(
     Args:
         task: a model on text.
         context: the columns that tell this model variant from others.
-        description: label of the progress bar; None draws no bar.
 
     Returns:
         The rows; none of a layer whose attention reads no position in the mean.
@@ -206,7 +203,7 @@ def route_rows(
     ]
     rows: list[dict[str, Any]] = []
     ranks: list[Ranked] = []
-    for site, route, head in tqdm(asked, description, unit="route", disable=description is None):
+    for site, route, head in asked:
         here = {"layer": site.layer, "head": head, "site": site.hook, "probe": names.PROBE}
         told = {**context, **here, "positions": text_use.by_route(route)}
         trial = made.by_route(site.layer, route, head)

@@ -13,8 +13,8 @@ Two counterfactuals of a clean run, each with the way from its predictions to th
 The first token stays where it is: it is the begin token, or serves as an attention sink.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -53,11 +53,9 @@ _EARLIER = "earlier tokens"
 Within = Callable[[], AbstractContextManager[Intervention]]
 
 
-@contextmanager
-def unchanged() -> Iterator[Intervention]:
+def unchanged() -> AbstractContextManager[Intervention]:
     """A context in which the model runs as it is."""
-    with nullcontext():
-        yield Intervention([])
+    return nullcontext(Intervention([]))
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Material:
         passkeys = drawn(encode, config.n_passkeys, config.seed)
         if passkeys:
             check_room(passkeys, shortest)
-        _check_long_enough(config, cut, longest)
+        _check_long_enough(config, cut)
         of_keys = torch.tensor([t for p in passkeys for t in p.key], dtype=torch.long)
         only = torch.cat((tokens, of_keys)).unique() if config.vocabulary == "text" else None
         spread = np.linspace(0, 1, config.n_depths) if config.n_depths > 1 else np.array([0.5])
@@ -155,7 +155,7 @@ class Material:
         return found
 
 
-def _check_long_enough(config: DropConfig, n_trained: int, longest: int) -> None:
+def _check_long_enough(config: DropConfig, n_trained: int) -> None:
     """Raise UserError where a text has too few tokens to train on."""
     needed = config.training.seq_len * config.training.batch_size
     if n_trained < needed:

@@ -1,7 +1,7 @@
 """`move`: positions of the prompt are given the code of others; what follows, beside a control."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,7 +20,7 @@ from experiments.explore.text import PositionProbes, code_at, probes_for
 from experiments.probing.measure import Site
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import Intervention
+from nope_interp.interventions.intervene import Intervention, intervene
 from nope_interp.models.losses import next_log_probabilities
 
 # Directions that the control is drawn in, all from this seed.
@@ -68,7 +68,7 @@ def move(playground: Playground, state: State) -> MoveAnswer:
     code = code_at(playground, asked.code, site, n_coded(n, asked))
     probes = probes_for(playground, n)
     follow = partial(_follow, playground.model, before.patterns, probes, sorted(moves))
-    unmoved = follow(ids, _unmoved())
+    unmoved = follow(ids, intervene(playground.model, {}))
     moved = follow(ids, _set(playground.model, code, moves))
     copies = repeat(ids, "1 pos -> copy pos", copy=_DRAWS)
     control = follow(copies, _set(playground.model, code, moves, control=_SEED))
@@ -101,11 +101,6 @@ def site_of(playground: Playground, asked: Move) -> Site:
 def n_coded(n_tokens: int, asked: Move) -> int:
     """How many positions need a code: those of the prompt, and those whose code is given."""
     return max(n_tokens, max(asked.positions.values()) + 1)
-
-
-@contextmanager
-def _unmoved() -> Iterator[Intervention]:
-    yield Intervention([])
 
 
 def _set(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from experiments.explore.answers import CodeAnswer
 from experiments.explore.asked import HeadChange, State
 from experiments.explore.changed import ablations
+from experiments.explore.moving import n_coded
 from experiments.explore.playground import Playground
 from experiments.explore.text import fitted_on
 from experiments.variants.embedded import EMBEDDED_MODEL
@@ -83,7 +84,7 @@ def _given(playground: Playground, *changes: HeadChange) -> Iterator[str]:
 def _moved(playground: Playground, state: State) -> list[str]:
     move = state.move
     assert move is not None
-    n = max(playground.tokens(state.prompt).shape[1], max(move.positions.values()) + 1)
+    n = n_coded(playground.tokens(state.prompt).shape[1], move)
     words = ", ".join(f"{name}={value!r}" for name, value in fitted_on(playground, n).items())
     site = f"site={move.site!r}"
     return [

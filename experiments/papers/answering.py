@@ -89,9 +89,9 @@ def by_unit(
     )
 
 
-def enough(counted: Bool[Array, "seed task"], fewest: int = FEWEST) -> bool:
+def enough(counted: Bool[Array, "seed task"]) -> bool:
     """Whether a mean over tasks can be taken: of so many models, of two tasks or more."""
-    return bool(counted.sum() >= fewest and counted.any(axis=0).sum() > 1)
+    return bool(counted.sum() >= FEWEST and counted.any(axis=0).sum() > 1)
 
 
 def by_task(

@@ -195,7 +195,6 @@ def read_with(
     context: dict[str, Any],
     *,
     batch_size: int,
-    positions: Where = ALL_BUT_FIRST,
 ) -> Reading:
     """Fit probes on some sequences, score them on others, and keep their numbers.
 
@@ -205,11 +204,10 @@ def read_with(
         probes: by site; they have seen nothing yet.
         context: fills the columns that a model and its tokens decide.
         batch_size: sequences in a forward pass.
-        positions: those that are read.
 
     Raises UserError as `stream` does.
     """
-    read = partial(feed, model, probes=probes, batch_size=batch_size, positions=positions)
+    read = partial(feed, model, probes=probes, batch_size=batch_size)
     read(split.fit, stage="update")
     read(split.held_out, stage="evaluate")
     return reading_of(probes, context)

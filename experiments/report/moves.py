@@ -8,7 +8,7 @@ import pandas as pd
 from experiments.report.data import ReportData
 from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, STREAM
-from experiments.results.usage import Interval
+from experiments.results.position_use import Interval
 
 # What the net effects are shares of, on a task and on text.
 _OF_ANSWERS = "answers that follow"

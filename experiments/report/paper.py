@@ -143,9 +143,9 @@ def _size(n_panels: int) -> tuple[float, float]:
     return _PAGE, _ROW * -(-n_panels // 3) + 0.4
 
 
-def _grid(drawn: Drawn, n: int, share_y: bool = False) -> list[Axes]:
+def _grid(drawn: Drawn, n: int) -> list[Axes]:
     columns = min(n, 3)
-    axes = drawn.subplots(-(-n // columns), columns, squeeze=False, sharey=share_y).ravel()
+    axes = drawn.subplots(-(-n // columns), columns, squeeze=False).ravel()
     for unused in axes[n:]:
         unused.set_axis_off()
     return [*axes[:n]]

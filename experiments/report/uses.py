@@ -14,8 +14,9 @@ from experiments.report.figures import Chart
 from experiments.report.shell import marks, top_of
 from experiments.results import code_ablation as names
 from experiments.results.measurements import INTACT, LOSS, finished
+from experiments.results.position_use import Interval
 from experiments.results.readability import HYPOTHESES, gain, gain_bounds
-from experiments.results.usage import Interval, Use, UseVerdict
+from experiments.results.usage import Use, UseVerdict
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
 

@@ -170,21 +170,16 @@ def _word(row: dict[str, Any], smaller: bool) -> str:
     return "undecided" if far >= WORTH_NAMING else "unreadable"
 
 
-def _first_tokens(verdict: Verdict) -> list[dict[str, Any]]:
-    first = (verdict.rows[0]["tokens"], verdict.rows[0]["begin_token"])
-    return [row for row in verdict.rows if (row["tokens"], row["begin_token"]) == first]
-
-
 def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
     """Each variant's verdict with its number, interval and site, on the first tokens."""
-    first = _first_tokens(Verdict(hypothesis, "", rows))
+    tokens, begin_token = rows[0]["tokens"], rows[0]["begin_token"]
+    first = [row for row in rows if (row["tokens"], row["begin_token"]) == (tokens, begin_token)]
     parts = [
         f"{row['verdict']} in {row['variant']} ({row['value']:.3g} "
         f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], {site_of(row)})"
         for row in first
     ]
-    setting = setting_words(first[0]["tokens"], first[0]["begin_token"])
     return (
-        f"Position from {hypothesis}, on {setting}: {'; '.join(parts)}. "
+        f"Position from {hypothesis}, on {setting_words(tokens, begin_token)}: {'; '.join(parts)}. "
         f"{_UNITS[metric]}, chance {first[0]['chance']:.3g}."
     )

@@ -47,6 +47,7 @@ from experiments.results.code_ablation import (
     without,
 )
 from experiments.results.measurements import LOSS, finished
+from experiments.results.position_use import Interval
 from experiments.results.readability import SETTING, setting_words, widened
 from nope_interp.errors import UserError
 from probes.code_names import CODES
@@ -58,8 +59,6 @@ _WORTH_NAMING = 0.1
 # The coverage without which no code is called unused.
 _LEAST_COVERAGE = 0.5
 
-# A number and the bounds of its interval.
-Interval = tuple[float, float, float]
 # The rows of a site, by condition, control and metric.
 _There = dict[tuple[str, str, str], dict[Hashable, Any]]
 
