@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.contest import RETURN_FREED_MEMORY, extra_megabytes, in_process
 from nope_interp.positions.layers import layer_positions
+from nope_interp.sites import pattern_hook
 from nope_interp.streams import stream
 from probes.heads.detectors import HeadProbe
 from tests.gemma import gemma
@@ -35,7 +36,7 @@ def scan(way: str, length: int) -> dict[str, float]:
     def read(tokens: torch.Tensor) -> None:
         probes = [HeadProbe(window=layer.window) for layer in layer_positions(model)]
         listeners = {
-            f"blocks.{layer}.attn.hook_pattern": partial(probe.read_text, length=tokens.shape[1])
+            pattern_hook(layer): partial(probe.read_text, length=tokens.shape[1])
             for layer, probe in enumerate(probes)
         }
         stream(model, tokens, listeners, in_blocks=way == "blocks", until=[*listeners][-1])

@@ -40,6 +40,19 @@ def hook_name(layer: int, site: str) -> str:
     return f"blocks.{layer}.hook_{check_site(site)}"
 
 
+def pattern_hook(layer: int) -> str:
+    """The name of the hook point that a block's attention weights pass.
+
+    Args:
+        layer: which block, from 0.
+
+    Example:
+        >>> pattern_hook(3)
+        'blocks.3.attn.hook_pattern'
+    """
+    return f"blocks.{layer}.attn.hook_pattern"
+
+
 def layers_with(name: str, known: Iterable[str]) -> list[int]:
     """The layers that have among `known` the hook point that `name` is in one of them.
 

@@ -118,7 +118,7 @@ def both_lengths(task: AnswerTask, length: int, config: ProbingConfig, context: 
     # Where a task has few examples, none is fitted on and scored.
     first = _first_of_each(every.tokens)
     n_fit = len(first) * config.n_fit // asked
-    longer = _some(every, first[n_fit:])
+    longer = every[first[n_fit:]]
     n = len(longer.tokens)
     if n < FEWEST_SEQUENCES:
         raise UserError(
@@ -144,10 +144,6 @@ def _first_of_each(tokens: Int[Tensor, "example pos"]) -> Positions:
     first = torch.full((int(which.max()) + 1,), len(tokens))
     at = torch.arange(len(tokens))
     return first.scatter_reduce_(0, which, at, "amin").sort().values
-
-
-def _some(examples: Examples, which: Positions) -> Examples:
-    return Examples(examples.tokens[which], examples.prompt_length[which], examples.length[which])
 
 
 def _by_kind(

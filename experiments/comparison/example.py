@@ -9,6 +9,7 @@ from experiments.comparison.result import PREFIX
 from experiments.probing.measure import Reading, Site
 from experiments.results.measurements import FIRST_POSITION
 from experiments.variants.variants import ModelVariant
+from nope_interp.sites import pattern_hook
 from nope_interp.streams import Listener, stream
 from probes.regression import LinearProbe
 
@@ -32,7 +33,7 @@ def example_arrays(
             listeners[site.name] = _predictor(linear, found, key)
     for layer in range(variant.n_layers):
         key = f"{PREFIX}/{variant.kind}/pattern/{layer}"
-        listeners[f"blocks.{layer}.attn.hook_pattern"] = _keeper(found, key)
+        listeners[pattern_hook(layer)] = _keeper(found, key)
     stream(variant.model, rearrange(tokens, "pos -> 1 pos"), listeners)
     return found
 

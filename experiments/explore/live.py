@@ -14,8 +14,9 @@ from torch import Tensor
 
 from experiments.explore.asked import Change
 from experiments.explore.changed import changed
-from experiments.explore.one_pass import PatternsOf, Scores, pattern_hook
+from experiments.explore.one_pass import PatternsOf, Scores
 from experiments.explore.playground import Playground
+from nope_interp.sites import pattern_hook
 from nope_interp.streams import stream
 from nope_interp.tasks.sources import RepeatedSource, UniformSource
 from probes.errors import ProbeError

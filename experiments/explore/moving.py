@@ -13,7 +13,7 @@ from torch import Tensor
 from experiments.codes.position_code import PositionCode, set_position
 from experiments.explore.answers import MoveAnswer, Probed, ProbedLayer
 from experiments.explore.asked import Move, State
-from experiments.explore.one_pass import PatternsOf, pattern_distance, pattern_hook
+from experiments.explore.one_pass import PatternsOf, pattern_distance
 from experiments.explore.playground import Playground
 from experiments.explore.reading import both, pass_of
 from experiments.explore.text import PositionProbes, code_at, probes_for
@@ -22,6 +22,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Intervention, intervene
 from nope_interp.models.losses import next_log_probabilities
+from nope_interp.sites import pattern_hook
 
 # Directions that the control is drawn in, all from this seed.
 _DRAWS, _SEED = 4, 0

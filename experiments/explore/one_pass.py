@@ -17,6 +17,7 @@ from experiments.heads.reading import on_rotated
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.positions.layers import LayerPositions
+from nope_interp.sites import pattern_hook
 from nope_interp.streams import Listener
 from probes.heads.frequencies import frequency_shares
 
@@ -70,11 +71,6 @@ class Rotated:
 
     def _read(self, layer: int, rotated: int, queries: Tensor, keys: Tensor) -> None:
         self.shares[layer] = frequency_shares(queries, keys, rotated)[0].cpu()
-
-
-def pattern_hook(layer: int) -> str:
-    """The name of a layer's pattern hook."""
-    return f"blocks.{layer}.attn.hook_pattern"
 
 
 @torch.no_grad()

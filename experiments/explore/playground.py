@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.explore.asked import MOST_TOKENS
 from experiments.explore.kept import Kept
-from experiments.explore.one_pass import Pass, Rotated, pattern_hook
+from experiments.explore.one_pass import Pass, Rotated
 from experiments.loaded import LoadedModel
 from experiments.prompt import prompt_tokens
 from experiments.variants.variants import ModelVariant
@@ -18,7 +18,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import layer_with_idle_patterns
 from nope_interp.positions.layers import LayerPositions
-from nope_interp.sites import layer_ranges
+from nope_interp.sites import layer_ranges, pattern_hook
 
 
 @dataclass

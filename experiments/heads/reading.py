@@ -22,6 +22,7 @@ from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.positions.alone import AloneAblated
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.pretrained.spec import ModelSpec
+from nope_interp.sites import pattern_hook
 from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
 from probes.bootstrap import SequenceBootstrap
 from probes.heads.detectors import HeadProbe
@@ -160,10 +161,10 @@ def _read(
     twice = AloneAblated(model, {layer: only.of for layer, only in conditions.items()})
     text, repeated = _listeners(model, tokens, readers, twice)
     copies: dict[str, Listener] = {
-        _pattern_hook(layer): partial(probe.read_copies, start=tokens.start, length=tokens.length)
+        pattern_hook(layer): partial(probe.read_copies, start=tokens.start, length=tokens.length)
         for layer, probe in enumerate(readers.probes)
     }
-    last = _pattern_hook(len(readers.probes) - 1)
+    last = pattern_hook(len(readers.probes) - 1)
     # A layer that is ablated alone runs once more after it has run.
     first = None if readers.alone else last
     with twice.opened():
@@ -186,7 +187,7 @@ def _listeners(
     text = {hook: twice.listener(listener) for hook, listener in rotated.items()}
     repeated: dict[str, Listener] = {}
     for layer, probe in enumerate(readers.probes):
-        hook, ablated = _pattern_hook(layer), readers.alone.get(layer)
+        hook, ablated = pattern_hook(layer), readers.alone.get(layer)
         text[hook], repeated[hook] = _text_reader(tokens, probe), _repeated_reader(tokens, probe)
         if ablated is not None:
             text[hook] = twice.listener(text[hook], _text_reader(tokens, ablated))
@@ -218,10 +219,6 @@ def _text_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:
 def _repeated_reader(tokens: HeadTokens, probe: HeadProbe) -> Listener:
     length = tokens.repeated.shape[1]
     return partial(probe.read_repeated, period=tokens.period, start=tokens.start, length=length)
-
-
-def _pattern_hook(layer: int) -> str:
-    return f"blocks.{layer}.attn.hook_pattern"
 
 
 def _stream_scores(
@@ -343,7 +340,7 @@ def _patterns(model: HookedModel, prompt: Int[Tensor, " pos"]) -> np.ndarray:
         found[layer] = pattern[0].to(torch.float16).cpu().numpy()
 
     layers = range(model.cfg.n_layers)
-    listeners = {_pattern_hook(layer): partial(keep, layer=layer) for layer in layers}
-    last = _pattern_hook(model.cfg.n_layers - 1)
+    listeners = {pattern_hook(layer): partial(keep, layer=layer) for layer in layers}
+    last = pattern_hook(model.cfg.n_layers - 1)
     stream(model, rearrange(prompt, "pos -> 1 pos"), listeners, until=last)
     return np.stack([found[layer] for layer in layers])

@@ -19,6 +19,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.sites import pattern_hook
 from nope_interp.streams import read_at
 
 Frequencies = Float[np.ndarray, " frequency"]
@@ -196,7 +197,7 @@ def repeated_token_gap(
         smallest = copies.masked_fill(hidden, 1).amin(dim=-1)
         return (copies.amax(dim=-1) - smallest).amax(dim=-1).numpy()
 
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+    names = [pattern_hook(layer) for layer in range(model.cfg.n_layers)]
     found = read_at(model, tokens, dict.fromkeys(names, gap))
     return np.concatenate([found[name] for name in names])
 

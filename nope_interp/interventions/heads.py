@@ -20,6 +20,7 @@ from nope_interp.interventions.intervene import (
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import LayerPositions
 from nope_interp.shapes import AttentionMaps
+from nope_interp.sites import pattern_hook
 
 # What a head is changed to: one of these words, or a pattern, `[query key]`.
 HeadChange = str | Float[Tensor, "own_query own_key"]
@@ -110,9 +111,7 @@ def head_functions(
     }
     for layer, of_layer in given.items():
         sees = partial(layers[layer].sees, causal=causal)
-        functions[f"blocks.{layer}.attn.hook_pattern"] = partial(
-            _replaced, given=of_layer, sees=sees
-        )
+        functions[pattern_hook(layer)] = partial(_replaced, given=of_layer, sees=sees)
     return functions
 
 

@@ -24,7 +24,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import AttentionMaps, Sequences
-from nope_interp.sites import missing_hook
+from nope_interp.sites import missing_hook, pattern_hook
 from nope_interp.streams import run_trunk, stream
 
 Function = Callable[[Tensor], Tensor]
@@ -296,7 +296,7 @@ def idle_patterns(model: HookedModel, layer: int) -> UserError:
 
 
 def _patterns(model: HookedModel) -> list[str]:
-    return [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+    return [pattern_hook(layer) for layer in range(model.cfg.n_layers)]
 
 
 def layer_with_idle_patterns(model: HookedModel) -> int | None:

@@ -72,10 +72,10 @@ class Examples:
     def answer(self) -> Bool[Tensor, "example pos"]:
         """Which tokens are the answer or its end: what a loss counts and exact match looks at."""
         position = torch.arange(self.tokens.shape[1])
-        begin, end = (
-            rearrange(x, "example -> example 1") for x in (self.prompt_length, self.length)
-        )
-        return (position >= begin) & (position < end)
+        return (position >= self.prompt_length[:, None]) & (position < self.length[:, None])
+
+    def __getitem__(self, which: slice | Int[Tensor, " chosen"]) -> "Examples":
+        return Examples(self.tokens[which], self.prompt_length[which], self.length[which])
 
 
 class AnswerTask(ABC):

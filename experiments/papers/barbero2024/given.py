@@ -22,6 +22,7 @@ from nope_interp.constructions.barbero import repeated_token_gap
 from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import LayerPositions, layer_positions
+from nope_interp.sites import pattern_hook
 from nope_interp.streams import one_thread_pool, stream
 from probes.head_rules import RULES
 from probes.heads.detectors import HeadProbe
@@ -89,9 +90,7 @@ def _read_text(
     "share" is `[sequence layer head freq]`, over the layers in "rotating".
     """
     probes = [HeadProbe(window=layer.window) for layer in positions]
-    listeners = {
-        f"blocks.{layer}.attn.hook_pattern": probe.read_text for layer, probe in enumerate(probes)
-    }
+    listeners = {pattern_hook(layer): probe.read_text for layer, probe in enumerate(probes)}
     rotated = {
         layer.layer: layer.rotary_dims for layer in positions if layer.rotary_dims is not None
     }

@@ -15,6 +15,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.dropped import drop_positions
 from nope_interp.pretrained.scaled import SCALINGS, scaled_rotary
 from nope_interp.shapes import Sequences
+from nope_interp.sites import pattern_hook
 from nope_interp.tasks.text import TextTask
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.loop import watched_steps
@@ -155,7 +156,7 @@ def bias_gradients(sizes: Sizes, positions: Any, seed: int) -> Float[Array, " la
         def keep(pattern: Tensor, hook: object, kept: list[Tensor] = kept) -> None:
             kept.append(pattern.diagonal(offset=-1, dim1=-2, dim2=-1).mean())
 
-        model.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_pattern", keep)])
+        model.run_with_hooks(tokens, fwd_hooks=[(pattern_hook(layer), keep)])
         weight = model.blocks[layer].attn.qkv.weight
         (gradient,) = torch.autograd.grad(kept[0], [weight])
         norms.append(float(gradient.norm()))

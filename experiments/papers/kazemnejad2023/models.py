@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from experiments.papers.answering import accuracies, trained_to_answer
@@ -17,7 +17,7 @@ from experiments.papers.kazemnejad2023.presets import Preset
 from experiments.results.findings import Array
 from nope_interp.models.config import Positions
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.sites import hook_name
+from nope_interp.sites import hook_name, pattern_hook
 from nope_interp.streams import read_at
 from nope_interp.tasks.answers import AnswerTask, Examples, TaskSplit, dataset
 from nope_interp.training.exact_match import exact_matches
@@ -102,11 +102,7 @@ def _apart(examples: Examples, n: int) -> tuple[Examples, Examples]:
     """The first `n` examples, and those after them that are not among them."""
     first, rest = examples.tokens[:n], examples.tokens[n:]
     new = ~(rest[:, None] == first).all(dim=-1).any(dim=1)
-    return _some(examples, slice(n)), _some(examples, n + new.nonzero()[:, 0])
-
-
-def _some(examples: Examples, which: slice | Int[Tensor, " chosen"]) -> Examples:
-    return Examples(examples.tokens[which], examples.prompt_length[which], examples.length[which])
+    return examples[:n], examples[n + new.nonzero()[:, 0]]
 
 
 class _PositionFit:
@@ -193,7 +189,7 @@ def _pattern_examples(task: AnswerTask, n: int) -> dict[int, Examples]:
 def _patterns(
     model: HookedTransformer, examples: Examples
 ) -> Float[Tensor, "layer example head query key"]:
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
+    names = [pattern_hook(layer) for layer in range(model.config.n_layers)]
     reads = dict.fromkeys(names, Tensor.cpu)
     found = read_at(model, examples.tokens, reads, batch_size=len(examples.tokens))
     return torch.stack([found[name][0] for name in names])
@@ -224,7 +220,7 @@ def scalings(
         "within": list(dataset(task, n_per_length, split="validation", seed=seed).values()),
         "beyond": [rest for _, rest in tests.values()],
     }
-    read = [_some(examples, slice(n_tuned)) for part in scored.values() for examples in part]
+    read = [examples[:n_tuned] for part in scored.values() for examples in part]
     shape = model.config.n_layers, model.config.n_heads
     chosen = {
         "none": torch.ones(shape),
@@ -267,7 +263,7 @@ def _batches(examples: Sequence[Examples], seed: int) -> Iterator[Batch]:
     for _ in range(_TUNING_STEPS):
         of_length = examples[int(torch.randint(len(examples), (), generator=generator))]
         which = torch.randint(len(of_length.tokens), (_TUNING_BATCH,), generator=generator)
-        batch = _some(of_length, which)
+        batch = of_length[which]
         yield batch.tokens, batch.answer
 
 
