@@ -68,5 +68,5 @@ function showFeeds({ feeds, chance, why }) {
   $("#feeds .note").textContent = feeds.length ? `K-composition: how well this head's key weights fit an earlier head's output weights, from 0 to 1. A tenth of all pairs with this layer exceed ${asFigure(chance)}.` : why;
 }
 
-return { setUp, startDrawing, show, showFeeds, redraw: () => { if (answer) { drawUsage(); attention.draw(); } }, lookAt: (t) => { if (prompts[0].length > t && $("#attention .prompt [data-token]")) attention.look(t); }, savePicture: () => $("#attention .picture[data-kind='svg']").click() };
+return { setUp, startDrawing, show, showFeeds, redraw: () => { if (answer) { drawUsage(); attention.draw(); } }, lookAt: attention.look, savePicture: () => $("#attention .picture[data-kind='svg']").click() };
 };

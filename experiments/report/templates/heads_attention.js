@@ -9,6 +9,8 @@ const LEAST = 0.04, MOST_TOLD = 3, SOON = 150;
 // CircuitsVis's own, in light and dark.
 const WHITE = [255, 255, 255], BLUE = [0, 0, 255], RED = [255, 0, 0];
 let prompt = 0, side = "both", shown = null, query = null, figure, waiting, later, ready = false;
+// The tokens that the views show: until they are drawn again, those of the head before.
+let written = [];
 
 // ---------------------------------------------------------------- setting up
 
@@ -56,7 +58,7 @@ function viewOf(condition) {
     if (token) look(Number(token.dataset.token));
   });
   words.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity }[event.key], last = prompts[prompt].length - 1;
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity }[event.key], last = written.length - 1;
     if (step === undefined) return;
     event.preventDefault();
     look(Math.min(last, Math.max(0, query + step)));
@@ -79,6 +81,7 @@ function draw() {
   const views = $$(".pair > div", figure), tokens = prompts[prompt], found = views.map((view) => weightsOf(view.dataset.condition, prompt, shown));
   const there = found.filter(Boolean).length, differs = (view) => view.dataset.condition === signed, top = topOf(found.filter((weights, v) => weights && !differs(views[v])));
   const whole = [];
+  written = tokens;
   $(".chips", figure).hidden = there < 2;
   views.forEach((view, v) => {
     view.hidden = !found[v] || (there > 1 && side !== view.dataset.condition && (side !== "both" || differs(view)));
@@ -108,6 +111,7 @@ function bare(box, weights) {
 
 // Lines from one token to those it attends to, under every condition.
 function look(token) {
+  if (token >= written.length) return;
   query = token;
   for (const view of $$(".pair > div", figure)) if (!view.hidden) lookIn(view, token);
 }
@@ -131,7 +135,7 @@ function lookIn(view, token) {
     return [drawn("path", { d: path, "stroke-width": width, "stroke-opacity": 0.25 + 0.6 * weight / top, "data-key": t })];
   }));
   const most = weights.map((weight, t) => [weight, t]).filter(([weight]) => weight >= LEAST).sort(([a], [b]) => b - a).slice(0, MOST_TOLD);
-  const name = (t) => `“${visible(prompts[prompt][t])}” (${t})`, looks = view.dataset.condition === signed ? "looks more at" : "looks at";
+  const name = (t) => `“${visible(written[t])}” (${t})`, looks = view.dataset.condition === signed ? "looks more at" : "looks at";
   $(".told", view).textContent = `${name(token)} ${looks} ${most.map(([weight, t]) => `${name(t)} ${Math.round(100 * weight)}%`).join(", ") || "no token in particular"}.`;
 }
 
@@ -154,7 +158,7 @@ function drawThumbs() {
 function picture() {
   const low = channels("--paper"), high = channels("--trained"), below = channels("--random-init");
   const maps = $$(".pair > div", figure).filter((view) => !view.hidden).map((view) => ({ name: view.dataset.condition, canvas: paint(view.weights, low, high, below) }));
-  return mapsPicture(column.name[shown], maps, prompts[prompt].map(shortened), maps.length);
+  return mapsPicture(column.name[shown], maps, written.map(shortened), maps.length);
 }
 
 return { setUp, show, draw, look, start: () => { ready = true; draw(); } };

@@ -142,6 +142,26 @@ def test_a_click_on_a_head_shows_its_attention(page: LivePage, read: dict[str, A
     page.wait(lambda: page.all("#attention .circuits canvas:not(.bare)"))  # behind the bare map
 
 
+def test_a_head_that_is_still_to_be_drawn_has_the_tokens_of_the_one_before(page: LivePage) -> None:
+    """Whatever happens to the page in between: here its width changes."""
+    page.run(
+        "window.held = []; window.given = window.setTimeout;"
+        "window.setTimeout = (f, ms) => ms === undefined ? held.push(f) : given(f, ms)"
+    )
+    told = page.find("#attention .told").text
+    page.go({"prompt": "on", "layer": 1, "head": 0})
+    page.driver.execute_async_script(
+        "document.querySelector('#attention .pair').style.width = '50%';"
+        "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+    )
+    assert page.find("#attention .told").text == told
+    page.run(
+        "window.setTimeout = given; document.querySelector('#attention .pair').style.width = '';"
+        "for (const draw of held) draw()"
+    )
+    assert page.find("#attention .told").text != told
+
+
 # ---------------------------------------------------------------- take away
 
 
