@@ -5,29 +5,19 @@ them intact. Each of these cells of the run streams four kinds of tokens through
 written to disk when it is done.
 """
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Int
 from torch import Tensor
 
-from experiments.heads.cell import (
-    HeadCell,
-    dependence_rows,
-    early_rows,
-    edge_rows,
-    head_rows,
-    label_rows,
-    own_label_rows,
-)
+from experiments.heads.cell import HeadCell, edge_rows
 from experiments.heads.config import HeadsConfig
-from experiments.heads.prompts import readable
+from experiments.heads.judged import edges_of, judged_by, rows_of_run
+from experiments.heads.prompts import prompts_of
 from experiments.heads.reading import read_cell
 from experiments.heads.result import HeadClassification
 from experiments.heads.rules import own_rules
@@ -43,7 +33,6 @@ from experiments.variants.variants import ModelVariant, random_init, variant_of
 from experiments.variants.words import asked
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
-from nope_interp.models.composition import adds_up, k_composition
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.positions.layers import (
     describe_positions,
@@ -51,17 +40,11 @@ from nope_interp.positions.layers import (
     rotary_frequencies,
 )
 from nope_interp.sites import layer_ranges
-from nope_interp.tasks.sources import Split, with_begin_token
-from probes.head_rules import Rule
-from probes.heads.detectors import HeadScores, offset_chance
-from probes.heads.labels import HeadLabel, dependence, early_labels, label_heads
+from nope_interp.tasks.sources import Split
+from probes.heads.detectors import offset_chance
 
 # For estimates: forward passes whose time a cell takes, and how much more where layers are alone.
 _PASSES, _ALONE = 4.0, 2.0
-# Prompts that the report takes from the text by itself, and how many of their tokens it shows.
-N_PROMPTS = 4
-SHOWN_TOKENS = 64
-MOST_TOKENS = 128
 
 
 def classify_heads(
@@ -133,7 +116,7 @@ class _Reader(Reader[HeadsConfig]):
             caveats = () if taken is None else taken.caveats(config.seq_len)
         _check_chance_levels(variant.model, config.seq_len)
         tokens = head_tokens(variant, config)
-        prompts = _prompts(variant, config, tokens)
+        prompts = prompts_of(variant, config, tokens)
         self._announce(variant, name, tokens)
         cell = partial(self._cell, tokens)
         alone = ablation if name is not None else None
@@ -142,7 +125,7 @@ class _Reader(Reader[HeadsConfig]):
             found[name] = cell(variant, name, ablation, prompts, losses=True)
         nulls, untrained = self._nulls(variant, cell, {INTACT: _INTACT, name: ablation})
         judged = {
-            title: _judged(of.scores, nulls[title].scores if nulls else None, rules)
+            title: judged_by(of.scores, nulls[title].scores if nulls else None, rules)
             for title, of in found.items()
         }
         facts = {
@@ -159,11 +142,11 @@ class _Reader(Reader[HeadsConfig]):
             facts["trained_model"] = training_folder(self.out, config).model_from(self.out)
         begin = bool(tokens.start)
         context = variant.context(config.experiment, config.seed, begin, tokens="")
-        rows_of_run = [
-            *_rows(context, found, nulls, untrained, judged),
-            *edge_rows(_edges(variant.model, judged[INTACT].labels), context),
+        rows = [
+            *rows_of_run(context, found, nulls, untrained, judged),
+            *edge_rows(edges_of(variant.model, judged[INTACT].labels), context),
         ]
-        return Made(table(rows_of_run), _arrays(config, variant.model, found), facts)
+        return Made(table(rows), _arrays(config, variant.model, found), facts)
 
     def _announce(self, variant: ModelVariant, name: str | None, tokens: HeadTokens) -> None:
         """Say what will be read, and how long it should take by one pass of the model."""
@@ -241,27 +224,6 @@ def _title(kind: str, condition: str, alone: bool = False) -> str:
     return f"{kind}/{condition}" + (" and each layer ablated" if alone else "")
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """What the heads are called: by our rules, by these on fewer sequences, by the user's own."""
-
-    labels: list[HeadLabel]
-    early: list[tuple[int, list[str]]]
-    own: list[HeadLabel]
-
-    def rows(self, context: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        yield from label_rows(self.labels, context)
-        yield from early_rows(self.labels, self.early, context)
-        yield from own_label_rows(self.own, context)
-
-
-def _judged(
-    scores: Sequence[HeadScores], nulls: Sequence[HeadScores] | None, rules: Sequence[Rule]
-) -> _Judged:
-    own = label_heads(scores, nulls, rules) if rules else []
-    return _Judged(label_heads(scores, nulls), early_labels(scores, nulls), own)
-
-
 def _check_chance_levels(model: HookedModel, seq_len: int) -> None:
     """Raise UserError for attention whose chance levels are not known."""
     if sinks := attention_sinks(model):
@@ -275,29 +237,6 @@ def _check_chance_levels(model: HookedModel, seq_len: int) -> None:
                 f"layer {at.layer} attends in chunks of {at.chunk} tokens, for which heads have no "
                 f"chance levels here: give sequences of at most {at.chunk} tokens."
             )
-
-
-def _prompts(
-    variant: ModelVariant, config: HeadsConfig, tokens: HeadTokens
-) -> list[Int[Tensor, " _pos"]]:
-    """The user's texts, or what reads best of the text that was read."""
-    if config.prompts is None:
-        shown = {"n": N_PROMPTS, "length": SHOWN_TOKENS, "start": tokens.start}
-        return readable(tokens.text, variant.token_strings, **shown)
-    begin_id = variant.sources[0].begin_id if tokens.start else None
-    most = min(MOST_TOKENS, variant.model.cfg.n_ctx)
-    encoded = []
-    for prompt in config.prompts:
-        ids = torch.tensor(variant.encode(prompt))
-        if tokens.start:
-            ids = with_begin_token(ids[None], begin_id)[0]
-        if not 2 <= len(ids) <= most:
-            raise UserError(
-                f"the prompt {prompt[:40]!r} has {len(ids)} tokens: write one of 2 to {most}, or "
-                "leave it out."
-            )
-        encoded.append(ids)
-    return encoded
 
 
 def _arrays(
@@ -325,59 +264,6 @@ def _arrays(
                 radians[layer, : len(found)] = found.cpu().numpy()
         arrays["frequency/radians_per_token"] = radians
     return arrays
-
-
-def _rows(
-    context: dict[str, Any],
-    cells: Mapping[str, HeadCell],
-    nulls: Mapping[str, HeadCell],
-    untrained: str,
-    judged: Mapping[str, _Judged],
-) -> Iterator[dict[str, Any]]:
-    for title, cell in cells.items():
-        here = context | {"positions": title}
-        yield from head_rows(cell, here)
-        yield from judged[title].rows(here)
-    for title, cell in nulls.items():
-        yield from head_rows(cell, context | {"variant": untrained, "positions": title})
-    # What is left with the head's own layer ablated, and with the whole model. What is added to the
-    # embedding cannot be taken from one layer: there it is the whole model.
-    intact, *ablated = cells
-    for name in ablated:
-        here = context | {"positions": name}
-        whole = cells[name].scores
-        ablations = {"dependence": cells[intact].alone or whole, "retention, whole model": whole}
-        for probe, scores in ablations.items():
-            left = {
-                (found.layer, found.head): dependence(
-                    found.label, cells[intact].scores[found.layer], scores[found.layer], found.head
-                )
-                for found in judged[intact].labels
-            }
-            yield from dependence_rows(left, here, probe)
-
-
-def _edges(model: HookedModel, labels: Sequence[HeadLabel]) -> list[dict[str, Any]]:
-    """K-composition from every previous-token head to every later induction head.
-
-    Chance is what a tenth of the other pairs of heads of the same two layers exceed: trained
-    weights lean in few directions, so that random ones are no measure of them.
-    """
-    if not adds_up(model):
-        return []
-    writers, readers = (
-        [(found.layer, found.head) for found in labels if found.label == label]
-        for label in ("previous-token", "induction")
-    )
-    found = []
-    for (layer, head), (later, to) in itertools.product(writers, readers):
-        if layer < later:
-            scores = k_composition(model, layer, later)
-            others = np.delete(scores.numpy().ravel(), head * scores.shape[1] + to)
-            where = {"from_layer": layer, "from_head": head, "to_layer": later, "to_head": to}
-            chance = float(np.quantile(others, 0.9))
-            found.append({**where, "score": float(scores[head, to]), "chance": chance})
-    return found
 
 
 def _notes(tokens: HeadTokens) -> list[str]:

@@ -1,15 +1,61 @@
-"""Which of the text that was read is shown: what people can read, rather than tables and markup."""
+"""Which text is shown: a user's own, or what people can read of it, before tables and markup."""
 
 import re
 from collections.abc import Callable, Sequence
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
+
+from experiments.heads.config import HeadsConfig
+from experiments.heads.tokens import HeadTokens
+from experiments.variants.variants import ModelVariant
+from nope_interp.errors import UserError
+from nope_interp.tasks.sources import with_begin_token
 
 # Words of letters alone, each with at most one mark at its end and one space around it.
 _PROSE = re.compile(r"(?<!\S)[^\W\d_]+(?:['’-][^\W\d_]+)*[.,;:!?]?(?:[ \n](?=\S)|$)")
 # After one of these a sentence begins.
 _END = re.compile(r"[.!?]\s+$")
+# Prompts that the report takes from the text by itself, and how many of their tokens it shows.
+_N_PROMPTS = 4
+_SHOWN_TOKENS = 64
+_MOST_TOKENS = 128
+
+
+def prompts_of(
+    variant: ModelVariant, config: HeadsConfig, tokens: HeadTokens
+) -> list[Int[Tensor, " _pos"]]:
+    """The user's texts, or what reads best of the text that was read.
+
+    Args:
+        variant: whose tokenizer and context.
+        config: which prompts, or none.
+        tokens: what was read.
+
+    Returns:
+        The ids of each.
+
+    Raises:
+        UserError: for a prompt of too few or too many tokens.
+    """
+    if config.prompts is None:
+        shown = {"n": _N_PROMPTS, "length": _SHOWN_TOKENS, "start": tokens.start}
+        return readable(tokens.text, variant.token_strings, **shown)
+    begin_id = variant.sources[0].begin_id if tokens.start else None
+    most = min(_MOST_TOKENS, variant.model.cfg.n_ctx)
+    encoded = []
+    for prompt in config.prompts:
+        ids = torch.tensor(variant.encode(prompt))
+        if tokens.start:
+            ids = with_begin_token(ids[None], begin_id)[0]
+        if not 2 <= len(ids) <= most:
+            raise UserError(
+                f"the prompt {prompt[:40]!r} has {len(ids)} tokens: write one of 2 to {most}, or "
+                "leave it out."
+            )
+        encoded.append(ids)
+    return encoded
 
 
 def readable(
