@@ -1,6 +1,7 @@
 """A headless Chromium with the network off, and what the tests of the pages ask of it."""
 
 import csv
+import html
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -208,6 +209,21 @@ def _program(name: str, package: str) -> str:
     if path is None:
         pytest.fail(f"{name} is not on the PATH: install it (Debian: apt-get install {package}).")
     return path
+
+
+def framed(driver: webdriver.Chrome, page: Path, outer: Path, downloads: Path) -> Browser:
+    """A page within another, which is written to `outer`, as a notebook shows it."""
+    inner = html.escape(page.read_text(encoding="utf-8"))
+    outer.write_text(f'<iframe srcdoc="{inner}" width="1100" height="900"></iframe>', "utf-8")
+    browser = Browser(driver, outer.as_uri(), downloads)
+    driver.switch_to.frame(browser.find("iframe"))
+    return browser.open_everything()
+
+
+def ground(page: Browser) -> int:
+    """How light the page's background is, 0 to 765."""
+    colour = page.run("return getComputedStyle(document.body).backgroundColor")
+    return sum(int(part) for part in colour.strip("rgb()").split(","))
 
 
 def window(page: Browser, size: tuple[int, int], scheme: str = "light") -> None:

@@ -54,6 +54,12 @@ class Page(HTMLParser):
         found = [name for name in names if name.startswith("library-")]
         return {name.removeprefix("library-"): self.unpacked(name) for name in found}
 
+    def assert_holds_each_library_once(self) -> None:
+        # Their licence line and their global's definition are in each exactly once.
+        assert self.libraries["plotly"].count("* plotly.js v") == 1
+        assert self.libraries["circuitsvis"].count("var CircuitsVis=") == 1
+        assert len(self.scripts) == 4  # data, Plotly, CircuitsVis, ours
+
     def assert_asks_nothing_of_the_network(self) -> None:
         for tag, attributes in self.elements:
             # Links are for people to follow; everything else with an address would be fetched.

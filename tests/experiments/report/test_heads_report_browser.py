@@ -1,6 +1,5 @@
 """The heads page in a real browser, network off: it selects, filters, toggles and saves."""
 
-import html
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,9 @@ from experiments.report.heads_page import HeadsReportData, render_heads
 from tests.experiments.report.browser import (
     DESKTOP,
     Browser,
-    Tab,
     box,
+    framed,
+    ground,
     keep,
     window,
 )
@@ -49,17 +49,6 @@ def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Itera
     browser = Browser(driver, page_file.as_uri(), downloads).open_everything()
     yield browser
     assert driver.get_log("browser") == []
-
-
-@pytest.fixture(scope="module")
-def tab(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Tab:
-    return Tab(driver, page_file.as_uri(), downloads)
-
-
-@pytest.fixture
-def shared(tab: Tab) -> Iterator[Browser]:
-    with tab.shown() as browser:
-        yield browser
 
 
 def head_of(report: HeadsReportData, label: str) -> tuple[int, int]:
@@ -469,19 +458,15 @@ def test_labels_settle_with_the_number_of_sequences(
 
 
 def test_dark_and_light(shared: Browser) -> None:
-    def ground() -> int:
-        colour = shared.run("return getComputedStyle(document.body).backgroundColor")
-        return sum(int(part) for part in colour.strip("rgb()").split(","))
-
     def line() -> str:
         return shared.run("return document.querySelector('#profile .plot').data[0].line.color")
 
-    light, drawn = ground(), line()
+    light, drawn = ground(shared), line()
     shared.click("#theme")
-    assert ground() != light
+    assert ground(shared) != light
     assert line() != drawn
     shared.click("#theme")
-    assert (ground(), line()) == (light, drawn)
+    assert (ground(shared), line()) == (light, drawn)
     assert shared.driver.print_page()
     # Paper measures the charts anew, and the screen once more.
     assert shared.find("#frequencies .plot").size["height"] >= 220
@@ -490,13 +475,8 @@ def test_dark_and_light(shared: Browser) -> None:
 def test_the_page_works_inside_a_frame(
     driver: webdriver.Chrome, downloads: Path, page_file: Path, tmp_path: Path
 ) -> None:
-    # As a notebook shows it.
-    inner = html.escape(page_file.read_text(encoding="utf-8"))
     outer = tmp_path / "frame.html"
-    outer.write_text(f'<iframe srcdoc="{inner}" width="1100" height="900"></iframe>', "utf-8")
-    browser = Browser(driver, outer.as_uri(), downloads)
-    driver.switch_to.frame(browser.find("iframe"))
-    browser.open_everything()
+    browser = framed(driver, page_file, outer, downloads)
     browser.wait(lambda: len(canvases(browser)) == 2)
     browser.click(cell(1, 2))
     assert title(browser).startswith("L1H2 ")

@@ -1,7 +1,6 @@
 """When the codes appear, on the page: planted numbers come back, in text and in a real browser."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
 from experiments.report import figures
@@ -21,18 +19,13 @@ from experiments.results.emergence import code_gains, order_sentence
 from experiments.results.readability import widened
 from probes.head_rules import RULES
 from tests.experiments.conftest import HISTORY_STEPS, with_history
-from tests.experiments.report.browser import Browser, Tab
+from tests.experiments.report.browser import Browser
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
 
 
 @pytest.fixture(scope="module")
 def page_text(history_report: ReportData) -> str:
     return render(history_report)
-
-
-@pytest.fixture(scope="module")
-def page(page_text: str) -> Page:
-    return Page(page_text)
 
 
 def section_of(page_text: str) -> str:
@@ -175,17 +168,6 @@ def page_file(page_text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page_text, encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def tab(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Tab:
-    return Tab(driver, page_file.as_uri(), downloads)
-
-
-@pytest.fixture
-def shared(tab: Tab) -> Iterator[Browser]:
-    with tab.shown() as browser:
-        yield browser
 
 
 def shown(browser: Browser) -> dict[str, list[str]]:

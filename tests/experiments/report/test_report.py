@@ -31,11 +31,6 @@ def page_text(small_report: ReportData) -> str:
 
 
 @pytest.fixture(scope="module")
-def page(page_text: str) -> Page:
-    return Page(page_text)
-
-
-@pytest.fixture(scope="module")
 def causal_text(causal_file: Path) -> str:
     return causal_file.read_text(encoding="utf-8")
 
@@ -46,10 +41,7 @@ def causal_page(causal_text: str) -> Page:
 
 
 def test_each_library_stands_in_the_page_once(page: Page) -> None:
-    # Their licence line and their global's definition are in each exactly once.
-    assert page.libraries["plotly"].count("* plotly.js v") == 1
-    assert page.libraries["circuitsvis"].count("var CircuitsVis=") == 1
-    assert len(page.scripts) == 4  # data, Plotly, CircuitsVis, ours
+    page.assert_holds_each_library_once()
 
 
 def test_every_name_in_the_page_is_given_once(causal_page: Page) -> None:

@@ -1,6 +1,5 @@
 """The page in a real browser, network off: it draws, switches, sorts, saves, and stays safe."""
 
-import html
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,7 +12,7 @@ from selenium.webdriver.support.ui import Select
 
 from experiments.report.data import ReportData
 from experiments.report.page import render
-from tests.experiments.report.browser import Browser, Tab
+from tests.experiments.report.browser import Browser, Tab, framed, ground
 
 pytestmark = pytest.mark.browser
 
@@ -30,17 +29,6 @@ def page_file(small_report: ReportData, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def browser(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Browser:
     return Browser(driver, page_file.as_uri(), downloads).open_everything()
-
-
-@pytest.fixture(scope="module")
-def tab(driver: webdriver.Chrome, downloads: Path, page_file: Path) -> Tab:
-    return Tab(driver, page_file.as_uri(), downloads)
-
-
-@pytest.fixture
-def shared(tab: Tab) -> Iterator[Browser]:
-    with tab.shown() as browser:
-        yield browser
 
 
 def test_the_page_draws_everything_complains_of_nothing_and_lets_nothing_in(
@@ -262,10 +250,6 @@ def test_the_sequence_and_the_heat_map_are_saved(shared: Browser, small_report: 
 
 
 def test_dark_and_light(shared: Browser) -> None:
-    def ground() -> int:
-        colour = shared.run("return getComputedStyle(document.body).backgroundColor")
-        return sum(int(part) for part in colour.strip("rgb()").split(","))
-
     def lines() -> str:
         return shared.run("return document.querySelector('#probe-error .plot').data[0].line.color")
 
@@ -274,12 +258,12 @@ def test_dark_and_light(shared: Browser) -> None:
         shared.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     prefer("light")
-    light, light_lines = ground(), lines()
+    light, light_lines = ground(shared), lines()
     prefer("dark")
     shared.wait(lambda: lines() != light_lines)  # the charts are drawn again
-    assert ground() < light
+    assert ground(shared) < light
     shared.click("#theme")  # against the system's wish
-    assert ground() == light
+    assert ground(shared) == light
     assert lines() == light_lines
     prefer("")
 
@@ -320,13 +304,7 @@ def test_the_attention_view_follows_model_and_layer(shared: Browser) -> None:
 def test_the_page_works_inside_a_frame(
     driver: webdriver.Chrome, downloads: Path, page_file: Path, tmp_path: Path
 ) -> None:
-    # As a notebook shows it.
-    inner = html.escape(page_file.read_text(encoding="utf-8"))
-    outer = tmp_path / "frame.html"
-    outer.write_text(f'<iframe srcdoc="{inner}" width="1100" height="900"></iframe>', "utf-8")
-    browser = Browser(driver, outer.as_uri(), downloads)
-    driver.switch_to.frame(browser.find("iframe"))
-    browser.open_everything()
+    browser = framed(driver, page_file, tmp_path / "frame.html", downloads)
     assert len(browser.all(".plot .main-svg")) > 20
     browser.choose("#cosine select[name='layer']", "0")
     assert browser.driver.get_log("browser") == []
