@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from experiments.cli.main import main
 from nope_interp.models.checkpoints import load_model
-from nope_interp.training import train as training_module
+from tests.trainings import dies_after
 
 TINY = {
     "transformer": {"n_layers": 1, "d_model": 16, "n_heads": 2, "n_ctx": 16},
@@ -37,21 +36,11 @@ def test_an_interrupted_training_goes_on_from_its_step(
     """Long before the first of the states that are kept every 200 steps."""
     config = tmp_path / "tiny.json"
     config.write_text(json.dumps(TINY))
-    real, calls = training_module.masked_loss, 0
-
-    def interrupted(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > steps:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    monkeypatch.setattr(training_module, "masked_loss", interrupted)
-    assert run(monkeypatch, config, tmp_path / "runs") == 2
+    with dies_after(steps):
+        assert run(monkeypatch, config, tmp_path / "runs") == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("nope-interp: interrupted: what was finished is kept")
     assert not caplog.messages
-    monkeypatch.setattr(training_module, "masked_loss", real)
     assert run(monkeypatch, config, tmp_path / "runs") == 0
     assert caplog.messages == [f"going on from step {steps} of 9."]
     assert run(monkeypatch, config, tmp_path / "whole") == 0

@@ -30,13 +30,13 @@ from nope_interp.models.checkpoints import load_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.text import TextTask
-from nope_interp.training import train as training_module
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.loop import watched_steps
 from probes.head_rules import LABELS
 from probes.heads.detectors import METRICS
 from probes.scores import SHUFFLED
 from tests.experiments.cli.command import nope_interp
+from tests.trainings import assert_same_bits, dies_after
 
 CONFIG = CompareConfig(
     transformer=TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=24),
@@ -60,11 +60,6 @@ def training(out: Path) -> RunFolder:
 
 def kept(run: RunFolder) -> list[Path]:
     return sorted((run.path / "history").glob("*"))
-
-
-def assert_same_bits(a: HookedTransformer, b: HookedTransformer) -> None:
-    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        assert torch.equal(x, y), name
 
 
 # ---------------------------------------------------------------- what is kept
@@ -94,27 +89,15 @@ def test_no_history_unless_it_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("watched_before", [True, False])
-def test_a_killed_training_leaves_no_gaps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched_before: bool
-) -> None:
+def test_a_killed_training_leaves_no_gaps(tmp_path: Path, watched_before: bool) -> None:
     run, whole = training(tmp_path / "killed"), training(tmp_path / "whole")
-    real = training_module.masked_loss
-    calls = 0
-
-    def killed(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 6:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    monkeypatch.setattr(training_module, "masked_loss", killed)
-    with pytest.raises(KeyboardInterrupt):
-        keep(tmp_path / "killed", keep_history=watched_before)
-    assert run.training_state.is_file()
-    keep(tmp_path / "killed")
+    with dies_after(5) as asked:
+        with pytest.raises(KeyboardInterrupt):
+            keep(tmp_path / "killed", keep_history=watched_before)
+        assert run.training_state.is_file()
+        keep(tmp_path / "killed")
     # From the state of step 5 where all steps before it were kept, else from the start.
-    assert calls == 6 + (1 if watched_before else 6)
+    assert len(asked) == 6 + (1 if watched_before else 6)
     keep(tmp_path / "whole")
     for step in STEPS:
         assert_same_bits(load_model(run.history(step))[0], load_model(whole.history(step))[0])

@@ -30,6 +30,7 @@ from nope_interp.training.loop import learning_rate
 from nope_interp.training.state import saved_step
 from nope_interp.training.train import masked_loss, train
 from tests.gpt2 import gpt2_weights
+from tests.trainings import assert_same_bits, dies_after
 
 CONFIG = TransformerConfig(
     n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=32, dropout=0.1, tied_embeddings=True
@@ -42,11 +43,6 @@ TRAINING = TrainingConfig(
 def run(path: Path | None = None, **changes: Any) -> HookedTransformer:
     training = dataclasses.replace(TRAINING, **changes)
     return train(CONFIG, training, TextTask(), state_path=path, show_progress=False)
-
-
-def assert_same_bits(a: HookedTransformer, b: HookedTransformer) -> None:
-    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
-        assert torch.equal(x, y), name
 
 
 def test_loss_falls() -> None:
@@ -169,27 +165,14 @@ def test_same_seed_same_bits_and_other_seed_other_bits() -> None:
 @pytest.mark.parametrize("death", [KeyboardInterrupt, RuntimeError])
 def test_stopped_run_ends_in_the_same_bits(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     killed_after: int,
     death: type[BaseException],
 ) -> None:
     state = tmp_path / "state.safetensors"
-    real = training_module.masked_loss
-    calls = 0
-
-    def killed(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > killed_after:
-            raise death
-        return real(*args)
-
-    monkeypatch.setattr(training_module, "masked_loss", killed)
-    with pytest.raises(death):
+    with dies_after(killed_after, death), pytest.raises(death):
         run(state)
     assert not caplog.messages
-    monkeypatch.setattr(training_module, "masked_loss", real)
     # Ctrl-C keeps what there is; whatever else stops a training leaves what was kept last.
     kept = killed_after if death is KeyboardInterrupt else killed_after // 4 * 4
     if kept:
@@ -265,14 +248,8 @@ def test_ctrl_c_while_the_model_is_watched_shows_it_again(tmp_path: Path) -> Non
     assert_same_bits(trained, run())
 
 
-def test_ctrl_c_before_the_first_step_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*args: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(training_module, "masked_loss", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path: Path) -> None:
+    with dies_after(0), pytest.raises(KeyboardInterrupt):
         run(tmp_path / "state.safetensors")
     assert not list(tmp_path.iterdir())
 

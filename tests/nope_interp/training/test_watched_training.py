@@ -13,10 +13,10 @@ from nope_interp.models.checkpoints import load_tensors
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.text import TextTask
-from nope_interp.training import train as training_module
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.loop import watched_steps
 from nope_interp.training.train import train
+from tests.trainings import dies_after
 
 CONFIG = TransformerConfig(n_layers=2, d_model=32, n_heads=2, d_vocab=257, n_ctx=32, dropout=0.1)
 TRAINING = TrainingConfig(
@@ -74,25 +74,13 @@ def test_watching_changes_no_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("killed_after", [3, 4, 6, 11])
 def test_a_stopped_training_goes_on_with_the_step_it_stands_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int
+    tmp_path: Path, killed_after: int
 ) -> None:
     undisturbed, before, after = Watcher(), Watcher(), Watcher()
     run(watch=undisturbed)
     state = tmp_path / "state.safetensors"
-    real = training_module.masked_loss
-    calls = 0
-
-    def killed(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > killed_after:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    monkeypatch.setattr(training_module, "masked_loss", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with dies_after(killed_after), pytest.raises(KeyboardInterrupt):
         run(watch=before, state_path=state)
-    monkeypatch.setattr(training_module, "masked_loss", real)
     run(watch=after, state_path=state)
     assert list(before.seen) == [step for step in WATCHED if step <= killed_after]
     assert list(after.seen) == [step for step in WATCHED if step >= killed_after]
