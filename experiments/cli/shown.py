@@ -160,6 +160,11 @@ def claims_shown(table: Any, name: str | None) -> Shown:
     own = table[table["paper"] == name]
     needed = own[own["size_needed"] != ""].groupby("size_needed", sort=False)["claim"]
     lines = [f"Needed by {', '.join(ids)}: {size}." for size, ids in needed]
+    alone = own[(own["status"] != own["by_bounds"]) & own["value"].notna()]
+    lines += [
+        f"{word.capitalize()} by bounds alone: {', '.join(ids)}."
+        for word, ids in alone.groupby("by_bounds", sort=False)["claim"]
+    ]
     title = f"Paper: {own['title'].iloc[0]}"
     sizes = [*tables.runs_of(own), f"Sizes by default: {paper(name).default}."]
     return Shown(_records(own), [title, *_OF_CLAIMS, *sizes, *lines], tables.of_listed(own))

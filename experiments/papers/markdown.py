@@ -95,7 +95,7 @@ def _came_out(outcome: Outcome) -> str:
     if outcome.visible == 0:
         return f"{outcome.verdict}; {found.value:.3g}, exactly"
     interval = f"{found.value:.3g} [{found.ci_low:.3g}, {found.ci_high:.3g}]"
-    alone = outcome.claim.verdict(found.value, found.ci_low, found.ci_high)
+    alone = outcome.by_bounds
     beside = "" if alone == outcome.verdict else f", by its bounds alone {alone}"
     return f"{outcome.verdict}{beside}; {interval}, over {found.n} {outcome.claim.over}"
 

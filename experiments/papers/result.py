@@ -65,9 +65,9 @@ class Reproduction(RunOfFigures):
 
     @property
     def claims(self) -> pd.DataFrame:
-        """The outcomes as a table: claim, status, value, interval and what it is over, the
-        difference that can be seen, the size needed, expected, difference, test, when its bounds
-        were set."""
+        """The outcomes as a table: claim, status, what the bounds alone say, value, interval and
+        what it is over, the difference that can be seen, the size needed, expected, difference,
+        test, when its bounds were set."""
         return pd.DataFrame([row_of(o) for o in self.outcomes])
 
     @property
@@ -117,6 +117,7 @@ def row_of(outcome: Outcome, *, run: bool = True) -> dict[str, Any]:
     return {
         "claim": claim.id,
         "status": outcome.verdict if run else NOT_RUN,
+        "by_bounds": outcome.by_bounds if run else NOT_RUN,
         "value": found.value,
         "ci_low": found.ci_low,
         "ci_high": found.ci_high,

@@ -103,6 +103,7 @@ def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:
         "sees": number(outcome.visible),
         "matters": number(claim.effect),
         "size_needed": outcome.size_needed,
+        "by_bounds": outcome.by_bounds,
         "marks": _marks(outcome),
         "figures": [figure for figure in figures if claim.id in figure.claims],
     }

@@ -180,10 +180,14 @@ class Outcome:
     @property
     def verdict(self) -> Verdict:
         """By the claim's test, where a run of this size can test it."""
-        said = self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
-        if said != "not measured" and self.size_needed:
+        if self.by_bounds != "not measured" and self.size_needed:
             return "not testable here"
-        return said
+        return self.by_bounds
+
+    @property
+    def by_bounds(self) -> Verdict:
+        """What the claim's bounds alone say, whatever the size of the run."""
+        return self.claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
 
     @property
     def difference(self) -> float:
@@ -219,8 +223,7 @@ class Outcome:
         factors = {name: f for name, f in claim.least.items() if self.factors.get(name, 1) < f}
         if factors:
             return " ".join(f"--{name} {factor:g}" for name, factor in factors.items())
-        tested = claim.verdict(self.found.value, self.found.ci_low, self.found.ci_high)
-        if tested != "uncertain" or self.sees_enough is not False:
+        if self.by_bounds != "uncertain" or self.sees_enough is not False:
             return ""
         wanted = math.ceil(units * (self.visible / claim.effect) ** 2)
         return f"{wanted:,} {claim.over} in place of {units}"

@@ -174,6 +174,7 @@ def test_too_small_a_sample_is_not_testable_and_the_one_needed_is_computed() -> 
     claim = Claim("x", "x", "x", "x", "x", low=0, matters=0.1, over="tasks")
     wide = Outcome(claim, Measured(0.1, -0.4, 0.6, 5))
     assert (wide.verdict, wide.sees_enough) == ("not testable here", False)
+    assert wide.by_bounds == "uncertain"
     [n] = re.findall(r"^(\d+) tasks in place of 5$", wide.size_needed)
     # With so many, intervals shrink as the root of their number: what matters is then just seen.
     half = 0.5 * math.sqrt(5 / int(n))
