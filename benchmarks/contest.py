@@ -50,6 +50,13 @@ def paired_ratio(ours: Callable[[], object], peer: Callable[[], object], rounds:
     return median(ratios)
 
 
+def timed(run: Callable[[], object]) -> float:
+    """In seconds."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
 # glibc hands memory back as soon as it is freed: what stays is what is held.
 RETURN_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 

@@ -8,7 +8,6 @@ TransformerLens's detect_head for its three kinds of heads, one text at a time, 
 import json
 import re
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.contest import RETURN_FREED_MEMORY, Claim, extra_megabytes, in_process
+from benchmarks.contest import RETURN_FREED_MEMORY, Claim, extra_megabytes, in_process, timed
 from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.layers import layer_positions
 from nope_interp.pretrained.load import Pretrained
@@ -117,12 +116,6 @@ def random_gemma(n_layers: int) -> Any:
     config.vocab_size, config.pad_token_id = 1000, 0
     config.layer_types, config.num_hidden_layers = config.layer_types[:n_layers], n_layers
     return Gemma3ForCausalLM(config).eval()
-
-
-def timed(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def claims() -> list[Claim]:

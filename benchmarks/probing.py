@@ -8,12 +8,11 @@ each layer. Ours does more than the usual way (variance, similarity and position
 import json
 import sys
 import time
-from collections.abc import Callable
 from statistics import median
 
 import torch
 
-from benchmarks.contest import Claim, in_process, peak_megabytes
+from benchmarks.contest import Claim, in_process, peak_megabytes, timed
 from nope_interp.pretrained.load import Pretrained
 from nope_interp.sites import hook_name
 from nope_interp.streams import one_thread_pool, stream
@@ -76,12 +75,6 @@ def usual(loaded: Pretrained) -> None:
         probe = make_pipeline(StandardScaler(), Ridge())
         probe.fit(fit, position.repeat(FITTED).numpy())
         probe.score(held_out, position.repeat(SEQUENCES - FITTED).numpy())
-
-
-def timed(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 _CONTESTANTS = ("ours", "usual", "race")

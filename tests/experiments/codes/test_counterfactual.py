@@ -1,7 +1,5 @@
 """What is answered elsewhere, on each kind of task, against answers worked out by hand."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -23,18 +21,11 @@ from nope_interp.tasks.answers import ExampleSource
 from nope_interp.tasks.registry import make_answer_task
 from probes.code_names import MEAN_RESIDUAL
 from probes.codes.trends import carries
+from tests.experiments.codes.on_text import CONTEXT as OF_TEXT
 
 LENGTH = 4
 EMBEDDING = Site(0, "resid_pre")
-CONTEXT: dict[str, Any] = {
-    "experiment": "probe",
-    "model": "small",
-    "variant": "trained",
-    "seed": 0,
-    "positions": "intact",
-    "tokens": "task",
-    "begin_token": True,
-}
+CONTEXT = {**OF_TEXT, "tokens": "task", "begin_token": True}
 
 
 def untrained(name: str) -> InterventionTask:

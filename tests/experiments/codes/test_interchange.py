@@ -44,6 +44,7 @@ from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
 from probes.code_names import JUDGED, MEAN_RESIDUAL, VARIANCE
+from tests.experiments.codes.on_text import CONTEXT as OF_TEXT
 
 LENGTH = 4
 EMBEDDING = Site(0, "resid_pre")
@@ -73,15 +74,7 @@ def trained() -> InterventionTask:
     return reversal(600)
 
 
-CONTEXT = {
-    "experiment": "probe",
-    "model": "small",
-    "variant": "trained",
-    "seed": 0,
-    "positions": "intact",
-    "tokens": "reversal",
-    "begin_token": True,
-}
+CONTEXT = {**OF_TEXT, "tokens": "reversal", "begin_token": True}
 
 
 def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
