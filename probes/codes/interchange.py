@@ -235,7 +235,7 @@ def interchange(
         added = _at(told, sources) - told - (means - vectors) @ along.mT @ along
         added = added.masked_fill(stays[:, None], 0.0)
     return Move(
-        _unmoved(given), added.float(), scaled.float(), _rest(given, summed=True).sqrt().float()
+        _unmoved(given), added.float(), scaled.float(), given.deviation_squares().sqrt().float()
     )
 
 
@@ -301,7 +301,7 @@ def put_back(
         functions = functions_of(code, statistics.positions)[origins]
         come = functions @ torch.linalg.pinv(functions) @ (here - level)
         told = told + told_by(statistics, code)[origins] - come
-    lengths = _rest(given, summed=True).sqrt().float()
+    lengths = given.deviation_squares().sqrt().float()
     return Move(base, told.float(), scaled.float(), lengths)
 
 
@@ -315,13 +315,13 @@ def _spread(vectors: PositionalVectors) -> PerPosition:
     return vectors.var(dim=-1, correction=0)
 
 
-def _rest(statistics: CodeStatistics, summed: bool = False) -> PerPosition:
-    """The mean square of deviations' components about their mean, or the sum of squares.
+def _rest(statistics: CodeStatistics) -> PerPosition:
+    """The mean square of deviations' components about their mean.
 
     A deviation's components are taken to vary about their mean as if all directions were alike.
     """
-    squares, d_model = statistics.deviation_squares(), statistics.d_model
-    return squares if summed else squares * (d_model - 1) / d_model**2
+    d_model = statistics.d_model
+    return statistics.deviation_squares() * (d_model - 1) / d_model**2
 
 
 def _factor(wanted: PerPosition, given: PerPosition) -> PerPosition:
