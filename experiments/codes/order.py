@@ -122,9 +122,10 @@ def said_at(
         `[wanted]`, in reading order.
     """
     assert isinstance(task.model, HookedTransformer)  # as `answers_of` saw to
-    model = task.model
+    model, device = task.model, next(task.model.parameters()).device
     parts = zip(tokens.split(task.batch_size), wanted.split(task.batch_size), strict=True)
-    return torch.cat([logits_at(model, t, w).argmax(dim=-1).cpu() for t, w in parts])
+    said = (logits_at(model, t.to(device), w.to(device)).argmax(dim=-1) for t, w in parts)
+    return torch.cat([of.cpu() for of in said])
 
 
 def question_of(tokens: Tensor, answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, " pos"]:

@@ -105,6 +105,7 @@ def _enough(probe: LinearProbe) -> LinearMoments:
 def _leace(moments: LinearMoments, cross: Float[Tensor, "d_model k"]) -> Leace:
     # The package's bound on the trace never binds for LEACE but by rounding, and would then leave
     # the concept in.
+    cross = cross.to(moments.mean)
     fitter = LeaceFitter(
         *cross.shape, constrain_cov_trace=False, device=cross.device, dtype=cross.dtype
     )
@@ -248,7 +249,7 @@ def swap_vectors(statistics: CodeStatistics, offset: int) -> MovedVectors:
             f"offset is {offset}, but there are {last + 1} positions: give an offset between "
             f"{1 - last} and {last - 1}"
         )
-    source = (torch.arange(last + 1) + offset).clamp(0, last).to(vectors.device)
+    source = (torch.arange(last + 1) + offset).clamp(0, last)
     return MovedVectors((vectors[source] - vectors).float())
 
 

@@ -50,7 +50,8 @@ class CodeStatistics(StreamingFit):
     By position the mean activation [pos d_model] and the first two moments of log variance; between
     positions the centred products of activations [pos pos]. Sums are float64 and merge by the
     pairwise formula of Chan, Golub and LeVeque (1983); a batch's own products are taken about its
-    own mean in the precision it comes in (half precision is raised to float32).
+    own mean in the precision it comes in (half precision is raised to float32). They lie on the
+    CPU, wherever activations are; what is made from them follows the activations it is given.
 
     p(t) errs by the mean of n deviations, and activations without mean codes hold that error at
     each position: new positional vectors of 1/n of the deviation's variance. Fit on so many
@@ -71,13 +72,13 @@ class CodeStatistics(StreamingFit):
         activations = upcast(activations)
         means = activations.mean(dim=0)
         require_finite(means)
-        products = moments = torch.zeros((), dtype=torch.float64, device=activations.device)
+        products = moments = torch.zeros((), dtype=torch.float64)
         for some in few_at_a_time(activations):
             centred, logs = some - means, log_variance(some)
-            products = products + (centred @ centred.mT).sum(dim=0, dtype=torch.float64)
-            moments = moments + torch.stack([logs.sum(dim=0), logs.square().sum(dim=0)])
+            products = products + (centred @ centred.mT).sum(dim=0, dtype=torch.float64).cpu()
+            moments = moments + torch.stack([logs.sum(dim=0), logs.square().sum(dim=0)]).cpu()
         self._keep_examples(activations)
-        self._add(len(activations), means.double(), products, moments)
+        self._add(len(activations), means.double().cpu(), products, moments)
 
     def _merge_fit(self, other: "CodeStatistics") -> None:
         self._keep_examples(other._examples)
@@ -86,7 +87,7 @@ class CodeStatistics(StreamingFit):
     def _keep_examples(self, activations: Tensor) -> None:
         """The first sequences, however they were cut into batches and shards."""
         if not len(self._examples):
-            self._examples = activations[:_EXAMPLES].clone()
+            self._examples = activations[:_EXAMPLES].to("cpu", copy=True)
         elif len(self._examples) < _EXAMPLES:
             more = activations[: _EXAMPLES - len(self._examples)].to(self._examples)
             self._examples = torch.cat([self._examples, more])
@@ -95,12 +96,12 @@ class CodeStatistics(StreamingFit):
         if not self.n_fitted:
             self._means, self._products = torch.zeros_like(means), torch.zeros_like(products)
             self._log_variance = torch.zeros_like(log_variance)
-        step = means.to(self._means) - self._means
+        step = means - self._means
         share = n / (self.n_fitted + n)
         between = self.n_fitted * share * (step @ step.mT)
-        self._products = self._products + products.to(step) + between
+        self._products = self._products + products + between
         self._means = self._means + step * share
-        self._log_variance = self._log_variance + log_variance.to(step)
+        self._log_variance = self._log_variance + log_variance
 
     def positional_vectors(self) -> PositionalVectors:
         """p(t), the mean at each position.
