@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,17 @@ def test_stopped_run_ends_in_the_same_bits(
     assert caplog.messages == ([f"going on from step {kept} of 12."] if kept else [])
 
 
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Ctrl-C is heeded, as it is not where tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("call", [1, 2, 3, 8])
 def test_ctrl_c_within_an_update_waits_for_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+    heeded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     """An update is two calls of the optimiser's kernel: of matrices, then of vectors."""
     real, calls = torch._fused_adamw_, 0
