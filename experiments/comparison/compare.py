@@ -3,9 +3,8 @@
 One model as it is, its random-init variant and, where the weights are ours, its bidirectional one
 are each read on text and on uniform random tokens, with and without a begin token. That makes the
 cells of the run; each is one stream through the model, and is written to disk when it is done.
-Small models are read side by side, one process for each core. The page is drawn as soon as the
-model and its random-init variant were read, again when moved positions have answered, and at the
-end.
+Small models are read side by side, one process for each core. The page is drawn as soon as all that
+is cheap was read, again when moved positions have answered, and at the end.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -219,17 +218,11 @@ class _Reader(Reader[CompareConfig]):
         to the notes."""
         # Pretrained models are not read twice for what one pass can give.
         apart = self.config.is_ours
-        read = partial(self._read, probes="closed form" if apart else "all")
-        masked, unmasked = _by_mask(every)
-        stages = [_Stage("readings", read(masked), drawn=True)]
+        stages = [_Stage("readings", self._read(every, "closed form" if apart else "all"), True)]
         # An untrained variant uses nothing, and what an unmasked one loses says nothing.
-        moved, taken_away = [], []
         if self.config.code_ablation != "no":
             task = intervention_task_of(self.config, every[0])
-            moved, taken_away = self._moved(every[0], task, notes), self._taken_away(every[0], task)
-        # No verdict waits for what position is without the causal mask.
-        later = [_Stage("readings without the causal mask", read(unmasked))] if unmasked else []
-        stages += [*moved, *later, *taken_away]
+            stages += [*self._moved(every[0], task, notes), *self._taken_away(every[0], task)]
         if apart:
             stages.append(_Stage("two-layer probes", self._read(every, "two-layer")))
         return stages
@@ -301,12 +294,6 @@ class _Reader(Reader[CompareConfig]):
         config, label = self.config, self.label(f"{variant.kind}, history")
         read = partial(history_rows, experiment=config.experiment, description=label)
         return Cell(table(read(config, self.out, variant, head_history)))
-
-
-def _by_mask(every: Sequence[ModelVariant]) -> tuple[list[ModelVariant], list[ModelVariant]]:
-    """Those that have the causal mask, as the model in question has, and those that have none."""
-    without = [variant for variant in every if variant.kind == "bidirectional"]
-    return [variant for variant in every if variant.kind != "bidirectional"], without
 
 
 def _passes(title: str) -> float:
