@@ -1,7 +1,6 @@
 """What a reader meets first, in a real browser: the sentence, the figure, and a page that fits."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +13,6 @@ from tests.experiments.report.browser import (
     DESKTOP,
     PHONE,
     Browser,
-    Tab,
     box,
     keep,
     window,
@@ -29,15 +27,8 @@ def page(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Browse
 
 
 @pytest.fixture(scope="module")
-def tab(driver: webdriver.Chrome, downloads: Path, causal_file: Path) -> Tab:
-    return Tab(driver, causal_file.as_uri(), downloads)
-
-
-@pytest.fixture
-def opened(tab: Tab) -> Iterator[Browser]:
-    """With all its parts open."""
-    with tab.shown() as browser:
-        yield browser
+def page_file(causal_file: Path) -> Path:
+    return causal_file
 
 
 def test_the_first_screen_answers_the_question(page: Browser, causal_report: ReportData) -> None:
@@ -144,36 +135,36 @@ def test_charts_wait_until_they_are_seen(page: Browser) -> None:
 
 
 def test_a_chart_opens_where_the_verdict_was_read(
-    opened: Browser, causal_report: ReportData
+    shared: Browser, causal_report: ReportData
 ) -> None:
     (verdict,) = [v for v in causal_report.verdicts if v.hypothesis == "variance"]
     row = next(r for r in verdict.rows if r["variant"] == "trained" and r["tokens"] == "text")
-    chosen = [s.get_attribute("value") for s in opened.all("#variance-by-position select")]
+    chosen = [s.get_attribute("value") for s in shared.all("#variance-by-position select")]
     assert chosen == ["attn_out" if row["site"] == "attn_out" else "resid", str(row["layer"])]
-    here = opened.find("#variance-by-position .here")
+    here = shared.find("#variance-by-position .here")
     assert here.text == "The verdict speaks of this site."
-    opened.choose("#variance-by-position select[name='layer']", "0")
+    shared.choose("#variance-by-position select[name='layer']", "0")
     assert here.text.startswith("The verdict speaks of another site.")
-    opened.click("#variance-by-position .here button")
+    shared.click("#variance-by-position .here button")
     assert here.text == "The verdict speaks of this site."
 
 
-def test_figures_are_saved_as_pictures(opened: Browser) -> None:
-    drawn = opened.saved("#adjacency .picture[data-kind='svg']", ".svg")
+def test_figures_are_saved_as_pictures(shared: Browser) -> None:
+    drawn = shared.saved("#adjacency .picture[data-kind='svg']", ".svg")
     words = "".join(ElementTree.parse(drawn).getroot().itertext())
     assert "Adjacency scores" in words
     assert "Order recovered" in words
     assert "random-init" in words
     assert "</script>" not in drawn.read_text()
-    picture = opened.saved("#adjacency .picture[data-kind='png']", ".png").read_bytes()
+    picture = shared.saved("#adjacency .picture[data-kind='png']", ".png").read_bytes()
     assert picture.startswith(b"\x89PNG")
-    first = opened.saved("#answer .picture[data-kind='svg']", ".svg")
+    first = shared.saved("#answer .picture[data-kind='svg']", ".svg")
     words = "".join(ElementTree.parse(first).getroot().itertext())
     assert all(
         part in words
         for part in ("Position code", "variance", "used", "95% interval", "be read from it?")
     )
-    header, *rows = opened.download("#answer .csv")
+    header, *rows = shared.download("#answer .csv")
     assert header[:4] == ["code", "verdict", "shown", "value"]
     assert {row[2] for row in rows} >= {"untrained model", "this model"}
     assert json.dumps(rows).count("positional vectors") >= 3
