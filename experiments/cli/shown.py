@@ -160,7 +160,7 @@ def claims_shown(table: Any, name: str | None) -> Shown:
     own = table[table["paper"] == name]
     needed = own[own["size_needed"] != ""].groupby("size_needed", sort=False)["claim"]
     lines = [f"Needed by {', '.join(ids)}: {size}." for size, ids in needed]
-    alone = own[(own["status"] != own["by_bounds"]) & own["value"].notna()]
+    alone = own[own["status"] != own["by_bounds"]]
     lines += [
         f"{word.capitalize()} by bounds alone: {', '.join(ids)}."
         for word, ids in alone.groupby("by_bounds", sort=False)["claim"]
