@@ -39,7 +39,7 @@ from nope_interp.errors import UserError
 from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL
 from probes.codes.interchange import Move, Moved, interchange, levelled, put_back, variation_at
 from probes.codes.statistics import CodeStatistics, Intervention
-from probes.codes.trends import carries
+from probes.codes.trends import carries, sites_to_move
 
 # The shares of the way that codes are moved.
 DOSES = (0.05, 0.3, 1.0)
@@ -63,14 +63,17 @@ def interchange_rows(
     The condition (direction, code and positions) stands in the column `positions`, named by
     `experiments.results.interchange`. Rows of the whole stream are of layer -1. `carried` is the
     share of sites that tell position by the code at all, more than means of so many sequences would
-    by chance; where none does there is nothing to move, and no other row.
+    by chance. A code is moved at these sites, or, where there are none, at all. There is no other
+    row where so few positions have no such code.
 
     - Noising: `towards`, `stays` and `neither` share out the moved answers that the clean model
       gets right; so they do under the control `SIZE_MATCHED`. `net` is towards less the control's,
-      by chance 0. `slope` is how far, in nats for a full move, the log-odds of the answer there
-      over all others but the own rise with the dose: the line through 0 that fits `DOSES` best.
+      by chance 0, and `broken` neither less the control's. `slope` is how far, in nats for a full
+      move, the log-odds of the answer there over all others but the own rise with the dose: the
+      line through 0 that fits `DOSES` best.
     - Denoising: `restored` is the share of these answers that is right; so it is under the control,
-      and under `ORDER_DESTROYED`, where no code is put back. `net` and `slope` likewise.
+      and under `ORDER_DESTROYED`, where no code is put back. `net` is restored less the larger of
+      these two; `slope` likewise.
     - `rank among controls` is the p-value: the share of draws whose full move does as much as
       the code's, on the same examples; 1 where the net effect is not surely a tenth.
     - `added`, of each half of the mean residual: the share that follows where the whole is moved,
@@ -184,14 +187,14 @@ class _Run:
         back: dict[str, Trial] = {}
         directions = ((names.noising, there), (names.denoising, back))
         for code in JUDGED:
-            carried = [site for site in place.sites if carries(self._codes[site], code)]
-            if carried:
-                moves, restored = self._moves(code, carried), self._put_back(code, base)
+            carried = [carries(self._codes[site], code) for site in place.sites]
+            if sites := self._where(code, place.sites):
+                moves, restored = self._moves(code, sites), self._put_back(code, base)
                 there[code] = self._trial(self._noising, intact, moves, DOSES)
                 back[code] = self._trial(self._denoising, destroyed, restored, (1.0,))
             for told, trials in directions:
                 condition = {**context, "positions": told(code, moved)}
-                yield fact(names.CARRIED, len(carried) / len(place.sites), condition)
+                yield fact(names.CARRIED, sum(carried) / len(carried), condition)
                 if code in trials:
                     yield from (found := trials[code].rows(condition))
                     ranks.append((trials[code].rank(found), condition["positions"]))
@@ -205,9 +208,13 @@ class _Run:
         intact = self._noising.answers({})
         for code in JUDGED:
             condition = {**context, "positions": names.noising(code, self._elsewhere.moved)}
-            if carried := [site for site in sites if carries(self._codes[site], code)]:
-                trial = self._trial(self._noising, intact, self._moves(code, carried), (1.0,))
+            if where := self._where(code, sites):
+                trial = self._trial(self._noising, intact, self._moves(code, where), (1.0,))
                 yield from trial.rows(condition)
+
+    def _where(self, code: str, sites: Sequence[Site]) -> list[Site]:
+        """The sites among these at which a code is moved."""
+        return sites_to_move({site: self._codes[site] for site in sites}, code)
 
     def _levelled(self, place: Place) -> dict[Site, Moved]:
         """At each site, activations that tell none of these positions by mean or variance."""

@@ -61,11 +61,12 @@ def text_interchange_rows(
     the stream at once are of layer -1; so are those of similarity at all layers, whose site is what
     attention reads.
 
-    - `CARRIED`: the share of sites that tell position by the code at all; where none does, there is
-      nothing to move, and no other row.
+    - `CARRIED`: the share of sites that tell position by the code at all. It is moved at these, or,
+      where there are none, at all.
     - `TOWARDS`, `STAYS` and `NEITHER` share out the way (`experiments.codes.way`), and so they do
       under the control `SIZE_MATCHED`; of the way back there is the share `RESTORED`.
-    - `NET`: what is gone of the way less the control's, by chance 0.
+    - `NET`: what is gone of the way less the control's, if that goes any of it; by chance 0.
+    - `BROKEN`: what does neither, less the control's, by chance 0.
     - `ADDED`, of each half of the mean residual: what the whole goes of the way less what the other
       half alone does.
     - `WRITTEN`: the share of the way in what is written behind a site.
@@ -125,7 +126,7 @@ def text_noising_rows(
         context: the columns that tell this model variant from others.
 
     Returns:
-        The rows; none of a code that no site carries.
+        The rows.
     """
     stream, reads = tuple(stream_sites(task)), _inputs_of_attention(task)
     made = TextMoves(task, statistics_at(task, (*stream, *reads)), stream)
@@ -138,9 +139,8 @@ def text_noising_rows(
     for place, codes in places.items():
         for code in codes:
             told = names.noising(code, made.noised.moved)
-            if any(made.carries(site, code) for site in place.sites):
-                here = {**context, "site": place.hook, "positions": told}
-                rows += made.disordering(place, code).rows(here)
+            here = {**context, "site": place.hook, "positions": told}
+            rows += made.disordering(place, code).rows(here)
     return rows
 
 
@@ -276,13 +276,11 @@ def _rows_at(
     for code in codes:
         carried = float(np.mean([made.carries(site, code) for site in place.sites]))
         for conditions, make in made.trials(place, code).items():
-            found = [fact(names.CARRIED, carried, context)]
-            if carried:
-                trial = make()
-                found += trial.rows(context)
-                rank = trial.rank(found)
-                ranks += [(rank, told) for told in conditions]
-                trials |= dict.fromkeys(conditions, trial)
+            trial = make()
+            found = [fact(names.CARRIED, carried, context), *trial.rows(context)]
+            rank = trial.rank(found)
+            ranks += [(rank, told) for told in conditions]
+            trials |= dict.fromkeys(conditions, trial)
             yield from ({**row, "positions": told} for told in conditions for row in found)
         advance()
     for told in (names.noising, names.denoising):

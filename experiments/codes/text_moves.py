@@ -40,7 +40,7 @@ from probes.codes.interchange import (
 )
 from probes.codes.similarity import moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
-from probes.codes.trends import carries
+from probes.codes.trends import carries, sites_to_move
 
 # The shares of the way that codes are moved where they are noised.
 DOSES = (0.3, 1.0)
@@ -87,10 +87,9 @@ class TextMoves:
 
         The way back to the text as it was stands for both ways of moving it: there is one.
         """
-        carried = [site for site in place.sites if self.carries(site, code)]
         there = [self.noised, *([self.shifted] if self.further_on else [])]
         found: dict[tuple[str, ...], Callable[[], TextTrial]] = {
-            (names.noising(code, one.moved),): partial(self._moved, one, code, carried)
+            (names.noising(code, one.moved),): partial(self._moved, one, code, place.sites)
             for one in there
         }
         back = tuple(names.denoising(code, one.moved) for one in there)
@@ -98,7 +97,7 @@ class TextMoves:
 
     def disordering(self, place: Place, code: str) -> TextTrial:
         """A clean run that is told by one code at one place to be in the other order."""
-        return self._moved(self.noised, code, [s for s in place.sites if self.carries(s, code)])
+        return self._moved(self.noised, code, place.sites)
 
     def by_route(self, layer: int, route: str, head: int) -> TextTrial:
         """The positional part of what one head's queries, keys or values are made of, moved: the
@@ -123,6 +122,7 @@ class TextMoves:
         if code == SIMILARITY:
             return self._resembling(elsewhere, sites)
         sources = self._of_all(elsewhere.sources)
+        sites = sites_to_move({site: self._codes[site] for site in sites}, code)
 
         def make(site: Site, current: CodeStatistics | None) -> Move:
             return interchange(self._codes[site], code, sources, current=current)

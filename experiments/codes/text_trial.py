@@ -1,7 +1,8 @@
 """One code moved in one direction in text: its doses, its control, and rows that tell of both.
 
-A code's effect is net of the control's, of which each sequence has a draw of its own: intervals
-over sequences cover draws. Ranks are taken on a panel (`experiments.codes.ranks`).
+A code's effect is net of the control's where that goes any of the way; each sequence has a draw of
+its own, so that intervals over sequences cover draws. Ranks are taken on a panel
+(`experiments.codes.ranks`).
 """
 
 import math
@@ -111,7 +112,9 @@ class TextTrial:
                 shares = share(of, first + 3 * number)
                 score = bootstrap.score(metric, shares, chance=math.nan, control=side)
                 yield {**context, **vars(score)}
-        yield {**context, **vars(bootstrap.score(names.NET, _more_towards, chance=0.0))}
+        net = [(names.NET, _net), *([] if self.back else [(names.BROKEN, _broken)])]
+        for metric, function in net:
+            yield {**context, **vars(bootstrap.score(metric, function, chance=0.0))}
 
     def _smaller(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What share of the way smaller doses go on the panel, and so their controls."""
@@ -142,6 +145,17 @@ def _toward(panels: Float[np.ndarray, "panel sequence to"]) -> PerDraw:
     Not what lies along the way in nats: of that a broken run has much, whatever broke it.
     """
     return share(names.TOWARDS)(reduce(panels, "panel sequence to -> panel to", "mean"))
+
+
+def _net(means: np.ndarray) -> np.ndarray:
+    """The share of the way of a run less that of its control, which takes none back."""
+    control = np.maximum(share(names.TOWARDS, 3)(means), 0)
+    return np.asarray(share(names.TOWARDS)(means) - control)
+
+
+def _broken(means: np.ndarray) -> np.ndarray:
+    """The share of a run that goes neither way less that of its control."""
+    return np.asarray(share(names.NEITHER)(means) - share(names.NEITHER, 3)(means))
 
 
 def _more_towards(means: np.ndarray) -> np.ndarray:

@@ -33,8 +33,9 @@ TOWARDS, STAYS, NEITHER = "towards", "stays", "neither"
 # Of answers where order is destroyed, the share that is right.
 RESTORED = "restored"
 ORDER_DESTROYED = "order destroyed"
-# The share that follows, less that of the size-matched control.
-NET = "net"
+# The share that follows, less that of the size-matched control, or of the run where nothing is
+# moved, whichever is more; and the share that does neither, less the control's.
+NET, BROKEN = "net", "broken"
 # Of a half of the mean residual: the share that follows the whole, less what follows the other half
 # alone.
 ADDED = "added"
@@ -240,8 +241,9 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
         the other positions (`towards`), that stay or do neither, and that go towards them under
         the size-matched control (`size_matched`), the difference (`net`) with its 95% interval over
         sequences and draws, and its q-value; and the same of the answers that are restored where
-        the code alone is put back (`restored`), with the share where none is (`destroyed`). The
-        most followed first. Empty where nothing was moved.
+        the code alone is put back (`restored`), with the share where none is (`destroyed`), which
+        the difference is to where it is more than the control's. The most followed first. Empty
+        where nothing was moved.
     """
     rows = finished(measurements[measurements["probe"] == PROBE])
     keys = ["positions", "layer", "site", "metric", "control"]
@@ -296,7 +298,10 @@ def _by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
 
 
 def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:
-    return Effect(_interval(rows[NET]), rows[RANK]["value"]) if NET in rows else None
+    if NET not in rows:
+        return None
+    broken = _interval(rows[BROKEN]) if BROKEN in rows else None
+    return Effect(_interval(rows[NET]), rows[RANK]["value"], broken=broken)
 
 
 def _adds(

@@ -8,19 +8,21 @@ Positions are given the code of others, their content kept, in two directions.
   share of answers that are then right.
 
 Both effects are net of controls: moves of the same size in directions drawn as the activations
-vary. Intervals are 95%, over sequences and control draws. The p-value is the rank of the code's
-full move among those of control draws; q-values hold the false-discovery rate over all verdicts of
-a run (Benjamini and Hochberg 1995).
+vary; or of the run where nothing is moved, where that does more. Intervals are 95%, over sequences
+and control draws. The p-value is the rank of the code's full move among those of control draws;
+q-values hold the false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 
 - A direction says yes where the net effect is surely a tenth or more and q is at most 5%; no where
   it is surely less than a tenth; and is unsure otherwise.
-- A site that carries nothing of a code says no in both directions: there is nothing to move.
+- A code that so few positions cannot have says no in both directions: there is nothing to move.
+- Answers that a move breaks follow nothing. So noising and denoising that both say no mean *not
+  used* only where the share that a move breaks is surely less than a tenth beyond the control's.
 
 | noising | denoising | word |
 | --- | --- | --- |
 | yes | yes | used |
 | no | yes | redundant: another code stands in for it |
-| no | no | not used |
+| no, and breaks nothing | no | not used |
 | any other | | undecided |
 
 The mean residual is the sum of two halves, a smooth trend and positional vectors. A model may need
@@ -72,11 +74,14 @@ class Effect:
         net: the share of answers, 0 to 1, that follow, less that of the controls: value, low, high.
         p: the share of control draws that do at least as much as the code.
         q: the same under the false-discovery rate of a run, as `controlled` gives it.
+        broken: the share that goes neither way, less that of the controls; None where a code is put
+            back.
     """
 
     net: Interval
     p: float
     q: float = float("nan")
+    broken: Interval | None = None
 
     @property
     def says(self) -> bool | None:
@@ -85,6 +90,11 @@ class Effect:
         if high < WORTH_NAMING:
             return False
         return True if low >= WORTH_NAMING and self.q <= FALSE_DISCOVERIES else None
+
+    @property
+    def may_break(self) -> bool:
+        """Whether the move may break a tenth of what its control leaves whole."""
+        return self.broken is not None and self.broken[2] >= WORTH_NAMING
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ class Use:
         code: what was moved.
         layer, site: where; layer -1 stands for the whole stream.
         moved: the positions that were moved.
-        noising, denoising: the effects; None where the site carries nothing of the code.
+        noising, denoising: the effects; None where so few positions have no such code.
         counts: whether 1/m predicts what a smooth trend is at positions beyond those that it was
             fitted on, surely better than each other trend of its rank.
         adds: of a half of a mean residual that is used, what the whole does beyond the other half
@@ -122,6 +132,8 @@ class Use:
         if self.noising is None or self.denoising is None:
             return Word.NOT_USED
         alone = _WORDS.get((self.noising.says, self.denoising.says), Word.UNDECIDED)
+        if alone is Word.NOT_USED and self.noising.may_break:
+            alone = Word.UNDECIDED
         needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
         return Word.USED if alone in _NO_ANSWER and needed else alone
 

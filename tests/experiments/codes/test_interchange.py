@@ -22,6 +22,7 @@ from experiments.results.interchange import (
     ASKING,
     GUESSER,
     NET,
+    ORDER_DESTROYED,
     QUESTION,
     RANK,
     SHUFFLED_QUESTION,
@@ -114,13 +115,22 @@ def test_shares_are_of_all_answers_that_count(found: pd.DataFrame) -> None:
     shares = found[found["metric"].isin(["towards", "stays", "neither"])]
     for where, of in shares.groupby(["positions", "layer", "control"]):
         assert of["value"].sum() == pytest.approx(1), where
+
+
+@pytest.mark.slow
+def test_effects_are_net_of_the_control_and_of_a_run_where_nothing_is_moved(
+    found: pd.DataFrame,
+) -> None:
     by = found.set_index(["positions", "layer", "metric", "control"])["value"].sort_index()
-    for positions, metric in (
-        (noising(MEAN_RESIDUAL, QUESTION), "towards"),
-        (denoising(MEAN_RESIDUAL, QUESTION), "restored"),
-    ):
-        of = by.loc[positions, 0]
-        assert of["net", ""] == pytest.approx(of[metric, ""] - of[metric, SIZE_MATCHED])
+    for layer in (0, EVERYWHERE):
+        there = by.loc[noising(MEAN_RESIDUAL, QUESTION), layer]
+        own, control = (there.xs(side, level="control") for side in ("", SIZE_MATCHED))
+        assert own["net"] == pytest.approx(own["towards"] - control["towards"])
+        assert own["broken"] == pytest.approx(own["neither"] - control["neither"])
+        back = by.loc[denoising(MEAN_RESIDUAL, QUESTION), layer]["restored"]
+        most = max(back[SIZE_MATCHED], back[ORDER_DESTROYED])
+        net = by.loc[denoising(MEAN_RESIDUAL, QUESTION), layer]["net", ""]
+        assert net == pytest.approx(back[""] - most)
 
 
 @pytest.mark.slow

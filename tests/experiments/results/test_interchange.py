@@ -61,7 +61,7 @@ def effect(code: str, place: Place, moved: float, restored: float) -> list[dict[
 
 
 def bare(code: str, place: Place) -> list[dict[str, Any]]:
-    """The rows of a code that the site does not carry."""
+    """The rows of a code that so few positions cannot have."""
     return [
         row(condition, place, CARRIED, 0.0)
         for condition in (noising(code, QUESTION), denoising(code, QUESTION))

@@ -68,6 +68,25 @@ def test_a_half_is_used_where_the_whole_needs_it(
     assert replace(alone, adds=adds).word is word
 
 
+@pytest.mark.parametrize(
+    ("broken", "word"),
+    [
+        ((0.05, 0.0, 0.09), Word.NOT_USED),
+        ((0.05, 0.0, WORTH_NAMING), Word.UNDECIDED),
+        ((0.4, 0.3, 0.5), Word.UNDECIDED),
+        ((-0.4, -0.5, -0.3), Word.NOT_USED),
+    ],
+)
+def test_what_a_move_breaks_is_not_said_to_be_unused(
+    broken: tuple[float, float, float], word: Word
+) -> None:
+    breaking = replace(NO, broken=broken)
+    assert use(breaking, NO).word is word
+    # Two codes that say different things may give a third answer: each of them alone suffices.
+    assert use(breaking, YES).word is Word.REDUNDANT
+    assert use(replace(YES, broken=broken), YES).word is Word.USED
+
+
 def test_yes_begins_at_a_tenth_and_no_ends_there() -> None:
     sure = (1.0, WORTH_NAMING, 1.0)
     assert Effect(sure, 0.01, FALSE_DISCOVERIES).says is True
