@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.report.data import ReportData
+from experiments.results import interchange as names
 from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.position_use import Interval
@@ -37,14 +38,15 @@ def moves_of(data: ReportData) -> dict[str, Any] | None:
 
 
 def _row(row: Mapping[Any, Any]) -> dict[str, Any]:
-    carried = pd.notna(row["q"])
+    tried = pd.notna(row["q"])
     return {
         "code": row["code"],
         "where": _where(row["layer"], row["site"]),
         "moved": _PLAINLY.get(row["moved"], row["moved"]),
         "word": row["word"],
-        "there": _interval(row, "") if carried else None,
-        "back": _interval(row, "restored_") if carried else None,
+        "there": _interval(row, names.NET) if tried else None,
+        "breaks": _interval(row, names.BROKEN) if tried else None,
+        "back": _interval(row, f"restored_{names.NET}") if tried else None,
     }
 
 
@@ -54,5 +56,5 @@ def _where(layer: int, site: str) -> str:
     return "whole stream" if site == STREAM else "scores of all layers"
 
 
-def _interval(row: Mapping[Any, Any], prefix: str) -> Interval:
-    return row[f"{prefix}net"], row[f"{prefix}net_low"], row[f"{prefix}net_high"]
+def _interval(row: Mapping[Any, Any], name: str) -> Interval:
+    return row[name], row[f"{name}_low"], row[f"{name}_high"]

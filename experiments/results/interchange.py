@@ -240,10 +240,10 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
         stream), site, moved, word; the shares of moved answers, 0 to 1, that go towards those of
         the other positions (`towards`), that stay or do neither, and that go towards them under
         the size-matched control (`size_matched`), the difference (`net`) with its 95% interval over
-        sequences and draws, and its q-value; and the same of the answers that are restored where
-        the code alone is put back (`restored`), with the share where none is (`destroyed`), which
-        the difference is to where it is more than the control's. The most followed first. Empty
-        where nothing was moved.
+        sequences and draws, its q-value, and what does neither less what so does under the control
+        (`broken`); and the same of the answers that are restored where the code alone is put back
+        (`restored`), with the share where none is (`destroyed`), which the difference is to where
+        it is more than the control's. The most followed first. Empty where nothing was moved.
     """
     rows = finished(measurements[measurements["probe"] == PROBE])
     keys = ["positions", "layer", "site", "metric", "control"]
@@ -271,6 +271,7 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
         NEITHER: share(moved, NEITHER),
         "size_matched": share(moved, TOWARDS, SIZE_MATCHED),
         **_net(use.noising, ""),
+        **_named(BROKEN, None if use.noising is None else use.noising.broken),
         RESTORED: share(back, RESTORED),
         "destroyed": share(back, RESTORED, ORDER_DESTROYED),
         "restored_size_matched": share(back, RESTORED, SIZE_MATCHED),
@@ -279,11 +280,16 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
 
 
 def _net(effect: Effect | None, prefix: str) -> dict[str, float]:
-    """Nothing can be moved where a site carries nothing of a code."""
-    value, low, high = (0.0, 0.0, 0.0) if effect is None else effect.net
+    """Nothing can be moved where so few positions cannot have a code."""
+    net = (0.0, 0.0, 0.0) if effect is None else effect.net
     q_value = math.nan if effect is None else effect.q
-    named = {"net": value, "net_low": low, "net_high": high, "q": q_value}
-    return {f"{prefix}{name}": number for name, number in named.items()}
+    return {**_named(f"{prefix}{NET}", net), f"{prefix}q": q_value}
+
+
+def _named(name: str, interval: Interval | None) -> dict[str, float]:
+    """The columns of a number with its interval."""
+    every = (math.nan,) * 3 if interval is None else interval
+    return dict(zip((name, f"{name}_low", f"{name}_high"), every, strict=True))
 
 
 def _by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:

@@ -23,6 +23,9 @@ FOLLOWED = pd.DataFrame(
         "net_low": [0.81, 0.0],
         "net_high": [0.93, 0.0],
         "q": [0.01, np.nan],
+        "broken": [-0.021, np.nan],
+        "broken_low": [-0.04, np.nan],
+        "broken_high": [0.03, np.nan],
         "restored_net": [0.55, 0.0],
         "restored_net_low": [0.5, 0.0],
         "restored_net_high": [0.6, 0.0],
@@ -33,7 +36,7 @@ FOLLOWED = pd.DataFrame(
 def test_each_move_has_a_line_and_names_stay_text(causal_report: ReportData) -> None:
     page = Page(render(replace(causal_report, followed=FOLLOWED)))
     text = " ".join(" ".join(page.words).split())
-    assert "mean residual whole stream <b>asking</b> used 88% [81%, 93%] 55% [50%, 60%]" in text
+    assert "mean residual whole stream <b>asking</b> used 88% [81%, 93%] -2% [-4%, 3%] 55% [50%, 60%]" in text
     assert "variance resid_pre, layer 0 question not used nothing to move" in text
     assert "answers that follow" in text
 
