@@ -23,8 +23,6 @@ PerDraw = Float[np.ndarray, " draw"]
 
 # Of fewer sequences little can be said.
 FEWEST_SEQUENCES = 20
-# Sequences of a panel. Draws differ by their directions; what sequences differ by, intervals tell.
-PANEL = 8
 # A rank is settled once so many draws have come as far as the code (Besag and Clifford 1991).
 _SETTLED = 5
 

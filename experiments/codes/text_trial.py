@@ -15,7 +15,7 @@ import numpy as np
 from einops import rearrange, reduce
 from jaxtyping import Float
 
-from experiments.codes.ranks import PANEL, PerDraw, Rank
+from experiments.codes.ranks import PerDraw, Rank
 from experiments.codes.text_runs import TextRun, Within
 from experiments.codes.way import Way, share
 from experiments.probing.measure import Site
@@ -24,8 +24,8 @@ from experiments.results import text_use
 from experiments.results.code_ablation import SIZE_MATCHED
 from probes.bootstrap import SequenceBootstrap
 
-# Draws of the control in a turn.
-_TURN = 4
+# Draws of the control in a turn, and the sequences of a panel, each asked for several tokens.
+_TURN, _PANEL = 8, 8
 # Along, changed and length of a run, for each sequence.
 Measured = Float[np.ndarray, "sequence 3"]
 
@@ -97,7 +97,7 @@ class TextTrial:
 
     @property
     def _panel(self) -> int:
-        return min(PANEL, len(self.run.tokens))
+        return min(_PANEL, len(self.run.tokens))
 
     def _shares(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What share of the way a full move goes, stays or does neither, and so its control."""
