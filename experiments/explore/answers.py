@@ -283,7 +283,6 @@ class PatchMap(_Answer):
     answer: str
     other: str
     clean_tokens: list[str]
-    corrupted_tokens: list[str]
 
 
 class CodeAnswer(_Answer):

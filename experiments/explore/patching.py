@@ -42,7 +42,6 @@ def patch(playground: Playground, state: State, turn: Taking) -> Iterator[Progre
 
 def _shown(playground: Playground, state: State, found: Patched) -> PatchMap:
     assert state.patch is not None
-    assert state.other_prompt is not None
     decode = playground.variant.tokenizer.decode
     at = state.patch.at
     return PatchMap(
@@ -54,5 +53,4 @@ def _shown(playground: Playground, state: State, found: Patched) -> PatchMap:
         answer=decode([found.answer]),
         other=decode([found.other]),
         clean_tokens=playground.token_strings(playground.tokens(state.prompt)),
-        corrupted_tokens=playground.token_strings(playground.tokens(state.other_prompt)),
     )
