@@ -3,7 +3,7 @@
 A method says a word of each code that it speaks of, through the whole stream of a model or at one
 of its sites. The word is right where it is the truth; `undecided`, and that a model has not learned
 order, are no answers; any other word is wrong. A false positive is a code that is not used and is
-called used or redundant.
+called used or redundant; a missed code is used or redundant and is called not used.
 
 Of a model at a place a method is right where it is right of every code that it speaks of, wrong
 where it is wrong of any, and undecided otherwise. Shares are of models at places, which differ in
@@ -26,8 +26,8 @@ from experiments.results.position_use import Word
 
 TRUTHS = (Word.USED, Word.REDUNDANT, Word.NOT_USED)
 
-RIGHT, WRONG, FALSE_POSITIVE = "right", "wrong", "false positive"
-OUTCOMES = (RIGHT, str(Word.UNDECIDED), WRONG, FALSE_POSITIVE)
+RIGHT, WRONG, FALSE_POSITIVE, MISSED = "right", "wrong", "false positive", "missed"
+OUTCOMES = (RIGHT, str(Word.UNDECIDED), WRONG, FALSE_POSITIVE, MISSED)
 WHOLE_STREAM, SINGLE_SITES = "whole stream", "single sites"
 PLACES = (WHOLE_STREAM, SINGLE_SITES)
 
@@ -80,8 +80,8 @@ def judgements(measurements: pd.DataFrame) -> pd.DataFrame:
         measurements: rows of `judged`.
 
     Returns:
-        method, place, kind, seed, layer, site, code, truth, word, and whether the word is right,
-        wrong and a false positive.
+        method, place, kind, seed, layer, site, code, truth, word, whether the code is unused, and
+        whether the word is right, wrong, a false positive, and misses a code.
     """
     found = measurements.rename(columns=dict(MEANING))
     whole = found["layer"] == EVERYWHERE
@@ -89,16 +89,18 @@ def judgements(measurements: pd.DataFrame) -> pd.DataFrame:
     found = found[["method", "place", *_MODEL, "code", "truth", "word"]]
     decided = found["word"].isin(TRUTHS)
     positive = found["word"].isin([Word.USED, Word.REDUNDANT])
+    unused = found["truth"] == Word.NOT_USED
     return found.assign(
         right=found["word"] == found["truth"],
         wrong=decided & (found["word"] != found["truth"]),
-        false_positive=positive & (found["truth"] == Word.NOT_USED),
-        unused=found["truth"] == Word.NOT_USED,
+        false_positive=positive & unused,
+        missed=(found["word"] == Word.NOT_USED) & ~unused,
+        unused=unused,
     )
 
 
 def by_method(measurements: pd.DataFrame) -> pd.DataFrame:
-    """How often each method is right, wrong, undecided and falsely positive.
+    """How often each method is right, wrong, undecided and falsely positive, and misses a code.
 
     Args:
         measurements: rows of `judged`.
@@ -106,7 +108,8 @@ def by_method(measurements: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row for each method and place: method, place, codes (that it speaks of), n (models at
         places), and each of `OUTCOMES` with its share of these, 0 to 1, and the bounds `_low` and
-        `_high` of its 95% interval. False positives are of the models with an unused code.
+        `_high` of its 95% interval. False positives are of the models with an unused code, missed
+        codes of those with another one.
     """
     return pd.DataFrame([_shares(*group) for group in _grouped(judgements(measurements))])
 
@@ -231,7 +234,8 @@ def figures(measurements: pd.DataFrame) -> tuple[Figure, Figure]:
         "How often each method is right",
         "Shares of planted models. Right: the method is right of every code that it speaks of. "
         "Wrong: it is wrong of any. False positives: of models with an unused code, those in which "
-        "one is called used or redundant. A model with two sites counts twice at single sites. "
+        "one is called used or redundant. Missed: of models with a used or redundant code, those "
+        "in which one is called not used. A model with two sites counts twice at single sites. "
         "Bars are Wilson's 95% intervals over models.",
         "method",
         "share of models",
@@ -272,6 +276,7 @@ def _shares(method: str, place: str, words: pd.DataFrame) -> dict[str, Any]:
         str(Word.UNDECIDED): ((~right & ~wrong).sum(), len(right)),
         WRONG: (wrong.sum(), len(right)),
         FALSE_POSITIVE: (models["false_positive"].any().sum(), models["unused"].any().sum()),
+        MISSED: (models["missed"].any().sum(), (~models["unused"].all()).sum()),
     }
     found: dict[str, Any] = {
         "method": method,

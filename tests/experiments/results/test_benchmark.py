@@ -75,6 +75,13 @@ def test_a_model_is_right_by_all_of_its_codes_and_wrong_by_any(measurements: pd.
     assert shares.loc["careful", "single sites"].to_list()[:3] == [0.5, 0.25, 0.25]
     # No code at that site is unused: there is nothing to be falsely positive of.
     assert np.isnan(shares.loc["careful", "single sites"]["false positive"])
+    # Every model has a used or redundant code. Of four "bold" says of one that it is not used.
+    assert found["missed"].to_dict() == {
+        ("careful", "whole stream"): 0,
+        ("careful", "single sites"): 0,
+        ("bold", "whole stream"): 0.25,
+        ("bold", "single sites"): 0.25,
+    }
     assert (found["n"] == 4).all()
     assert set(found["codes"]) == {"counting, variance", "counting"}
 
