@@ -76,8 +76,8 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
         code, step, net (the share of answers, or of the way of predictions, that follows, less the
         control's) with its interval low to high, widened for all codes and steps, and word:
         "followed" where it is surely a tenth or more of a model that knows order, else "". 0
-        where nothing can follow: no site carries the code, or too few answers are right. Empty
-        where no positions were moved.
+        where nothing can follow: positions are too few for the code, or too few answers are right.
+        Empty where no positions were moved.
     """
     probes = (interchange.PROBE, text_use.PROBE)
     kept = measurements[measurements["step"].notna() & measurements["probe"].isin(probes)]
