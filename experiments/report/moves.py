@@ -44,6 +44,7 @@ def _row(row: Mapping[Any, Any]) -> dict[str, Any]:
         "where": _where(row["layer"], row["site"]),
         "moved": _PLAINLY.get(row["moved"], row["moved"]),
         "word": row["word"],
+        "why": row["why"],
         "there": _interval(row, names.NET) if tried else None,
         "breaks": _interval(row, names.BROKEN) if tried else None,
         "back": _interval(row, f"restored_{names.NET}") if tried else None,

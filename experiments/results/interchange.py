@@ -237,13 +237,14 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         code (a smooth trend that is one of 1/m is called counting), layer (-1 for the whole
-        stream), site, moved, word; the shares of moved answers, 0 to 1, that go towards those of
-        the other positions (`towards`), that stay or do neither, and that go towards them under
-        the size-matched control (`size_matched`), the difference (`net`) with its 95% interval over
-        sequences and draws, its q-value, and what does neither less what so does under the control
-        (`broken`); and the same of the answers that are restored where the code alone is put back
-        (`restored`), with the share where none is (`destroyed`), which the difference is to where
-        it is more than the control's. The most followed first. Empty where nothing was moved.
+        stream), site, moved, word, why it is undecided (`why`); the shares of moved answers, 0 to
+        1, that go towards those of the other positions (`towards`), that stay or do neither, and
+        that go towards them under the size-matched control (`size_matched`), the difference (`net`)
+        with its 95% interval over sequences and draws, its q-value, and what does neither less what
+        so does under the control (`broken`); and the same of the answers that are restored where
+        the code alone is put back (`restored`), with the share where none is (`destroyed`), which
+        the difference is to where it is more than the control's. The most followed first. Empty
+        where nothing was moved.
     """
     rows = finished(measurements[measurements["probe"] == PROBE])
     keys = ["positions", "layer", "site", "metric", "control"]
@@ -266,6 +267,7 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
         "site": use.site,
         "moved": use.moved,
         "word": str(use.word),
+        "why": use.why,
         TOWARDS: share(moved, TOWARDS),
         STAYS: share(moved, STAYS),
         NEITHER: share(moved, NEITHER),

@@ -92,6 +92,13 @@ class Effect:
         return True if low >= WORTH_NAMING and self.q <= FALSE_DISCOVERIES else None
 
     @property
+    def unsure(self) -> str:
+        """Why it says neither yes nor no, in words; empty where it says one of them."""
+        if self.says is not None:
+            return ""
+        return _WIDE if self.net[1] < WORTH_NAMING else _RANKED
+
+    @property
     def may_break(self) -> bool:
         """Whether the move may break a tenth of what its control leaves whole."""
         return self.broken is not None and self.broken[2] >= WORTH_NAMING
@@ -137,12 +144,25 @@ class Use:
         needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
         return Word.USED if alone in _NO_ANSWER and needed else alone
 
+    @property
+    def why(self) -> str:
+        """Why the word is `undecided`, in words; empty where it is another one."""
+        if self.word is not Word.UNDECIDED or self.noising is None or self.denoising is None:
+            return ""
+        if self.noising.says and self.denoising.says is False:
+            return "followed, but put back it surely restores less than a tenth"
+        unsure = {"moved": self.noising.unsure, "put back": self.denoising.unsure}
+        told = [f"{direction}: {why}" for direction, why in unsure.items() if why]
+        return "; ".join(told) or "hardly followed, but the move may break a tenth of the answers"
+
 
 _WORDS: dict[tuple[bool | None, bool | None], Word] = {
     (True, True): Word.USED,
     (False, True): Word.REDUNDANT,
     (False, False): Word.NOT_USED,
 }
+_WIDE = "the interval holds a tenth"
+_RANKED = "too many controls do as much"
 _NO_ANSWER = (Word.NOT_USED, Word.UNDECIDED)
 
 

@@ -17,7 +17,8 @@ FOLLOWED = pd.DataFrame(
         "layer": [-1, 0],
         "site": ["resid_post", "resid_pre"],
         "moved": ["<b>asking</b>", "question"],
-        "word": ["used", "not used"],
+        "word": ["used", "undecided"],
+        "why": ["", "moved: <i>unsure</i>"],
         "towards": [0.9, np.nan],
         "net": [0.876, 0.0],
         "net_low": [0.81, 0.0],
@@ -38,7 +39,10 @@ def test_each_move_has_a_line_and_names_stay_text(causal_report: ReportData) -> 
     text = " ".join(" ".join(page.words).split())
     line = "mean residual whole stream <b>asking</b> used 88% [81%, 93%] {} 55% [50%, 60%]"
     assert line.format("−2% [−4%, 3%]") in text
-    assert "variance resid_pre, layer 0 question not used nothing to move" in text
+    assert (
+        "variance resid_pre, layer 0 question undecided moved: <i>unsure</i> nothing to move"
+        in text
+    )
     assert "answers that follow" in text
 
 

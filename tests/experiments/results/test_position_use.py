@@ -47,6 +47,32 @@ def test_both_directions_have_to_agree(
     assert use(noising, denoising).word is word
 
 
+@pytest.mark.parametrize(
+    ("noising", "denoising", "why"),
+    [
+        (YES, YES, ""),
+        (NO, NO, ""),
+        (None, None, ""),
+        (YES, NO, "followed, but put back it surely restores less than a tenth"),
+        (WIDE, YES, "moved: the interval holds a tenth"),
+        (
+            NO_RANK,
+            WIDE,
+            "moved: too many controls do as much; put back: the interval holds a tenth",
+        ),
+        (
+            replace(NO, broken=(0.2, 0.15, 0.25)),
+            NO,
+            "hardly followed, but the move may break a tenth of the answers",
+        ),
+    ],
+)
+def test_who_is_undecided_says_why(
+    noising: Effect | None, denoising: Effect | None, why: str
+) -> None:
+    assert use(noising, denoising).why == why
+
+
 SURE, UNSURE = (0.6, 0.5, 0.7), (0.2, 0.05, 0.3)
 
 
