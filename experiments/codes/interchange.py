@@ -39,7 +39,7 @@ from nope_interp.errors import UserError
 from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL
 from probes.codes.interchange import Move, Moved, interchange, levelled, put_back, variation_at
 from probes.codes.statistics import CodeStatistics, Intervention
-from probes.codes.trends import carries, sites_to_move
+from probes.codes.trends import can_differ, carries
 
 # The shares of the way that codes are moved.
 DOSES = (0.05, 0.3, 1.0)
@@ -63,8 +63,8 @@ def interchange_rows(
     The condition (direction, code and positions) stands in the column `positions`, named by
     `experiments.results.interchange`. Rows of the whole stream are of layer -1. `carried` is the
     share of sites that tell position by the code at all, more than means of so many sequences would
-    by chance. A code is moved at these sites, or, where there are none, at all. There is no other
-    row where so few positions have no such code.
+    by chance. A code is moved at all sites: what no test finds may still be there, since few
+    sequences hide a faint code. There is no other row where positions are too few for the code.
 
     - Noising: `towards`, `stays` and `neither` share out the moved answers that the clean model
       gets right; so they do under the control `SIZE_MATCHED`. `net` is towards less the control's,
@@ -72,8 +72,8 @@ def interchange_rows(
       move, the log-odds of the answer there over all others but the own rise with the dose: the
       line through 0 that fits `DOSES` best.
     - Denoising: `restored` is the share of these answers that is right; so it is under the control,
-      and under `ORDER_DESTROYED`, where no code is put back. `net` is restored less the larger of
-      these two; `slope` likewise.
+      and under `ORDER_DESTROYED`, where no code is put back. `net` is restored less the first,
+      `beyond` less the second; `slope` as above.
     - `rank among controls` is the p-value: the share of draws whose full move does as much as
       the code's, on the same examples; 1 where the net effect is not surely a tenth.
     - `added`, of each half of the mean residual: the share that follows where the whole is moved,
@@ -188,8 +188,8 @@ class _Run:
         directions = ((names.noising, there), (names.denoising, back))
         for code in JUDGED:
             carried = [carries(self._codes[site], code) for site in place.sites]
-            if sites := self._where(code, place.sites):
-                moves, restored = self._moves(code, sites), self._put_back(code, base)
+            if self._can_move(code):
+                moves, restored = self._moves(code, place.sites), self._put_back(code, base)
                 there[code] = self._trial(self._noising, intact, moves, DOSES)
                 back[code] = self._trial(self._denoising, destroyed, restored, (1.0,))
             for told, trials in directions:
@@ -208,13 +208,12 @@ class _Run:
         intact = self._noising.answers({})
         for code in JUDGED:
             condition = {**context, "positions": names.noising(code, self._elsewhere.moved)}
-            if where := self._where(code, sites):
-                trial = self._trial(self._noising, intact, self._moves(code, where), (1.0,))
+            if self._can_move(code):
+                trial = self._trial(self._noising, intact, self._moves(code, sites), (1.0,))
                 yield from trial.rows(condition)
 
-    def _where(self, code: str, sites: Sequence[Site]) -> list[Site]:
-        """The sites among these at which a code is moved."""
-        return sites_to_move({site: self._codes[site] for site in sites}, code)
+    def _can_move(self, code: str) -> bool:
+        return can_differ(code, self._elsewhere.among)
 
     def _levelled(self, place: Place) -> dict[Site, Moved]:
         """At each site, activations that tell none of these positions by mean or variance."""

@@ -61,11 +61,11 @@ def text_interchange_rows(
     the stream at once are of layer -1; so are those of similarity at all layers, whose site is what
     attention reads.
 
-    - `CARRIED`: the share of sites that tell position by the code at all. It is moved at these, or,
-      where there are none, at all.
+    - `CARRIED`: the share of sites that are found to tell position by the code at all. It is moved
+      at all of them.
     - `TOWARDS`, `STAYS` and `NEITHER` share out the way (`experiments.codes.way`), and so they do
       under the control `SIZE_MATCHED`; of the way back there is the share `RESTORED`.
-    - `NET`: what is gone of the way less the control's, if that goes any of it; by chance 0.
+    - `NET`: what is gone of the way less the control's, by chance 0; `BEYOND`, less nothing.
     - `BROKEN`: what does neither, less the control's, by chance 0.
     - `ADDED`, of each half of the mean residual: what the whole goes of the way less what the other
       half alone does.

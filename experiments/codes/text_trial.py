@@ -1,8 +1,7 @@
 """One code moved in one direction in text: its doses, its control, and rows that tell of both.
 
-A code's effect is net of the control's where that goes any of the way; each sequence has a draw of
-its own, so that intervals over sequences cover draws. Ranks are taken on a panel
-(`experiments.codes.ranks`).
+A code's effect is net of the control's, of which each sequence has a draw of its own: intervals
+over sequences cover draws. Ranks are taken on a panel (`experiments.codes.ranks`).
 """
 
 import math
@@ -112,8 +111,8 @@ class TextTrial:
                 shares = share(of, first + 3 * number)
                 score = bootstrap.score(metric, shares, chance=math.nan, control=side)
                 yield {**context, **vars(score)}
-        net = [(names.NET, _net), *([] if self.back else [(names.BROKEN, _broken)])]
-        for metric, function in net:
+        net = {names.NET: _more_towards, names.BEYOND: share(names.TOWARDS)}
+        for metric, function in (net if self.back else {**net, names.BROKEN: _broken}).items():
             yield {**context, **vars(bootstrap.score(metric, function, chance=0.0))}
 
     def _smaller(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -145,12 +144,6 @@ def _toward(panels: Float[np.ndarray, "panel sequence to"]) -> PerDraw:
     Not what lies along the way in nats: of that a broken run has much, whatever broke it.
     """
     return share(names.TOWARDS)(reduce(panels, "panel sequence to -> panel to", "mean"))
-
-
-def _net(means: np.ndarray) -> np.ndarray:
-    """The share of the way of a run less that of its control, which takes none back."""
-    control = np.maximum(share(names.TOWARDS, 3)(means), 0)
-    return np.asarray(share(names.TOWARDS)(means) - control)
 
 
 def _broken(means: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """One code moved in one direction in a task: its doses, its control, and rows that tell of both.
 
-A code's effect is net of the control's, or of what is answered where nothing is moved, whichever is
-more. Intervals are over sequences, of which each has control draws of its own. Ranks are taken on a
-panel (`experiments.codes.ranks`).
+A code's effect is net of the control's, and of what is answered where nothing is moved. Intervals
+are over sequences, of which each has control draws of its own. Ranks are taken on a panel
+(`experiments.codes.ranks`).
 """
 
 import math
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from einops import reduce
-from jaxtyping import Float
 
 from experiments.codes.answering import Answers, Asking, Changes, PerExample
 from experiments.codes.order import share_rows
@@ -126,13 +125,15 @@ class Trial:
                 for of, name in zip(both, ("", SIZE_MATCHED), strict=True):
                     columns[names.at_dose(dose), name] = of.follows
         weights = dict(zip(columns, np.eye(len(columns), dtype=int).tolist(), strict=True))
-        if not back:
-            own, other = (weights[names.NEITHER, name] for name in ("", SIZE_MATCHED))
-            weights[names.BROKEN, ""] = [a - b for a, b in zip(own, other, strict=True)]
+        less = {names.NET: (aim, SIZE_MATCHED)}
+        if back:
+            less[names.BEYOND] = (aim, names.ORDER_DESTROYED)
+        else:
+            less[names.BROKEN] = (names.NEITHER, SIZE_MATCHED)
+        for metric, (what, control_of) in less.items():
+            pairs = zip(weights[what, ""], weights[what, control_of], strict=True)
+            weights[metric, ""] = [one - another for one, another in pairs]
         yield from _rows([*columns.values()], weights, n, self.seed, context)
-        ends = [full.follows, control.follows, self.before.follows, n]
-        bootstrap = SequenceBootstrap(seed=self.seed).update(np.stack(ends, axis=1))
-        yield {**context, **vars(bootstrap.score(names.NET, _net, chance=0.0))}
 
 
 def added_row(whole: Trial, part: Trial, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,12 +146,6 @@ def added_row(whole: Trial, part: Trial, context: Mapping[str, Any]) -> dict[str
     """
     follows = [trial.own[-1].follows for trial in (whole, part)]
     return _rows(follows, {(names.ADDED, ""): (1, -1)}, whole.asking.n, whole.seed, context)[0]
-
-
-def _net(means: Float[np.ndarray, "row 4"]) -> Float[np.ndarray, " row"]:
-    """The share that follows, less that of the control, or of the run where nothing is moved."""
-    follows, control, before, n = means.T
-    return np.asarray((follows - np.maximum(control, before)) / n)
 
 
 def _rows(

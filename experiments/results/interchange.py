@@ -33,9 +33,9 @@ TOWARDS, STAYS, NEITHER = "towards", "stays", "neither"
 # Of answers where order is destroyed, the share that is right.
 RESTORED = "restored"
 ORDER_DESTROYED = "order destroyed"
-# The share that follows, less that of the size-matched control, or of the run where nothing is
-# moved, whichever is more; and the share that does neither, less the control's.
-NET, BROKEN = "net", "broken"
+# The share that follows, less that of the size-matched control; less that of the run where nothing
+# is moved; and the share that does neither, less the control's.
+NET, BEYOND, BROKEN = "net", "beyond", "broken"
 # Of a half of the mean residual: the share that follows the whole, less what follows the other half
 # alone.
 ADDED = "added"
@@ -220,9 +220,9 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
         begin_token=bool(first["begin_token"]),
         score=accuracy,
         words=words,
-        shares={name: noising.net for name, (noising, _) in shown.items()},
+        shares={name: noising.least for name, (noising, _) in shown.items()},
         share_of="moved: answers follow",
-        restored={name: denoising.net for name, (_, denoising) in shown.items()},
+        restored={name: denoising.least for name, (_, denoising) in shown.items()},
         restored_of="put back: answers return",
         reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
     )
@@ -283,7 +283,7 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
 
 def _net(effect: Effect | None, prefix: str) -> dict[str, float]:
     """Nothing can be moved where so few positions cannot have a code."""
-    net = (0.0, 0.0, 0.0) if effect is None else effect.net
+    net = (0.0, 0.0, 0.0) if effect is None else effect.least
     q_value = math.nan if effect is None else effect.q
     return {**_named(f"{prefix}{NET}", net), f"{prefix}q": q_value}
 
@@ -308,8 +308,8 @@ def _by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
 def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:
     if NET not in rows:
         return None
-    broken = _interval(rows[BROKEN]) if BROKEN in rows else None
-    return Effect(_interval(rows[NET]), rows[RANK]["value"], broken=broken)
+    beyond, broken = (_interval(rows[of]) if of in rows else None for of in (BEYOND, BROKEN))
+    return Effect(_interval(rows[NET]), rows[RANK]["value"], beyond=beyond, broken=broken)
 
 
 def _adds(

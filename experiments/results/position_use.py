@@ -7,14 +7,14 @@ Positions are given the code of others, their content kept, in two directions.
 - Denoising: in a run that does not know order one code is put back as it was. The effect is the
   share of answers that are then right.
 
-Both effects are net of controls: moves of the same size in directions drawn as the activations
-vary; or of the run where nothing is moved, where that does more. Intervals are 95%, over sequences
-and control draws. The p-value is the rank of the code's full move among those of control draws;
-q-values hold the false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
+Both effects are net of two controls: moves of the same size in directions drawn as the activations
+vary, and the run where nothing is moved. Intervals are 95%, over sequences and control draws. The
+p-value is the rank of the code's full move among those of control draws; q-values hold the
+false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 
-- A direction says yes where the net effect is surely a tenth or more and q is at most 5%; no where
-  it is surely less than a tenth; and is unsure otherwise.
-- A code that so few positions cannot have says no in both directions: there is nothing to move.
+- A direction says yes where both net effects are surely a tenth or more and q is at most 5%; no
+  where one is surely less than a tenth; and is unsure otherwise.
+- Positions that are too few for a code say no in both directions: there is nothing to move.
 - Answers that a move breaks follow nothing. So noising and denoising that both say no mean *not
   used* only where the share that a move breaks is surely less than a tenth beyond the control's.
 
@@ -37,7 +37,8 @@ whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
 (`experiments.results.interchange.without_order`). These rules were written down before any run, but
-for that of halves: it was set after the first runs of models that need both.
+for three: that of halves was set after the first runs of models that need both; that of the second
+control, and that of broken answers, after runs of 48 models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,6 +75,7 @@ class Effect:
         net: the share of answers, 0 to 1, that follow, less that of the controls: value, low, high.
         p: the share of control draws that do at least as much as the code.
         q: the same under the false-discovery rate of a run, as `controlled` gives it.
+        beyond: the share that follows, less that where nothing is moved; None where that is none.
         broken: the share that goes neither way, less that of the controls; None where a code is put
             back.
     """
@@ -81,22 +83,33 @@ class Effect:
     net: Interval
     p: float
     q: float = float("nan")
+    beyond: Interval | None = None
     broken: Interval | None = None
 
     @property
     def says(self) -> bool | None:
         """Yes, no, or None for unsure."""
-        _, low, high = self.net
-        if high < WORTH_NAMING:
+        if any(high < WORTH_NAMING for _, _, high in self._both):
             return False
-        return True if low >= WORTH_NAMING and self.q <= FALSE_DISCOVERIES else None
+        surely = all(low >= WORTH_NAMING for _, low, _ in self._both)
+        return True if surely and self.q <= FALSE_DISCOVERIES else None
+
+    @property
+    def least(self) -> Interval:
+        """What is shown: `net` or `beyond`, whichever is less."""
+        return min(self._both)
+
+    @property
+    def _both(self) -> list[Interval]:
+        return [self.net] if self.beyond is None else [self.net, self.beyond]
 
     @property
     def unsure(self) -> str:
         """Why it says neither yes nor no, in words; empty where it says one of them."""
         if self.says is not None:
             return ""
-        return _WIDE if self.net[1] < WORTH_NAMING else _RANKED
+        wide = any(low < WORTH_NAMING for _, low, _ in self._both)
+        return _WIDE if wide else _RANKED
 
     @property
     def may_break(self) -> bool:
@@ -112,7 +125,7 @@ class Use:
         code: what was moved.
         layer, site: where; layer -1 stands for the whole stream.
         moved: the positions that were moved.
-        noising, denoising: the effects; None where so few positions have no such code.
+        noising, denoising: the effects; None where positions are too few for the code.
         counts: whether 1/m predicts what a smooth trend is at positions beyond those that it was
             fitted on, surely better than each other trend of its rank.
         adds: of a half of a mean residual that is used, what the whole does beyond the other half
@@ -150,10 +163,12 @@ class Use:
         if self.word is not Word.UNDECIDED or self.noising is None or self.denoising is None:
             return ""
         if self.noising.says and self.denoising.says is False:
-            return "followed, but put back it surely restores less than a tenth"
+            return "followed, but put back it surely restores less than 10%"
         unsure = {"moved": self.noising.unsure, "put back": self.denoising.unsure}
         told = [f"{direction}: {why}" for direction, why in unsure.items() if why]
-        return "; ".join(told) or "hardly followed, but the move may break a tenth of the answers"
+        return (
+            "; ".join(told) or "hardly followed, but the move may break 10% more than its control"
+        )
 
 
 _WORDS: dict[tuple[bool | None, bool | None], Word] = {
@@ -161,7 +176,7 @@ _WORDS: dict[tuple[bool | None, bool | None], Word] = {
     (False, True): Word.REDUNDANT,
     (False, False): Word.NOT_USED,
 }
-_WIDE = "the interval holds a tenth"
+_WIDE = "its interval contains 10%"
 _RANKED = "too many controls do as much"
 _NO_ANSWER = (Word.NOT_USED, Word.UNDECIDED)
 
@@ -218,5 +233,5 @@ def telling(by_code: Mapping[str, Sequence[Use]]) -> dict[str, tuple[Effect, Eff
             if use.word is word and use.noising is not None and use.denoising is not None
         ]
         if both:
-            found[code] = max(both, key=lambda pair: pair[0].net)
+            found[code] = max(both, key=lambda pair: pair[0].least)
     return found

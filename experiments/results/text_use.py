@@ -144,9 +144,9 @@ def _judged(measurements: pd.DataFrame, gate: pd.DataFrame) -> Judged:
             float(own["chance"]),
         ),
         words=words,
-        shares={code: noising.net for code, (noising, _) in shown.items()},
+        shares={code: noising.least for code, (noising, _) in shown.items()},
         share_of="moved: predictions follow",
-        restored={code: denoising.net for code, (_, denoising) in shown.items()},
+        restored={code: denoising.least for code, (_, denoising) in shown.items()},
         restored_of="put back: predictions return",
         reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
     )

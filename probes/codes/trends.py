@@ -11,7 +11,6 @@ a model counts by shows outside the range that they were fitted on: `Extrapolati
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -23,9 +22,6 @@ from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
 from probes.shapes import Activations, PerPosition, PerSequence, PositionalVectors, Positions
 from probes.streaming import upcast
-
-# What tells sites apart.
-Key = TypeVar("Key")
 
 COUNTING = "1/m"
 # One smooth trend each: what the mean residual says by it is one direction, whatever the trend.
@@ -73,29 +69,20 @@ def carries(statistics: CodeStatistics, code: str) -> bool:
     return found > chance * _largest_by_chance(freedom)
 
 
-def sites_to_move(statistics: Mapping[Key, CodeStatistics], code: str) -> list[Key]:
-    """The sites at which a code is moved: those that carry it; where none is found to, all.
-
-    What no test finds may still be there: few sequences hide a faint code. A move of all that is
-    estimated then tells whether a model follows it.
+def can_differ(code: str, positions: Positions) -> bool:
+    """Whether so many positions can differ by a code at all: two do by any but positional vectors,
+    which are what t and 1/m leave of four or more.
 
     Args:
-        statistics: of each site, at the same positions.
         code: one of `MOVABLE`.
-
-    Returns:
-        In their order; none where so few positions have no such code.
+        positions: `[pos]`, counted from 0.
 
     Raises:
-        ProbeError: as `carries`.
+        ProbeError: for an unknown code.
     """
-    carried = [site for site, found in statistics.items() if carries(found, code)]
-    return carried or [site for site, found in statistics.items() if _exists(code, found.positions)]
-
-
-def _exists(code: str, positions: Positions) -> bool:
-    """Whether so many positions can differ by a code at all."""
-    return len(positions) > 1 if code == VARIANCE else functions_of(code, positions).shape[1] > 0
+    if len(positions) < 2:
+        return False
+    return code == VARIANCE or functions_of(code, positions).shape[1] > 0
 
 
 def _largest_by_chance(freedom: float) -> float:

@@ -100,7 +100,7 @@ def test_shares_share_out_the_way(learned: pd.DataFrame) -> None:
     np.testing.assert_allclose(summed, 1)
 
 
-def test_what_no_site_is_found_to_carry_is_moved_all_the_same() -> None:
+def test_what_a_site_is_not_found_to_carry_is_moved_all_the_same() -> None:
     """At the embedding of a model without positions there is none, and nothing follows."""
     task = task_of(one_layer("none"))
     rows = table(text_interchange_rows(task, statistics_at(task, [EMBEDDING]), context=CONTEXT))

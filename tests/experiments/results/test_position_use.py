@@ -53,17 +53,17 @@ def test_both_directions_have_to_agree(
         (YES, YES, ""),
         (NO, NO, ""),
         (None, None, ""),
-        (YES, NO, "followed, but put back it surely restores less than a tenth"),
-        (WIDE, YES, "moved: the interval holds a tenth"),
+        (YES, NO, "followed, but put back it surely restores less than 10%"),
+        (WIDE, YES, "moved: its interval contains 10%"),
         (
             NO_RANK,
             WIDE,
-            "moved: too many controls do as much; put back: the interval holds a tenth",
+            "moved: too many controls do as much; put back: its interval contains 10%",
         ),
         (
             replace(NO, broken=(0.2, 0.15, 0.25)),
             NO,
-            "hardly followed, but the move may break a tenth of the answers",
+            "hardly followed, but the move may break 10% more than its control",
         ),
     ],
 )
@@ -111,6 +111,22 @@ def test_what_a_move_breaks_is_not_said_to_be_unused(
     # Two codes that say different things may give a third answer: each of them alone suffices.
     assert use(breaking, YES).word is Word.REDUNDANT
     assert use(replace(YES, broken=broken), YES).word is Word.USED
+
+
+@pytest.mark.parametrize(
+    ("beyond", "says", "least"),
+    [
+        ((0.7, 0.6, 0.8), True, (0.5, 0.4, 0.6)),
+        ((0.2, 0.05, 0.3), None, (0.2, 0.05, 0.3)),
+        ((0.02, 0.0, 0.05), False, (0.02, 0.0, 0.05)),
+    ],
+)
+def test_an_effect_is_net_of_a_run_where_nothing_is_moved_too(
+    beyond: tuple[float, float, float], says: bool | None, least: tuple[float, float, float]
+) -> None:
+    effect = replace(YES, beyond=beyond)
+    assert effect.says is says
+    assert effect.least == least
 
 
 def test_yes_begins_at_a_tenth_and_no_ends_there() -> None:
