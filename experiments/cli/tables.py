@@ -155,7 +155,7 @@ def of_claims(claims: pd.DataFrame) -> Table:
 
 
 def of_methods(methods: pd.DataFrame) -> Table:
-    """How often each method is right of planted models, and falsely positive.
+    """How often each method is right of planted models, is falsely positive, and misses a code.
 
     Args:
         methods: as `experiments.results.benchmark.by_method` gives them.

@@ -9,7 +9,8 @@
   finds its place by this code answers right again, even where another code would do as well.
 
 A control moves each activation as far, with directions of its own for each sequence, drawn as the
-activations at the site vary. Effects are net of it; their intervals, over sequences, cover draws.
+activations at the site vary. Effects are net of it, and of the run where nothing is moved; their
+intervals, over sequences, cover draws.
 
 At one site codes are those of the intact model. Through the whole stream, at the sites of
 `ablation.stream_sites`, moves are made in order of depth: what the moves below have already moved

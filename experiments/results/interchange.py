@@ -196,7 +196,7 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
 
     Returns:
         The same as every intervention tells it; a code's share is what follows, and what is
-        restored what comes back with it alone, both net of the control.
+        restored what comes back with it alone, both net of controls.
         None where no position was moved in a task.
     """
     rows = finished(measurements[measurements["probe"] == PROBE])
@@ -268,6 +268,7 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
         "moved": use.moved,
         "word": str(use.word),
         "why": use.why,
+        CARRIED: share(moved, CARRIED),
         TOWARDS: share(moved, TOWARDS),
         STAYS: share(moved, STAYS),
         NEITHER: share(moved, NEITHER),

@@ -79,7 +79,7 @@ def judged_on_text(measurements: pd.DataFrame) -> list[Judged]:
     Returns:
         One for each setting in which positions were moved in text. A code's share is that of the
         way that predictions go in the clean run, and what is restored that of the way back, both
-        net of the control.
+        net of controls.
     """
     measurements = finished(measurements)
     gated = measurements[measurements["probe"] == PROBE]

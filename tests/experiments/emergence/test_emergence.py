@@ -105,7 +105,7 @@ def moved(onsets: dict[str, list[int | None]], knows_from: int) -> Emergence:
                 accuracy = at | {"metric": "accuracy", "value": 0.5}
                 controls = ("", "order-free guesser", "question shuffled")
                 rows += [accuracy | {"control": control} for control in controls]
-    # At first no site carries any code: there are no rows of what follows.
+    # At first no answer is right: there are no rows of what follows.
     rows = [row for row in rows if row["step"] > 0 or row["metric"] != "net"]
     measured = table([*read.measurements.to_dict("records"), *rows])
     measured = measured.drop_duplicates(["seed", "step", "probe", "metric", "control", "positions"])
