@@ -40,7 +40,7 @@ from nope_interp.errors import UserError
 from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL
 from probes.codes.interchange import Move, Moved, interchange, levelled, put_back, variation_at
 from probes.codes.statistics import CodeStatistics, Intervention
-from probes.codes.trends import can_differ, carries
+from probes.codes.trends import carries, sites_to_move
 
 # The shares of the way that codes are moved.
 DOSES = (0.05, 0.3, 1.0)
@@ -64,8 +64,8 @@ def interchange_rows(
     The condition (direction, code and positions) stands in the column `positions`, named by
     `experiments.results.interchange`. Rows of the whole stream are of layer -1. `carried` is the
     share of sites that tell position by the code at all, more than means of so many sequences would
-    by chance. A code is moved at all sites: what no test finds may still be there, since few
-    sequences hide a faint code. There is no other row where positions are too few for the code.
+    by chance. A code is moved at these sites, or, where there are none, at all. There is no other
+    row where positions are too few for the code.
 
     - Noising: `towards`, `stays` and `neither` share out the moved answers that the clean model
       gets right; so they do under the control `SIZE_MATCHED`. `net` is towards less the control's,
@@ -189,8 +189,8 @@ class _Run:
         directions = ((names.noising, there), (names.denoising, back))
         for code in JUDGED:
             carried = [carries(self._codes[site], code) for site in place.sites]
-            if self._can_move(code):
-                moves, restored = self._moves(code, place.sites), self._put_back(code, base)
+            if sites := self._where(code, place.sites):
+                moves, restored = self._moves(code, sites), self._put_back(code, base)
                 there[code] = self._trial(self._noising, intact, moves, DOSES)
                 back[code] = self._trial(self._denoising, destroyed, restored, (1.0,))
             for told, trials in directions:
@@ -209,12 +209,13 @@ class _Run:
         intact = self._noising.answers({})
         for code in JUDGED:
             condition = {**context, "positions": names.noising(code, self._elsewhere.moved)}
-            if self._can_move(code):
-                trial = self._trial(self._noising, intact, self._moves(code, sites), (1.0,))
+            if where := self._where(code, sites):
+                trial = self._trial(self._noising, intact, self._moves(code, where), (1.0,))
                 yield from trial.rows(condition)
 
-    def _can_move(self, code: str) -> bool:
-        return can_differ(code, self._elsewhere.among)
+    def _where(self, code: str, sites: Sequence[Site]) -> list[Site]:
+        """The sites among these at which a code is moved."""
+        return sites_to_move({site: self._codes[site] for site in sites}, code)
 
     def _levelled(self, place: Place) -> dict[Site, Moved]:
         """At each site, activations that tell none of these positions by mean or variance."""

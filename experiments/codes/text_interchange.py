@@ -62,7 +62,7 @@ def text_interchange_rows(
     attention reads.
 
     - `CARRIED`: the share of sites that are found to tell position by the code at all. It is moved
-      at all of them.
+      at these, or, where there are none, at all.
     - `TOWARDS`, `STAYS` and `NEITHER` share out the way (`experiments.codes.way`), and so they do
       under the control `SIZE_MATCHED`; of the way back there is the share `RESTORED`.
     - `NET`: what is gone of the way less the control's, by chance 0; `BEYOND`, less nothing.

@@ -40,7 +40,7 @@ from probes.codes.interchange import (
 )
 from probes.codes.similarity import moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
-from probes.codes.trends import carries
+from probes.codes.trends import carries, sites_to_move
 
 # The shares of the way that codes are moved where they are noised.
 DOSES = (0.3, 1.0)
@@ -122,6 +122,7 @@ class TextMoves:
         if code == SIMILARITY:
             return self._resembling(elsewhere, sites)
         sources = self._of_all(elsewhere.sources)
+        sites = sites_to_move({site: self._codes[site] for site in sites}, code)
 
         def make(site: Site, current: CodeStatistics | None) -> Move:
             return interchange(self._codes[site], code, sources, current=current)

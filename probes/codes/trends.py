@@ -11,6 +11,7 @@ a model counts by shows outside the range that they were fitted on: `Extrapolati
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -22,6 +23,9 @@ from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
 from probes.shapes import Activations, PerPosition, PerSequence, PositionalVectors, Positions
 from probes.streaming import upcast
+
+# What tells sites apart.
+Key = TypeVar("Key")
 
 COUNTING = "1/m"
 # One smooth trend each: what the mean residual says by it is one direction, whatever the trend.
@@ -69,17 +73,29 @@ def carries(statistics: CodeStatistics, code: str) -> bool:
     return found > chance * _largest_by_chance(freedom)
 
 
-def can_differ(code: str, positions: Positions) -> bool:
-    """Whether so many positions can differ by a code at all: two do by any but positional vectors,
-    which are what t and 1/m leave of four or more.
+def sites_to_move(statistics: Mapping[Key, CodeStatistics], code: str) -> list[Key]:
+    """The sites at which a code is moved: those that carry it; where none is found to, all.
+
+    What no test finds may still be there: few sequences hide a faint code. But what is estimated
+    where nothing is found is mostly noise, and to move it beside the code itself spoils other codes
+    in models that tell position by small differences.
 
     Args:
+        statistics: of each site, at the same positions.
         code: one of `MOVABLE`.
-        positions: `[pos]`, counted from 0.
+
+    Returns:
+        In their order; none where positions are too few for the code.
 
     Raises:
-        ProbeError: for an unknown code.
+        ProbeError: as `carries`.
     """
+    carried = [site for site, found in statistics.items() if carries(found, code)]
+    return carried or [site for site, of in statistics.items() if _can_differ(code, of.positions)]
+
+
+def _can_differ(code: str, positions: Positions) -> bool:
+    """Whether so many positions can differ by a code at all."""
     if len(positions) < 2:
         return False
     return code == VARIANCE or functions_of(code, positions).shape[1] > 0

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from probes.codes.statistics import CodeStatistics
-from probes.codes.trends import COUNTING, RIVALS, TRENDS, Extrapolation, can_differ
+from probes.codes.trends import COUNTING, RIVALS, TRENDS, Extrapolation, sites_to_move
 from tests.probes.codes.test_codes import fitted
 
 POSITIONS = torch.arange(3, 18)
@@ -64,10 +64,12 @@ def test_few_positions_say_nothing() -> None:
         assert bool(Extrapolation(statistics).gains(x[:, :n])) == said
 
 
-def test_positional_vectors_need_four_positions() -> None:
-    for n in range(2, 7):
-        assert can_differ("positional vectors", POSITIONS[:n]) == (n > 3)
-        assert can_differ("mean residual", POSITIONS[:n])
-        assert can_differ("variance", POSITIONS[:n])
-    assert not can_differ("variance", POSITIONS[:1])
-    assert not can_differ("smooth trend", POSITIONS[:1])
+def test_a_code_is_moved_where_it_is_found_and_everywhere_where_it_is_not() -> None:
+    content = torch.randn(40, len(M), 16, generator=torch.Generator().manual_seed(5))
+    plain, strong = fitted(content, POSITIONS), fitted(following(COUNTING, seed=6), POSITIONS)
+    assert sites_to_move({"plain": plain, "strong": strong}, "smooth trend") == ["strong"]
+    assert sites_to_move({"one": plain, "two": plain}, "smooth trend") == ["one", "two"]
+    # Three positions: what t and 1/m leave of them is nothing.
+    few = fitted(content[:, :3], POSITIONS[:3])
+    assert sites_to_move({"one": few}, "positional vectors") == []
+    assert sites_to_move({"one": few}, "variance") == ["one"]
