@@ -139,6 +139,7 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
                 moved,
                 _effect(of[_NOISING]),
                 _effect(of[_DENOISING]),
+                found=of[_NOISING][CARRIED]["value"] > 0,
                 adds=_adds(of[_NOISING], of[_DENOISING]),
             )
             for (code, moved, layer, site), of in found.items()

@@ -17,6 +17,7 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 - Positions that are too few for a code say no in both directions: there is nothing to move.
 - Answers that a move breaks follow nothing. So noising and denoising that both say no mean *not
   used* only where the share that a move breaks is surely less than a tenth beyond the control's.
+  Of a code that no site is found to carry mostly noise is moved: there *redundant* asks that, too.
 
 | noising | denoising | word |
 | --- | --- | --- |
@@ -128,6 +129,7 @@ class Use:
         noising, denoising: the effects; None where positions are too few for the code.
         counts: whether 1/m predicts what a smooth trend is at positions beyond those that it was
             fitted on, surely better than each other trend of its rank.
+        found: whether a test found the code at any of the sites.
         adds: of a half of a mean residual that is used, what the whole does beyond the other half
             alone, in noising and in denoising: shares of answers. None of all others.
     """
@@ -139,6 +141,7 @@ class Use:
     noising: Effect | None
     denoising: Effect | None
     counts: bool = False
+    found: bool = True
     adds: tuple[Interval, Interval] | None = None
 
     @property
@@ -152,7 +155,8 @@ class Use:
         if self.noising is None or self.denoising is None:
             return Word.NOT_USED
         alone = _WORDS.get((self.noising.says, self.denoising.says), Word.UNDECIDED)
-        if alone is Word.NOT_USED and self.noising.may_break:
+        trusted = alone is Word.REDUNDANT and self.found
+        if alone is not Word.USED and not trusted and self.noising.may_break:
             alone = Word.UNDECIDED
         needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
         return Word.USED if alone in _NO_ANSWER and needed else alone

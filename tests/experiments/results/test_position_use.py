@@ -110,6 +110,9 @@ def test_what_a_move_breaks_is_not_said_to_be_unused(
     assert use(breaking, NO).word is word
     # Two codes that say different things may give a third answer: each of them alone suffices.
     assert use(breaking, YES).word is Word.REDUNDANT
+    # Of a code that is found nowhere mostly noise is moved.
+    hidden = replace(use(breaking, YES), found=False).word
+    assert hidden is (Word.REDUNDANT if word is Word.NOT_USED else Word.UNDECIDED)
     assert use(replace(YES, broken=broken), YES).word is Word.USED
 
 
