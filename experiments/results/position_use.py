@@ -17,7 +17,8 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 - Positions that are too few for a code say no in both directions: there is nothing to move.
 - Answers that a move breaks follow nothing. So noising and denoising that both say no mean *not
   used* only where the share that a move breaks is surely less than a tenth beyond the control's.
-  Of a code that no site is found to carry mostly noise is moved: there *redundant* asks that, too.
+- Of a code that no site is found to carry mostly noise is put back, which tells positions as the
+  model never does. So noising alone decides: *not used* where it says no and breaks nothing.
 
 | noising | denoising | word |
 | --- | --- | --- |
@@ -155,8 +156,10 @@ class Use:
         if self.noising is None or self.denoising is None:
             return Word.NOT_USED
         alone = _WORDS.get((self.noising.says, self.denoising.says), Word.UNDECIDED)
-        trusted = alone is Word.REDUNDANT and self.found
-        if alone is not Word.USED and not trusted and self.noising.may_break:
+        unbroken = not self.noising.may_break
+        if not self.found:
+            return Word.NOT_USED if self.noising.says is False and unbroken else Word.UNDECIDED
+        if alone is Word.NOT_USED and not unbroken:
             alone = Word.UNDECIDED
         needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
         return Word.USED if alone in _NO_ANSWER and needed else alone
@@ -166,6 +169,8 @@ class Use:
         """Why the word is `undecided`, in words; empty where it is another one."""
         if self.word is not Word.UNDECIDED or self.noising is None or self.denoising is None:
             return ""
+        if not self.found:
+            return "found at no site; moved at all of them, it may change what the model says"
         if self.noising.says and self.denoising.says is False:
             return "followed, but put back it surely restores less than 10%"
         unsure = {"moved": self.noising.unsure, "put back": self.denoising.unsure}

@@ -110,9 +110,9 @@ def test_what_a_move_breaks_is_not_said_to_be_unused(
     assert use(breaking, NO).word is word
     # Two codes that say different things may give a third answer: each of them alone suffices.
     assert use(breaking, YES).word is Word.REDUNDANT
-    # Of a code that is found nowhere mostly noise is moved.
-    hidden = replace(use(breaking, YES), found=False).word
-    assert hidden is (Word.REDUNDANT if word is Word.NOT_USED else Word.UNDECIDED)
+    # Of a code that is found nowhere mostly noise is put back: that says nothing.
+    for denoising in (YES, NO, WIDE):
+        assert replace(use(breaking, denoising), found=False).word is word
     assert use(replace(YES, broken=broken), YES).word is Word.USED
 
 
@@ -138,6 +138,13 @@ def test_yes_begins_at_a_tenth_and_no_ends_there() -> None:
     assert Effect(sure, 0.01, FALSE_DISCOVERIES + 1e-9).says is None
     assert Effect((0.05, 0.0, WORTH_NAMING), 0.01, 0.01).says is None
     assert Effect((0.05, 0.0, WORTH_NAMING - 1e-9), 0.01, 0.01).says is False
+
+
+def test_a_code_that_is_found_nowhere_is_never_said_to_be_used() -> None:
+    for noising in (YES, WIDE):
+        hidden = replace(use(noising, YES), found=False, adds=(SURE, SURE))
+        assert hidden.word is Word.UNDECIDED
+        assert hidden.why.startswith("found at no site")
 
 
 def test_a_rank_that_was_not_corrected_yet_says_no_yes() -> None:
