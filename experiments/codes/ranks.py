@@ -23,6 +23,9 @@ PerDraw = Float[np.ndarray, " draw"]
 
 # Of fewer sequences little can be said.
 FEWEST_SEQUENCES = 20
+# Sequences of a panel: the same ones for the code and for every draw. With eight of them strong
+# effects no longer ranked first.
+PANEL = 32
 # A rank is settled once so many draws have come as far as the code (Besag and Clifford 1991).
 _SETTLED = 5
 

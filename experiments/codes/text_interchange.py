@@ -70,8 +70,8 @@ def text_interchange_rows(
     - `ADDED`, of each half of the mean residual: what the whole goes of the way less what the other
       half alone does.
     - `WRITTEN`: the share of the way in what is written behind a site.
-    - `at_dose`: the share towards where a smaller dose moves the code, and the control's, of 32
-      sequences; of the way back there is none.
+    - `at_dose`: the share towards where a smaller dose moves the code, and the control's, on the
+      panel; of the way back there is none.
     - `RANK`: the share of control draws that go at least as far as the code on the panel; 1 where
       the code does not surely go a tenth, since then no rank says that it is used.
 

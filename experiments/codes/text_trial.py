@@ -14,7 +14,7 @@ import numpy as np
 from einops import rearrange, reduce
 from jaxtyping import Float
 
-from experiments.codes.ranks import PerDraw, Rank
+from experiments.codes.ranks import PANEL, PerDraw, Rank
 from experiments.codes.text_runs import TextRun, Within
 from experiments.codes.way import Way, share
 from experiments.probing.measure import Site
@@ -23,10 +23,8 @@ from experiments.results import text_use
 from experiments.results.code_ablation import SIZE_MATCHED
 from probes.bootstrap import SequenceBootstrap
 
-# Draws of the control in a turn, and sequences of a panel; each is asked for several tokens.
-_TURN, _PANEL = 8, 8
-# Sequences that smaller doses are shown of.
-_SHOWN = 32
+# Draws of the control in a turn.
+_TURN = 4
 # Along, changed and length of a run, for each sequence.
 Measured = Float[np.ndarray, "sequence 3"]
 
@@ -83,20 +81,22 @@ class TextTrial:
 
     def _level(self) -> float:
         """How far the code's own full move goes on the panel."""
-        return float(_toward(self._of_first(_PANEL, self.moved(self.doses[-1])))[0])
+        return float(_toward(self._on_panels(self.moved(self.doses[-1])))[0])
 
     def _turn(self, turn: int) -> PerDraw:
         """Those of the control, one for each draw of a turn."""
-        within = self.drawn(self.doses[-1], turn, _PANEL)
-        return _toward(self._of_first(_PANEL, within, _TURN))
+        within = self.drawn(self.doses[-1], turn, self._panel)
+        return _toward(self._on_panels(within, _TURN))
 
-    def _of_first(
-        self, n: int, within: Within, panels: int = 1
-    ) -> Float[np.ndarray, "panel sequence to"]:
-        """How far some copies of the first sequences go."""
-        which = list(range(min(n, len(self.run.tokens)))) * panels
+    def _on_panels(self, within: Within, panels: int = 1) -> Float[np.ndarray, "panel sequence to"]:
+        """How far some copies of the panel go."""
+        which = list(range(self._panel)) * panels
         found = self.way.of(which).measured(self.run.of(which).read(within=within).predictions)
         return rearrange(found, "(panel sequence) to -> panel sequence to", panel=panels)
+
+    @property
+    def _panel(self) -> int:
+        return min(PANEL, len(self.run.tokens))
 
     def _shares(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What share of the way a full move goes, stays or does neither, and so its control."""
@@ -116,12 +116,10 @@ class TextTrial:
             yield {**context, **vars(bootstrap.score(metric, function, chance=0.0))}
 
     def _smaller(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What share of the way smaller doses go, and so their controls, of some sequences."""
+        """What share of the way smaller doses go on the panel, and so their controls."""
         for dose in self.doses[:-1]:
             for side, within in (("", self.moved(dose)), (SIZE_MATCHED, self.drawn(dose, 0, 1))):
-                bootstrap = SequenceBootstrap(seed=self.seed).update(
-                    self._of_first(_SHOWN, within)[0]
-                )
+                bootstrap = SequenceBootstrap(seed=self.seed).update(self._on_panels(within)[0])
                 of, metric = share(names.TOWARDS), names.at_dose(dose)
                 score = bootstrap.score(metric, of, chance=math.nan, control=side)
                 yield {**context, **vars(score)}

@@ -16,13 +16,13 @@ from einops import reduce
 
 from experiments.codes.answering import Answers, Asking, Changes, PerExample
 from experiments.codes.order import share_rows
-from experiments.codes.ranks import PerDraw, Rank
+from experiments.codes.ranks import PANEL, PerDraw, Rank
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
 from probes.bootstrap import NamedBootstrap, SequenceBootstrap
 
-# Draws of the control in a turn, and the examples of a panel.
-_TURN, _PANEL = 20, 32
+# Draws of the control in a turn.
+_TURN = 20
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Trial:
     @cached_property
     def _panel(self) -> list[int]:
         """The first sequences with an answer that counts."""
-        found: list[int] = self.asking.n.nonzero()[0][:_PANEL].tolist()
+        found: list[int] = self.asking.n.nonzero()[0][:PANEL].tolist()
         return found
 
     def _slopes(self, found: Sequence[Answers], before: Answers) -> PerExample:
