@@ -217,7 +217,7 @@ def test_a_run_of_today_says_its_format_and_is_named_for_it(
     assert RunFolder.of(found.folder.parent, CONFIG).path != found.folder
 
 
-@pytest.mark.parametrize("made", [None, 1, 3, "x"])
+@pytest.mark.parametrize("made", [None, 1, FORMAT + 1, "x"])
 def test_a_run_of_another_format_is_refused_and_run_again_elsewhere(
     found: Reproduction, tmp_path: Path, made: Any
 ) -> None:
@@ -228,7 +228,8 @@ def test_a_run_of_another_format_is_refused_and_run_again_elsewhere(
         values = json.loads((old / name).read_text())
         del values["format"]
         (old / name).write_text(json.dumps(values if made is None else values | {"format": made}))
-    said = rf"format {1 if made is None else made!r}, and this version reads format 2: run the "
+    of = 1 if made is None else made
+    said = rf"format {of!r}, and this version reads format {FORMAT}: run the "
     for read in (Reproduction.load, load_run):
         with pytest.raises(UserError, match=said):
             read(old)
@@ -241,5 +242,5 @@ def test_a_run_of_another_format_is_refused_and_run_again_elsewhere(
 
 def test_a_sweep_of_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"experiment": "compare", "cells": []}')
-    with pytest.raises(UserError, match="format 1, and this version reads format 2"):
+    with pytest.raises(UserError, match=f"format 1, and this version reads format {FORMAT}"):
         read_sweep(tmp_path)
