@@ -238,14 +238,15 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         code (a smooth trend that is one of 1/m is called counting), layer (-1 for the whole
-        stream), site, moved, word, why it is undecided (`why`); the shares of moved answers, 0 to
-        1, that go towards those of the other positions (`towards`), that stay or do neither, and
-        that go towards them under the size-matched control (`size_matched`), the difference (`net`)
-        with its 95% interval over sequences and draws, its q-value, and what does neither less what
-        so does under the control (`broken`); and the same of the answers that are restored where
-        the code alone is put back (`restored`), with the share where none is (`destroyed`), which
-        the difference is to where it is more than the control's. The most followed first. Empty
-        where nothing was moved.
+        stream), site, moved, word, why it is undecided (`why`), the share of sites that are found
+        to carry the code (`carried`); the shares of moved answers, 0 to 1, that go towards those of
+        the other positions (`towards`), that stay or do neither, and that go towards them under the
+        size-matched control (`size_matched`); what goes towards them less that under the control,
+        or less nothing where that is less still (`net`), with its 95% interval over sequences and
+        draws, and its q-value; what does neither less what so does under the control (`broken`).
+        Then the same of the answers that are restored where the code alone is put back
+        (`restored`), with the share where none is (`destroyed`), which is subtracted where it is
+        more than the control's. The most followed first. Empty where nothing was moved.
     """
     rows = finished(measurements[measurements["probe"] == PROBE])
     keys = ["positions", "layer", "site", "metric", "control"]
@@ -284,7 +285,7 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
 
 
 def _net(effect: Effect | None, prefix: str) -> dict[str, float]:
-    """Nothing can be moved where so few positions cannot have a code."""
+    """Nothing is moved where positions are too few for a code."""
     net = (0.0, 0.0, 0.0) if effect is None else effect.least
     q_value = math.nan if effect is None else effect.q
     return {**_named(f"{prefix}{NET}", net), f"{prefix}q": q_value}

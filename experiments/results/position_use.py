@@ -39,8 +39,9 @@ whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
 (`experiments.results.interchange.without_order`). These rules were written down before any run, but
-for three: that of halves was set after the first runs of models that need both; that of the second
-control, and that of broken answers, after runs of 48 models.
+for four. That of halves was set after the first runs of models that need both; those of the second
+control and of broken answers after runs of 48 models; that of codes found nowhere after a benchmark
+by the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,11 +75,11 @@ class Effect:
     """What came of moving a code, or of putting it back.
 
     Attributes:
-        net: the share of answers, 0 to 1, that follow, less that of the controls: value, low, high.
+        net: the share of answers, 0 to 1, that follow, less that of the control: value, low, high.
         p: the share of control draws that do at least as much as the code.
         q: the same under the false-discovery rate of a run, as `controlled` gives it.
         beyond: the share that follows, less that where nothing is moved; None where that is none.
-        broken: the share that goes neither way, less that of the controls; None where a code is put
+        broken: the share that goes neither way, less that of the control; None where a code is put
             back.
     """
 

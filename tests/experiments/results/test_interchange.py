@@ -8,6 +8,8 @@ import pytest
 
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
 from experiments.results.interchange import (
+    BEYOND,
+    BROKEN,
     CARRIED,
     NET,
     ORDER_DESTROYED,
@@ -146,3 +148,38 @@ def test_where_the_stream_alone_is_moved_1_over_m_has_to_win_at_all_of_its_sites
 
 def test_no_rows_have_no_uses() -> None:
     assert uses(pd.DataFrame(columns=table([]).columns)) == []
+
+
+def word_of(rows: list[dict[str, Any]]) -> tuple[str, str]:
+    found = followed(table(rows)).iloc[0]
+    return str(found["word"]), str(found["why"])
+
+
+def test_what_a_move_breaks_is_read_off_its_row() -> None:
+    idle, moved = effect(VARIANCE, BLOCK, 0.0, 0.0), noising(VARIANCE, QUESTION)
+    assert word_of([*idle, row(moved, BLOCK, BROKEN, 0.0)]) == (Word.NOT_USED, "")
+    word, why = word_of([*idle, row(moved, BLOCK, BROKEN, 0.3)])
+    assert word == Word.UNDECIDED
+    assert "may break 10% more than its control" in why
+
+
+def test_what_comes_back_in_the_destroyed_order_alone_is_subtracted() -> None:
+    used = effect(MEAN_RESIDUAL, BLOCK, 0.8, 0.7)
+    back = denoising(MEAN_RESIDUAL, QUESTION)
+    assert word_of([*used, row(back, BLOCK, BEYOND, 0.6)]) == (Word.USED, "")
+    found = followed(table([*used, row(back, BLOCK, BEYOND, 0.02)])).iloc[0]
+    assert found["restored_net"] == pytest.approx(0.02)
+    assert (found["word"], found["why"]) == (
+        Word.UNDECIDED,
+        "followed, but put back it surely restores less than 10%",
+    )
+
+
+def test_a_code_that_is_found_at_no_site_is_not_called_used() -> None:
+    used = effect(MEAN_RESIDUAL, BLOCK, 0.8, 0.7)
+    hidden = [{**of, "value": 0.0} if of["metric"] == CARRIED else of for of in used]
+    assert word_of(used)[0] == Word.USED
+    word, why = word_of(hidden)
+    assert word == Word.UNDECIDED
+    assert why.startswith("found at no site")
+    assert followed(table(hidden)).iloc[0]["carried"] == 0
