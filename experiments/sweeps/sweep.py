@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
+from experiments.comparison.result import Comparison
 from experiments.results.measurements import COLUMNS, table
 from experiments.results.summary import summary
+from experiments.results.trainings import agreement, verdict_rows
 from experiments.runs.folder import RunFolder, check_format
 from experiments.sweeps.config import label
 from experiments.sweeps.registry import Experiment, experiment
@@ -74,7 +76,7 @@ class Sweep:
             f"Sweep of {self.experiment.name}, {len(self.cells)} cells",
             {"folder": self.folder, "cells": ", ".join(f"{n} {s}" for s, n in counts.items())},
             "",
-            (".summary()", ".measurements(...)", ".failed()"),
+            (".summary()", ".measurements(...)", ".verdicts()", ".failed()"),
         )
 
     def log(self, cell: Cell) -> Path:
@@ -163,9 +165,7 @@ class Sweep:
         """
         if "info.json" not in self.experiment.last_written:
             raise UserError(f"{self.experiment.name} measures nothing: sweep compare or probe.")
-        finished = [cell for cell in self.cells if self.state(cell) == "done"]
-        if not finished:
-            raise UserError(f"no cell of {str(self.folder)!r} is finished yet: run the sweep.")
+        finished = self._finished()
         measured = pa.Schema.from_pandas(table([]), preserve_index=False).remove_metadata()
         own = pa.table(_columns(self.cells))
         schema = pa.schema([*measured, *own.schema])
@@ -212,6 +212,44 @@ class Sweep:
             raise UserError(f"cannot read the sweep {str(self.folder)!r} ({why}).") from error
         kinds = {name: kind for name, kind in COLUMNS.items() if name in found.column_names}
         return found.to_pandas().astype(kinds)
+
+    def _finished(self) -> list[Cell]:
+        found = [cell for cell in self.cells if self.state(cell) == "done"]
+        if not found:
+            raise UserError(f"no cell of {str(self.folder)!r} is finished yet: run the sweep.")
+        return found
+
+    def verdicts(self) -> pd.DataFrame:
+        """What the finished comparisons say of each code; needs no torch.
+
+        Returns:
+            `cell` and `cell.KEY` as in `dataset`; what `experiments.results.trainings.verdict_rows`
+            says of each code.
+
+        Raises:
+            UserError: where the sweep is one of another experiment, no cell is finished, or one is
+                damaged.
+        """
+        if self.experiment.name != Comparison.experiment:
+            raise UserError(f"{self.experiment.name} says nothing of codes: sweep compare.")
+        named = {row["cell"]: row for row in pa.table(_columns(self.cells)).to_pylist()}
+        rows = [
+            named[cell.number] | row
+            for cell in self._finished()
+            for row in verdict_rows(Comparison.load(cell.folder).answer)
+        ]
+        return pd.DataFrame(rows)
+
+    def agreement(self) -> pd.DataFrame:
+        """What the finished comparisons that differ in their seed alone say of each code.
+
+        Returns:
+            As `experiments.results.trainings.agreement`.
+
+        Raises:
+            UserError: as `verdicts`.
+        """
+        return agreement(self.verdicts())
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -19,6 +19,8 @@ from experiments.comparison import compare as hypotheses
 from experiments.comparison.config import CompareConfig, left_out
 from experiments.results.measurements import intact_readings, read_arrays, write_arrays
 from experiments.runs.folder import RunFolder, fingerprint
+from experiments.sweeps.registry import experiment
+from experiments.sweeps.sweep import Cell, Sweep
 from experiments.variants.train import train as train_one
 from experiments.variants.words import expanded
 from nope_interp.errors import UserError
@@ -228,6 +230,20 @@ def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:
     np.testing.assert_allclose(pattern.sum(-1), 1, atol=1e-5)
     assert len(comparison.info["example_tokens"]) == 24
     assert comparison.arrays["example/bidirectional/prediction/embedding"].shape == (23,)
+
+
+def test_a_sweep_tells_the_words_of_its_comparisons(comparison: Comparison) -> None:
+    cells = [
+        Cell(number, {"seed": number}, {}, folder)
+        for number, folder in ((1, comparison.folder), (2, comparison.folder / "none"))
+    ]
+    sweep = Sweep(comparison.folder.parent, experiment("compare"), tuple(cells))
+    found = sweep.verdicts()
+    said = {code.code: str(code.word) for code in comparison.answer.codes if code.word}
+    assert said
+    assert dict(zip(found["code"], found["word"], strict=True)) == said
+    assert set(found["cell.seed"]) == {1}  # the other one is not finished
+    assert sweep.agreement()["words"].tolist() == [f"{word} 1" for word in said.values()]
 
 
 def test_info_says_how_it_was_run(comparison: Comparison) -> None:

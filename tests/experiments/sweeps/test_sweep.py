@@ -555,6 +555,11 @@ def test_the_table_of_all_cells(quick: None, tmp_path: Path) -> None:
     assert len(sweep.measurements("value", where=pc.field("cell.seed") == 5)) == ROWS
 
 
+def test_only_comparisons_say_which_codes_are_used(quick: None, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="quick says nothing of codes: sweep compare"):
+        _begin(asked([0]), tmp_path).verdicts()
+
+
 def test_a_newer_versions_sweep_is_not_gone_on_with(quick: None, tmp_path: Path) -> None:
     sweep = _begin(asked([0, 1]), tmp_path)
     made = sweep.folder / "sweep.json"
