@@ -216,6 +216,9 @@ def framed(driver: webdriver.Chrome, page: Path, outer: Path, downloads: Path) -
     inner = html.escape(page.read_text(encoding="utf-8"))
     outer.write_text(f'<iframe srcdoc="{inner}" width="1100" height="900"></iframe>', "utf-8")
     browser = Browser(driver, outer.as_uri(), downloads)
+    # Until its page has come, a frame holds an empty document, which a driver may go on asking.
+    inside = "document.querySelector('iframe').contentDocument"
+    browser.wait(lambda: browser.run(f"return {inside}.querySelector('h1') !== null"))
     driver.switch_to.frame(browser.find("iframe"))
     return browser.open_everything()
 
