@@ -64,7 +64,7 @@ ROOMS = {
     ".emergence .papers .comparison .benchmark .drop",
     "experiments.cli": "nope_interp probes .results .variants .papers .sweeps .explore",
     "experiments": "nope_interp nope_interp.interventions nope_interp.models nope_interp.positions "
-    "nope_interp.tasks probes.heads .results .variants .probing .codes .heads",
+    "nope_interp.tasks .variants .probing .codes .heads",
     "door of probes": "probes .heads .codes",
     # Doors hand on what stands inside, and only when it is asked for. That of `nope_interp`, which
     # a user needs alone, also looks up.

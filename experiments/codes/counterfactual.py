@@ -109,7 +109,7 @@ def _of_symbols(task: InterventionTask, by: int) -> Iterator[Counterfactual]:
     tokens, seed = task.split.held_out, task.seed
     asked = before(answers_of(task))
     own = tokens.roll(-1, dims=1)
-    if len(among := _asking(task)) > by:
+    if len(among := asking_positions(task)) > by:
         last = len(among) - by
         sources = torch.arange(len(among))
         sources[:last] += by
@@ -189,8 +189,18 @@ def _of_none(task: InterventionTask, by: int) -> Iterator[Counterfactual]:
     yield Counterfactual(QUESTION, among, sources, origins, own, own, asked, asked)
 
 
-def _asking(task: InterventionTask) -> Chosen:
-    """The positions that ask for a symbol, all of them in one row and none in the frame."""
+def asking_positions(task: InterventionTask) -> Chosen:
+    """The positions that ask for a symbol, all of them in one row and none in the frame.
+
+    Args:
+        task: one whose answer is read off symbol by symbol.
+
+    Returns:
+        Their numbers, counted from 0, in order.
+
+    Raises:
+        UserError: for a task without answers.
+    """
     always = answers_of(task).all(dim=0)
     varied = torch.zeros_like(always)
     varied[task.positions] = True

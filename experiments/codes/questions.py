@@ -1,5 +1,5 @@
-"""A model's own questions of position: where is it read, is a moved one followed, which heads read
-it, and does a trained one rescue longer examples?"""
+"""A model's own questions of position: where is it read, is a moved one followed, do few dimensions
+hold it, which heads read it, and does a trained one rescue longer examples?"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,8 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.codes.aligned import alignment_rows, exam_of
 from experiments.codes.following import following_rows, movable
 from experiments.codes.in_depth import statistics_at
+from experiments.codes.order import order_rows
 from experiments.codes.rescue import rescued_lengths
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import route_rows, text_interchange_rows
@@ -102,6 +104,37 @@ def positions_moved(
     if (why := without_order(rows)) is not None:
         raise UserError(why)
     return followed(rows)
+
+
+def positions_aligned(
+    variant: ModelVariant,
+    config: ProbingConfig,
+    ranks: Sequence[int],
+    layers: Sequence[int] | None,
+    hooks: Sequence[str],
+) -> pd.DataFrame:
+    """Do few learned dimensions hold the position of what a task asks?
+
+    Args:
+        variant: a model of ours that was trained on a task with answers.
+        config: how many examples, and the seed.
+        ranks: of the subspaces.
+        layers: which blocks; None for all.
+        hooks: where in each block.
+
+    Returns:
+        One row for each site and rank, as `LoadedModel.align_positions` describes it.
+
+    Raises:
+        UserError: for a model that has not learned order, a task whose answer is not read off
+            symbol by symbol, and too few positions.
+    """
+    where = sites(variant.n_layers, hooks, layers)
+    task = intervention_task_of(config, variant)
+    context = variant.context("probe", config.seed, task.begin_token)
+    if (why := without_order(table(order_rows(task, context=context)))) is not None:
+        raise UserError(why)
+    return pd.DataFrame(alignment_rows(task, exam_of(task), where, ranks))
 
 
 def lengths_rescued(variant: ModelVariant, config: ProbingConfig, length: int) -> pd.DataFrame:

@@ -54,13 +54,14 @@ def agreement(verdicts: pd.DataFrame) -> pd.DataFrame:
         its mean over those that have one, with its 95% interval over them, NaN where it is one;
         `score` and `chance`, means over all.
     """
-    keys = [key for key in verdicts if key.startswith(OF_CELL) and key != _SEED]
+    keys = [key for key in map(str, verdicts) if key.startswith(OF_CELL) and key != _SEED]
     rows = []
     for values, of in verdicts.groupby([*keys, "code"], sort=False, dropna=False):
         share, low, high = _mean(of["share"].dropna().to_numpy())
+        named: dict[str, object] = dict(zip((*keys, "code"), values, strict=True))
         rows.append(
             {
-                **dict(zip((*keys, "code"), values, strict=True)),
+                **named,
                 "words": _counted(of["word"]),
                 "trainings": len(of),
                 **dict(zip(_SHARE, (share, low, high), strict=True)),

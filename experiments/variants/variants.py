@@ -11,7 +11,7 @@ from torch import Tensor
 
 from experiments.results.measurements import INTACT
 from experiments.variants.checks import check_spread
-from experiments.variants.config import ExperimentConfig
+from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.embedded import embedded_note
 from experiments.variants.notes import beyond_context, notes_on_pretrained
 from experiments.variants.train import task_of, trained_model, training_folder, trains_embedded
@@ -133,6 +133,31 @@ def variant_of(
     spec = ModelSpec(str(training_folder(out, config).model), device)
     variant = _own_variant(task, trained, _own_name(config), spec)
     return replace(variant, notes=(embedded_note(),)) if trains_embedded(config) else variant
+
+
+def config_of(model: str, **how: str | None) -> ProbingConfig:
+    """The settings that a model is loaded with, where it decides the others.
+
+    Sequences are as long as is asked later. Here they are of a length that any pretrained model
+    takes, and of ours one that examples of its task fit.
+
+    Args:
+        model: as in `ProbingConfig`.
+        how: more of its fields.
+
+    Raises:
+        UserError: for a damaged model of ours, and settings that fit none.
+    """
+    asked: dict[str, Any] = {"model": model, "seq_len": ProbingConfig.least["seq_len"], **how}
+    if model.endswith(".safetensors"):
+        ours, trained_on = load_model(Path(model))
+        asked |= {
+            "seq_len": ours.config.n_ctx,
+            "task": trained_on.task,
+            "lengths": trained_on.lengths,
+            "scratchpad": trained_on.scratchpad,
+        }
+    return ProbingConfig(**asked)
 
 
 def loaded_variant(

@@ -28,15 +28,15 @@ EMBEDDING = Site(0, "resid_pre")
 CONTEXT = {**OF_TEXT, "tokens": "task", "begin_token": True}
 
 
-def untrained(name: str) -> InterventionTask:
-    """Examples of four symbols, and a model without positions that was never trained."""
-    task = make_answer_task(name, training_lengths=[LENGTH], test_lengths=())
-    length = task.n_tokens(LENGTH)
+def untrained(name: str, symbols: int = LENGTH) -> InterventionTask:
+    """Examples of so many symbols, and a model without positions that was never trained."""
+    task = make_answer_task(name, training_lengths=[symbols], test_lengths=())
+    length = task.n_tokens(symbols)
     model = HookedTransformer(TransformerConfig(1, 16, 2, d_vocab=task.d_vocab, n_ctx=length))
     source, spec = ExampleSource(task), ModelSpec("nowhere", "cpu")
     variant = ModelVariant(name, "trained", model.eval(), None, (source,), "none", spec)
     asked = CompareConfig(
-        task=name, lengths=(LENGTH, LENGTH), seq_len=length, n_fit=200, n_held_out=60
+        task=name, lengths=(symbols, symbols), seq_len=length, n_fit=200, n_held_out=60
     )
     return intervention_task_of(asked, variant)
 

@@ -1,0 +1,255 @@
+"""Distributed alignment search: is there a subspace of few dimensions that holds the position?
+
+After Geiger et al. 2023 (arXiv 2303.02536), written small: of a rotation only the rows that span
+the subspace matter. What lies in it is exchanged for that of another sequence at another position,
+and the subspace is learned by how surely the model then answers as there. It begins at what linear
+regression reads of the position.
+
+Whoever learns a subspace may find one in any model. So it is learned on some positions and judged
+on others, in other sequences, beside a random-init model of the same config.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from experiments.probing.measure import Site
+from nope_interp.interventions.intervene import intervene
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Activations, Tokens
+from nope_interp.streams import read_at
+from probes.codes.trends import TRENDS
+
+_BATCH = 16
+_LEARNING_RATE = 2e-3
+# Directions that vary by a smaller share of the largest hold the rounding of float32.
+_ROUNDING = 1e-5
+# Every third position is kept for judging.
+KEPT = 3
+# What linear regression reads for each dimension, and what a subspace may hold: one number each.
+FUNCTIONS = ("t", "1/m", "log m", "slow cosine")
+
+Logits = Float[Tensor, "batch asked answer"]
+Answers = Int[Tensor, "batch asked"]
+# The positions that are asked, in order; and for each the one that it is told to be.
+Asked = Int[Tensor, " asked"]
+Told = Int[Tensor, " asked"]
+# Of each sequence, at each position that is judged.
+Followed = Bool[np.ndarray, "sequence kept"]
+# Its columns span it; they need not be orthogonal.
+Subspace = Float[Tensor, "d_model rank"]
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What is asked at some positions of a model's sequences, wherever each is told to stand.
+
+    Attributes:
+        positions: `[asked]`, in order.
+        logits: what a model says there.
+        answers: the right answers where each position is told to be another one, as indices into
+            the logits.
+    """
+
+    positions: Asked
+    logits: Callable[[HookedTransformer, Tokens], Logits]
+    answers: Callable[[Tokens, Told], Answers]
+
+    @property
+    def kept(self) -> Bool[Tensor, " asked"]:
+        """The positions that are judged, and not learned on."""
+        return torch.arange(1, len(self.positions) + 1) % KEPT == 0
+
+
+def untrained_twin(model: HookedTransformer, seed: int) -> HookedTransformer:
+    """A random-init model of the same config.
+
+    Args:
+        model: any.
+        seed: of its weights.
+    """
+    twin = HookedTransformer(replace(model.config, seed=seed, init_scale=None))
+    return twin.to(next(model.parameters()).device)
+
+
+def learned_subspace(
+    exam: Exam,
+    model: HookedTransformer,
+    site: Site,
+    tokens: Tokens,
+    generator: Generator,
+    *,
+    rank: int = 1,
+    steps: int = 50,
+) -> Subspace:
+    """The subspace whose exchange makes answers follow best, by gradient descent.
+
+    Args:
+        exam: what is asked.
+        model: who answers.
+        site: where the subspace is.
+        tokens: `[sequence pos]`, to learn on.
+        generator: of batches, and of what positions are told to be.
+        rank: how many dimensions, at most as many as `FUNCTIONS`.
+        steps: of gradient descent.
+
+    Returns:
+        `[d_model rank]`.
+    """
+    subspace = _regressed(exam, model, site, tokens, rank).requires_grad_()
+    optimizer = torch.optim.Adam([subspace], lr=_LEARNING_RATE)
+    seen = ~exam.kept
+    for _ in range(steps):
+        batch = tokens[torch.randint(len(tokens), (_BATCH,), generator=generator)]
+        told = told_others(exam.positions, seen, generator)
+        logits = exchanged(exam, model, site, batch, told, subspace)[:, seen]
+        answers = exam.answers(batch, told)[:, seen]
+        loss = F.cross_entropy(rearrange(logits, "batch pos answer -> batch answer pos"), answers)
+        (subspace.grad,) = torch.autograd.grad(loss, [subspace])
+        optimizer.step()
+    return subspace.detach()
+
+
+@torch.no_grad()
+def followed(
+    exam: Exam,
+    model: HookedTransformer,
+    site: Site,
+    subspace: Subspace,
+    tokens: Tokens,
+    generator: Generator,
+) -> tuple[Followed, Followed]:
+    """Which answers at the kept positions follow, and which could.
+
+    Args:
+        exam: what is asked.
+        model: who answers.
+        site: where the subspace is.
+        subspace: what is exchanged.
+        tokens: `[sequence pos]`, others than it was learned on.
+        generator: of what positions are told to be.
+
+    Returns:
+        Whether each answer is that of the other position, and whether that is another answer.
+    """
+    told = told_others(exam.positions, exam.kept, generator)
+    said = exchanged(exam, model, site, tokens, told, subspace).argmax(dim=-1)
+    there, here = exam.answers(tokens, told), exam.answers(tokens, exam.positions)
+    follows, could = said == there, there != here
+    return follows[:, exam.kept].cpu().numpy(), could[:, exam.kept].cpu().numpy()
+
+
+def exchanged(
+    exam: Exam,
+    model: HookedTransformer,
+    site: Site,
+    tokens: Tokens,
+    told: Told,
+    subspace: Subspace,
+) -> Logits:
+    """The logits where positions have, in a subspace, what the next sequence has at others.
+
+    Args:
+        exam: what is asked.
+        model: who answers.
+        site: where the subspace is.
+        tokens: `[batch pos]`.
+        told: for each position the one whose part it gets; its own where nothing is to change.
+        subspace: what is exchanged.
+    """
+    basis = torch.linalg.qr(subspace).Q
+    own = told == exam.positions
+    source = torch.searchsorted(exam.positions, told)
+
+    def exchange(x: Activations) -> Activations:
+        wanted = x.roll(1, dims=0)[:, source] @ basis
+        moved = torch.where(own[:, None], 0.0, wanted - x @ basis)
+        return x + moved @ basis.mT
+
+    with intervene(model, {site.name: exchange}, exam.positions):
+        return exam.logits(model, tokens)
+
+
+def told_others(positions: Asked, among: Bool[Tensor, " asked"], generator: Generator) -> Told:
+    """For each of some positions another one of them, each once; others keep their own.
+
+    Args:
+        positions: all that are asked.
+        among: which of them are to be told so.
+        generator: of the order.
+    """
+    told = positions.clone()
+    chosen = positions[among]
+    order = torch.randperm(len(chosen), generator=generator)
+    told[among.nonzero()[:, 0][order]] = chosen[order].roll(1)
+    return told
+
+
+def explained_by(
+    exam: Exam, model: HookedTransformer, site: Site, subspace: Subspace, tokens: Tokens
+) -> dict[str, float]:
+    """Of which function of the position is what a subspace holds?
+
+    Args:
+        exam: what is asked.
+        model: whose activations are read.
+        site: where the subspace is.
+        subspace: what is looked into.
+        tokens: `[sequence pos]`.
+
+    Returns:
+        For each of `FUNCTIONS` how much of the variance over positions of the means in the subspace
+        a line in this function explains, each position predicted from the others: 1 is all, and at
+        most 0 is none.
+    """
+    x = _read(model, site, tokens, exam.positions)
+    held = x.mean(dim=0) @ torch.linalg.qr(subspace.cpu().double()).Q
+    m = exam.positions.double() + 1
+    ones = torch.ones_like(m)
+    nothing = _left_out(ones[:, None], held)
+    return {
+        name: 1 - _left_out(torch.stack([ones, TRENDS[name](m, int(m[-1]))], dim=1), held) / nothing
+        for name in FUNCTIONS
+    }
+
+
+def _left_out(functions: Float[Tensor, "pos k"], held: Float[Tensor, "pos rank"]) -> float:
+    """The squared error of least squares where each position is predicted from the others."""
+    hat = functions @ torch.linalg.pinv(functions)
+    error = (held - hat @ held) / (1 - hat.diagonal())[:, None]
+    return float(error.square().sum())
+
+
+def _regressed(
+    exam: Exam, model: HookedTransformer, site: Site, tokens: Tokens, rank: int
+) -> Subspace:
+    """The directions of least squares on functions of the positions that are learned on.
+
+    From random ones, gradient descent is lost in content: far from the right direction, and so from
+    the right answer, the loss hardly changes.
+    """
+    seen = exam.positions[~exam.kept]
+    x = _read(model, site, tokens, seen)
+    m = seen.double() + 1
+    read = torch.stack([TRENDS[name](m, int(m[-1])) for name in FUNCTIONS[:rank]], dim=1)
+    wanted = read.expand(len(x), -1, -1).flatten(0, 1)
+    x = x.flatten(0, 1)
+    centred = x - x.mean(dim=0)
+    found = torch.linalg.lstsq(
+        centred, wanted - wanted.mean(dim=0), rcond=_ROUNDING, driver="gelsd"
+    ).solution
+    return F.normalize(found, dim=0).float()
+
+
+def _read(
+    model: HookedTransformer, site: Site, tokens: Tokens, positions: Asked
+) -> Float[Tensor, "batch asked d_model"]:
+    """The site's activations at some positions, in double precision."""
+    found = read_at(model, tokens, {site.name: lambda x: x[:, positions].double().cpu()})
+    return torch.cat(found[site.name])

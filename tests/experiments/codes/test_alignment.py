@@ -1,0 +1,105 @@
+"""Learned subspaces, in models of which it is known what holds the position, and in how many
+dimensions."""
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nope_interp as ni
+from experiments.benchmark.task import site_of, task_of
+from experiments.codes.aligned import alignment_rows, exam_of
+from experiments.codes.alignment import KEPT, Exam, exchanged, told_others
+from nope_interp.constructions.planted import N_CTX, Planted
+from nope_interp.constructions.planted.plants import plant
+from nope_interp.errors import UserError
+from nope_interp.models.transformer import HookedTransformer
+from tests.experiments.codes.test_counterfactual import untrained
+
+SITE = site_of("blocks.0.hook_resid_post")
+
+
+def exam_on(planted: Planted) -> Exam:
+    return Exam(torch.arange(1, N_CTX), planted.logits, planted.answers)
+
+
+def found(kind: str, rank: int) -> pd.Series:
+    planted = plant(kind)
+    (row,) = alignment_rows(task_of(planted, 0), exam_on(planted), [SITE], [rank])
+    return pd.Series(row)
+
+
+def test_one_direction_holds_what_a_counter_has_made_of_its_count() -> None:
+    # Behind the MLP that inverts 1/m stands the position itself.
+    row = found("counting", 1)
+    assert row["followed"] == 1
+    assert row["untrained"] < 0.1
+    assert row["net_low"] > 0.9
+    assert row["t"] > 0.999
+    assert row[["1/m", "log m", "slow cosine"]].max() < 0.99
+
+
+def test_few_dimensions_do_not_hold_vectors_of_many() -> None:
+    # Sixteen of them do: what four hold is no function of the position.
+    row = found("few dimensions", 4)
+    assert row["net_high"] < 0.2
+    assert row[["t", "1/m", "log m", "slow cosine"]].max() < 0.1
+
+
+@given(n=st.integers(2 * KEPT, 20), kept=st.booleans(), seed=st.integers(0, 2**32))
+def test_each_position_is_told_to_be_another_of_its_kind(n: int, kept: bool, seed: int) -> None:
+    positions = torch.arange(3, 3 + 2 * n, 2)
+    among = (torch.arange(1, n + 1) % KEPT == 0) == kept
+    told = told_others(positions, among, torch.Generator().manual_seed(seed))
+    assert torch.equal(told[among].sort().values, positions[among])
+    assert (told[among] != positions[among]).all()
+    assert torch.equal(told[~among], positions[~among])
+
+
+def test_the_whole_space_is_the_other_activation_itself() -> None:
+    # What a model reads and what it says there lies in the site alone: no later layer mixes.
+    planted = plant("positional vectors")
+    exam, tokens = exam_on(planted), planted.sequences(4, 0)
+    told = told_others(exam.positions, exam.kept, torch.Generator().manual_seed(0))
+    site = site_of(f"blocks.{planted.model.config.n_layers - 1}.hook_resid_post")
+    whole = torch.eye(planted.model.config.d_model)
+    clean = planted.logits(planted.model, tokens)
+    changed = exchanged(exam, planted.model, site, tokens, told, whole)
+    other = clean.roll(1, dims=0)[:, told - 1]
+    torch.testing.assert_close(changed[:, exam.kept], other[:, exam.kept], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(changed[:, ~exam.kept], clean[:, ~exam.kept])
+
+
+@pytest.mark.parametrize(("name", "first", "sign"), [("reversal", 1, 9), ("copy-cmc", 2, 10)])
+def test_a_position_told_to_be_another_asks_for_the_symbol_there(
+    name: str, first: int, sign: int
+) -> None:
+    task = untrained(name, 8)
+    exam, tokens = exam_of(task), task.split.held_out
+    # <begin> a ... h = h ... a: the sign asks for the first symbol, and is the frame's.
+    assert exam.positions.tolist() == list(range(sign + 1, sign + 8))
+    question = tokens[:, first:sign]
+    question = question if name == "copy-cmc" else question.flip(1)
+    assert torch.equal(exam.answers(tokens, exam.positions), question[:, 1:])
+    told = exam.positions.flip(0)
+    assert torch.equal(exam.answers(tokens, told), question[:, 1:].flip(1))
+    assert isinstance(task.model, HookedTransformer)
+    every = task.model(tokens)
+    torch.testing.assert_close(exam.logits(task.model, tokens), every[:, exam.positions])
+
+
+def test_who_has_few_or_no_such_positions_is_refused() -> None:
+    with pytest.raises(UserError, match=r"3 positions ask for a symbol.*6 symbols or more"):
+        exam_of(untrained("reversal"))
+    with pytest.raises(UserError, match="give a model of reversal, copy-cmc or reverse-mc"):
+        exam_of(untrained("sort-single", 8))
+    task = untrained("reversal", 8)
+    for ranks in ([], [0], [1, 5]):
+        with pytest.raises(UserError, match=r"ranks are .*: give some of 1 to 4"):
+            alignment_rows(task, exam_of(task), [SITE], ranks)
+
+
+def test_a_model_of_text_is_refused() -> None:
+    with pytest.raises(UserError, match="models of ours that learned a task"):
+        ni.load().align_positions()
