@@ -51,8 +51,8 @@ def agreement(verdicts: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row for each kind of model and code: the `cell.KEY` but the seed, code; `words`, how
         often which was said, as "used 4, undecided 1"; `trainings`, how many there are; `share`,
-        its mean over those that have one, with its 95% interval over them, NaN where it is one;
-        `score` and `chance`, means over all.
+        its mean over those that have one, with its 95% interval over them, NaN where it is one,
+        and `least` and `most` of them; `score` and `chance`, means over all.
     """
     keys = [key for key in map(str, verdicts) if key.startswith(OF_CELL) and key != _SEED]
     rows = []
@@ -65,6 +65,8 @@ def agreement(verdicts: pd.DataFrame) -> pd.DataFrame:
                 "words": _counted(of["word"]),
                 "trainings": len(of),
                 **dict(zip(_SHARE, (share, low, high), strict=True)),
+                "least": of["share"].min(),
+                "most": of["share"].max(),
                 "score": of["score"].mean(),
                 "chance": of["chance"].mean(),
             }

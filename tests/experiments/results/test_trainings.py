@@ -51,6 +51,7 @@ def test_words_are_counted_and_shares_averaged_over_seeds() -> None:
     # Three trainings leave much open: about as much as Student's t does.
     low, high = stats.t.interval(0.95, 2, loc=0.4, scale=0.2 / 3**0.5)
     assert [none["share_low"], none["share_high"]] == pytest.approx([low, high], abs=0.1)
+    assert (none["least"], none["most"]) == (0.2, 0.6)
     assert none["score"] == pytest.approx(np.mean([1.0, 0.8, 0.6, 0.2]))
 
 
