@@ -9,10 +9,3 @@ CODES = ("variance", SIMILARITY, COUNTING, "positional vectors")
 MEAN_RESIDUAL, SMOOTH, VARIANCE = "mean residual", "smooth trend", "variance"
 HALVES = (SMOOTH, "positional vectors")
 JUDGED = (MEAN_RESIDUAL, *HALVES, VARIANCE)
-
-
-def overlap(code: str, other: str) -> bool:
-    """Whether to move one of these codes moves what the other is made of, too."""
-    if SIMILARITY in (code, other):  # activations resemble one another by all that they tell
-        return True
-    return code == other or {code, other} in ({MEAN_RESIDUAL, half} for half in HALVES)

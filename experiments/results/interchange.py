@@ -22,7 +22,7 @@ from experiments.results.position_use import (
     strongest,
     telling,
 )
-from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH, overlap
+from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH
 
 PROBE = "interchange"
 # Which positions are moved.
@@ -145,7 +145,7 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
             for (code, moved, layer, site), of in found.items()
         ]
     )
-    return _with_counting(_with_others(_with_wholes(judged)), rows)
+    return _with_counting(_with_wholes(judged), rows)
 
 
 def _with_wholes(judged: Sequence[Use]) -> list[Use]:
@@ -159,20 +159,6 @@ def _with_wholes(judged: Sequence[Use]) -> list[Use]:
         use if (use.moved, use.layer, use.site) in used else replace(use, adds=None)
         for use in judged
     ]
-
-
-def _with_others(judged: Sequence[Use]) -> list[Use]:
-    """The same; each knows whether another code moved alone takes nearly all answers."""
-    taking = [use for use in judged if use.noising and use.noising.takes_nearly_all]
-
-    def spare(use: Use) -> bool:
-        return any(
-            (other.moved, other.layer, other.site) == (use.moved, use.layer, use.site)
-            and not overlap(other.code, use.code)
-            for other in taking
-        )
-
-    return [replace(use, spare=spare(use)) for use in judged]
 
 
 def _with_counting(judged: Sequence[Use], rows: pd.DataFrame) -> list[Use]:

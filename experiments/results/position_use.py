@@ -16,9 +16,7 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
   where one is surely less than a tenth; and is unsure otherwise.
 - Positions that are too few for a code say no in both directions: there is nothing to move.
 - Answers that a move breaks follow nothing. So noising and denoising that both say no mean *not
-  used* only where the share that a move breaks is surely less than a tenth beyond the control's,
-  or where nine tenths of the answers surely follow another code moved alone. Such answers need no
-  code besides: what this move breaks of them is damage.
+  used* only where the share that a move breaks is surely less than a tenth beyond the control's.
 - Of a code that no site is found to carry mostly noise is put back, which tells positions as the
   model never does. So noising alone decides: *not used* where it says no and breaks nothing.
 
@@ -41,9 +39,9 @@ whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
 (`experiments.results.interchange.without_order`). These rules were written down before any run, but
-for five. That of halves was set after the first runs of models that need both; those of the second
+for four. That of halves was set after the first runs of models that need both; those of the second
 control and of broken answers after runs of 48 models; that of codes found nowhere after a benchmark
-by the others; that of answers that follow another code alone after a benchmark by these four.
+by the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -121,11 +119,6 @@ class Effect:
         """Whether the move may break a tenth of what its control leaves whole."""
         return self.broken is not None and self.broken[2] >= WORTH_NAMING
 
-    @property
-    def takes_nearly_all(self) -> bool:
-        """Whether all but a tenth surely follow."""
-        return self.says is True and self.least[1] >= 1 - WORTH_NAMING
-
 
 @dataclass(frozen=True)
 class Use:
@@ -139,7 +132,6 @@ class Use:
         counts: whether 1/m predicts what a smooth trend is at positions beyond those that it was
             fitted on, surely better than each other trend of its rank.
         found: whether a test found the code at any of the sites.
-        spare: whether nearly all answers follow another code moved alone, that is no part of this.
         adds: of a half of a mean residual that is used, what the whole does beyond the other half
             alone, in noising and in denoising: shares of answers. None of all others.
     """
@@ -152,7 +144,6 @@ class Use:
     denoising: Effect | None
     counts: bool = False
     found: bool = True
-    spare: bool = False
     adds: tuple[Interval, Interval] | None = None
 
     @property
@@ -166,7 +157,7 @@ class Use:
         if self.noising is None or self.denoising is None:
             return Word.NOT_USED
         alone = _WORDS.get((self.noising.says, self.denoising.says), Word.UNDECIDED)
-        unbroken = self.spare or not self.noising.may_break
+        unbroken = not self.noising.may_break
         if not self.found:
             return Word.NOT_USED if self.noising.says is False and unbroken else Word.UNDECIDED
         if alone is Word.NOT_USED and not unbroken:

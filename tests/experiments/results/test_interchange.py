@@ -27,7 +27,7 @@ from experiments.results.interchange import (
 )
 from experiments.results.measurements import table
 from experiments.results.position_use import Word
-from probes.code_names import MEAN_RESIDUAL, SIMILARITY, SMOOTH, VARIANCE
+from probes.code_names import MEAN_RESIDUAL, SMOOTH, VARIANCE
 
 Place = tuple[int, str]
 BLOCK, STREAMED = (0, "resid_post"), (EVERYWHERE, STREAM)
@@ -161,38 +161,6 @@ def test_what_a_move_breaks_is_read_off_its_row() -> None:
     word, why = word_of([*idle, row(moved, BLOCK, BROKEN, 0.3)])
     assert word == Word.UNDECIDED
     assert "may break 10% more than its control" in why
-
-
-@pytest.mark.parametrize(
-    ("other", "place", "followed_by", "word"),
-    [
-        (MEAN_RESIDUAL, BLOCK, 0.97, Word.NOT_USED),
-        (SMOOTH, BLOCK, 0.97, Word.NOT_USED),
-        (MEAN_RESIDUAL, BLOCK, 0.9, Word.UNDECIDED),
-        (MEAN_RESIDUAL, STREAMED, 0.97, Word.UNDECIDED),
-        (SIMILARITY, BLOCK, 0.97, Word.UNDECIDED),
-    ],
-)
-def test_what_a_move_breaks_is_damage_where_answers_follow_another_code(
-    other: str, place: Place, followed_by: float, word: Word
-) -> None:
-    breaking = [
-        *effect(VARIANCE, BLOCK, 0.0, 0.0),
-        row(noising(VARIANCE, QUESTION), BLOCK, BROKEN, 0.3),
-        *effect(other, place, followed_by, 0.7),
-    ]
-    found = followed(table(breaking)).set_index("code")["word"]
-    assert found[VARIANCE] == word
-
-
-def test_a_half_is_a_part_of_the_mean_residual() -> None:
-    """So what follows one of them says nothing of whether the other one is needed."""
-    breaking = [
-        *effect(SMOOTH, BLOCK, 0.0, 0.0),
-        row(noising(SMOOTH, QUESTION), BLOCK, BROKEN, 0.3),
-        *effect(MEAN_RESIDUAL, BLOCK, 0.97, 0.97),
-    ]
-    assert followed(table(breaking)).set_index("code")["word"][SMOOTH] == Word.UNDECIDED
 
 
 def test_what_comes_back_in_the_destroyed_order_alone_is_subtracted() -> None:

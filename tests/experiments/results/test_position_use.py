@@ -116,20 +116,6 @@ def test_what_a_move_breaks_is_not_said_to_be_unused(
     assert use(replace(YES, broken=broken), YES).word is Word.USED
 
 
-def test_what_a_move_breaks_is_damage_where_another_code_takes_nearly_all() -> None:
-    breaking = replace(use(replace(NO, broken=(0.4, 0.3, 0.5)), NO), spare=True)
-    assert breaking.word is Word.NOT_USED
-    assert replace(breaking, found=False).word is Word.NOT_USED
-    # What follows, or comes back, is no damage.
-    assert replace(breaking, denoising=WIDE).word is Word.UNDECIDED
-    assert replace(breaking, noising=WIDE).word is Word.UNDECIDED
-    nearly = Effect((0.95, 1 - WORTH_NAMING, 1.0), 0.001, 0.01)
-    assert nearly.takes_nearly_all
-    assert not replace(nearly, q=0.06).takes_nearly_all
-    assert not replace(nearly, net=(0.95, 0.89, 1.0)).takes_nearly_all
-    assert not replace(nearly, beyond=(0.9, 0.85, 0.95)).takes_nearly_all
-
-
 @pytest.mark.parametrize(
     ("beyond", "says", "least"),
     [
