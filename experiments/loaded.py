@@ -260,7 +260,7 @@ class LoadedModel:
 
     def align_positions(
         self,
-        ranks: Sequence[int] = (1, 2, 4),
+        ranks: Sequence[int] = (1, 2, 3),
         *,
         layers: Sequence[int] | None = None,
         hooks: Sequence[str] = ("resid_post",),
@@ -270,11 +270,12 @@ class LoadedModel:
     ) -> pd.DataFrame:
         """Do few learned dimensions hold the position of what its task asks? (DAS)
 
-        A subspace is learned on two thirds of the asking positions. At the others, in other
-        examples, what lies in it is exchanged for that of another example at another position.
+        A subspace is learned on two thirds of the asking positions. Then what lies in it is
+        exchanged for that of another example at another position. Judged are positions that were
+        not learned on, and those that are told to be one.
 
         Args:
-            ranks: of the subspaces, 1 to 4.
+            ranks: of the subspaces: 1, 2 or 3, and 4 for longer examples.
             layers: which blocks; None for all.
             hooks: where in each block.
             n_fit: examples that subspaces are learned on.
@@ -282,15 +283,14 @@ class LoadedModel:
             seed: of the draw of examples and positions, and of the bootstrap.
 
         Returns:
-            One row for each site and rank: layer, site, rank; of the answers that the model gets
-            right, the share that follows, 0 to 1 (`followed`); that of a random-init model, learned
-            alike (`untrained`); the difference (`net`) with its 95% interval over examples; and how
-            much of what the subspace holds of the position a line in `t`, in `1/m`, in `log m` and
-            in a `slow cosine` each explains, leaving one position out: 1 is all.
+            One row for each site and rank: layer, site, rank; of the right answers that are judged,
+            the share that follows, 0 to 1 (`followed`); the same with what linear regression reads,
+            before any search (`regressed`), and in a random-init model, searched alike
+            (`untrained`); `followed` less `untrained` (`net`) with its 95% interval over examples.
 
         Raises:
             UserError: for a model that has not learned order, a task whose answer is not read off
-                symbol by symbol, and too few positions.
+                symbol by symbol, too few positions, and ranks that these cannot tell apart.
         """
         config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=None)
         return positions_aligned(self.variant, config, ranks, layers, hooks)

@@ -9,7 +9,13 @@ import torch
 from jaxtyping import Float
 
 from experiments.benchmark.task import N_FIT, N_HELD_OUT
-from experiments.codes.alignment import Exam, followed, learned_subspace, untrained_twin
+from experiments.codes.alignment import (
+    Exam,
+    followed,
+    learned_subspace,
+    told_others,
+    untrained_twin,
+)
 from experiments.probing.measure import Site
 from experiments.results.readability import WORTH_NAMING
 from nope_interp.constructions.planted import N_CTX, Planted
@@ -54,5 +60,6 @@ def _followed(
     learned_on = planted.sequences(N_FIT, int(torch.randint(2**31, (), generator=generator)))
     subspace = learned_subspace(exam, model, site, learned_on, generator)
     tokens = planted.sequences(N_HELD_OUT, 2 * seed + 1)
-    follows, _ = followed(exam, model, site, subspace, tokens, generator)
-    return follows.mean(axis=1)
+    told = told_others(exam.positions, exam.kept(), generator)
+    follows, _ = followed(exam, model, site, subspace, tokens, told)
+    return follows[:, exam.kept().numpy()].mean(axis=1)

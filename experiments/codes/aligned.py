@@ -7,6 +7,7 @@ for the symbol that is asked for there.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,14 @@ from jaxtyping import Int
 from tqdm import tqdm
 
 from experiments.codes.alignment import (
+    FOLDS,
     FUNCTIONS,
-    KEPT,
     Exam,
     Followed,
     Logits,
-    Subspace,
-    explained_by,
     followed,
     learned_subspace,
+    told_others,
     untrained_twin,
 )
 from experiments.codes.counterfactual import asking_positions
@@ -59,18 +59,18 @@ def exam_of(task: InterventionTask) -> Exam:
             "a subspace is learned where each position asks for a symbol of the question: give a "
             "model of reversal, copy-cmc or reverse-mc."
         )
-    if len(asked) < 2 * KEPT:
+    if len(asked) < 2 * FOLDS:
         raise UserError(
             f"{len(asked)} positions ask for a symbol, too few to learn on some and judge on "
-            f"others: give examples of {2 * KEPT} symbols or more (--lengths)."
+            f"others: give examples of {2 * FOLDS + 1} symbols or more (--lengths)."
         )
 
     def logits(model: HookedTransformer, tokens: Tokens) -> Logits:
+        device = next(model.parameters()).device
         wanted = torch.zeros_like(tokens, dtype=torch.bool)
         wanted[:, asked] = True
-        return rearrange(
-            logits_at(model, tokens, wanted), "(batch asked) d -> batch asked d", asked=len(asked)
-        )
+        found = logits_at(model, tokens.to(device), wanted.to(device)).cpu()
+        return rearrange(found, "(batch asked) d -> batch asked d", asked=len(asked))
 
     return Exam(asked, logits, lambda tokens, told: tokens[:, told + 1])
 
@@ -85,31 +85,47 @@ def alignment_rows(
 ) -> list[dict[str, Any]]:
     """How far answers follow where a learned subspace tells another position, by site and rank.
 
+    Each of three subspaces is learned on two thirds of the positions. Then all positions are told
+    to be others. What is judged is the answers of positions that were kept, and of those that are
+    told to be one of these.
+
     Args:
         task: of a model of ours; its examples to fit on are learned on, the others answered.
         exam: what these ask, as from `exam_of`.
         where: the sites.
-        ranks: how many dimensions, each at most as many as `FUNCTIONS`.
+        ranks: how many dimensions.
         description: label of the progress bar; None draws no bar.
 
     Returns:
         One entry for each site and rank, as `LoadedModel.align_positions` describes it.
 
     Raises:
-        UserError: for other ranks.
+        UserError: for ranks that are 0 or more than so few positions can tell apart, and for a
+            model that is right nowhere.
     """
-    if not ranks or not all(1 <= rank <= len(FUNCTIONS) for rank in ranks):
-        raise UserError(f"ranks are {list(ranks)}: give some of 1 to {len(FUNCTIONS)}.")
     model = task.model
     assert isinstance(model, HookedTransformer)
+    _check_ranks(exam, ranks)
     models = (model, untrained_twin(model, task.seed))
     with torch.no_grad():
         said = exam.logits(model, task.split.held_out).argmax(dim=-1)
-    answers = exam.answers(task.split.held_out, exam.positions)
-    right = (said == answers)[:, exam.kept].cpu().numpy()
+    right = (said == exam.answers(task.split.held_out, exam.positions)).numpy()
+    if not right.any():
+        raise UserError("the model answers none of these examples right: train it longer.")
     pairs = [(site, rank) for site in where for rank in ranks]
     bar = tqdm(pairs, desc=description, unit="subspace", disable=description is None)
     return [_row(task, exam, models, right, site, rank) for site, rank in bar]
+
+
+def _check_ranks(exam: Exam, ranks: Sequence[int]) -> None:
+    # Centred, so many functions of n positions are independent as are fewer than n.
+    fewest = min(int((~exam.kept(fold)).sum()) for fold in range(FOLDS))
+    most = min(len(FUNCTIONS), fewest - 1)
+    if not ranks or not all(1 <= rank <= most for rank in ranks):
+        raise UserError(
+            f"ranks are {list(ranks)}: give some of 1 to {most}, which is what {fewest} positions "
+            "to learn on can tell apart."
+        )
 
 
 def _row(
@@ -120,40 +136,51 @@ def _row(
     site: Site,
     rank: int,
 ) -> dict[str, Any]:
-    """What one subspace of the model and one of its untrained twin came to."""
-    (subspace, follows), (_, untrained) = (
-        _learned_and_judged(task, exam, of, right, site, rank) for of in models
-    )
+    """What subspaces of the model, those that it began with, and its twin's came to."""
+    model, twin = models
+    judge = partial(_judged, task, exam, right=right, site=site, rank=rank)
+    own, counted = judge(model, steps=_STEPS)
+    (start, _), (untrained, _) = judge(model, steps=0), judge(twin, steps=_STEPS)
     bootstrap = SequenceBootstrap(seed=task.seed)
-    # Told alike, both could follow the same answers.
-    bootstrap.update(np.stack([follows[0], untrained[0], follows[1]], axis=1).astype(float))
-    shares = {("followed", ""): (1, 0), ("untrained", ""): (0, 1), ("net", ""): (1, -1)}
+    bootstrap.update(np.stack([own, start, untrained, counted], axis=1).astype(float))
+    shares = {
+        ("followed", ""): (1, 0, 0),
+        ("regressed", ""): (0, 1, 0),
+        ("untrained", ""): (0, 0, 1),
+        ("net", ""): (1, 0, -1),
+    }
     found = {row["metric"]: row for row in share_rows(bootstrap, shares, {})}
     return {
         "layer": site.layer,
         "site": site.hook,
         "rank": rank,
-        "followed": found["followed"]["value"],
-        "untrained": found["untrained"]["value"],
-        "net": found["net"]["value"],
+        **{name: found[name]["value"] for name, _ in shares},
         "net_low": found["net"]["ci_low"],
         "net_high": found["net"]["ci_high"],
-        **explained_by(exam, models[0], site, subspace, task.split.fit),
     }
 
 
-def _learned_and_judged(
+def _judged(
     task: InterventionTask,
     exam: Exam,
     model: HookedTransformer,
+    *,
     right: Followed,
     site: Site,
     rank: int,
-) -> tuple[Subspace, tuple[Counts, Counts]]:
-    """A subspace, and of each sequence how many right answers follow it, and how many could."""
-    generator = torch.Generator().manual_seed(task.seed)
+    steps: int,
+) -> tuple[Counts, Counts]:
+    """Of each sequence how many right answers follow, and how many could, over all folds."""
+    sums = np.zeros((2, len(right)), dtype=np.int64)
     fit, held_out = task.split.fit, task.split.held_out
-    subspace = learned_subspace(exam, model, site, fit, generator, rank=rank, steps=_STEPS)
-    follows, could = followed(exam, model, site, subspace, held_out, generator)
-    counted = could & right
-    return subspace, ((follows & counted).sum(axis=1), counted.sum(axis=1))
+    for fold in range(FOLDS):
+        generator = torch.Generator().manual_seed(task.seed)
+        how = {"rank": rank, "steps": steps, "fold": fold}
+        subspace = learned_subspace(exam, model, site, fit, generator, **how)
+        told = told_others(exam.positions, torch.ones_like(exam.kept()), generator)
+        kept = exam.kept(fold)
+        judged = kept | kept[torch.searchsorted(exam.positions, told)]
+        follows, could = followed(exam, model, site, subspace, held_out, told)
+        counted = could & right & judged.numpy()
+        sums += np.stack([(follows & counted).sum(axis=1), counted.sum(axis=1)])
+    return sums[0], sums[1]

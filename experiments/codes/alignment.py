@@ -30,9 +30,9 @@ _BATCH = 16
 _LEARNING_RATE = 2e-3
 # Directions that vary by a smaller share of the largest hold the rounding of float32.
 _ROUNDING = 1e-5
-# Every third position is kept for judging.
-KEPT = 3
-# What linear regression reads for each dimension, and what a subspace may hold: one number each.
+# Of so many positions one is kept for judging.
+FOLDS = 3
+# What linear regression reads for each dimension.
 FUNCTIONS = ("t", "1/m", "log m", "slow cosine")
 
 Logits = Float[Tensor, "batch asked answer"]
@@ -40,8 +40,8 @@ Answers = Int[Tensor, "batch asked"]
 # The positions that are asked, in order; and for each the one that it is told to be.
 Asked = Int[Tensor, " asked"]
 Told = Int[Tensor, " asked"]
-# Of each sequence, at each position that is judged.
-Followed = Bool[np.ndarray, "sequence kept"]
+# Of each sequence, at each position that is asked.
+Followed = Bool[np.ndarray, "sequence asked"]
 # Its columns span it; they need not be orthogonal.
 Subspace = Float[Tensor, "d_model rank"]
 
@@ -52,7 +52,7 @@ class Exam:
 
     Attributes:
         positions: `[asked]`, in order.
-        logits: what a model says there.
+        logits: what a model says there, on the CPU.
         answers: the right answers where each position is told to be another one, as indices into
             the logits.
     """
@@ -61,10 +61,10 @@ class Exam:
     logits: Callable[[HookedTransformer, Tokens], Logits]
     answers: Callable[[Tokens, Told], Answers]
 
-    @property
-    def kept(self) -> Bool[Tensor, " asked"]:
-        """The positions that are judged, and not learned on."""
-        return torch.arange(1, len(self.positions) + 1) % KEPT == 0
+    def kept(self, fold: int = 0) -> Bool[Tensor, " asked"]:
+        """The positions that are not learned on: every third one, from the third, second or first
+        on as fold is 0, 1 or 2."""
+        return (torch.arange(1, len(self.positions) + 1) + fold) % FOLDS == 0
 
 
 def untrained_twin(model: HookedTransformer, seed: int) -> HookedTransformer:
@@ -87,6 +87,7 @@ def learned_subspace(
     *,
     rank: int = 1,
     steps: int = 50,
+    fold: int = 0,
 ) -> Subspace:
     """The subspace whose exchange makes answers follow best, by gradient descent.
 
@@ -98,13 +99,14 @@ def learned_subspace(
         generator: of batches, and of what positions are told to be.
         rank: how many dimensions, at most as many as `FUNCTIONS`.
         steps: of gradient descent.
+        fold: which positions are kept, as in `Exam.kept`.
 
     Returns:
         `[d_model rank]`.
     """
-    subspace = _regressed(exam, model, site, tokens, rank).requires_grad_()
+    seen = ~exam.kept(fold)
+    subspace = _regressed(exam.positions[seen], model, site, tokens, rank).requires_grad_()
     optimizer = torch.optim.Adam([subspace], lr=_LEARNING_RATE)
-    seen = ~exam.kept
     for _ in range(steps):
         batch = tokens[torch.randint(len(tokens), (_BATCH,), generator=generator)]
         told = told_others(exam.positions, seen, generator)
@@ -118,14 +120,9 @@ def learned_subspace(
 
 @torch.no_grad()
 def followed(
-    exam: Exam,
-    model: HookedTransformer,
-    site: Site,
-    subspace: Subspace,
-    tokens: Tokens,
-    generator: Generator,
+    exam: Exam, model: HookedTransformer, site: Site, subspace: Subspace, tokens: Tokens, told: Told
 ) -> tuple[Followed, Followed]:
-    """Which answers at the kept positions follow, and which could.
+    """Which answers follow, and which could.
 
     Args:
         exam: what is asked.
@@ -133,16 +130,14 @@ def followed(
         site: where the subspace is.
         subspace: what is exchanged.
         tokens: `[sequence pos]`, others than it was learned on.
-        generator: of what positions are told to be.
+        told: what each position is told to be.
 
     Returns:
         Whether each answer is that of the other position, and whether that is another answer.
     """
-    told = told_others(exam.positions, exam.kept, generator)
     said = exchanged(exam, model, site, tokens, told, subspace).argmax(dim=-1)
     there, here = exam.answers(tokens, told), exam.answers(tokens, exam.positions)
-    follows, could = said == there, there != here
-    return follows[:, exam.kept].cpu().numpy(), could[:, exam.kept].cpu().numpy()
+    return (said == there).numpy(), (there != here).numpy()
 
 
 def exchanged(
@@ -163,14 +158,13 @@ def exchanged(
         told: for each position the one whose part it gets; its own where nothing is to change.
         subspace: what is exchanged.
     """
-    basis = torch.linalg.qr(subspace).Q
-    own = told == exam.positions
     source = torch.searchsorted(exam.positions, told)
+    changed = (told != exam.positions)[:, None]
 
     def exchange(x: Activations) -> Activations:
+        basis = torch.linalg.qr(subspace).Q.to(x)
         wanted = x.roll(1, dims=0)[:, source] @ basis
-        moved = torch.where(own[:, None], 0.0, wanted - x @ basis)
-        return x + moved @ basis.mT
+        return x + changed.to(x) * (wanted - x @ basis) @ basis.mT
 
     with intervene(model, {site.name: exchange}, exam.positions):
         return exam.logits(model, tokens)
@@ -191,50 +185,14 @@ def told_others(positions: Asked, among: Bool[Tensor, " asked"], generator: Gene
     return told
 
 
-def explained_by(
-    exam: Exam, model: HookedTransformer, site: Site, subspace: Subspace, tokens: Tokens
-) -> dict[str, float]:
-    """Of which function of the position is what a subspace holds?
-
-    Args:
-        exam: what is asked.
-        model: whose activations are read.
-        site: where the subspace is.
-        subspace: what is looked into.
-        tokens: `[sequence pos]`.
-
-    Returns:
-        For each of `FUNCTIONS` how much of the variance over positions of the means in the subspace
-        a line in this function explains, each position predicted from the others: 1 is all, and at
-        most 0 is none.
-    """
-    x = _read(model, site, tokens, exam.positions)
-    held = x.mean(dim=0) @ torch.linalg.qr(subspace.cpu().double()).Q
-    m = exam.positions.double() + 1
-    ones = torch.ones_like(m)
-    nothing = _left_out(ones[:, None], held)
-    return {
-        name: 1 - _left_out(torch.stack([ones, TRENDS[name](m, int(m[-1]))], dim=1), held) / nothing
-        for name in FUNCTIONS
-    }
-
-
-def _left_out(functions: Float[Tensor, "pos k"], held: Float[Tensor, "pos rank"]) -> float:
-    """The squared error of least squares where each position is predicted from the others."""
-    hat = functions @ torch.linalg.pinv(functions)
-    error = (held - hat @ held) / (1 - hat.diagonal())[:, None]
-    return float(error.square().sum())
-
-
 def _regressed(
-    exam: Exam, model: HookedTransformer, site: Site, tokens: Tokens, rank: int
+    seen: Asked, model: HookedTransformer, site: Site, tokens: Tokens, rank: int
 ) -> Subspace:
     """The directions of least squares on functions of the positions that are learned on.
 
     From random ones, gradient descent is lost in content: far from the right direction, and so from
     the right answer, the loss hardly changes.
     """
-    seen = exam.positions[~exam.kept]
     x = _read(model, site, tokens, seen)
     m = seen.double() + 1
     read = torch.stack([TRENDS[name](m, int(m[-1])) for name in FUNCTIONS[:rank]], dim=1)
@@ -244,7 +202,8 @@ def _regressed(
     found = torch.linalg.lstsq(
         centred, wanted - wanted.mean(dim=0), rcond=_ROUNDING, driver="gelsd"
     ).solution
-    return F.normalize(found, dim=0).float()
+    # Over few positions the functions are much alike: so are their directions, but no basis.
+    return torch.linalg.qr(found).Q.float()
 
 
 def _read(

@@ -1,4 +1,4 @@
-"""What several trainings of one kind of model agree on. Needs no torch."""
+"""What runs that differ in their seeds alone agree on. Needs no torch."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,28 +9,32 @@ import pandas as pd
 from experiments.results.answer import Answer
 from experiments.results.findings import over_seeds
 from experiments.results.position_use import Word
+from probes.code_names import COUNTING, MEAN_RESIDUAL, SMOOTH
 
 OF_CELL = "cell."
-_SEED = f"{OF_CELL}seed"
 _SHARE = ("share", "share_low", "share_high")
 
 
 def verdict_rows(answer: Answer) -> list[dict[str, object]]:
-    """What is said of each code of one model.
+    """What is said of each code in one run.
 
     Args:
         answer: of its comparison.
 
     Returns:
-        One entry for each code that has a word: code, word; `share`, `share_low` and `share_high`,
+        One entry for each code that has a word: code, a smooth trend by this name also where it
+        counts; what it is `called`, word; `share`, `share_low` and `share_high`,
         what follows the code or rests on it, NaN where it has no share; `score`, that of the intact
         model, and `chance`.
     """
     score = answer.score
     right, chance = (np.nan, np.nan) if score is None else (score.value[0], score.chance)
+    # Only moves judge the mean residual: where they count, a removal of counting is not meant.
+    moved = any(of.code == MEAN_RESIDUAL for of in answer.codes)
     return [
         {
-            "code": of.code,
+            "code": SMOOTH if moved and of.code == COUNTING else of.code,
+            "called": of.code,
             "word": str(of.word),
             **dict(zip(_SHARE, of.share or (np.nan,) * 3, strict=True)),
             "score": right,
@@ -42,28 +46,29 @@ def verdict_rows(answer: Answer) -> list[dict[str, object]]:
 
 
 def agreement(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """What trainings that differ in nothing but their seed say of each code.
+    """What runs that differ in nothing but their seeds say of each code.
 
     Args:
-        verdicts: the rows of `verdict_rows`, with a column `cell.KEY` for all that tells models
+        verdicts: the rows of `verdict_rows`, with a column `cell.KEY` for all that tells runs
             apart.
 
     Returns:
-        One row for each kind of model and code: the `cell.KEY` but the seed, code; `words`, how
-        often which was said, as "used 4, undecided 1"; `trainings`, how many there are; `share`,
+        One row for each kind of run and code: the `cell.KEY` but seeds, code; `words`, how often
+        which was said, as "used 4, undecided 1"; `runs`, how many there are; `share`,
         its mean over those that have one, with its 95% interval over them, NaN where it is one,
         and `least` and `most` of them; `score` and `chance`, means over all.
     """
-    keys = [key for key in map(str, verdicts) if key.startswith(OF_CELL) and key != _SEED]
+    keys = [key for key in map(str, verdicts) if key.startswith(OF_CELL) and not _is_seed(key)]
     rows = []
-    for values, of in verdicts.groupby([*keys, "code"], sort=False, dropna=False):
+    grouped = verdicts.groupby([*keys, "code"], sort=False, dropna=False) if len(verdicts) else ()
+    for values, of in grouped:
         share, low, high = _mean(of["share"].dropna().to_numpy())
         named: dict[str, object] = dict(zip((*keys, "code"), values, strict=True))
         rows.append(
             {
                 **named,
                 "words": _counted(of["word"]),
-                "trainings": len(of),
+                "runs": len(of),
                 **dict(zip(_SHARE, (share, low, high), strict=True)),
                 "least": of["share"].min(),
                 "most": of["share"].max(),
@@ -71,7 +76,13 @@ def agreement(verdicts: pd.DataFrame) -> pd.DataFrame:
                 "chance": of["chance"].mean(),
             }
         )
-    return pd.DataFrame(rows)
+    shown = (*keys, "code", "words", "runs", *_SHARE, "least", "most", "score", "chance")
+    return pd.DataFrame(rows, columns=list(shown))
+
+
+def _is_seed(key: str) -> bool:
+    """Of the run, of weights or of training."""
+    return key.rpartition(".")[2] == "seed"
 
 
 def _counted(words: Iterable[str]) -> str:

@@ -241,7 +241,7 @@ class Sweep:
         return pd.DataFrame(rows)
 
     def agreement(self) -> pd.DataFrame:
-        """What the finished comparisons that differ in their seed alone say of each code.
+        """What the finished comparisons that differ in their seeds alone say of each code.
 
         Returns:
             As `experiments.results.trainings.agreement`.

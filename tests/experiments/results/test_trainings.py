@@ -1,4 +1,4 @@
-"""What several trainings agree on, against pandas' own means and counts."""
+"""What several runs agree on, against pandas' own means and counts."""
 
 import numpy as np
 import pandas as pd
@@ -45,7 +45,7 @@ def test_words_are_counted_and_shares_averaged_over_seeds() -> None:
     assert "cell.seed" not in found
     none = found.loc["none"]
     assert none["words"] == "used 2, undecided 1, has not learned order 1"
-    assert none["trainings"] == 4
+    assert none["runs"] == 4
     # The one that has not learned order has no share.
     assert none["share"] == pytest.approx(np.mean([0.4, 0.2, 0.6]))
     # Three trainings leave much open: about as much as Student's t does.
@@ -57,7 +57,7 @@ def test_words_are_counted_and_shares_averaged_over_seeds() -> None:
 
 def test_one_training_has_no_interval() -> None:
     rotary = agreement(pd.DataFrame(TRAININGS)).set_index("cell.positions").loc["rotary"]
-    assert (rotary["words"], rotary["trainings"]) == ("not used 1", 1)
+    assert (rotary["words"], rotary["runs"]) == ("not used 1", 1)
     assert rotary["share"] == 0.01
     assert np.isnan(rotary["share_low"])
 
@@ -65,4 +65,28 @@ def test_one_training_has_no_interval() -> None:
 def test_models_told_apart_by_nothing_but_their_seed_are_one_kind() -> None:
     table = pd.DataFrame(TRAININGS[:4]).drop(columns="cell.positions")
     (only,) = agreement(table).to_dict("records")
-    assert only["trainings"] == 4
+    assert only["runs"] == 4
+
+
+@pytest.mark.parametrize("key", ["cell.training.seed", "cell.transformer.seed"])
+def test_a_seed_of_weights_or_training_tells_no_kinds_apart(key: str) -> None:
+    table = pd.DataFrame(TRAININGS[:4]).rename(columns={"cell.seed": key})
+    assert agreement(table)["runs"].tolist() == [4]
+
+
+def test_a_trend_that_counts_in_one_run_is_a_trend_in_all() -> None:
+    share = (0.4, 0.3, 0.5)
+    moved = {"mean residual": (Word.USED, share)}
+    counts = answer({**moved, "counting": (Word.USED, share)}, 1.0)
+    bends = answer({**moved, "smooth trend": (Word.UNDECIDED, share)}, 1.0)
+    table = pd.DataFrame([*rows("none", 0, counts), *rows("none", 1, bends)])
+    found = agreement(table).set_index("code")["words"]
+    assert found.to_dict() == {"mean residual": "used 2", "smooth trend": "used 1, undecided 1"}
+    assert table["called"].tolist().count("counting") == 1
+    # A removal judges counting itself.
+    removed = answer({"counting": (Word.USED, share)}, 1.0)
+    assert [row["code"] for row in verdict_rows(removed)] == ["counting"]
+
+
+def test_where_nothing_was_judged_nothing_is_agreed_on() -> None:
+    assert agreement(pd.DataFrame()).empty
