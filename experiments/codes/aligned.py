@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Int
+from torch import Generator
 from tqdm import tqdm
 
 from experiments.codes.alignment import (
@@ -174,11 +175,13 @@ def _judged(
     sums = np.zeros((2, len(right)), dtype=np.int64)
     fit, held_out = task.split.fit, task.split.held_out
     for fold in range(FOLDS):
-        generator = torch.Generator().manual_seed(task.seed)
+        # Told by draws of their own, all that is compared is told the same.
+        seed = FOLDS * task.seed + fold
+        learning, telling = Generator().manual_seed(seed), Generator().manual_seed(seed)
         how = {"rank": rank, "steps": steps, "fold": fold}
-        subspace = learned_subspace(exam, model, site, fit, generator, **how)
-        told = told_others(exam.positions, torch.ones_like(exam.kept()), generator)
+        subspace = learned_subspace(exam, model, site, fit, learning, **how)
         kept = exam.kept(fold)
+        told = told_others(exam.positions, torch.ones_like(kept), telling)
         judged = kept | kept[torch.searchsorted(exam.positions, told)]
         follows, could = followed(exam, model, site, subspace, held_out, told)
         counted = could & right & judged.numpy()
