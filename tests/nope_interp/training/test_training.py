@@ -93,6 +93,17 @@ def test_bfloat16_trains_weights_kept_in_single_precision() -> None:
     torch.testing.assert_close(loss, expected, rtol=0.05, atol=0)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_processor_that_is_slow_in_bfloat16_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fast: bool, precision: Any
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: fast)
+    run(steps=1, precision=precision)
+    said = "this processor computes bfloat16 up to a hundred times slower" in caplog.text
+    assert said == (precision == "bfloat16" and not fast)
+
+
 def test_loss_curve_is_that_of_gpt2_from_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(
         CONFIG, positions="learned", activation="gelu_tanh", dropout=0.0, n_heads=4
