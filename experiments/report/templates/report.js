@@ -323,6 +323,7 @@ function setUpAnswer(figure) {
 function setUpStill(figure) {
   const { name, header, rows } = page.still[Number(figure.dataset.still)];
   $(".csv", figure).addEventListener("click", () => saveCsv(name, header, rows));
+  setUpPictures(figure, () => name, () => boxesPicture(figure, $$("td.shade", figure), $$("h4, caption, th, td", figure)));
 }
 
 // The slider moves a mark through all panels and shows the table of its step.

@@ -401,3 +401,11 @@ def test_what_is_still_readable_is_saved_as_it_is_shown(causal: Browser) -> None
         ".map(cell => getComputedStyle(cell).backgroundColor)"
     )
     assert shades[saved.index(max(saved))] != shades[saved.index(min(saved))]
+    drawn = ElementTree.parse(causal.saved("#still-0 .picture[data-kind='svg']", ".svg"))
+    words = [text.text for text in drawn.iterfind("{*}text")]
+    assert "What is still readable" in words
+    assert [word for word in words if word in shown] == shown
+    boxes = drawn.findall("{*}rect")[1:]  # behind them all is the ground
+    assert len(boxes) == len(shades)
+    fills = [box.get("fill") for box in boxes]
+    assert fills[saved.index(max(saved))] != fills[saved.index(min(saved))]
