@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Int
-from torch import Generator
 from tqdm import tqdm
 
 from experiments.codes.alignment import (
@@ -25,7 +24,6 @@ from experiments.codes.alignment import (
     Logits,
     followed,
     learned_subspace,
-    told_others,
     untrained_twin,
 )
 from experiments.codes.counterfactual import asking_positions
@@ -86,9 +84,9 @@ def alignment_rows(
 ) -> list[dict[str, Any]]:
     """How far answers follow where a learned subspace tells another position, by site and rank.
 
-    Each of three subspaces is learned on two thirds of the positions. Then all positions are told
-    to be others. What is judged is the answers of positions that were kept, and of those that are
-    told to be one of these.
+    Each of three subspaces is learned on two thirds of the positions. Then every position is told
+    to be each of the others in turn. What is judged is the answers of positions that were kept, and
+    of those that are told to be one of these.
 
     Args:
         task: of a model of ours; its examples to fit on are learned on, the others answered.
@@ -175,15 +173,15 @@ def _judged(
     sums = np.zeros((2, len(right)), dtype=np.int64)
     fit, held_out = task.split.fit, task.split.held_out
     for fold in range(FOLDS):
-        # Told by draws of their own, all that is compared is told the same.
-        seed = FOLDS * task.seed + fold
-        learning, telling = Generator().manual_seed(seed), Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(FOLDS * task.seed + fold)
         how = {"rank": rank, "steps": steps, "fold": fold}
-        subspace = learned_subspace(exam, model, site, fit, learning, **how)
+        subspace = learned_subspace(exam, model, site, fit, generator, **how)
         kept = exam.kept(fold)
-        told = told_others(exam.positions, torch.ones_like(kept), telling)
-        judged = kept | kept[torch.searchsorted(exam.positions, told)]
-        follows, could = followed(exam, model, site, subspace, held_out, told)
-        counted = could & right & judged.numpy()
-        sums += np.stack([(follows & counted).sum(axis=1), counted.sum(axis=1)])
+        # Of so few positions a single order of them would be a small sample of the pairs.
+        for by in range(1, len(kept)):
+            told = exam.positions.roll(-by)
+            judged = kept | kept.roll(-by)
+            follows, could = followed(exam, model, site, subspace, held_out, told)
+            counted = could & right & judged.numpy()
+            sums += np.stack([(follows & counted).sum(axis=1), counted.sum(axis=1)])
     return sums[0], sums[1]
