@@ -263,7 +263,7 @@ def test_a_pretrained_model_with_windows_in_shards(here: None, tmp_path: Path) -
 def test_cells_of_other_shards_are_not_mixed(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = dataclasses.replace(COMPARE, variants=False)
+    alone = dataclasses.replace(COMPARE, variants=False, uses="no")
     for module, reader, run, config in (
         (heads, "read_cell", classify_heads, HEADS),
         (parts, "measure", compare, alone),
