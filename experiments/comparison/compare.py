@@ -3,13 +3,15 @@
 One model as it is, its random-init variant and, where the weights are ours, its bidirectional one
 are each read on text and on uniform random tokens, with and without a begin token. That makes the
 cells of the run; each is one stream through the model, and is written to disk when it is done.
-Small models are read side by side, one process for each core. The page is drawn as soon as all that
-is cheap was read, again when moved positions have answered, and at the end.
+Small models are read side by side, one process for each core; in text all cores move positions
+together. The page is drawn as soon as all that is cheap was read, again when moved positions have
+answered, and at the end.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +124,13 @@ class _Stage:
         name: what they tell, as the page says it while they are missing.
         cells: what makes each, by title.
         drawn: whether the page is drawn when they are there; that costs seconds.
+        alone: whether each has all cores to itself, and nothing runs beside it.
     """
 
     name: str
     cells: Mapping[str, Callable[[], Cell]]
     drawn: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,10 +186,11 @@ class _Reader(Reader[CompareConfig]):
         """Compute all stages, side by side: where one leaves workers idle, the next has begun. The
         page is drawn when the readings are there, and when moved positions have answered."""
         drawn = {[*stage.cells][-1]: n for n, stage in enumerate(stages, 1) if stage.drawn}
-        every = {title: cell for stage in stages for title, cell in stage.cells.items()}
-        for title in self.cells.each(every):
-            if missing := [stage.name for stage in stages[drawn.get(title, len(stages)) :]]:
-                self.draw(self._made(facts), missing)
+        for alone, some in groupby(stages, key=lambda stage: stage.alone):
+            cells = {title: cell for stage in some for title, cell in stage.cells.items()}
+            for title in self.cells.each(cells, alone=alone):
+                if missing := [stage.name for stage in stages[drawn.get(title, len(stages)) :]]:
+                    self.draw(self._made(facts), missing)
 
     def _made(self, facts: dict[str, Any]) -> Made:
         found = self.cells.gathered()
@@ -248,7 +253,8 @@ class _Reader(Reader[CompareConfig]):
         if not reads_text(variant) or self._too_little() is not None:
             return []
         cell = MoveInText(self.config, variant, task, self._bar(f"{variant.kind}, {_MOVED}"))
-        return [_Stage(_MOVED, {f"{_MOVED}/stream": cell}, drawn=True)]
+        # The verdict waits for this one long cell, whose passes keep several threads busy.
+        return [_Stage(_MOVED, {f"{_MOVED}/stream": cell}, drawn=True, alone=True)]
 
     def _moved_in_task(
         self, variant: ModelVariant, task: InterventionTask, notes: list[str]

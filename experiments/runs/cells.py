@@ -88,18 +88,22 @@ class Cells:
         """
         return self._every(computes, self._pool)
 
-    def each(self, computes: Mapping[str, Callable[[], Cell]]) -> Iterator[str]:
+    def each(
+        self, computes: Mapping[str, Callable[[], Cell]], *, alone: bool = False
+    ) -> Iterator[str]:
         """As `all`, step by step.
 
         Args:
             computes: what makes each; what it was given is sent to another process.
+            alone: whether they are computed in this process instead, one after the other, each with
+                all of its threads.
 
         Yields their titles in that order, each as soon as it and those before it are there and
         `gathered` has them.
 
         Raises as `all` does.
         """
-        return self._one_by_one(computes, self._pool)
+        return self._one_by_one(computes, HERE if alone else self._pool)
 
     def _every(self, computes: Mapping[str, Callable[[], Cell]], pool: Pool) -> dict[str, Cell]:
         return {title: self._asked[title] for title in self._one_by_one(computes, pool)}
