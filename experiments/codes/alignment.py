@@ -148,7 +148,7 @@ def exchanged(
     told: Told,
     subspace: Subspace,
 ) -> Logits:
-    """The logits where positions have, in a subspace, what the next sequence has at others.
+    """The logits where positions have, in a subspace, what the sequence before has at others.
 
     Args:
         exam: what is asked.

@@ -96,6 +96,11 @@ def counterfactuals(task: InterventionTask, by: int = 1) -> list[Counterfactual]
             "copy-cmc, reverse-mc, indexing, ordering, sort-single or parity."
         )
     found = [one for one in makers[when_moved](task, by) if one.counted.any()]
+    if any(not torch.isin(one.among, task.numbers()).all() for one in found):
+        raise UserError(
+            "the examples that codes are fitted on are alike where those to answer differ: give "
+            "more of them (--n-fit)."
+        )
     if not found:
         raise UserError(
             f"no answer of these examples tells a position from the one {by} further on: give a "

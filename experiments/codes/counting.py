@@ -55,6 +55,8 @@ def counting_rows(
         codes = {site: of.among(chosen) for site, of in statistics.items()}
         trends = {site: Extrapolation(of) for site, of in codes.items() if carries(of, SMOOTH)}
         trends = {site: trend for site, trend in trends.items() if trend.scale}
+        if not trends:
+            continue
         reads = {s.name: partial(_gains, trend=t, among=among) for s, t in trends.items()}
         found = read_at(task.model, task.split.held_out, reads, batch_size=task.batch_size)
         condition = {"probe": names.PROBE, "positions": names.extrapolated(name)}

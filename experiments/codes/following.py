@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.codes.counterfactual import Counterfactual, counterfactuals
 from experiments.codes.counting import counting_rows
-from experiments.codes.in_depth import statistics_at
+from experiments.codes.in_depth import statistics_at, stream_sites
 from experiments.codes.interchange import check_enough_to_draw, interchange_rows
 from experiments.codes.order import order_rows
 from experiments.codes.task import InterventionTask
@@ -61,4 +61,6 @@ def following_rows(
     how: dict[str, Any] = {"context": context}
     moved = interchange_rows(task, statistics, elsewhere, description=description, **how)
     among = {one.moved: one.among for one in elsewhere}
-    return [*rows, *moved, *counting_rows(task, statistics, among, **how)]
+    # Moved through the whole stream alone, a trend is one of 1/m where it is so in all of it.
+    read = statistics or statistics_at(task, stream_sites(task))
+    return [*rows, *moved, *counting_rows(task, read, among, **how)]

@@ -46,7 +46,7 @@ from probes.codes.trends import carries, sites_to_move
 DOSES = (0.05, 0.3, 1.0)
 # An interval is over sequences.
 _FEWEST_COUNTED = 2
-# Draws are made in turns, each of as many as there are sequences to score.
+# Draws are made in turns, whose seeds lie so far apart.
 _TURNS = 10_000
 
 

@@ -31,8 +31,9 @@ PLACES: dict[str, Callable[[Places, int, int], Places]] = {
     REPEATED: lambda place, n, k: torch.where(
         place < (k + 1) // 2, place, (place - (n - k)).clamp(min=k // 2)
     ),
-    INTERPOLATED: lambda place, n, k: place * ((k - 1) / max(n - 1, 1)),
-    REVERSED: lambda place, n, k: (k - 1) - place * ((k - 1) / max(n - 1, 1)),
+    # Multiplied first: the last place is then exactly k - 1, in single precision too.
+    INTERPOLATED: lambda place, n, k: place * (k - 1) / max(n - 1, 1),
+    REVERSED: lambda place, n, k: (k - 1) - place * (k - 1) / max(n - 1, 1),
 }
 
 

@@ -15,7 +15,14 @@ from torch import Tensor
 
 from experiments.codes.task import InterventionTask
 from experiments.results.code_ablation import EVERYWHERE, STREAM
-from experiments.results.interchange import ACCURACY, GUESSER, PROBE, SHUFFLED_QUESTION
+from experiments.results.interchange import (
+    ABOVE_GUESSER,
+    ACCURACY,
+    GUESSER,
+    LOST_BY_SHUFFLE,
+    PROBE,
+    SHUFFLED_QUESTION,
+)
 from nope_interp.errors import UserError
 from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
@@ -29,8 +36,8 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     `GUESSER`, that of the better of two who do not know order: one sees which tokens the question
     has and crosses off those that were answered, one gives the commonest answer at each position;
     with `SHUFFLED_QUESTION`, the model's own where the question's tokens are permuted and the
-    answer is the old one, but on a task that no order matters to. Metrics `above_guesser` and
-    `lost_by_shuffle` are the differences. Shares from 0 to 1, with intervals over sequences.
+    answer is the old one, but on a task that no order matters to. Metrics `ABOVE_GUESSER` and
+    `LOST_BY_SHUFFLE` are the differences. Shares from 0 to 1, with intervals over sequences.
 
     Args:
         task: one with answers, of a model of ours.
@@ -54,11 +61,11 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     shares = {
         (ACCURACY, ""): (1, 0, 0),
         (ACCURACY, GUESSER): (0, 1, 0),
-        ("above_guesser", ""): (1, -1, 0),
+        (ABOVE_GUESSER, ""): (1, -1, 0),
     }
     if task.source is None or task.source.when_moved != "same":
         shares[ACCURACY, SHUFFLED_QUESTION] = (0, 0, 1)
-        shares["lost_by_shuffle", ""] = (1, 0, -1)
+        shares[LOST_BY_SHUFFLE, ""] = (1, 0, -1)
     where = {"layer": EVERYWHERE, "site": STREAM, "probe": PROBE}
     return share_rows(bootstrap, shares, {**context, **where})
 

@@ -93,6 +93,8 @@ def positions_moved(
     """
     where = sites(variant.n_layers, hooks, layers)
     if isinstance(variant.sources[0], TextSource):
+        if by != 1:
+            raise UserError(f"by is {by}: text is moved by a quarter of its length; leave by out.")
         task, context = _on_text(variant, config)
         return followed(
             table(text_interchange_rows(task, statistics_at(task, where), context=context))

@@ -68,6 +68,7 @@ class TextMoves:
         self._variation = {site: variation_at(codes) for site, codes in statistics.items()}
         self._behind = stream if writes_add_up(task.model) else []
         self.noised, self.denoised = in_another_order(task, self._behind)
+        # Only what codes are fitted on is read of these.
         self._disordered = replace(task, split=Split(self._ordered(task.split.fit), task.split.fit))
         self._level: dict[tuple[Site, ...], dict[Site, Moved]] = {}
 
@@ -232,7 +233,8 @@ class TextMoves:
     def _behind_attention(self, site: Site) -> bool:
         """Whether no attention follows, nor anything else that reads several positions."""
         model = self._task.model
-        last = site.layer == model.cfg.n_layers - 1 and site.hook != "resid_pre"
+        before = site.hook in ("resid_pre", ATTENTION_INPUT)
+        last = site.layer == model.cfg.n_layers - 1 and not before
         return last and isinstance(model, HookedTransformer)
 
     def _in_scores(

@@ -45,7 +45,7 @@ def text_order_rows(
     `BIGRAM` that of a smoothed bigram fitted on all the text that is not held out. Metric
     `NATS_AT_ENDS`, of tokens in the second half: the model's own, and with the control `PERMUTED`
     where all tokens before the last one are in an order drawn for each sequence; the first token
-    stays. `above_guesser` and `lost_by_shuffle` are the differences, by chance 0. Intervals are
+    stays. `ABOVE_BIGRAM` and `LOST_BY_PERMUTATION` are the differences, by chance 0. Intervals are
     over sequences.
 
     Args:

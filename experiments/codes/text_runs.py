@@ -28,6 +28,7 @@ from experiments.codes.way import Predictions, Way, as_written, mean_prediction,
 from experiments.probing.measure import Site
 from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
+from experiments.results.text_use import EARLIER, ROUNDING
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Intervention
 from nope_interp.models.losses import next_log_probabilities
@@ -45,9 +46,6 @@ _SHIFT = 0.25
 _BYTES = 2**29
 # Shorter ones have too few tokens to move.
 SHORTEST = 4 * _KEPT
-# A way that is shorter, in nats, is the rounding of float32.
-_ROUNDING = 1e-9
-_EARLIER = "earlier tokens"
 
 # A context in which the model runs changed.
 Within = Callable[[], AbstractContextManager[Intervention]]
@@ -194,8 +192,8 @@ def in_another_order(
     # In the other order the token of place t stands where that order names t.
     stands, comes_from = _indices(order.argsort()), _indices(order)
     return (
-        Elsewhere(_EARLIER, runs[0], stands, *_ways(clean, disordered)),
-        Elsewhere(_EARLIER, runs[1], comes_from, *_ways(disordered, clean)),
+        Elsewhere(EARLIER, runs[0], stands, *_ways(clean, disordered)),
+        Elsewhere(EARLIER, runs[1], comes_from, *_ways(disordered, clean)),
     )
 
 
@@ -208,7 +206,7 @@ def exceeds_noise(way: Way, seed: int) -> bool:
     """
     bootstrap = SequenceBootstrap(seed=seed).update(np.stack([way.length, way.noise], axis=1))
     low, _ = bootstrap.interval_of(lambda means: means[:, 0] - means[:, 1])
-    return bool(low > _ROUNDING)
+    return bool(low > ROUNDING)
 
 
 def with_prefix(

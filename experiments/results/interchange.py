@@ -47,6 +47,8 @@ SLOPE, RANK, CARRIED = "slope", "rank among controls", "carried"
 ACCURACY = "accuracy"
 GUESSER = "order-free guesser"
 SHUFFLED_QUESTION = "question shuffled"
+# What the model has beyond a guesser that is blind to order, and what it loses where there is none.
+ABOVE_GUESSER, LOST_BY_SHUFFLE = "above_guesser", "lost_by_shuffle"
 
 _NOISING, _DENOISING, _EXTRAPOLATED = "moved", "put back", "extrapolated"
 _NEARER = "nearer than "
@@ -96,8 +98,8 @@ def without_order(measurements: pd.DataFrame) -> str | None:
         the guesser alone is to be beaten.
     """
     rows = measurements[measurements["probe"] == PROBE].set_index(["metric", "control"])
-    gates = rows.loc[rows.index.isin([("above_guesser", ""), ("lost_by_shuffle", "")])]
-    if (gates["ci_low"] > 0).all():
+    gates = [(ABOVE_GUESSER, ""), *rows.index.intersection([(LOST_BY_SHUFFLE, "")])]
+    if (rows["ci_low"].loc[gates] > 0).all():
         return None
     accuracy = rows.loc[ACCURACY]["value"]
     own, guesser = accuracy.loc[["", GUESSER]].tolist()
@@ -198,7 +200,7 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     Returns:
         The same as every intervention tells it; a code's share is what follows, and what is
         restored what comes back with it alone, both net of controls.
-        None where no position was moved in a task.
+        Empty where no position was moved in a task.
     """
     rows = finished(measurements[measurements["probe"] == PROBE])
     records = rows.to_dict("records")
@@ -208,9 +210,9 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     first = records[0]
     accuracy = Score("accuracy", OF_ANSWERS, _interval(scores[""]), scores[GUESSER]["value"])
     stream = [use for use in uses(rows) if use.layer == EVERYWHERE]
-    words = {name: strongest([use.word for use in of]) for name, of in _by_name(stream).items()}
+    words = {name: strongest([use.word for use in of]) for name, of in by_name(stream).items()}
     reason = without_order(rows)
-    shown = telling(_by_name(stream)) if reason is None else {}
+    shown = telling(by_name(stream)) if reason is None else {}
     if reason is not None:
         words = dict.fromkeys(JUDGED, Word.NO_ORDER)
     elif not stream:
@@ -297,8 +299,13 @@ def _named(name: str, interval: Interval | None) -> dict[str, float]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), every, strict=True))
 
 
-def _by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
-    """The uses of each code, by what it is called: counting where all that are used count."""
+def by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
+    """The uses of each code, by what it is called: a smooth trend is counting where all that are
+    used count.
+
+    Args:
+        judged: the uses, as from `uses`.
+    """
     found: dict[str, list[Use]] = {}
     for use in judged:
         found.setdefault(use.code, []).append(use)

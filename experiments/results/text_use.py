@@ -6,7 +6,7 @@ from experiments.results import interchange as names
 from experiments.results.answer import Judged, Score
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.measurements import finished
-from experiments.results.position_use import Use, Word, strongest, telling
+from experiments.results.position_use import Word, strongest, telling
 from experiments.results.readability import SETTING
 from probes.bootstrap import benjamini_hochberg
 from probes.code_names import JUDGED, SIMILARITY
@@ -21,7 +21,11 @@ WRITTEN = "written towards"
 NATS, NATS_AT_ENDS = "nats", "nats at ends"
 BIGRAM = "bigram"
 PERMUTED = "earlier tokens permuted"
-ABOVE_BIGRAM, LOST_BY_PERMUTATION = "above_guesser", "lost_by_shuffle"
+ABOVE_BIGRAM, LOST_BY_PERMUTATION = names.ABOVE_GUESSER, names.LOST_BY_SHUFFLE
+# What is moved where text is told to stand in another order.
+EARLIER = "earlier tokens"
+# In nats: a way that is shorter is the rounding of float32.
+ROUNDING = 1e-9
 
 
 def by_route(route: str) -> str:
@@ -62,7 +66,8 @@ def nothing_further_on(measurements: pd.DataFrame) -> str | None:
         A sentence; None where predictions there surely differ by more than behind other text.
     """
     over = measurements[measurements["metric"] == OVER_NOISE]
-    for row in over[over["ci_low"] <= 0].to_dict("records"):
+    over = over[over["positions"] != EARLIER]
+    for row in over[over["ci_low"] <= ROUNDING].to_dict("records"):
         return (
             f"Moving {row['positions']} changes predictions no more than another prefix does. "
             "There is nothing to follow, so the order of earlier tokens alone decides."
@@ -125,12 +130,11 @@ def _judged(measurements: pd.DataFrame, gate: pd.DataFrame) -> Judged:
     same = (measurements[SETTING] == first[SETTING]).all(axis=1)
     own = gate[(gate["metric"] == NATS) & (gate["control"] == "")].iloc[0]
     reason = without_order_on_text(gate)
-    by_code: dict[str, list[Use]] = {}
-    for use in names.uses(measurements[same]):
-        if use.layer == EVERYWHERE:
-            by_code.setdefault(use.code, []).append(use)
-    words = {code: strongest([use.word for use in of]) for code, of in by_code.items()}
-    shown = telling(by_code) if reason is None else {}
+    called = names.by_name(
+        [use for use in names.uses(measurements[same]) if use.layer == EVERYWHERE]
+    )
+    words = {name: strongest([use.word for use in of]) for name, of in called.items()}
+    shown = telling(called) if reason is None else {}
     if reason is not None:
         words = dict.fromkeys((*JUDGED, SIMILARITY), Word.NO_ORDER)
     return Judged(
@@ -144,9 +148,9 @@ def _judged(measurements: pd.DataFrame, gate: pd.DataFrame) -> Judged:
             float(own["chance"]),
         ),
         words=words,
-        shares={code: noising.least for code, (noising, _) in shown.items()},
+        shares={name: noising.least for name, (noising, _) in shown.items()},
         share_of="moved: predictions follow",
-        restored={code: denoising.least for code, (_, denoising) in shown.items()},
+        restored={name: denoising.least for name, (_, denoising) in shown.items()},
         restored_of="put back: predictions return",
         reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
     )

@@ -158,11 +158,11 @@ class PermutedRescaling:
     """Activations with nothing taken away but their deviations rescaled as an intervention on codes
     rescales them, with the factors permuted over activations.
 
-    Every sequence gets the factors of the next one in the batch, in a random order: deviations are
-    scaled as much as by the intervention, but not as their position asks. A batch of one has only
-    its own factors, and then an earlier activation may get the factor of a later one. Draws go on
-    from call to call: the same bits come from a new control with the same seed, called on the same
-    batches.
+    Every sequence gets the factors of the one before it in the batch, in a random order:
+    deviations are scaled as much as by the intervention, but not as their position asks. A
+    batch of one has only its own factors, and then an earlier activation may get the factor of
+    a later one. Draws go on from call to call: the same bits come from a new control with the
+    same seed, called on the same batches.
     """
 
     def __init__(self, kept: CodeFilter, seed: int = 0) -> None:

@@ -23,7 +23,8 @@ from probes.streaming import upcast
 
 @dataclass(frozen=True, eq=False)
 class Leace:
-    """Affine map after which no linear map reads t or 1/m; it need not know the position.
+    """Affine map after which no linear map reads what it was fitted on, such as t and 1/m; it need
+    not know the position.
 
     x' = x - (x - centre) right^T left^T, of rank `rank`; statistics are float32 and follow the
     activations.
@@ -35,7 +36,7 @@ class Leace:
 
     @property
     def rank(self) -> int:
-        """How many directions are taken away, 0 to 2."""
+        """How many directions are taken away."""
         return int((torch.linalg.vector_norm(self.right, dim=-1) > 0).sum())
 
     def __call__(self, x: Activations) -> Activations:

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import nope_interp as ni
+from experiments.codes import following
 from experiments.codes.counterfactual import counterfactuals
-from experiments.codes.in_depth import statistics_at
+from experiments.codes.following import following_rows, movable
+from experiments.codes.in_depth import statistics_at, stream_sites
 from experiments.codes.interchange import DOSES, interchange_rows
 from experiments.codes.order import _guessed, order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
@@ -111,6 +113,22 @@ def test_answers_follow_the_table_of_positions_that_the_model_reads(found: pd.Da
 
 
 @pytest.mark.slow
+def test_moved_through_the_stream_alone_a_trend_is_told_from_others_at_all_of_it(
+    trained: InterventionTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[Site]] = []
+
+    def recorded(task: InterventionTask, statistics: Any, moved: Any, **how: Any) -> list[Any]:
+        asked.append(set(statistics))
+        return []
+
+    monkeypatch.setattr(following, "counting_rows", recorded)
+    rows = table(following_rows(trained, movable(trained), [], context=CONTEXT))
+    assert asked == [set(stream_sites(trained))]
+    # No single site is moved at, for all that.
+    assert set(rows.loc[rows["metric"] == NET, "layer"]) == {EVERYWHERE}
+
+
 def test_shares_are_of_all_answers_that_count(found: pd.DataFrame) -> None:
     shares = found[found["metric"].isin(["towards", "stays", "neither"])]
     for where, of in shares.groupby(["positions", "layer", "control"]):

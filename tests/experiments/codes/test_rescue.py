@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import nope_interp as ni
 from experiments.codes.longer import PLACES
@@ -200,6 +202,17 @@ def test_a_failure_in_the_scores_is_rescued_by_no_code(
 )
 def test_places_are_matched(places: str, n: int, k: int, expected: list[float]) -> None:
     assert PLACES[places](torch.arange(n).float(), n, k).tolist() == expected
+
+
+@given(n=st.integers(1, 400), data=st.data())
+def test_every_place_of_a_longer_example_stands_for_one_of_the_trained(
+    n: int, data: st.DataObject
+) -> None:
+    k = data.draw(st.integers(1, n))
+    for places in PLACES.values():
+        found = places(torch.arange(n).float(), n, k)
+        assert found.min() >= 0
+        assert found.max() <= k - 1
 
 
 @pytest.mark.parametrize(

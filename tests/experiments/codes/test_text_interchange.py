@@ -81,6 +81,15 @@ def test_a_table_of_positions_is_followed_all_of_the_way_and_put_back(
     assert words["earlier tokens"] == "used"
 
 
+def test_what_the_last_attention_reads_is_moved_at_all_positions() -> None:
+    """Those that are asked read the others' keys and values."""
+    task, site = task_of(one_layer("learned")), Site(0, "attn_in")
+    rows = table(text_interchange_rows(task, statistics_at(task, [site]), context=CONTEXT))
+    here = rows[rows["site"] == "attn_in"]
+    found = at_embedding(here, names.noising("mean residual", "earlier tokens"))
+    assert found.loc[(names.TOWARDS, ""), "value"] > 0.8
+
+
 def test_what_a_half_adds_is_what_the_other_one_alone_lacks(learned: pd.DataFrame) -> None:
     def towards(code: str) -> float:
         found = at_embedding(learned, names.noising(code, "earlier tokens"))

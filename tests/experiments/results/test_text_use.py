@@ -98,6 +98,27 @@ def test_the_whole_stream_gives_each_code_its_word() -> None:
     assert [code.code for code in answer.codes] == ["mean residual", "similarity", "variance"]
 
 
+def test_a_trend_that_1_over_m_predicts_is_called_counting() -> None:
+    def said(nearer: float) -> set[str]:
+        where = {"probe": names.PROBE, "layer": 0, "site": "resid_post"}
+        rivals = [
+            row(
+                names.nearer_than(rival),
+                nearer,
+                positions=names.extrapolated("earlier tokens"),
+                **where,
+            )
+            for rival in ("t", "log m")
+        ]
+        measured = table([*gate(0.3), *moved("smooth trend", 0.6, 0.5), *rivals])
+        (judged,) = judged_on_text(measured)
+        assert set(judged.shares) == set(judged.words)
+        return set(judged.words)
+
+    assert said(0.3) == {"counting"}
+    assert said(-0.3) == {"smooth trend"}
+
+
 def test_a_model_that_has_not_learned_order_gets_no_word() -> None:
     (judged,) = judged_on_text(table(gate(lost=0.01)))
     assert set(judged.words.values()) == {Word.NO_ORDER}
