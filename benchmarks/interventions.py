@@ -69,7 +69,7 @@ def claims() -> list[Claim]:
     moves = [interchange(statistics, code, sources) for code in JUDGED]
     moved = max(paired_ratio(partial(changed, move), trunk, ROUNDS) for move in moves)
     variation, generator = variation_at(statistics), torch.Generator().manual_seed(0)
-    controls = [move.elsewhere(variation, generator) for move in moves]
+    controls = [move.size_matched(variation, generator) for move in moves]
     drawn = max(paired_ratio(partial(changed, control), trunk, ROUNDS) for control in controls)
     together = paired_ratio(lambda: probed(True), lambda: probed(False), ROUNDS)
     return [

@@ -26,7 +26,7 @@ from experiments.variants.variants import ModelVariant, config_of, loaded_varian
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.heads import HeadChange, change_heads
-from nope_interp.interventions.intervene import Intervention
+from nope_interp.interventions.intervene import Running
 from nope_interp.positions.layers import describe_positions
 from nope_interp.tasks.sources import TextSource
 
@@ -86,7 +86,7 @@ class LoadedModel:
 
     def change_heads(
         self, changes: Mapping[tuple[int, int], HeadChange]
-    ) -> AbstractContextManager[Intervention]:
+    ) -> AbstractContextManager[Running]:
         """A context in which heads are ablated, or attend otherwise.
 
         Args:

@@ -192,7 +192,8 @@ class _Run:
             if sites := self._where(code, place.sites):
                 moves, restored = self._moves(code, sites), self._put_back(code, base)
                 there[code] = self._trial(self._noising, intact, moves, DOSES)
-                back[code] = self._trial(self._denoising, destroyed, restored, (1.0,))
+                put_back = self._trial(self._denoising, destroyed, restored, (1.0,))
+                back[code] = replace(put_back, back=True)
             for told, trials in directions:
                 condition = {**context, "positions": told(code, moved)}
                 yield fact(names.CARRIED, sum(carried) / len(carried), condition)
@@ -290,7 +291,7 @@ def _drawn(
     made: dict[str, Intervention] = {}
     for number, (site, move) in enumerate(moves.items()):
         generator = Generator().manual_seed((seed * _TURNS + turn) * len(moves) + number)
-        made[site.name] = move.elsewhere(variation[site], generator, dose, together=together)
+        made[site.name] = move.size_matched(variation[site], generator, dose, together=together)
     return made
 
 

@@ -19,8 +19,7 @@ from experiments.probing.measure import Site, feed
 from experiments.results.measurements import FIRST_POSITION
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import Intervention as Running
-from nope_interp.interventions.intervene import intervene
+from nope_interp.interventions.intervene import Running, intervene
 from nope_interp.interventions.reading import ROUTES, SCORES, read_changed
 from nope_interp.shapes import Sequences
 from nope_interp.sites import ATTENTION_INPUT
@@ -100,7 +99,7 @@ class PositionCode:
             among = self.statistics.among(at)
             return OtherContent(sizes_of(change, among), among, generator), positions
         variation = variation_at(self.statistics)
-        return self._move(sources).at(at).elsewhere(variation, generator, dose), positions
+        return self._move(sources).at(at).size_matched(variation, generator, dose), positions
 
     def _sources(self, moves: Mapping[int, int]) -> tuple[Positions, Int[Tensor, " at"]]:
         """Whose code each position that was fitted at gets, and which activations are taken."""

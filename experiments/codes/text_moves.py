@@ -183,7 +183,7 @@ class TextMoves:
             made: dict[Site, Change] = {}
             for number, (site, move) in enumerate(moves.items()):
                 generator = self._generator(turn, number)
-                made[site] = move.elsewhere(
+                made[site] = move.size_matched(
                     self._variation[site], generator, dose, together=together
                 )
             return within(made)

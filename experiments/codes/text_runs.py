@@ -30,7 +30,7 @@ from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.text_use import EARLIER, ROUNDING
 from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import Intervention
+from nope_interp.interventions.intervene import Running
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.shapes import Sequences
 from probes.bootstrap import SequenceBootstrap
@@ -48,12 +48,12 @@ _BYTES = 2**29
 SHORTEST = 4 * _KEPT
 
 # A context in which the model runs changed.
-Within = Callable[[], AbstractContextManager[Intervention]]
+Within = Callable[[], AbstractContextManager[Running]]
 
 
-def unchanged() -> AbstractContextManager[Intervention]:
+def unchanged() -> AbstractContextManager[Running]:
     """A context in which the model runs as it is."""
-    return nullcontext(Intervention([]))
+    return nullcontext(Running([]))
 
 
 @dataclass(frozen=True)

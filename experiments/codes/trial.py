@@ -37,6 +37,7 @@ class Trial:
             sequences in a row share one.
         doses: shares of the way that it is moved, the last one all of it.
         seed: of the intervals.
+        back: whether the own answer is to come back.
     """
 
     asking: Asking
@@ -45,6 +46,7 @@ class Trial:
     drawn: Callable[[float, int, int], Changes]
     doses: Sequence[float]
     seed: int
+    back: bool = False
 
     @cached_property
     def own(self) -> list[Answers]:
@@ -111,10 +113,9 @@ class Trial:
     ) -> Iterator[dict[str, Any]]:
         """The shares of all answers that count, of the full move and of smaller ones."""
         full, control, n = self.own[-1], drawn[-1], self.asking.n
-        back = self.asking.aim is self.asking.own and not self.asking.away
-        aim = names.RESTORED if back else names.TOWARDS
+        aim = names.RESTORED if self.back else names.TOWARDS
         columns = {(aim, ""): full.follows, (aim, SIZE_MATCHED): control.follows}
-        if back:
+        if self.back:
             columns[names.RESTORED, names.ORDER_DESTROYED] = self.before.follows
         else:
             for of, name in ((full, ""), (control, SIZE_MATCHED)):
@@ -126,7 +127,7 @@ class Trial:
                     columns[names.at_dose(dose), name] = of.follows
         weights = dict(zip(columns, np.eye(len(columns), dtype=int).tolist(), strict=True))
         less = {names.NET: (aim, SIZE_MATCHED)}
-        if back:
+        if self.back:
             less[names.BEYOND] = (aim, names.ORDER_DESTROYED)
         else:
             less[names.BROKEN] = (names.NEITHER, SIZE_MATCHED)

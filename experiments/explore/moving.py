@@ -20,7 +20,7 @@ from experiments.explore.text import PositionProbes, code_at, probes_for
 from experiments.probing.measure import Site
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import Intervention, intervene
+from nope_interp.interventions.intervene import Running, intervene
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.sites import pattern_hook
 
@@ -106,7 +106,7 @@ def n_coded(n_tokens: int, asked: Move) -> int:
 
 def _set(
     model: HookedModel, code: PositionCode, moves: dict[int, int], control: int | None = None
-) -> AbstractContextManager[Intervention]:
+) -> AbstractContextManager[Running]:
     return set_position(model, code, moves, control=control)
 
 
@@ -117,7 +117,7 @@ def _follow(
     probes: PositionProbes,
     positions: Sequence[int],
     ids: Int[Tensor, "copy pos"],
-    within: AbstractContextManager[Intervention],
+    within: AbstractContextManager[Running],
 ) -> _Followed:
     """Run copies of the prompt in a context, and hold what is seen against the unmoved patterns."""
     distances: dict[int, Tensor] = {}

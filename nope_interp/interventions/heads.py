@@ -13,7 +13,7 @@ from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import (
     Function,
-    Intervention,
+    Running,
     check_patterns_act,
     intervene,
 )
@@ -119,7 +119,7 @@ def change_heads(
     model: HookedModel,
     changes: Mapping[tuple[int, int], HeadChange],
     layers: Sequence[LayerPositions],
-) -> AbstractContextManager[Intervention]:
+) -> AbstractContextManager[Running]:
     """A context in which heads are ablated, or attend otherwise.
 
     Args:

@@ -33,7 +33,7 @@ Shares = Float[Tensor, "layer head query"]
 Where = slice | Int[Tensor, " chosen"]
 
 
-class Intervention:
+class Running:
     """What is changed at present, and whether it was reached; made by `intervene`."""
 
     def __init__(self, names: list[str]) -> None:
@@ -60,7 +60,7 @@ def intervene(
     model: HookedModel,
     functions: Mapping[str, Function],
     positions: Where | Mapping[str, Where] = slice(None),
-) -> Iterator[Intervention]:
+) -> Iterator[Running]:
     """A context in which activations pass through functions on their way.
 
     Args:
@@ -85,7 +85,7 @@ def intervene(
     for name in functions:
         if name not in model.hook_dict:
             raise missing_hook(name, model.hook_dict)
-    intervention = Intervention(list(functions))
+    intervention = Running(list(functions))
     where = positions if isinstance(positions, Mapping) else dict.fromkeys(functions, positions)
 
     def on_output(module: nn.Module, args: object, x: Tensor, name: str) -> Tensor:
@@ -189,7 +189,7 @@ def without_position(shares: Shares) -> Shares:
 
 
 @contextmanager
-def freeze_first_attention(model: HookedModel, shares: Shares) -> Iterator[Intervention]:
+def freeze_first_attention(model: HookedModel, shares: Shares) -> Iterator[Running]:
     """A context in which queries give the first token shares of their attention that are fixed.
 
     The token's weight becomes the share, whatever the content, and a query's other weights are
@@ -244,7 +244,7 @@ def _frozen(pattern: AttentionMaps, shares: Float[Tensor, "head pos"], sunk: boo
 
 
 @contextmanager
-def scale_attention(model: HookedModel, position: int, factor: float) -> Iterator[Intervention]:
+def scale_attention(model: HookedModel, position: int, factor: float) -> Iterator[Running]:
     """A context in which every head's attention to one token weighs so many times as much.
 
     It is as if that key's exponentiated score were multiplied: a weight a becomes c a / (1 - a +

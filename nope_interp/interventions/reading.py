@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import Function, Intervention, Where, changed_at, intervene
+from nope_interp.interventions.intervene import Function, Running, Where, changed_at, intervene
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import missing_hook
 
@@ -32,7 +32,7 @@ def read_changed(
     routes: Collection[str] = SCORES,
     positions: Where = slice(None),
     heads: Collection[int] | None = None,
-) -> Iterator[Intervention]:
+) -> Iterator[Running]:
     """A context in which attention reads changed activations by some of its routes only.
 
     What the other routes read, what other heads read and the residual stream stay as they were, bit

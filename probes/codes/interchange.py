@@ -92,14 +92,14 @@ class Move:
         told = given.added + self.told - base.added + shift
         return Move(base, told, scale - base.scale, self.lengths)
 
-    def elsewhere(
+    def size_matched(
         self,
         variation: Float[Tensor, "example d_model"],
         generator: Generator,
         dose: float = 1.0,
         *,
         together: int = 1,
-    ) -> "Elsewhere":
+    ) -> "SizeMatched":
         """The size-matched control of `by(dose)`, with a draw of directions for each sequence.
 
         Args:
@@ -109,7 +109,7 @@ class Move:
             together: how many sequences in a row share a draw.
         """
         draws = Draws((self._curve.shape[1], len(variation)), generator, together)
-        return Elsewhere(self.base, dose * self._curve, variation, draws)
+        return SizeMatched(self.base, dose * self._curve, variation, draws)
 
     @cached_property
     def _curve(self) -> Float[Tensor, "pos direction"]:
@@ -135,7 +135,7 @@ def together(moves: Sequence[tuple[Positions, Move]], n: int) -> Move:
     return Move(Moved(means, scale, added), told, scaled, lengths)
 
 
-class Elsewhere:
+class SizeMatched:
     """A control of a move: the same curve over positions, in directions that aim at no code.
 
     The directions of the move are exchanged for Gaussian ones with the covariance of the model's
@@ -166,13 +166,13 @@ class Elsewhere:
         changed: Tensor = moved + (step if len(step) == 1 else step[which.to(step.device)])
         return changed.to(x.dtype)
 
-    def at(self, chosen: Positions) -> "Elsewhere":
+    def at(self, chosen: Positions) -> "SizeMatched":
         """The same, draws too, for activations at some of the positions, by their indices."""
-        return Elsewhere(self._base.at(chosen), self._curve[chosen], self._variation, self._draws)
+        return SizeMatched(self._base.at(chosen), self._curve[chosen], self._variation, self._draws)
 
 
 # What takes activations at some of the positions, too: a move, or its control.
-Change = Moved | Elsewhere
+Change = Moved | SizeMatched
 
 
 def variation_at(statistics: CodeStatistics) -> Float[Tensor, "example d_model"]:

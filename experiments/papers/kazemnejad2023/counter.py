@@ -28,7 +28,7 @@ from experiments.runs.cells import Cells
 from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import Intervention, scale_attention
+from nope_interp.interventions.intervene import Running, scale_attention
 from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.layers import layer_positions
 from nope_interp.shapes import Sequences
@@ -66,7 +66,7 @@ class Change:
     factor: float
     tokens: Callable[[Sequences, int], Sequences]
     later: int
-    running: Callable[[HookedModel, int], AbstractContextManager[Intervention | None]]
+    running: Callable[[HookedModel, int], AbstractContextManager[Running | None]]
 
 
 def _duplicated(tokens: Sequences, at: int) -> Int[Tensor, "sequence _"]:

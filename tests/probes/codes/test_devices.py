@@ -65,7 +65,7 @@ def test_moved_codes(statistics: CodeStatistics, code: str) -> None:
     ):
         assert acts_elsewhere(move.by(0.5))
         generator = torch.Generator().manual_seed(0)
-        assert acts_elsewhere(move.elsewhere(variation_at(statistics), generator, together=2))
+        assert acts_elsewhere(move.size_matched(variation_at(statistics), generator, together=2))
 
 
 @pytest.mark.parametrize("code", CODES)

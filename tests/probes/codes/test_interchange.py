@@ -225,7 +225,7 @@ def test_a_control_moves_as_far_along_the_models_own_variation(
     # All variation in two directions: those of the control lie there, too.
     plane = torch.zeros_like(variation)
     plane[:, :2] = variation[:, :2]
-    control = move.elsewhere(plane, torch.Generator().manual_seed(0), dose=0.5)
+    control = move.size_matched(plane, torch.Generator().manual_seed(0), dose=0.5)
     moved = (control(activations) - activations).double()
     assert moved[..., 2:].abs().max() < 1e-4
     lengths = torch.linalg.vector_norm(moved, dim=-1)
@@ -246,7 +246,7 @@ def test_directions_of_controls_have_the_covariance_of_the_variation(
     variation = variation_at(statistics) * torch.linspace(0.2, 2, 64)
     move = interchange(statistics, "t", NEXT)
     many = activations[:1].expand(4000, -1, -1)
-    control = move.elsewhere(variation, torch.Generator().manual_seed(1))
+    control = move.size_matched(variation, torch.Generator().manual_seed(1))
     moved = (control(many) - many)[:, 0].double()
     wanted = (variation.mT @ variation).double()
     found = moved.mT @ moved
