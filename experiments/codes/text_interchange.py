@@ -110,9 +110,13 @@ def text_interchange_rows(
             rows += _rows_at(made, place, codes, here, ranks, bar.update)
     # Each code has two directions for each of the ways in which text is moved.
     rows += rank_rows(ranks, 2 * total * (1 + made.further_on))
-    moved = [made.noised.moved, *([made.shifted.moved] if made.further_on else [])]
     read = {site: codes for site, codes in known.items() if site not in reads}
-    return rows + counting_rows(task, read, dict.fromkeys(moved, task.numbers()), context=context)
+    counting = counting_rows(task, read, {made.noised.moved: task.numbers()}, context=context)
+    rows += counting
+    if made.further_on:  # the same positions are moved
+        told = names.extrapolated(made.shifted.moved)
+        rows += [{**row, "positions": told} for row in counting]
+    return rows
 
 
 def text_noising_rows(
