@@ -61,6 +61,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("PYTHONPATH", str(ROOT))
+        # Its workers give way to all others, so that beside other tests they hardly run.
+        patch.setenv("RAY_worker_niceness", "0")
         head = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
