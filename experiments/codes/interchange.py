@@ -19,7 +19,6 @@ is not moved again.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -38,7 +37,15 @@ from experiments.results import interchange as names
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from nope_interp.errors import UserError
 from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL
-from probes.codes.interchange import Move, Moved, interchange, levelled, put_back, variation_at
+from probes.codes.interchange import (
+    Move,
+    Moved,
+    interchange,
+    levelled,
+    put_back,
+    size_matched,
+    variation_at,
+)
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import carries, sites_to_move
 
@@ -69,12 +76,11 @@ def interchange_rows(
 
     - Noising: `towards`, `stays` and `neither` share out the moved answers that the clean model
       gets right; so they do under the control `SIZE_MATCHED`. `net` is towards less the control's,
-      by chance 0, and `broken` neither less the control's. `slope` is how far, in nats for a full
-      move, the log-odds of the answer there over all others but the own rise with the dose: the
-      line through 0 that fits `DOSES` best.
+      by chance 0, and `broken` neither less the control's. `at_dose` is towards where a code is
+      moved by a part of the way (`DOSES`), and so it is under the control.
     - Denoising: `restored` is the share of these answers that is right; so it is under the control,
       and under `ORDER_DESTROYED`, where no code is put back. `net` is restored less the first,
-      `beyond` less the second; `slope` as above.
+      `beyond` less the second.
     - `rank among controls` is the p-value: the share of draws whose full move does as much as
       the code's, on the same examples; 1 where the net effect is not surely a tenth.
     - `added`, of each half of the mean residual: the share that follows where the whole is moved,
@@ -275,24 +281,13 @@ def trial_of(
     def own(dose: float) -> Changes:
         return _named({site: move.by(dose) for site, move in moves.items()})
 
-    return Trial(asking, before, own, partial(_drawn, moves, variation, seed), doses, seed)
+    def drawn(dose: float, turn: int, together: int) -> Changes:
+        def generator(number: int) -> Generator:
+            return Generator().manual_seed((seed * _TURNS + turn) * len(moves) + number)
 
+        return _named(size_matched(moves, variation, generator, dose, together))
 
-def _drawn(
-    moves: Mapping[Site, Move],
-    variation: Mapping[Site, Float[Tensor, "example d_model"]],
-    seed: int,
-    dose: float,
-    turn: int,
-    together: int,
-) -> Changes:
-    """The control of moves: at each site other directions in every turn, for each sequence or for
-    several together."""
-    made: dict[str, Intervention] = {}
-    for number, (site, move) in enumerate(moves.items()):
-        generator = Generator().manual_seed((seed * _TURNS + turn) * len(moves) + number)
-        made[site.name] = move.size_matched(variation[site], generator, dose, together=together)
-    return made
+    return Trial(asking, before, own, drawn, doses, seed)
 
 
 def _named(made: Mapping[Site, Intervention]) -> Changes:

@@ -36,6 +36,7 @@ from probes.codes.interchange import (
     interchange,
     levelled,
     put_back,
+    size_matched,
     variation_at,
 )
 from probes.codes.similarity import moved_similarity
@@ -180,13 +181,8 @@ class TextMoves:
             return within({site: move.by(dose) for site, move in moves.items()})
 
         def drawn(dose: float, turn: int, together: int) -> Within:
-            made: dict[Site, Change] = {}
-            for number, (site, move) in enumerate(moves.items()):
-                generator = self._generator(turn, number)
-                made[site] = move.size_matched(
-                    self._variation[site], generator, dose, together=together
-                )
-            return within(made)
+            generator = partial(self._generator, turn)
+            return within(size_matched(moves, self._variation, generator, dose, together))
 
         behind = {site: of for site, of in written.items() if [site] == list(moves)}
         return TextTrial(elsewhere.run, way, behind, own, drawn, doses, self._task.seed)

@@ -19,7 +19,6 @@ from experiments.codes.text_runs import TextRun, Within
 from experiments.codes.way import Way, share
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
-from experiments.results import text_use
 from experiments.results.code_ablation import SIZE_MATCHED
 from probes.bootstrap import SequenceBootstrap
 
@@ -105,7 +104,7 @@ class TextTrial:
         bootstrap.update(np.concatenate([own[0], control[0], *own[1:], *control[1:]], axis=1))
         told = [(metric, metric, 0) for metric in (names.TOWARDS, names.STAYS, names.NEITHER)]
         told = [(names.RESTORED, names.TOWARDS, 0)] if self.back else told
-        told += [(text_use.WRITTEN, names.TOWARDS, 6)] if len(own) > 1 else []
+        told += [(names.WRITTEN, names.TOWARDS, 6)] if len(own) > 1 else []
         for metric, of, first in told:
             for number, side in enumerate(("", SIZE_MATCHED)):
                 shares = share(of, first + 3 * number)

@@ -5,7 +5,6 @@ are over sequences, of which each has control draws of its own. Ranks are taken 
 (`experiments.codes.ranks`).
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from experiments.codes.order import share_rows
 from experiments.codes.ranks import PANEL, PerDraw, Rank
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
-from probes.bootstrap import NamedBootstrap, SequenceBootstrap
+from probes.bootstrap import SequenceBootstrap
 
 # Draws of the control in a turn.
 _TURN = 20
@@ -60,17 +59,7 @@ class Trial:
             context: fills all other columns.
         """
         first = [self.asking.answers(self.drawn(dose, 0, 1)) for dose in self.doses]
-        found = list(self._shares(first, context))
-        counted = self.asking.n > 0
-        slopes = {
-            "": self._slopes(self.own, self.before)[counted],
-            SIZE_MATCHED: self._slopes(first, self.before)[counted],
-        }
-        bootstrap = NamedBootstrap(slopes, seed=self.seed)
-        for control in slopes:
-            score = bootstrap.score(names.SLOPE, bootstrap.mean(control), chance=math.nan)
-            found.append({**context, **vars(score), "control": control})
-        return found
+        return list(self._shares(first, context))
 
     def rank(self, rows: Sequence[Mapping[str, Any]]) -> Rank:
         """The rank of the net effect that stands in these rows, by log-odds of the full move."""
@@ -97,16 +86,6 @@ class Trial:
         """The first sequences with an answer that counts."""
         found: list[int] = self.asking.n.nonzero()[0][:PANEL].tolist()
         return found
-
-    def _slopes(self, found: Sequence[Answers], before: Answers) -> PerExample:
-        """In nats for a full move, of each example.
-
-        Of the line through 0 that fits best. Small doses alone would say little: where attention is
-        sure of its token, it hardly moves before it jumps to another.
-        """
-        rises = np.stack([of.log_odds - before.log_odds for of in found])
-        slopes: PerExample = np.array(self.doses) @ rises / np.square(self.doses).sum()
-        return slopes
 
     def _shares(
         self, drawn: Sequence[Answers], context: Mapping[str, Any]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.report.data import ReportData
 from experiments.results.answer import Answer, answer_of, judged_by_removal
-from experiments.results.interchange import followed, judged_on_task
+from experiments.results.interchange import doses, followed, judged_on_task
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.mechanism import linear_probe_sentence
 from experiments.results.readability import Verdict, verdicts
@@ -52,6 +52,11 @@ class Comparison(FinishedRun):
         """What follows where positions are moved inside the model, and the word of each code, by
         the rules in `experiments.results.position_use`; empty where none was moved."""
         return followed(self.measurements)
+
+    @property
+    def doses(self) -> pd.DataFrame:
+        """How far a code that is moved part of the way is followed; empty where none was."""
+        return doses(self.measurements)
 
     @property
     def headline(self) -> str:

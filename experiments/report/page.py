@@ -35,7 +35,8 @@ def render(data: ReportData) -> str:
     libraries = [shell.PLOTLY, *([shell.CIRCUITS] if patterns else [])]
     charts = [chart for section in sections for chart in section.charts]
     where, use_groups = uses.where_chart(data.uses), uses.use_groups(data)
-    charts += [chart for chart in (where, sequence) if chart.views]
+    doses = moves.dose_chart(data)
+    charts += [chart for chart in (doses, where, sequence) if chart.views]
     told = history.history_of(data)
     charts += told["charts"] if told else []
     variants = variants_of(data)
@@ -60,6 +61,7 @@ def render(data: ReportData) -> str:
         gists=gists(data.answer, variants),
         measures=_MEASURES,
         moved=moves.moves_of(data),
+        doses=doses,
         sections={section.id: section for section in sections},
         uses=use_groups,
         where=where,

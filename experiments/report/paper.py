@@ -13,7 +13,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Drawn
 from matplotlib.patches import Rectangle
 
-from experiments.report import figures, lookup
+from experiments.report import figures, lookup, moves, uses
 from experiments.report.data import ReportData
 from experiments.report.figures import COSINE_SCALE, Chart
 from experiments.results.answer import Answer, Reading
@@ -114,18 +114,16 @@ def of_figure(figure: Figure) -> Drawing:
 
 def of_comparison(data: ReportData) -> dict[str, Drawing]:
     """What a comparison can be drawn as, by name: the verdict, and each chart at its best site."""
-    found = {}
+    found: dict[str, Drawing] = {}
     if data.answer.codes:
         height = 0.9 + 0.32 * len(data.answer.codes)
         found["verdict"] = Drawing(
             "verdict", lambda drawn: _verdict(drawn, data.answer), (_PAGE, height)
         )
     settings = figures.settings_of(data)
-    for section in figures.sections(data):
-        for chart in section.charts:
-            if chart.views:
-                found[chart.id] = _of_chart(chart, settings)
-    return found
+    charts = [chart for section in figures.sections(data) for chart in section.charts]
+    charts += [moves.dose_chart(data), uses.where_chart(data.uses)]
+    return found | {chart.id: _of_chart(chart, settings) for chart in charts if chart.views}
 
 
 def of_labels(

@@ -25,6 +25,8 @@ from experiments.results.position_use import (
 from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH
 
 PROBE = "interchange"
+# The share of the way in what later layers write, on text.
+WRITTEN = "written towards"
 # Which positions are moved.
 ASKING, QUESTION = "asking positions", "question"
 # Of moved answers, the share that is as at the position whose code was given, as at their own, or
@@ -39,9 +41,9 @@ NET, BEYOND, BROKEN = "net", "beyond", "broken"
 # Of a half of the mean residual: the share that follows the whole, less what follows the other half
 # alone.
 ADDED = "added"
-# The change, in nats for each full move, of the log-odds of the answer there; the rank of what a
-# full move does among the control's draws; and whether the site tells position by the code at all.
-SLOPE, RANK, CARRIED = "slope", "rank among controls", "carried"
+# The rank of what a full move does among the control's draws; and whether the site tells position
+# by the code at all.
+RANK, CARRIED = "rank among controls", "carried"
 # The share of answers that are right, and what a model's is held against before anything is said of
 # its codes.
 ACCURACY = "accuracy"
@@ -52,6 +54,7 @@ ABOVE_GUESSER, LOST_BY_SHUFFLE = "above_guesser", "lost_by_shuffle"
 
 _NOISING, _DENOISING, _EXTRAPOLATED = "moved", "put back", "extrapolated"
 _NEARER = "nearer than "
+_AT_DOSE = f"{TOWARDS} at dose "
 
 
 def noising(code: str, moved: str) -> str:
@@ -83,7 +86,7 @@ def nearer_than(rival: str) -> str:
 
 def at_dose(dose: float) -> str:
     """The metric `TOWARDS` where a code is moved by a share of the way."""
-    return f"{TOWARDS} at dose {dose:g}"
+    return f"{_AT_DOSE}{dose:g}"
 
 
 def without_order(measurements: pd.DataFrame) -> str | None:
@@ -243,10 +246,11 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
         stream), site, moved, word, why it is undecided (`why`), the share of sites that are found
         to carry the code (`carried`); the shares of moved answers, 0 to 1, that go towards those of
         the other positions (`towards`), that stay or do neither, and that go towards them under the
-        size-matched control (`size_matched`); what goes towards them less that under the control,
-        or less nothing where that is less still (`net`), with its 95% interval over sequences and
-        draws, and its q-value; what does neither less what so does under the control (`broken`).
-        Then the same of the answers that are restored where the code alone is put back
+        size-matched control (`size_matched`); the same of what later layers write, on text at
+        single sites (`written`, `written_size_matched`); what goes towards them less that under the
+        control, or less nothing where that is less still (`net`), with its 95% interval over
+        sequences and draws, and its q-value; what does neither less what so does under the control
+        (`broken`). Then the same of the answers that are restored where the code alone is put back
         (`restored`), with the share where none is (`destroyed`), which is subtracted where it is
         more than the control's. The most followed first. Empty where nothing was moved.
     """
@@ -257,6 +261,45 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
     if found.empty:
         return found
     return found.sort_values("net", ascending=False, kind="stable", ignore_index=True)
+
+
+def doses(measurements: pd.DataFrame) -> pd.DataFrame:
+    """How far answers, or predictions, follow a code that is moved by a part of the way.
+
+    Args:
+        measurements: the tidy table with the rows of `interchange_rows`, or those of text.
+
+    Returns:
+        code, layer (-1 for the whole stream), site, moved, dose (the share of the way, above 0 and
+        up to 1), the share that follows (`towards`) with its 95% interval over sequences, and that
+        of the size-matched control. Small doses first; empty where no code was moved by parts.
+    """
+    rows = finished(measurements[(measurements["probe"] == PROBE) & measurements["head"].isna()])
+    found: dict[tuple[str, int, str, str], dict[float, dict[str, Any]]] = {}
+    for row in rows.to_dict("records"):
+        direction, code, moved = condition_of(row["positions"])
+        if direction != _NOISING or (dose := _dose(row["metric"])) is None:
+            continue
+        here = found.setdefault((code, row["layer"], row["site"], moved), {}).setdefault(dose, {})
+        if row["control"] == SIZE_MATCHED:
+            here["size_matched"] = row["value"]
+        else:
+            here |= _named(TOWARDS, _interval(row))
+    keys = ("code", "layer", "site", "moved")
+    parts = [
+        {**dict(zip(keys, where, strict=True)), "dose": dose, **by_dose[dose]}
+        for where, by_dose in found.items()
+        for dose in sorted(by_dose)
+        if len(by_dose) > 1
+    ]
+    return pd.DataFrame(parts, columns=[*keys, "dose", *_named(TOWARDS, None), "size_matched"])
+
+
+def _dose(metric: str) -> float | None:
+    """The share of the way of `TOWARDS` and `at_dose`; None of other metrics."""
+    if metric == TOWARDS:
+        return 1.0
+    return float(metric.removeprefix(_AT_DOSE)) if metric.startswith(_AT_DOSE) else None
 
 
 def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, object]:
@@ -277,6 +320,8 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
         STAYS: share(moved, STAYS),
         NEITHER: share(moved, NEITHER),
         "size_matched": share(moved, TOWARDS, SIZE_MATCHED),
+        "written": share(moved, WRITTEN),
+        "written_size_matched": share(moved, WRITTEN, SIZE_MATCHED),
         **_net(use.noising, ""),
         **_named(BROKEN, None if use.noising is None else use.noising.broken),
         RESTORED: share(back, RESTORED),

@@ -15,8 +15,6 @@ PROBE = "interchange on text"
 # In nats: how far predictions move where positions are others; and, of runs behind other text of
 # one length, what is left of that in their mean.
 WAY, SAME_LENGTH, OVER_NOISE = "way", "prefix of one length", "over prefix of one length"
-# The share of the way in what later layers write.
-WRITTEN = "written towards"
 # What is lost per token, by the model and by whom it is held against.
 NATS, NATS_AT_ENDS = "nats", "nats at ends"
 BIGRAM = "bigram"

@@ -5,9 +5,10 @@ activations stay such as the model makes: what tells one position is exchanged f
 another (an interchange intervention: Geiger et al. 2021, arXiv 2106.02997).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from einops import rearrange
@@ -25,6 +26,8 @@ from probes.streaming import upcast
 
 # Deviations are scaled by such a factor at most, or by its inverse.
 _LARGEST_FACTOR = 10.0
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +120,28 @@ class Move:
         u, s, _ = torch.linalg.svd(self.told, full_matrices=False)
         curve = torch.cat([u * s, (self.scaled * self.lengths).diag()], dim=1)
         return curve[:, curve.abs().sum(dim=0) > 0]
+
+
+def size_matched(
+    moves: Mapping[K, Move],
+    variation: Mapping[K, Float[Tensor, "example d_model"]],
+    generator: Callable[[int], Generator],
+    dose: float,
+    together: int,
+) -> "dict[K, SizeMatched]":
+    """The control of moves at several sites, each drawn by itself.
+
+    Args:
+        moves: by site.
+        variation: how activations vary there, as from `variation_at`.
+        generator: of the draws at a site, from its number.
+        dose: as in `Move.by`.
+        together: as in `Move.size_matched`.
+    """
+    return {
+        site: move.size_matched(variation[site], generator(number), dose, together=together)
+        for number, (site, move) in enumerate(moves.items())
+    }
 
 
 def together(moves: Sequence[tuple[Positions, Move]], n: int) -> Move:

@@ -30,6 +30,7 @@ from experiments.results.interchange import (
     SHUFFLED_QUESTION,
     at_dose,
     denoising,
+    doses,
     followed,
     noising,
     without_order,
@@ -170,13 +171,18 @@ def test_a_code_that_passes_is_ranked_among_as_many_draws_as_that_needs(
 
 @pytest.mark.slow
 def test_small_doses_do_less(found: pd.DataFrame) -> None:
-    of = found[found["positions"] == noising(MEAN_RESIDUAL, ASKING)].set_index(
-        ["layer", "metric", "control"]
-    )["value"]
-    doses = [of[0, at_dose(dose), ""] for dose in DOSES[:-1]] + [of[0, "towards", ""]]
-    assert doses == sorted(doses)
-    assert doses[0] < 0.1
-    assert of[0, "slope", ""] > of[0, "slope", SIZE_MATCHED]
+    own = found[(found["positions"] == noising(MEAN_RESIDUAL, ASKING)) & (found["control"] == "")]
+    of = own.set_index(["layer", "metric"])["value"]
+    assert of[0, "towards"] > 0.5
+    shares = [of[0, at_dose(dose)] for dose in DOSES[:-1]] + [of[0, "towards"]]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.1
+    # The table has the same, beside the control's.
+    told = doses(found).set_index(["code", "layer", "moved"])
+    told = told.loc[(MEAN_RESIDUAL, 0, ASKING)].set_index("dose")
+    assert list(told.index) == list(DOSES)
+    np.testing.assert_allclose(told["towards"], shares)
+    assert told.loc[1.0, "towards_low"] > told.loc[1.0, "size_matched"]
 
 
 @pytest.mark.slow

@@ -81,6 +81,20 @@ def test_a_table_of_positions_is_followed_all_of_the_way_and_put_back(
     assert words["earlier tokens"] == "used"
 
 
+def test_later_layers_write_what_they_would_elsewhere(learned: pd.DataFrame) -> None:
+    found = names.followed(learned).set_index(["code", "layer", "moved"])
+    moved = found.loc[("mean residual", 0, "earlier tokens")]
+    assert moved["written"] > 0.9
+    assert moved["written_size_matched"] < 0.5
+
+
+def test_a_smaller_move_goes_less_of_the_way(learned: pd.DataFrame) -> None:
+    told = names.doses(learned).set_index(["code", "layer", "moved", "dose"])
+    small, whole = (told.loc[("mean residual", 0, "earlier tokens", dose)] for dose in (0.3, 1.0))
+    assert small["towards_high"] < whole["towards_low"]
+    assert small["size_matched"] < small["towards_low"]
+
+
 def test_what_the_last_attention_reads_is_moved_at_all_positions() -> None:
     """Those that are asked read the others' keys and values."""
     task, site = task_of(one_layer("learned")), Site(0, "attn_in")

@@ -6,9 +6,12 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.data import ReportData
-from experiments.report.moves import moves_of
+from experiments.report.moves import dose_chart, moves_of
 from experiments.report.page import render
+from experiments.report.paper import of_comparison
+from experiments.results import interchange as names
 from experiments.results import text_use
+from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
 from tests.experiments.report.parsed_page import Page
 
 FOLLOWED = pd.DataFrame(
@@ -44,8 +47,40 @@ def test_each_move_has_a_line_and_names_stay_text(causal_report: ReportData) -> 
     assert "answers that follow" in text
 
 
+def test_smaller_moves_are_drawn_from_no_move_on(causal_report: ReportData) -> None:
+    rows = causal_report.measurements
+    shares = {names.at_dose(0.3): (0.2, 0.02), names.TOWARDS: (0.7, 0.1)}
+    moves = [
+        rows.head(1).assign(
+            probe=names.PROBE,
+            layer=EVERYWHERE,
+            site=STREAM,
+            positions=names.noising("variance", "earlier tokens"),
+            metric=metric,
+            control=control,
+            value=value,
+            ci_low=value - 0.01,
+            ci_high=value + 0.01,
+        )
+        for metric, values in shares.items()
+        for control, value in zip(("", SIZE_MATCHED), values, strict=True)
+    ]
+    data = replace(causal_report, measurements=pd.concat([rows, *moves]), followed=FOLLOWED)
+    chart = dose_chart(data)
+    (panel,) = chart.views["earlier tokens, permuted"]["panels"]
+    drawn = {series["kind"]: series for series in panel["series"]}
+    assert panel["title"] == "variance"
+    assert drawn["value"]["x"] == [0, 0.3, 1]
+    assert drawn["value"]["y"] == [0, 0.2, 0.7]
+    assert drawn["value"]["low"] == [0, 0.19, 0.69]
+    assert drawn["control"]["y"] == [0, 0.02, 0.1]
+    assert 'data-chart="doses"' in render(data)
+    assert of_comparison(data)["doses"]
+
+
 def test_without_moves_there_is_no_section(causal_report: ReportData) -> None:
     assert moves_of(causal_report) is None
+    assert not dose_chart(causal_report).views
     assert 'id="follow"' not in render(causal_report)
 
 

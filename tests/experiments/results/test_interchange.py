@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -18,7 +19,9 @@ from experiments.results.interchange import (
     RANK,
     RESTORED,
     TOWARDS,
+    at_dose,
     denoising,
+    doses,
     extrapolated,
     followed,
     nearer_than,
@@ -183,3 +186,26 @@ def test_a_code_that_is_found_at_no_site_is_not_called_used() -> None:
     assert word == Word.UNDECIDED
     assert why.startswith("found at no site")
     assert followed(table(hidden)).iloc[0]["carried"] == 0
+
+
+def test_what_smaller_moves_do_stands_by_code_and_dose() -> None:
+    there = noising(VARIANCE, QUESTION)
+    rows = [
+        *effect(VARIANCE, STREAMED, moved=0.6, restored=0.5),
+        row(there, STREAMED, at_dose(0.3), 0.2),
+        row(there, STREAMED, at_dose(0.3), 0.02, SIZE_MATCHED),
+        row(there, STREAMED, at_dose(0.05), 0.1),
+        row(there, STREAMED, at_dose(0.05), 0.01, SIZE_MATCHED),
+        # Moved all of the way alone: there is nothing to compare.
+        *effect(MEAN_RESIDUAL, BLOCK, moved=0.6, restored=0.5),
+    ]
+    found = doses(table(rows))
+    assert set(found["code"]) == {VARIANCE}
+    shown = found[["dose", "towards", "towards_low", "towards_high", "size_matched"]]
+    expected = [
+        [0.05, 0.1, 0.05, 0.15, 0.01],
+        [0.3, 0.2, 0.15, 0.25, 0.02],
+        [1.0, 0.7, 0.65, 0.75, 0.1],
+    ]
+    np.testing.assert_allclose(shown, expected)
+    assert doses(table(rows[-len(effect(VARIANCE, BLOCK, moved=0, restored=0)) :])).empty
