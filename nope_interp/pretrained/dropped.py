@@ -12,8 +12,8 @@ from typing import Any
 from nope_interp.errors import UserError
 from nope_interp.files import honour_umask, make_folder, read_json, write_json
 from nope_interp.positions.layers import WITHOUT, family_encoding
-from nope_interp.pretrained.load import quiet
 from nope_interp.pretrained.published import Format, add_norms, check_norms, published_form
+from nope_interp.pretrained.quiet import quiet
 from nope_interp.pretrained.switched_off import switch_off
 
 

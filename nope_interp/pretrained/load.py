@@ -6,11 +6,7 @@ see `t5_decoder`.
 """
 
 import difflib
-import hashlib
 import importlib.util
-import logging
-import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,12 +19,13 @@ from torch import Tensor
 
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.files import honour_umask, make_folder, write_json
 from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.layers import WITHOUT
 from nope_interp.pretrained.bridges import give_tokenizer, wrap
 from nope_interp.pretrained.checkpoint import read_checkpoint
 from nope_interp.pretrained.checks import PARITY, check_bridge, check_order, dtype_name
+from nope_interp.pretrained.gguf_file import converted_gguf
+from nope_interp.pretrained.quiet import quiet
 from nope_interp.pretrained.source import check_source
 from nope_interp.pretrained.switched_off import switch_off
 from nope_interp.pretrained.t5_decoder import T5DecoderLM
@@ -286,44 +283,10 @@ def _resolve(name_or_path: str) -> str:
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return str(path)
-    return str(converted_gguf(path)) if path.suffix == ".gguf" else name_or_path
-
-
-def cache_folder() -> Path:
-    """Where converted models are kept: $NOPE_INTERP_CACHE, else the user's cache folder."""
-    chosen = os.environ.get("NOPE_INTERP_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(base) / "nope-interp"
-
-
-def converted_gguf(path: Path) -> Path:
-    """The folder with `path` dequantised to float32 safetensors; made on first use.
-
-    Raises:
-        UserError: where the file is damaged or the cache cannot be written.
-    """
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    folder = cache_folder() / "gguf" / digest[:16]
-    if (folder / "complete.json").is_file():
-        return folder
-    make_folder(folder)
-    with quiet(), _one_sentence(str(path)):
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-        model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-        # The weights are plain floats from here on; transformers refuses to save them while the
-        # config says that they are quantised.
-        model.hf_quantizer = None
-        del model.config.quantization_config
-        model.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
-        for made in list(folder.iterdir()):
-            honour_umask(made)
-    # Written last: a conversion that was killed half-way is made again.
-    write_json(folder / "complete.json", {"sha256": digest, "from": path.name})
-    return folder
+    if path.suffix != ".gguf":
+        return name_or_path
+    with _one_sentence(str(path)):
+        return str(converted_gguf(path))
 
 
 @contextmanager
@@ -354,25 +317,3 @@ def _nearest_hub_name(name: str) -> str:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".:")[:200]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hold back the progress bars and advice of the libraries underneath."""
-    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
-    from transformers.utils import logging as transformers_logging
-
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    disable_progress_bars()
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
-        enable_progress_bars()
-        transformers_logging.enable_progress_bar()
-        transformers_logging.set_verbosity(level)

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +24,7 @@ from transformers import (
 from nope_interp.errors import UserError
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.sinks import sinks_note
-from nope_interp.pretrained import checks
-from nope_interp.pretrained import load as pretrained
+from nope_interp.pretrained import checks, gguf_file
 from nope_interp.pretrained.load import load_pretrained, reinitialized
 from nope_interp.streams import run_trunk, stream
 from tests.huggingface import (
@@ -385,7 +386,30 @@ def test_damaged_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(UserError, match=r"cannot load the model .*broken\.gguf"):
             load_pretrained(str(path))
     assert not list((tmp_path / "cache").rglob("complete.json"))
-    assert pretrained.cache_folder() == tmp_path / "cache"
+    assert gguf_file.cache_folder() == tmp_path / "cache"
+
+
+def test_who_asks_while_a_file_is_converted_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOPE_INTERP_CACHE", str(tmp_path / "cache"))
+    path, made = tmp_path / "any.gguf", list[Path]()
+    path.write_bytes(b"any")
+    begun, asked = threading.Event(), threading.Barrier(2)
+
+    def convert(path: Path, folder: Path) -> None:
+        begun.set()
+        asked.wait()
+        made.append(folder)
+
+    monkeypatch.setattr(gguf_file, "_convert", convert)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(gguf_file.converted_gguf, path)
+        begun.wait()
+        second = pool.submit(gguf_file.converted_gguf, path)
+        asked.wait()
+        assert first.result() == second.result()
+    assert made == [first.result()]
 
 
 def test_a_gguf_that_ends_within_its_weights(

@@ -1,0 +1,28 @@
+"""Libraries underneath that speak only where something is wrong."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back the progress bars and advice of the libraries underneath."""
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    disable_progress_bars()
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+        enable_progress_bars()
+        transformers_logging.enable_progress_bar()
+        transformers_logging.set_verbosity(level)
