@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from probes.errors import ProbeError
 from probes.scores import Score
@@ -256,7 +256,7 @@ def few_sequences(tail: float, n: int) -> float:
     Returns:
         At least 1.
     """
-    return float(stats.t.isf(tail, n - 1) / stats.norm.isf(tail) * np.sqrt(n / (n - 1)))
+    return float(stdtrit(n - 1, tail) / ndtri(tail) * np.sqrt(n / (n - 1)))
 
 
 class NamedBootstrap:
@@ -362,5 +362,7 @@ def benjamini_hochberg(p_values: Float[Array, "*shape"]) -> Float[Array, "*shape
         raise ProbeError("p-values must lie between 0 and 1: give probabilities, not statistics")
     q_values = np.full_like(p_values, np.nan)
     if made.any():
-        q_values[made] = stats.false_discovery_control(p_values[made], method="bh")
+        from scipy.stats import false_discovery_control  # half a second, which few processes need
+
+        q_values[made] = false_discovery_control(p_values[made], method="bh")
     return q_values

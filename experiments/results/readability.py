@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 import pandas as pd
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from experiments.results.measurements import intact_readings
 from nope_interp.errors import UserError
@@ -146,7 +146,7 @@ def widened(value: float, low: float, high: float, n_compared: int, n: int) -> t
 
 @cache
 def _stretch(n_compared: int, n: int) -> float:
-    return float(student.isf(0.025 / n_compared, n - 1) / student.isf(0.025, n - 1))
+    return float(stdtrit(n - 1, 0.025 / n_compared) / stdtrit(n - 1, 0.025))
 
 
 def gain(value: float, chance: float, smaller: bool) -> float:

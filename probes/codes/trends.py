@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 from jaxtyping import Float
-from scipy.stats import chi2
+from scipy.special import chdtri
 from torch import Tensor
 
 from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH, VARIANCE
@@ -103,7 +103,7 @@ def _can_differ(code: str, positions: Positions) -> bool:
 
 def _largest_by_chance(freedom: float) -> float:
     """What a mean of so many squares stays below, but for `_BY_CHANCE`, where 1 is expected."""
-    return float(chi2.isf(_BY_CHANCE, freedom)) / freedom if freedom else 1.0
+    return float(chdtri(freedom, _BY_CHANCE)) / freedom if freedom else 1.0
 
 
 def told_by(statistics: CodeStatistics, code: str) -> PositionalVectors:

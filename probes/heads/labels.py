@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import t as student
+from scipy.special import stdtr
 
 from probes.bootstrap import benjamini_hochberg
 from probes.errors import ProbeError
@@ -176,7 +176,7 @@ def _p_above(
 ) -> PerRule:
     """One-sided t-tests over sequences; NaN where there are none."""
     excess = (value - level) / np.maximum(stderr, _ROUNDING)
-    return np.asarray(student.sf(excess, np.maximum(n - 1, 1)))
+    return np.asarray(stdtr(np.maximum(n - 1, 1), -excess))  # Student's distribution
 
 
 def _p_random_init(
@@ -201,7 +201,7 @@ def _p_random_init(
         )
     variance = nulls.var(axis=0, ddof=1) * (1 + 1 / k) + stderr**2
     spread = np.sqrt(np.maximum(variance, _ROUNDING**2))
-    p_values: np.ndarray = student.sf((value - nulls.mean(axis=0)) / spread, k - 1)
+    p_values: np.ndarray = stdtr(k - 1, (nulls.mean(axis=0) - value) / spread)
     p_values[:, [RANDOM_INIT not in rule.nulls for rule in rules]] = np.nan
     return p_values
 
