@@ -35,7 +35,7 @@ from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.memory import check_room, plain_bytes, training_bytes
 from nope_interp.pretrained.dropped import check_droppable, drop_positions, save_folder
-from nope_interp.pretrained.load import load_plain
+from nope_interp.pretrained.load import check_runs, load_plain
 from nope_interp.pretrained.scaled import SCALINGS, can_be_scaled, scaled_rotary
 from nope_interp.training.loop import watched_steps
 from nope_interp.training.recalibrate import only_tokens, recalibrate
@@ -80,6 +80,7 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
     load = partial(_load, config, device)
     model, tokenizer, notes = load(config.model)
     check_droppable(model, config.model, qk_norm=config.qk_norm)
+    check_runs(model, config.model)
     context = config.context or model.config.max_position_embeddings
     lengths = config.lengths_of(context)
     material = Material.of(config, tokenizer, lengths)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, no_type_check
 
-from experiments.variants.words import Shorthand, Worded, check_words, flat, nested, within
+from experiments.variants.words import Shorthand, Worded, asked, check_words, flat, nested, within
 from nope_interp.errors import FieldError, UserError, unknown_name
 from nope_interp.fields import Seed, check_fields, check_lengths, from_mapping
 from nope_interp.models.config import DeclaredPositions, TransformerConfig
@@ -189,7 +189,7 @@ class ExperimentConfig(Worded):
         """Read a TOML or JSON file, or the config.json of a run folder.
 
         Args:
-            path: the file.
+            path: the file, in the words of the command line; a run folder's has fields alone.
 
         Returns:
             The config.
@@ -209,8 +209,8 @@ class ExperimentConfig(Worded):
                 f"the config {str(path)!r} is neither valid TOML nor JSON ({error}): mend it there."
             ) from error
         if isinstance(values, dict) and {"config", "environment"} <= values.keys():
-            values = values["config"]
-        return cls.from_dict(values)
+            return cls.from_dict(values["config"])
+        return asked(cls, None, flat("the config", values))
 
     @property
     def is_ours(self) -> bool:

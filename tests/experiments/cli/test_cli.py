@@ -213,7 +213,6 @@ def test_these_mistakes_are_told_before_anything_heavy_is_loaded(tmp_path: Path)
     ("values", "part"),
     [
         ({"n_layers": 6}, "'n_layers': did you mean 'transformer.n_layers'"),
-        ({"steps": 6}, "'steps': did you mean 'training.steps'"),
         ({"transformer": {"n_layer": 6}}, "did you mean 'transformer.n_layers'"),
         ({"training.stepz": 6}, "did you mean 'training.steps'"),
         ({"training": {"steps": 0}}, "training.steps is 0"),
@@ -442,11 +441,23 @@ def test_options_lie_over_a_config_file(tmp_path: Path) -> None:
     )
     file = ["--config", str(tmp_path / "c.toml")]
     config = asked("compare", *file)
-    # A file says what each seed is; it is no command line.
-    assert (config.seed, config.transformer.seed, config.training.steps) == (4, 0, 5)
+    # A word means in a file what it means on the command line.
+    assert (config.seed, config.transformer.seed, config.training.steps) == (4, 4, 5)
     over = asked("compare", *file, "--layers", "none", "--transformer.d-mlp", "none", "--seed", "1")
     assert (over.layers, over.transformer.d_mlp, over.training.steps) == (None, None, 5)
     assert (over.seed, over.transformer.seed) == (1, 1)
+
+
+def test_a_config_file_speaks_the_command_lines_words(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"steps": 6, "seq_len": 32, "training.seq_len": 16}')
+    config = asked("compare", "--config", str(tmp_path / "c.json"))
+    assert config == asked("compare", "--steps", "6", "--seq-len", "32", "--training.seq-len", "16")
+    (tmp_path / "c.json").write_text('{"steps": 0}')
+    assert_one_sentence(nope_interp("compare", "--config", "c.json", cwd=tmp_path), "steps is 0")
+    # A run folder's own says every field by itself.
+    whole = {"config": {"seed": 4, "training": {"steps": 5}}, "environment": {}}
+    (tmp_path / "c.json").write_text(json.dumps(whole))
+    assert asked("compare", "--config", str(tmp_path / "c.json")).transformer.seed == 0
 
 
 def test_a_trainings_last_line_is_its_loss_and_its_path(tmp_path: Path, config: str) -> None:

@@ -34,6 +34,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["compare", "--text", "text.txt", "--model"],
         ["probe", "--text", "text.txt", "--model"],
         ["heads", "--text", "text.txt"],
+        ["drop", "--text", "text.txt", "--training.seq-len", "32"],
         ["reproduce", "chi2023", "--quiet", "--model"],
         ["reproduce", "barbero2024", "--quiet", "--model"],
     ],

@@ -1,6 +1,7 @@
 """Task lengths and scratchpads, from configs and the command line to the saved model."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,8 @@ def test_the_command_line_says_the_same_as_a_config(tmp_path: Path) -> None:
     options = ["--task", "addition", "--lengths", "1-2", "--scratchpad", "output, input"]
     run = nope_interp("train", "--config", "small.json", *options, "--json", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-    asked = config(task="addition", lengths=[1, 2], scratchpad=["input", "output"])
+    small = CompareConfig.read(tmp_path / "small.json")
+    asked = replace(small, task="addition", lengths=(1, 2), scratchpad=("input", "output"))
     path = tmp_path / json.loads(run.stdout)["model"]
     assert path.parent.name == training_folder(Path(), asked).path.name
     assert CompareConfig.read(path.parent / "config.json") == asked
