@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from experiments.cli.explore import explore
-from experiments.cli.options import Parameters, given, option_of, parameter, parameters
+from experiments.cli.options import (
+    Parameters,
+    given,
+    option_of,
+    parameter,
+    parameters,
+    whole_number,
+)
 from experiments.cli.settings import RUNS, Config, Device, Json, List, Out, Quiet, Ray, Shards
 from experiments.cli.shown import SHOWN, Shown, atlas_shown, claims_shown, sweep_shown
 from experiments.sweeps.registry import EXPERIMENTS, AnyConfig, Experiment
@@ -146,7 +153,10 @@ def sweep(
         Path, typer.Argument(metavar="FILE.yaml", help="An experiment, and a grid or list of it.")
     ],
     jobs: Annotated[
-        int | None, typer.Option(help="Cells at once; by default one for each core.")
+        int | None,
+        typer.Option(
+            metavar="N", parser=whole_number, help="Cells at once; by default one for each core."
+        ),
     ] = None,
     ray: Ray = None,
     gpus_per_cell: Annotated[float, typer.Option(help="GPUs that Ray keeps for each cell.")] = 0.0,

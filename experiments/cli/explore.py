@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.options import whole_number
 from experiments.cli.settings import RUNS, Device
 from nope_interp.devices import check_device_name
 
@@ -21,7 +22,10 @@ def explore(
         typer.Argument(metavar="NAME_OR_PATH", help="Any model that heads reads; none: our own."),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(metavar="N", help="Port of this machine; by default a free one.")
+        int | None,
+        typer.Option(
+            metavar="N", parser=whole_number, help="Port of this machine; by default a free one."
+        ),
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Open no browser.")] = False,
     text: Annotated[

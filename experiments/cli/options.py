@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 
 from experiments.variants.words import Field, Shorthand, fields_of
+from nope_interp.errors import shown
 
 Parameters = dict[str, inspect.Parameter]
 
@@ -126,28 +127,30 @@ def _reader(kind: Any) -> tuple[str, Callable[[str], Any]]:
 
 def _reader_of_many(kinds: tuple[Any, ...]) -> tuple[str, Callable[[str], Any]]:
     if kinds == (int, int):
-        told = "{!r}: give the shortest and the longest, such as 2-8."
+        told = "{}: give the shortest and the longest, such as 2-8."
         return "SHORTEST-LONGEST", _reading(lambda text: [int(n) for n in text.split("-")], told)
     if kinds[0] is int:
-        told = "{!r}: give numbers such as 0,2,5."
+        told = "{}: give numbers such as 0,2,5."
         return "N,N,...", _reading(lambda text: [int(n) for n in text.split(",")], told)
     return "NAME,NAME,...", lambda text: [name.strip() for name in text.split(",")]
 
 
 def _reading(read: Callable[[str], Any], wrong: str) -> Callable[[str], Any]:
-    """`read`, which says `wrong` of a text where it cannot."""
+    """`read`, which says `wrong` of a text where it cannot; of a long one its beginning."""
 
-    def reading(text: str) -> Any:
+    def reading(text: Any) -> Any:  # typer has a default read, too
         try:
             return read(text)
         except ValueError:
-            raise typer.BadParameter(wrong.format(text)) from None
+            raise typer.BadParameter(wrong.format(shown(text))) from None
 
     return reading
 
 
+whole_number = _reading(int, "{} is not a valid integer.")
+
 _SCALARS: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    int: ("N", _reading(int, "{!r} is not a valid integer.")),
-    float: ("X", _reading(float, "{!r} is not a valid number.")),
+    int: ("N", whole_number),
+    float: ("X", _reading(float, "{} is not a valid number.")),
     str: ("TEXT", str),
 }

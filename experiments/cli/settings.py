@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.options import whole_number
+
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -21,7 +23,9 @@ Device = Annotated[
 Shards = Annotated[
     int,
     typer.Option(
-        metavar="N", help="Workers that share the sequences, each with a model of its own."
+        metavar="N",
+        parser=whole_number,
+        help="Workers that share the sequences, each with a model of its own.",
     ),
 ]
 Ray = Annotated[

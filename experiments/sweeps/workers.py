@@ -19,7 +19,7 @@ from joblib import cpu_count
 
 from experiments.runs.workers import Pool, WorkerDied, pool_of
 from experiments.sweeps.sweep import Cell, Sweep
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.files import write_atomically
 from probes.errors import ProbeError
 
@@ -108,7 +108,7 @@ def sweep_pool(
     Raises UserError for numbers that make no sense and a cluster that cannot be used.
     """
     if jobs is not None and jobs < 1:
-        raise UserError(f"jobs is {jobs}: give at least 1.")
+        raise UserError(f"jobs is {shown(jobs)}: give at least 1.")
     if not gpus_per_cell >= 0:
         raise UserError(f"GPUs per cell are {gpus_per_cell:g}: give 0 or more.")
     if ray is not None:

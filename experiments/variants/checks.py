@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments.runs.folder import RunConfig
 from nope_interp.devices import check_device_name
-from nope_interp.errors import FieldError, UserError
+from nope_interp.errors import FieldError, UserError, shown
 from nope_interp.files import read_text
 from nope_interp.pretrained.source import check_source
 
@@ -38,10 +38,10 @@ def check_spread(config: RunConfig, device: str) -> None:
 def check_shards(n: int, ray: str | None, *, n_sequences: int, device: str) -> None:
     """Raise UserError where `n_sequences` cannot be read in `n` shards, or not on that cluster."""
     if n < 1:
-        raise FieldError("shards", f"is {n}: give at least 1.")
+        raise FieldError("shards", f"is {shown(n)}: give at least 1.")
     if n > n_sequences // 2:
         raise UserError(
-            f"{n} shards are too many for {n_sequences} sequences: give at most "
+            f"{shown(n)} shards are too many for {n_sequences} sequences: give at most "
             f"{n_sequences // 2}, so that each has two."
         )
     if n > 1 and device == "auto":

@@ -174,6 +174,9 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["compare", "--ablate", "rotery"], ["rotery", "did you mean 'rotary'"]),
     (["heads", "--ablate", "rotary:shuffeld"], ["shuffeld", "did you mean 'shuffled'"]),
     (["probe", "--ablate", "rotary:band=8-2"], ["the band 8-2 is empty"]),
+    (["compare", "--seq-len", "9" * 5000], [f"'{'9' * 59}... is not a valid integer"]),
+    (["explore", "--port", "9" * 5000], [f"'{'9' * 59}... is not a valid integer"]),
+    (["compare", "--shards", f"-{'9' * 4000}"], [f"--shards is -{'9' * 59}...: give at least 1"]),
 ]
 
 
