@@ -11,6 +11,7 @@ questions (`load`, `compare`, `classify_heads`, ...) are those of `experiments`,
 this package: this door is the one place that looks up.
 """
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,7 +85,12 @@ def refuse_hidden_packages() -> None:
 
 def main() -> None:
     """The command `nope-interp`."""
-    refuse_hidden_packages()
+    try:
+        refuse_hidden_packages()
+    except ImportError as error:
+        # What prints other refusals is in the package that may be hidden.
+        print(f"nope-interp: {error}", file=sys.stderr)
+        sys.exit(2)
     from experiments.cli.main import main as run
 
     run()

@@ -148,17 +148,23 @@ def test_what_hides_a_package_of_ours_is_named(tmp_path: Path, package: str, kin
     )
     # As it is installed: our packages are found after the folder that Python is started in.
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+
+    def ran(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-c", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+
+    run, command = ran(code), ran("import nope_interp\nnope_interp.main()", "--version")
+    assert run.returncode == 0, run.stderr
     if kind != "folder":
         assert f"{str(hidden)!r} hides the package {package!r} of nope-interp" in run.stdout
         assert run.stdout.count("\n") == 1
+        assert (command.returncode, command.stderr) == (2, f"nope-interp: {run.stdout}")
     else:
         # Python prefers our package to a folder without an __init__.py.
         assert run.stdout == ""
+        assert command.returncode == 0, command.stderr
