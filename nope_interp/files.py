@@ -1,9 +1,10 @@
 """Files that are either whole or absent: written beside their place, then renamed into it."""
 
+import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,23 @@ def honour_umask(path: Path) -> None:
         path.chmod(new.stat().st_mode)
     finally:
         new.unlink(missing_ok=True)
+
+
+def digest_of(header: str, tensors: Iterable[tuple[str, str, Sequence[int], memoryview]]) -> str:
+    """What tells whether a file of tensors is as it was written.
+
+    Args:
+        header: what the file says beside them.
+        tensors: name, type, shape and bytes of each, in any order.
+
+    Returns:
+        SHA-256 of all that, in hexadecimal.
+    """
+    digest = hashlib.sha256(json.dumps(header).encode())
+    for name, kind, shape, content in sorted(tensors, key=lambda tensor: tensor[0]):
+        digest.update(json.dumps([name, kind, list(shape)]).encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def model_files(folder: Path) -> list[Path]:

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from safetensors import SafetensorError
+import pyarrow.parquet as pq
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from nope_interp.errors import UserError
-from nope_interp.files import write_atomically
+from nope_interp.files import digest_of, write_atomically
 from probes.scores import ProbeResult
 
 # One row is one number. `head` and `step` are empty where a number belongs to no head or to no
@@ -70,18 +71,24 @@ def intact_readings(measurements: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_table(measurements: pd.DataFrame, path: Path) -> Path:
-    """Write the table as Parquet, atomically."""
-    return write_atomically(path, lambda part: measurements.to_parquet(part, index=False))
+    """Write the table as Parquet with checksums, atomically."""
+    return write_atomically(
+        path,
+        lambda part: measurements.to_parquet(part, index=False, write_page_checksum=True),
+    )
 
 
 def read_table(path: Path | BytesIO) -> pd.DataFrame:
     """Read what `write_table` wrote; raises UserError where it is missing or damaged."""
     try:
-        measurements = pd.read_parquet(path).astype(COLUMNS)
-        if measurements.empty:
-            raise ValueError("no rows")
+        # Files of older versions have no checksums, and are read all the same.
+        measurements = pd.read_parquet(path, page_checksum_verification=True).astype(COLUMNS)
+        # Checksums are of pages alone; a damaged footer can hide rows, but it counts them twice.
+        if measurements.empty or len(measurements) != pq.read_metadata(path).num_rows:
+            raise ValueError("no rows, or not all")
         return measurements
-    except (OSError, ValueError, KeyError) as error:
+    # The last two: names of types in which a bit was flipped.
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         raise UserError(
             f"the measurements {str(path)!r} are missing or damaged: delete the run folder and "
             "run the command again."
@@ -89,18 +96,33 @@ def read_table(path: Path | BytesIO) -> pd.DataFrame:
 
 
 def write_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> Path:
-    """Write the arrays that figures draw, atomically."""
+    """Write the arrays that figures draw with a digest of them, atomically."""
     # Not ascontiguousarray, which makes a list of one out of a single number.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    return write_atomically(path, lambda part: save_file(contiguous, part))
+    metadata = _metadata(contiguous)
+    return write_atomically(path, lambda part: save_file(contiguous, part, metadata))
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Read what `write_arrays` wrote; raises UserError where it is missing or damaged."""
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
+        arrays = load_file(path)
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata()
+        # Files of older versions have no metadata, and are read all the same.
+        if metadata is not None and metadata != _metadata(arrays):
+            raise ValueError("not what was written")
+        return arrays
+    except (SafetensorError, OSError, ValueError) as error:
         raise UserError(
             f"the arrays {str(path)!r} are missing or damaged: delete the run folder and run the "
             "command again."
         ) from error
+
+
+def _metadata(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    parts = (
+        (name, str(array.dtype), array.shape, array.reshape(-1).view(np.uint8).data)
+        for name, array in arrays.items()
+    )
+    return {"sha256": digest_of("", parts)}

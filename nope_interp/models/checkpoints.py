@@ -1,6 +1,5 @@
 """Weights on disk: safetensors with the config in the header. Nothing is ever unpickled."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from nope_interp.errors import UserError, shown
 from nope_interp.fields import check_fields, check_lengths, from_mapping
-from nope_interp.files import write_atomically
+from nope_interp.files import digest_of, write_atomically
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import T5_BUCKETS
 from nope_interp.models.transformer import HookedTransformer
@@ -123,12 +122,12 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _digest(tensors: dict[str, Tensor], header: str) -> str:
-    """SHA-256 of the header and of every tensor's name, type, shape and bytes."""
-    digest = hashlib.sha256(json.dumps(header).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    """Of the header and of every tensor's name, type, shape and bytes."""
+    parts = (
+        (name, str(tensor.dtype), tensor.shape, tensor.reshape(-1).view(torch.uint8).numpy().data)
+        for name, tensor in tensors.items()
+    )
+    return digest_of(header, parts)
 
 
 def load_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:

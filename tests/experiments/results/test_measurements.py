@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
 from experiments.results.measurements import (
     COLUMNS,
@@ -81,3 +83,78 @@ def test_damaged_files_are_one_sentence(tmp_path: Path, keep: float, kind: str) 
     path.unlink()
     with pytest.raises(UserError, match="missing"):
         read(path)
+
+
+def flip(path: Path, whole: bytes, bit: int) -> None:
+    damaged = bytearray(whole)
+    damaged[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(damaged)
+
+
+def test_arrays_with_a_flipped_bit_anywhere_are_refused(tmp_path: Path) -> None:
+    arrays = {
+        "a/b": np.arange(6.0).reshape(2, 3).T,
+        "none": np.zeros((0, 3), np.float32),
+        "number": np.array(3.5),
+        "bits": np.array([True, False]),
+        "bytes": np.arange(9, dtype=np.uint8),
+    }
+    path = write_arrays(arrays, tmp_path / "a.safetensors")
+    whole = path.read_bytes()
+    for bit in range(0, 8 * len(whole), 11):
+        flip(path, whole, bit)
+        with pytest.raises(UserError, match=r"a\.safetensors' are missing or damaged: delete"):
+            read_arrays(path)
+
+
+def test_a_table_with_a_flipped_bit_in_a_page_is_refused(tmp_path: Path) -> None:
+    path = write_table(example(), tmp_path / "t.parquet")
+    whole, written = path.read_bytes(), pq.read_metadata(path).row_group(0)
+    for column in map(written.column, range(written.num_columns)):
+        start = column.dictionary_page_offset or column.data_page_offset
+        # A page's own header stands before its data.
+        last = start + column.total_compressed_size - 1
+        for bit in range(8 * last, 8 * last + 8):
+            flip(path, whole, bit)
+            with pytest.raises(UserError, match=r"t\.parquet' are missing or damaged: delete"):
+                read_table(path)
+
+
+def refused(path: Path, written: pd.DataFrame) -> bool:
+    """Whether a damaged table is refused; fails where it is read as another one."""
+    try:
+        pd.testing.assert_frame_equal(read_table(path), written)
+    except UserError:
+        return True
+    return False
+
+
+def test_a_table_with_a_flipped_bit_is_refused_or_read_as_written(tmp_path: Path) -> None:
+    """Of headers and the footer no checksum is kept, but much of them nobody reads."""
+    path = write_table(example(), tmp_path / "t.parquet")
+    whole, times = path.read_bytes(), 0
+    bits = range(0, 8 * len(whole), 401)
+    for bit in bits:
+        flip(path, whole, bit)
+        times += refused(path, example())
+    assert 0.4 * len(bits) < times < len(bits)
+
+
+def test_a_footer_that_hides_rows_is_refused(tmp_path: Path) -> None:
+    written = pd.concat([example()] * 20, ignore_index=True)
+    path = write_table(written, tmp_path / "t.parquet")
+    whole = path.read_bytes()
+    # The number of rows in the only group stands shortly before what pandas adds.
+    end = 8 * whole.index(b"\x06pandas")
+    for bit in range(end - 8 * 12, end - 8 * 8):
+        flip(path, whole, bit)
+        refused(path, written)
+
+
+def test_files_without_digest_or_checksums_are_read(tmp_path: Path) -> None:
+    """As older versions wrote them."""
+    arrays, path = {"a": np.arange(3.0)}, tmp_path / "old"
+    save_file(arrays, path)
+    np.testing.assert_array_equal(read_arrays(path)["a"], arrays["a"])
+    example().to_parquet(path, index=False)
+    pd.testing.assert_frame_equal(read_table(path), example())

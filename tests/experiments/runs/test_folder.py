@@ -83,6 +83,22 @@ def test_cells_that_outlive_a_finished_run_are_dropped(found: Reproduction, tmp_
 
 
 @pytest.mark.parametrize(
+    ("name", "place"), [("arrays.safetensors", -1), ("measurements.parquet", 40)]
+)
+def test_a_finished_run_with_a_flipped_bit_is_refused_and_kept(
+    found: Reproduction, tmp_path: Path, name: str, place: int
+) -> None:
+    path = found.folder / name
+    whole = bytearray(path.read_bytes())
+    whole[place] ^= 1
+    path.write_bytes(whole)
+    before = files(found.folder)
+    with pytest.raises(UserError, match=f"{name}' are missing or damaged: delete the run folder"):
+        run(tmp_path)
+    assert files(found.folder) == before
+
+
+@pytest.mark.parametrize(
     "info", [{"experiment": "holograms"}, {"of_the_future": 1}, {"experiment": "reproduce"}, [3]]
 )
 def test_an_unknown_info_is_refused_and_kept(

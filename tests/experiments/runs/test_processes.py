@@ -196,6 +196,17 @@ def test_only_what_is_missing_or_damaged_is_computed(tmp_path: Path) -> None:
     assert computed == {0: "x", 1: "xx", 2: "x"}
 
 
+def test_a_cell_with_a_flipped_bit_is_computed_again(tmp_path: Path) -> None:
+    cells, compute = tmp_path / "cells", partial(_counted, tmp_path, 0)
+    Cells(cells).arrays("t", compute)
+    (path,) = cells.iterdir()
+    whole = bytearray(path.read_bytes())
+    whole[-1] ^= 1
+    path.write_bytes(whole)
+    np.testing.assert_array_equal(Cells(cells).arrays("t", compute)["x"], _noise(0)["x"])
+    assert (tmp_path / "computed 0").read_text() == "xx"
+
+
 _WITHOUT_PROCESSES = """
 import os, threading, torch
 from experiments.runs.workers import pool_of
