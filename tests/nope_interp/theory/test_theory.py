@@ -7,7 +7,6 @@ allow five standard errors and that.
 """
 
 import dataclasses
-import doctest
 import math
 import warnings
 from collections.abc import Callable
@@ -30,12 +29,6 @@ from nope_interp.theory.validity import OutsideValidity
 from tests import typecheck
 
 STANDARD_ERRORS = 5
-
-
-def test_examples_in_docstrings() -> None:
-    outcome = doctest.testmod(theory)
-    assert outcome.attempted > 0
-    assert outcome.failed == 0
 
 
 def model_error(v: float, d: int, layers: int = 1) -> float:
