@@ -166,7 +166,7 @@ class LoadedModel:
         """Which heads do this most: look at the previous token, at their own, at the first, ...?
 
         Args:
-            detector: one of `probes.heads.detectors.METRICS`, such as "previous_token", "diagonal",
+            detector: one of `probes.head_rules.METRICS`, such as "previous_token", "diagonal",
                 "induction".
             n: how many heads.
             ablate: positions to take away first, as `ablate_positions` names them.

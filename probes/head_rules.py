@@ -1,18 +1,28 @@
-"""The table of rules that give heads their labels. Needs no torch.
+"""The metrics of heads, and the table of rules that give labels by them. Needs no torch.
 
 The thresholds are our choices and no paper's: they say how strong a habit must be to be worth a
 name.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 # The share of false labels, among the labels given, that is put up with.
 FALSE_DISCOVERY_RATE = 0.05
 
+# The metrics, by what each kind of tokens is read for.
+FEEDS = {
+    "text": ("diagonal", "previous_token", "first_token", "local", "uniform", "entropy"),
+    "repeated": ("induction", "duplicate_token"),
+    "scores": ("positional_share", "token_share"),
+    "copies": ("repeated_token",),
+}
+METRICS = tuple(metric for metrics in FEEDS.values() for metric in metrics)
+
 NONE = "none"
 SHUFFLED_OFFSETS = "shuffled offsets"
 SHUFFLED_TOKENS = "shuffled key tokens"
-RANDOM_INIT = "random-init"
+RANDOM_INIT: Final = "random-init"
 
 
 @dataclass(frozen=True)

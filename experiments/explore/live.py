@@ -20,8 +20,8 @@ from nope_interp.sites import pattern_hook
 from nope_interp.streams import stream
 from nope_interp.tasks.sources import RepeatedSource, UniformSource
 from probes.errors import ProbeError
-from probes.head_rules import NONE, RULES
-from probes.heads.detectors import FEEDS, HeadProbe
+from probes.head_rules import FEEDS, NONE, RULES
+from probes.heads.detectors import HeadProbe
 
 # Of the prompt and of repeated tokens; the others need more tokens than there are.
 METRICS = (*FEEDS["text"], *FEEDS["repeated"])

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from experiments.results.heads import EARLY, OF_LABELS, OF_OWN
-from probes.heads.detectors import FEEDS, METRICS, HeadScores
+from probes.head_rules import FEEDS, METRICS
+from probes.heads.detectors import HeadScores
 from probes.heads.labels import Dependence, HeadLabel
 from probes.scores import Score
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, no_type_check
 
+from experiments.heads.rules import own_rules
 from experiments.variants.config import ExperimentConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import FieldError, UserError
@@ -67,6 +68,10 @@ class HeadsConfig(ExperimentConfig):
             # What a terminal passes on of bytes that are no text.
             if any("\ud800" <= character <= "\udfff" for character in prompt):
                 raise UserError(f"the prompt {prompt!r} is not valid Unicode: give it as UTF-8.")
+
+    def check_rules(self) -> None:
+        """Raise UserError where its file of rules cannot be read or holds no rules."""
+        own_rules(self.rules)
 
     @property
     def n_shareable(self) -> int:

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, no_type_check
 
 from nope_interp.errors import UserError
 from nope_interp.fields import Range, check_fields, from_mapping
-from probes.head_rules import NONE, RANDOM_INIT, SHUFFLED_OFFSETS, SHUFFLED_TOKENS, Rule
-from probes.heads.detectors import METRICS
+from probes.head_rules import METRICS, NONE, RANDOM_INIT, SHUFFLED_OFFSETS, SHUFFLED_TOKENS, Rule
 
 _NULLS = (SHUFFLED_OFFSETS, SHUFFLED_TOKENS, RANDOM_INIT)
 

@@ -11,7 +11,7 @@ from experiments.variants.ablation import Ablation
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import unknown_name
 from nope_interp.positions.layers import layer_positions
-from probes.heads.detectors import METRICS
+from probes.head_rules import METRICS
 
 _SHOWN = ["layer", "head", "value", "ci_low", "ci_high", "chance"]
 
@@ -24,7 +24,7 @@ def strongest_heads(
     Args:
         variant: the model with its tokens.
         config: how many sequences, of which length, and the seed.
-        detector: one of `probes.heads.detectors.METRICS`.
+        detector: one of `probes.head_rules.METRICS`.
         n: how many heads.
         ablate: positions to take away first; None reads the model as it is.
 

@@ -11,7 +11,7 @@ from nope_interp.pretrained.source import check_source
 
 
 def check_files(config: RunConfig, read: Callable[[Path], str] = read_text) -> None:
-    """Raise UserError where a config's model or text is a file that is not there.
+    """Raise UserError where a config's model, text or rules are a file that cannot be used.
 
     `read` reads a text, or remembers that it did.
     """
@@ -19,6 +19,8 @@ def check_files(config: RunConfig, read: Callable[[Path], str] = read_text) -> N
         check_source(config.model)
     if config.text is not None:
         read(Path(config.text))
+    if hasattr(config, "check_rules"):
+        config.check_rules()
 
 
 def check_device_for(config: RunConfig, device: str) -> None:

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.errors import ProbeError
+from probes.head_rules import FEEDS, METRICS
 from probes.heads._attention import FIRST_QUERY, Block, n_visible, require_maps
 from probes.heads._feed import HeadFeed
 from probes.heads._pattern_sums import (
@@ -24,15 +25,6 @@ from probes.heads._pattern_sums import (
 )
 from probes.heads._score_shares import ScoreShares
 from probes.heads._settling import aligned
-
-# What each kind of tokens is read for.
-FEEDS = {
-    "text": ("diagonal", "previous_token", "first_token", "local", "uniform", "entropy"),
-    "repeated": ("induction", "duplicate_token"),
-    "scores": ("positional_share", "token_share"),
-    "copies": ("repeated_token",),
-}
-METRICS = tuple(metric for metrics in FEEDS.values() for metric in metrics)
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.text import TextTask
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.loop import watched_steps
-from probes.head_rules import LABELS
-from probes.heads.detectors import METRICS
+from probes.head_rules import LABELS, METRICS
 from probes.scores import SHUFFLED
 from tests.experiments.cli.command import nope_interp
 from tests.trainings import assert_same_bits, dies_after

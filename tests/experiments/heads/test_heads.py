@@ -33,7 +33,7 @@ from nope_interp.positions.layers import layer_positions
 from nope_interp.streams import run_trunk
 from nope_interp.tasks.sources import CopiesSource, RepeatedSource, UniformSource
 from nope_interp.training.config import TrainingConfig
-from probes.heads.detectors import FEEDS
+from probes.head_rules import FEEDS
 from probes.heads.labels import label_heads
 from tests.huggingface import (
     FAMILIES,

@@ -12,8 +12,9 @@ from transformer_lens.head_detector import detect_head
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from probes.errors import ProbeError
+from probes.head_rules import METRICS
 from probes.heads._attention import FIRST_QUERY
-from probes.heads.detectors import METRICS, HeadProbe
+from probes.heads.detectors import HeadProbe
 from tests import typecheck
 from tests.small_models import LetterTokenizer
 

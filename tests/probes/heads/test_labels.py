@@ -15,13 +15,14 @@ from probes.errors import ProbeError
 from probes.head_rules import (
     FALSE_DISCOVERY_RATE,
     LABELS,
+    METRICS,
     NONE,
     RANDOM_INIT,
     RULES,
     SHUFFLED_OFFSETS,
     Rule,
 )
-from probes.heads.detectors import METRICS, HeadProbe, HeadScores
+from probes.heads.detectors import HeadProbe, HeadScores
 from probes.heads.labels import (
     DEPENDENCE_RULES,
     DependenceRule,
