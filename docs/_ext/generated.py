@@ -15,6 +15,7 @@ from typer.models import ArgumentInfo
 from experiments.cli.explore import explore
 from experiments.cli.options import option_of, parameters
 from experiments.sweeps.registry import EXPERIMENTS, Experiment
+from experiments.variants.config import ProbingConfig
 from experiments.variants.words import flat
 
 _DOORS = ("nope_interp", "experiments", "probes")
@@ -80,7 +81,7 @@ def _command(experiment: Experiment) -> Iterator[str]:
 
 
 def _explore() -> Iterator[str]:
-    """The command of the live page, whose options are no config's."""
+    """The command of the live page."""
     yield "## `nope-interp explore`"
     yield ""
     yield inspect.getdoc(explore) or ""
@@ -89,7 +90,8 @@ def _explore() -> Iterator[str]:
     for name, parameter in inspect.signature(explore).parameters.items():
         (option,) = parameter.annotation.__metadata__
         word = option.metavar if isinstance(option, ArgumentInfo) else option_of(name)
-        usual = None if parameter.default in (None, False) else str(parameter.default)
+        default = parameter.default or getattr(ProbingConfig, name, None)
+        usual = None if default in (None, False) else str(default)
         rows.append((f"`{word}`", _shown(usual), option.help))
     yield from _table(("option", "by default", "meaning"), rows)
 

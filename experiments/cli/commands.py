@@ -1,6 +1,5 @@
 """The commands: each asks, refuses what it can before anything heavy is loaded, runs and shows."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from experiments.cli.options import (
     option_of,
     parameter,
     parameters,
+    signed,
     whole_number,
 )
 from experiments.cli.settings import RUNS, Config, Device, Json, List, Out, Quiet, Ray, Shards
@@ -81,10 +81,7 @@ def _command(experiment: Experiment) -> Callable[..., None]:
 
     shallow, deep = ([w for w in words if ("." in w) == nested] for nested in (False, True))
     order = [*shallow, *lists, *files, *settings, "out", "json", "quiet", *deep]
-    every = [{**_OPTIONS, **words}[name] for name in order]
-    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in every}
-    return command
+    return signed(command, [{**_OPTIONS, **words}[name] for name in order])
 
 
 def _several(experiment: Experiment, asked: dict[str, Any]) -> list[str]:

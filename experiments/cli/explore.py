@@ -5,17 +5,25 @@ import sys
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from experiments.cli.options import whole_number
+from experiments.cli.options import given, parameters, taking, whole_number
 from experiments.cli.settings import RUNS, Device
-from nope_interp.devices import check_device_name
+from experiments.explore.port import check_port
+from experiments.variants.checks import check_device_for, check_files
+from experiments.variants.config import ProbingConfig
+from experiments.variants.embedded import EMBEDDED_MODEL
+from experiments.variants.words import asked, fields_of
 
 _NO_WINDOW = "No browser could be opened here: open the address in one on this machine."
 
+_LOADED_WITH = frozenset({"revision", "dtype", "positions", "text"})
+_WORDS = parameters(ProbingConfig, frozenset(fields_of(ProbingConfig)) - _LOADED_WITH)
 
+
+@taking(_WORDS)
 def explore(
     model: Annotated[
         str | None,
@@ -28,41 +36,22 @@ def explore(
         ),
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Open no browser.")] = False,
-    text: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Text to read instead of Python's documentation."),
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Branch, tag or commit of a hub name.")
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(metavar="TYPE", help="float32, bfloat16 or float16.")
-    ] = "float32",
-    positions: Annotated[
-        str, typer.Option(metavar="NAME", help="What a pretrained model was trained with.")
-    ] = "auto",
     device: Device = "cpu",
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where finished runs of heads lie.")
     ] = RUNS,
+    **values: Any,
 ) -> None:
     """Type prompts on a live page, see heads, take positions away."""
-    if device != "auto":
-        check_device_name(device)
+    name = EMBEDDED_MODEL if model is None else model
+    config = asked(ProbingConfig, name, given(_WORDS, values))
+    check_port(port or 0)
+    check_device_for(config, device)
+    check_files(config)
     from experiments.explore.serving import opened_page
-    from experiments.variants.embedded import EMBEDDED_MODEL
 
-    page = opened_page(
-        EMBEDDED_MODEL if model is None else model,
-        port=port or 0,
-        out=out,
-        framed=False,
-        text=text,
-        revision=revision,
-        dtype=dtype,
-        positions=positions,
-        device=device,
-    )
+    how = {word: getattr(config, word) for word in _WORDS}
+    page = opened_page(name, port=port or 0, out=out, framed=False, device=device, **how)
     print(f"Explore: {page.url}\nIt is served on this machine only. Ctrl-C ends it.", flush=True)
     if not no_open and not _opened(page.url):
         print(_NO_WINDOW, flush=True)

@@ -7,7 +7,7 @@ what each sets stand in the configs alone.
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -54,6 +54,23 @@ def parameter(word: str, annotation: Any, default: Any = None) -> inspect.Parame
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
+
+
+def signed(command: Callable[..., None], every: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """The command, which typer takes to have these parameters."""
+    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in every}
+    return command
+
+
+def taking(words: Parameters) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator of a command that takes these words where it says `**values`."""
+
+    def taken(command: Callable[..., None]) -> Callable[..., None]:
+        *own, _ = inspect.signature(command).parameters.values()
+        return signed(command, [*own, *words.values()])
+
+    return taken
 
 
 def given(words: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> dict[str, Any]:

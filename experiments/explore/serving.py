@@ -15,11 +15,12 @@ from typing import Any
 
 from experiments.explore.guard import LOCAL
 from experiments.explore.playground import Playground
+from experiments.explore.port import check_port
 from experiments.explore.text import probes_for
 from experiments.loaded import LoadedModel, load
 from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp.devices import check_device
-from nope_interp.errors import UserError, shown
+from nope_interp.errors import UserError
 from nope_interp.memory import check_weights
 from nope_interp.models.transformer import HookedTransformer
 
@@ -170,8 +171,7 @@ def opened_page(
 
 
 def _listening(port: int) -> socket.socket:
-    if not 0 <= port < 2**16:
-        raise UserError(f"the port is {shown(port)}: give one from 1 to 65535, or leave it out.")
+    check_port(port)
     door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

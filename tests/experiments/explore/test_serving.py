@@ -165,7 +165,6 @@ def test_without_its_extra_it_says_what_to_install(
 def test_a_model_that_is_too_large_is_refused_before_it_is_loaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "big").mkdir()
     weights_of(tmp_path / "big" / "model.safetensors", 3 * 2**30)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2.0**30)
     run = nope_interp("explore", "big", cwd=tmp_path)
@@ -174,7 +173,6 @@ def test_a_model_that_is_too_large_is_refused_before_it_is_loaded(
 
 def test_a_model_that_is_larger_than_this_machine_is_refused_too(tmp_path: Path) -> None:
     """Such a file cannot even be mapped into memory."""
-    (tmp_path / "big").mkdir()
     weights_of(tmp_path / "big" / "model.safetensors", 2**42)
     run = nope_interp("explore", "big", cwd=tmp_path)
     assert_one_sentence(run, "takes 8,192.0 GiB in float32", "smaller model")
@@ -184,6 +182,8 @@ def weights_of(file: Path, size: int) -> None:
     """A file that says it holds so many bytes of bfloat16: a hole, which takes no room."""
     tensor = {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}
     header = json.dumps({"weight": tensor}).encode()
+    file.parent.mkdir(exist_ok=True)
+    (file.parent / "config.json").touch()  # without one it is no model's folder
     with file.open("wb") as opened:
         opened.write(len(header).to_bytes(8, "little") + header)
         opened.truncate(8 + len(header) + size)

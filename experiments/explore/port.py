@@ -1,0 +1,9 @@
+"""Which ports a page can be served at. Imports nothing heavy."""
+
+from nope_interp.errors import UserError, shown
+
+
+def check_port(port: int) -> None:
+    """Raise UserError for what is no port of any machine; 0 stands for a free one."""
+    if not 0 <= port < 2**16:
+        raise UserError(f"the port is {shown(port)}: give one from 1 to 65535, or leave it out.")
