@@ -163,8 +163,10 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment for each cell of a grid, or for those left."""
+    from experiments.sweeps.checks import check_pool
     from experiments.sweeps.config import SweepConfig
 
+    check_pool(jobs, ray, gpus_per_cell, device)
     config = SweepConfig.read(file)
     if device != "auto":
         check_device_name(device)

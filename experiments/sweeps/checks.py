@@ -1,4 +1,4 @@
-"""Refuses cells of a sweep that cannot be run, before any is."""
+"""Refuses sweeps that cannot be run, before any cell is. Imports nothing heavy by itself."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,8 +9,20 @@ from experiments.sweeps.config import SweepConfig
 from experiments.variants.checks import check_files
 from experiments.variants.config import ExperimentConfig
 from nope_interp.devices import check_device
-from nope_interp.errors import UserError
+from nope_interp.errors import UserError, shown
 from nope_interp.files import read_text
+
+
+def check_pool(jobs: int | None, ray: str | None, gpus_per_cell: float, device: str) -> None:
+    """Raise UserError for workers that no sweep can have, as `run_sweep` is asked for them."""
+    if jobs is not None and jobs < 1:
+        raise UserError(f"jobs is {shown(jobs)}: give at least 1.")
+    if not gpus_per_cell >= 0:
+        raise UserError(f"GPUs per cell are {gpus_per_cell:g}: give 0 or more.")
+    if gpus_per_cell and ray is None:
+        raise UserError("GPUs per cell are for Ray: add --ray HOST:PORT, or leave them out.")
+    if gpus_per_cell and not device.startswith("cuda"):
+        raise UserError(f"GPUs are kept for cells on the device {device!r}: add --device cuda.")
 
 
 def check_cells(config: SweepConfig, device: str, *, here: bool) -> None:

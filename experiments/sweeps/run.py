@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from experiments.runs.folder import FORMAT, RunFolder, environment, refuse_newer, short_hash
+from experiments.sweeps.checks import check_cells, check_pool
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.sweep import SWEEP_FILE, Sweep, read_sweep
 from nope_interp.errors import UserError
@@ -46,16 +47,16 @@ def run_sweep(
     from experiments.runs.ray_cluster import check_answers
     from experiments.sweeps.progress import shown
 
+    check_pool(jobs, ray, gpus_per_cell, device)
     if ray is not None:
         check_answers(ray)
     # Loads torch, which takes longer.
-    from experiments.sweeps.checks import check_cells
     from experiments.sweeps.workers import run_all, sweep_pool
 
     if not isinstance(config, SweepConfig):
         config = SweepConfig.read(Path(config))
     check_cells(config, device, here=ray is None)
-    pool = sweep_pool(len(config.cells), jobs, ray, gpus_per_cell, device)
+    pool = sweep_pool(len(config.cells), jobs, ray, gpus_per_cell)
     sweep = _begin(config, Path(out))
     with sweep.locked():
         left = [cell for cell in sweep.cells if sweep.state(cell) != "done"]

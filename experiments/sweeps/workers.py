@@ -19,7 +19,7 @@ from joblib import cpu_count
 
 from experiments.runs.workers import Pool, WorkerDied, pool_of
 from experiments.sweeps.sweep import Cell, Sweep
-from nope_interp.errors import UserError, shown
+from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
 from probes.errors import ProbeError
 
@@ -93,9 +93,7 @@ def run_cell(sweep: Sweep, device: str, cell: Cell) -> str | None:
     return why
 
 
-def sweep_pool(
-    n_cells: int, jobs: int | None, ray: str | None, gpus_per_cell: float, device: str
-) -> Pool:
+def sweep_pool(n_cells: int, jobs: int | None, ray: str | None, gpus_per_cell: float) -> Pool:
     """The pool that these options ask for; no larger than all cells of the sweep need.
 
     Args:
@@ -103,20 +101,11 @@ def sweep_pool(
         jobs: cells at once; None for one on each core, or as many as the cluster holds.
         ray: HOST:PORT of a Ray cluster; None runs here.
         gpus_per_cell: GPUs that Ray keeps for each cell.
-        device: a torch device for each cell.
 
-    Raises UserError for numbers that make no sense and a cluster that cannot be used.
+    Raises UserError for a cluster that cannot be used.
     """
-    if jobs is not None and jobs < 1:
-        raise UserError(f"jobs is {shown(jobs)}: give at least 1.")
-    if not gpus_per_cell >= 0:
-        raise UserError(f"GPUs per cell are {gpus_per_cell:g}: give 0 or more.")
     if ray is not None:
-        if gpus_per_cell and not device.startswith("cuda"):
-            raise UserError(f"GPUs are kept for cells on the device {device!r}: add --device cuda.")
         return pool_of(min(jobs or n_cells, n_cells), ray, gpus_per_cell, remedy=_REMEDY)
-    if gpus_per_cell:
-        raise UserError("GPUs per cell are for Ray: add --ray HOST:PORT, or leave them out.")
     return pool_of(min(jobs or cpu_count(), n_cells), remedy=_REMEDY)
 
 

@@ -177,6 +177,14 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["compare", "--seq-len", "9" * 5000], [f"'{'9' * 59}... is not a valid integer"]),
     (["explore", "--port", "9" * 5000], [f"'{'9' * 59}... is not a valid integer"]),
     (["compare", "--shards", f"-{'9' * 4000}"], [f"--shards is -{'9' * 59}...: give at least 1"]),
+    (["explore", "--port", "99999999"], ["the port is 99999999", "1 to 65535"]),
+    (["explore", "--dtype", "f"], ["unknown dtype 'f'", "float32"]),
+    (["explore", "--text", "absent.txt"], ["cannot read the text 'absent.txt'"]),
+    (["explore", "absent.gguf"], ["absent.gguf"]),
+    (["explore", "--device", "auto"], ["'auto' is for pretrained models"]),
+    (["heads", "--rules", "absent.toml"], ["cannot read the rules 'absent.toml'"]),
+    (["sweep", "--jobs", "0", "f.yaml"], ["jobs is 0", "at least 1"]),
+    (["sweep", "--gpus-per-cell", "1", "f.yaml"], ["GPUs per cell are for Ray", "--ray HOST:PORT"]),
 ]
 
 

@@ -459,7 +459,7 @@ def test_a_cell_has_as_many_threads_however_many_run_at_once(
     monkeypatch: pytest.MonkeyPatch, jobs: int | None
 ) -> None:
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "4")
-    assert sweep_pool(3, jobs, None, 0, "cpu").threads == 1
+    assert sweep_pool(3, jobs, None, 0).threads == 1
 
 
 def test_workers_that_die_before_they_run_anything_are_an_error(
