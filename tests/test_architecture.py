@@ -185,6 +185,19 @@ def test_no_source_file_is_long() -> None:
     assert long == {}
 
 
+def test_names_of_models_as_they_are_and_untrained_are_written_once() -> None:
+    found: dict[str, set[str]] = {"intact": set(), "random-init": set()}
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and node.value in found:
+                found[node.value].add(module)
+    # A type has to be spelled out, and `nope_interp` may not look into `probes`.
+    assert found == {
+        "intact": {"experiments.results.measurements"},
+        "random-init": {"probes.head_rules", "nope_interp.pretrained.spec"},
+    }
+
+
 def test_probes_stand_on_arrays_alone() -> None:
     known = {"torch", "numpy", "scipy", "sklearn", "einops", "jaxtyping", "concept_erasure"}
     for module, path in modules().items():

@@ -18,13 +18,13 @@ from experiments.drop.work import read_title, step_title, work_of
 from experiments.results.drop import (
     CONTROL,
     DROPPED,
-    INTACT,
     RECALIBRATED,
     Dropped,
     read_key,
     step_key,
 )
 from experiments.results.findings import Array
+from experiments.results.measurements import INTACT
 from experiments.runs.cells import Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder, identity

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 
 from experiments.drop.config import DropConfig
-from experiments.results.drop import CONTROL, DROPPED, INTACT, RECALIBRATED
+from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED
+from experiments.results.measurements import INTACT
 from nope_interp.training.loop import watched_steps
 
 # A step of training passes forward and, at twice the cost, backward.

@@ -23,7 +23,7 @@ from experiments.heads.result import HeadClassification
 from experiments.heads.rules import own_rules
 from experiments.heads.tokens import HeadTokens, head_tokens
 from experiments.probing.shards import Reader, read_once
-from experiments.results.measurements import INTACT, table
+from experiments.results.measurements import INTACT, RANDOM_INIT, table
 from experiments.runs.finished import Made
 from experiments.runs.timing import seconds_a_sequence
 from experiments.variants.ablation import Ablation
@@ -159,7 +159,7 @@ class _Reader(Reader[HeadsConfig]):
             weights[_title(variant.kind, name)] = passes
         for condition in () if self.config.quick else (INTACT, name):
             if condition is not None:
-                weights[_title("random-init", condition)] = passes
+                weights[_title(RANDOM_INIT, condition)] = passes
         self.steps.plan(weights, seconds_a_sequence(variant.model, tokens.text))
 
     def _nulls(

@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments.report.encode import number
 from experiments.results.answer import Answer, CodeAnswer, Reading
+from experiments.results.measurements import RANDOM_INIT
 from experiments.results.position_use import Interval
 from experiments.results.readability import WORTH_NAMING
 
@@ -12,7 +13,7 @@ from experiments.results.readability import WORTH_NAMING
 _START, _LENGTH = 3.0, 94.0
 # What each other variant of the model in question is.
 _VARIANTS = {
-    "random-init": "the same model before training",
+    RANDOM_INIT: "the same model before training",
     "bidirectional": "a variant that sees the future",
 }
 # The entry of the glossary that says what a test does to a code.

@@ -284,7 +284,7 @@ def _losses(losses: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for loss in losses:
         row = dict(loss) | {
             "marks": shell.marks(loss, _LOSS_MARKS, top),
-            "role": "intact" if loss["positions"] == INTACT else "ablated",
+            "role": INTACT if loss["positions"] == INTACT else "ablated",
         }
         groups.setdefault(str(loss["tokens"]), []).append(row)
     return [{"tokens": tokens, "rows": rows} for tokens, rows in groups.items()]

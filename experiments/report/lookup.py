@@ -11,11 +11,11 @@ import numpy as np
 
 from experiments.report.data import ReportData
 from experiments.report.encode import number, numbers
-from experiments.results.measurements import intact_readings
+from experiments.results.measurements import RANDOM_INIT, intact_readings
 from probes.scores import SHUFFLED
 
 # Known variants stand in this order, whatever else a run holds after them.
-VARIANTS = ("trained", "pretrained", "random-init", "bidirectional")
+VARIANTS = ("trained", "pretrained", RANDOM_INIT, "bidirectional")
 
 ByName = dict[str, np.ndarray]
 # By view key and variant.

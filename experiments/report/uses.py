@@ -13,7 +13,7 @@ from experiments.report.encode import number
 from experiments.report.figures import Chart
 from experiments.report.shell import marks, top_of
 from experiments.results import code_ablation as names
-from experiments.results.measurements import INTACT, LOSS, finished
+from experiments.results.measurements import INTACT, LOSS, RANDOM_INIT, finished
 from experiments.results.position_use import Interval
 from experiments.results.readability import HYPOTHESES, gain, gain_bounds
 from experiments.results.usage import Use, UseVerdict
@@ -21,7 +21,6 @@ from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
 _CONTROL = "size-matched control"
-_RANDOM_INIT = "random-init"
 # What a use draws on its scale.
 _MARKED = ("value", "ci_low", "ci_high", "chance", "control_value")
 # measure -> (what its menu calls it, unit of its axis)
@@ -41,7 +40,7 @@ def use_groups(data: ReportData) -> list[dict[str, Any]]:
     drawn = [_scaled(use) for verdict in data.uses for use in verdict.of_stream]
     top = top_of(drawn, _MARKED)
     # Beside the uses stand the readings of their variants, and of the untrained one.
-    wanted = {verdict.variant for verdict in data.uses} | {_RANDOM_INIT}
+    wanted = {verdict.variant for verdict in data.uses} | {RANDOM_INIT}
     words = {
         (verdict.hypothesis, row["variant"], row["tokens"], bool(row["begin_token"])): str(
             row["verdict"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.results.measurements import RANDOM_INIT
 from experiments.results.position_use import Interval, Word
 from experiments.results.readability import (
     HYPOTHESES,
@@ -18,8 +19,6 @@ from experiments.results.readability import (
 )
 from experiments.results.usage import UseVerdict
 from probes.code_names import CODES, COUNTING, MEAN_RESIDUAL, SMOOTH
-
-UNTRAINED = "random-init"
 
 # What `experiments.results.usage` says, in the words that are said of every intervention.
 _OF_REMOVAL = {"used": Word.USED, "unused": Word.NOT_USED, "undecided": Word.UNDECIDED}
@@ -226,7 +225,7 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
             code,
             words.get(code),
             None if judged is None else judged.shares.get(code),
-            None if variant == UNTRAINED else _reading(read_as[code], rows, UNTRAINED, setting),
+            None if variant == RANDOM_INIT else _reading(read_as[code], rows, RANDOM_INIT, setting),
             _reading(read_as[code], rows, variant, setting),
             None if judged is None else judged.controls.get(code),
             None if judged is None else judged.restored.get(code),

@@ -11,10 +11,9 @@ from jaxtyping import Float
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Figure, Panel, over_seeds, panel
 from experiments.results.measured import Measured
-from experiments.results.measurements import INTACT as POSITIONS_INTACT
-from experiments.results.measurements import LOSS, table
+from experiments.results.measurements import INTACT, LOSS, table
 
-INTACT, CONTROL = "intact", "intact, trained as long"
+CONTROL = "intact, trained as long"
 DROPPED, RECALIBRATED = "dropped", "dropped and recalibrated"
 _WITHOUT = (DROPPED, RECALIBRATED)
 _ORDER = (INTACT, CONTROL, DROPPED, RECALIBRATED)  # before the ways to scale rotary positions
@@ -109,7 +108,7 @@ class Dropped:
         }
 
         def row(variant: str, found: Measured, **more: Any) -> dict[str, Any]:
-            taken = "rotary:none" if variant in _WITHOUT else POSITIONS_INTACT
+            taken = "rotary:none" if variant in _WITHOUT else INTACT
             return {**common, "variant": variant, "positions": taken, **vars(found), **more}
 
         chance = self.facts["chance"]

@@ -13,6 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 from nope_interp.errors import UserError
 from nope_interp.files import digest_of, write_atomically
+
+# Handed on to rooms that may not look into `probes`.
+from probes.head_rules import RANDOM_INIT as RANDOM_INIT
 from probes.scores import ProbeResult
 
 # One row is one number. `head` and `step` are empty where a number belongs to no head or to no

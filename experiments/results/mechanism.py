@@ -11,7 +11,7 @@ numbers of the run at hand, and what the tests trace them to.
 import numpy as np
 import pandas as pd
 
-from experiments.results.measurements import intact_readings
+from experiments.results.measurements import RANDOM_INIT, intact_readings
 from experiments.results.readability import site_of, widened
 
 _MOST_NAMED = 3
@@ -30,7 +30,7 @@ def linear_probe_sentence(measurements: pd.DataFrame) -> str | None:
     """
     readings = intact_readings(measurements)
     random_init = readings[
-        (readings["variant"] == "random-init")
+        (readings["variant"] == RANDOM_INIT)
         & (readings["tokens"] == "random")
         & (readings["metric"] == "mae")
         & (readings["control"] == "")

@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from experiments.results.measurements import INTACT
+from experiments.results.measurements import INTACT, RANDOM_INIT
 from experiments.variants.checks import check_spread
 from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.embedded import embedded_note
@@ -195,8 +195,8 @@ def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVari
     else:
         loaded = Pretrained(variant.model, variant.tokenizer, variant.name)
         model = reinitialized(loaded, seed + draw).model
-    spec = replace(variant.spec, variant="random-init", seed=seed, draw=draw)
-    kind = f"random-init, draw {draw}" if draw else "random-init"
+    spec = replace(variant.spec, variant=RANDOM_INIT, seed=seed, draw=draw)
+    kind = f"{RANDOM_INIT}, draw {draw}" if draw else RANDOM_INIT
     return replace(variant, kind=kind, model=model, notes=(), how_read=(), spec=spec)
 
 

@@ -17,6 +17,7 @@ from experiments.papers.config import ReproduceConfig
 from experiments.papers.on_text import given_variant, held_out, sentences, told_of
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, exactly, over_seeds, panel
+from experiments.results.measurements import INTACT
 from experiments.runs.cells import Cells
 from nope_interp.constructions.barbero import repeated_token_gap
 from nope_interp.hooked_model import HookedModel
@@ -47,7 +48,7 @@ def read_given(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     name = Path(config.model or "").name
     n, length = found["text_shape"].tolist()
     setting = f"{name} on {n} sequences of {length} tokens of text"
-    conditions = {"intact": "positions intact", "ablated": "positions taken away"}
+    conditions = {INTACT: "positions intact", "ablated": "positions taken away"}
     gaps = {
         title: {before: found[f"{condition}/{before}"] for before in _BEFORE_COPIES}
         for condition, title in conditions.items()
@@ -126,7 +127,7 @@ def _read_copies(
 
     A window shorter than the copies would hide some of them: it is lifted with the positions.
     """
-    found = _gaps(model, "intact", copied, before)
+    found = _gaps(model, INTACT, copied, before)
     if all(layer.encoding == "none" for layer in positions):
         return found
     longest = _COPIES + len(before)

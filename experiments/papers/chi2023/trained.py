@@ -40,6 +40,7 @@ from experiments.results.findings import (
     panel,
 )
 from experiments.results.measured import Measured
+from experiments.results.measurements import RANDOM_INIT
 from experiments.runs.cells import Cells
 from experiments.variants.variants import random_init
 from nope_interp.hooked_model import HookedModel
@@ -57,7 +58,7 @@ from probes.variance import activation_variance
 _SITES = {"resid_post": "after each block", "attn_out": "at each attention output"}
 _SQUARE = "resid_post, mean square"
 _TOKENS = {"text": "text", "random": "uniform random tokens"}
-_TRAINED, _RANDOM, _UNMASKED, _GIVEN = "trained", "random-init", "bidirectional", "given"
+_TRAINED, _RANDOM, _UNMASKED, _GIVEN = "trained", RANDOM_INIT, "bidirectional", "given"
 _SEEDS = 3
 _STEPS = 300
 _LENGTH, _LEAST_LENGTH = 128, 16

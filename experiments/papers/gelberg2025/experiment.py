@@ -11,7 +11,6 @@ from experiments.papers.config import ReproduceConfig
 from experiments.papers.gelberg2025.models import (
     CONTROL,
     DROPPED,
-    INTACT,
     RECALIBRATED,
     TIMES,
     Sizes,
@@ -21,6 +20,7 @@ from experiments.papers.gelberg2025.models import (
 )
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
+from experiments.results.measurements import INTACT
 from experiments.runs.cells import Cells
 from nope_interp.pretrained.scaled import SCALINGS
 

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.results.findings import Array
+from experiments.results.measurements import INTACT
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.dropped import drop_positions
@@ -21,7 +22,7 @@ from nope_interp.training.config import TrainingConfig
 from nope_interp.training.loop import watched_steps
 from nope_interp.training.recalibrate import last_losses, recalibrate
 
-INTACT, CONTROL = "intact", "intact, trained as long"
+CONTROL = "intact, trained as long"
 DROPPED, RECALIBRATED = "dropped", "recalibrated"
 TIMES = (1, 2, 4)
 """Lengths that are read, in contexts."""

@@ -13,6 +13,7 @@ from experiments.papers.kim2025.scores import nearer_share, rise, share_beyond_d
 from experiments.papers.on_text import trained_on_text
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
+from experiments.results.measurements import RANDOM_INIT
 from experiments.runs.cells import Cells
 from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import Positions, TransformerConfig
@@ -21,7 +22,7 @@ from nope_interp.tasks.registry import make_task
 
 _SEQUENCES = 512
 _ENCODINGS: dict[str, Positions] = {"NoPE": "none", "RoPE": "rotary"}
-_TRAINED, _RANDOM, _UNMASKED = "trained", "random-init", "trained, without the mask"
+_TRAINED, _RANDOM, _UNMASKED = "trained", RANDOM_INIT, "trained, without the mask"
 
 # A number for each layer, by what it is and by kind of model.
 Found = Mapping[str, Float[Array, "seed layer"]]

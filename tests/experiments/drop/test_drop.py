@@ -14,7 +14,8 @@ from experiments.drop.drop import drop
 from experiments.drop.material import Material
 from experiments.drop.passkeys import Passkeys, check_room, drawn, right
 from experiments.drop.result import Drop
-from experiments.results.drop import CONTROL, DROPPED, INTACT, RECALIBRATED
+from experiments.results.drop import CONTROL, DROPPED, RECALIBRATED
+from experiments.results.measurements import INTACT
 from experiments.runs.steps import Steps
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError

@@ -8,7 +8,6 @@ from experiments.papers.gelberg2025.experiment import _numbers
 from experiments.papers.gelberg2025.models import (
     CONTROL,
     DROPPED,
-    INTACT,
     RECALIBRATED,
     TIMES,
     Sizes,
@@ -16,6 +15,7 @@ from experiments.papers.gelberg2025.models import (
     curve_steps,
     read_model,
 )
+from experiments.results.measurements import INTACT
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.scaled import SCALINGS
