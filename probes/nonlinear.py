@@ -19,6 +19,9 @@ from probes.streaming import PositionProbe, require_finite, upcast
 Rows = Float[Tensor, "rows d"]
 Labels = Int[Tensor, "network rows"]
 
+# Logits held at one time where positions are read: 16 MiB in single precision.
+_LOGITS = 2**22
+
 
 class _Networks:
     """Two-layer networks side by side: each learns labels of its own from the same activations.
@@ -221,14 +224,20 @@ class TwoLayerProbe(PositionProbe):
 
     def _score(self, activations: Tensor) -> None:
         rows = rearrange(upcast(activations), "batch pos d -> (batch pos) d")
-        with torch.no_grad():
-            logits = self._networks.logits(rows)
-        require_finite(logits)
-        below = (logits.softmax(dim=-1).cumsum(dim=-1) < 0.5).sum(dim=-1).cpu()
+        # Logits of all activations would grow with the square of the length.
+        at_once = max(1, _LOGITS // (2 * len(self.positions)))
+        below = torch.cat([self._below_median(some) for some in rows.split(at_once)], dim=1)
         median = self.positions[below.clamp(max=len(self.positions) - 1)]
         labels = self._labels(len(activations))
         error = rearrange(median, "c (batch pos) -> c batch pos", pos=labels.shape[-1]) - labels
         self._errors.update(error.double(), error.double())
+
+    def _below_median(self, rows: Rows) -> Int[Tensor, "network rows"]:
+        """How many positions lie below the median of what each network says."""
+        with torch.no_grad():
+            logits = self._networks.logits(rows)
+        require_finite(logits)
+        return (logits.softmax(dim=-1).cumsum(dim=-1) < 0.5).sum(dim=-1).cpu()
 
     def _fitted(self) -> Sequence[np.ndarray]:
         return [weight.detach().cpu().numpy() for weight in self._networks.weights]

@@ -34,8 +34,9 @@ from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.memory import check_room, plain_bytes, training_bytes
+from nope_interp.positions.order import position_table
 from nope_interp.pretrained.dropped import check_droppable, drop_positions, save_folder
-from nope_interp.pretrained.load import check_runs, load_plain
+from nope_interp.pretrained.load import load_plain, load_pretrained
 from nope_interp.pretrained.scaled import SCALINGS, can_be_scaled, scaled_rotary
 from nope_interp.training.loop import watched_steps
 from nope_interp.training.recalibrate import only_tokens, recalibrate
@@ -78,9 +79,9 @@ def drop(
 def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: bool) -> Made:
     assert config.model is not None
     load = partial(_load, config, device)
+    layers = position_table(load_pretrained(config.model, **_where(config, device)).model)
     model, tokenizer, notes = load(config.model)
     check_droppable(model, config.model, qk_norm=config.qk_norm)
-    check_runs(model, config.model)
     context = config.context or model.config.max_position_embeddings
     lengths = config.lengths_of(context)
     material = Material.of(config, tokenizer, lengths)
@@ -105,6 +106,7 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
     arrays = cells.gathered().arrays
     facts = {
         "model": config.model_name(),
+        "layer_positions": layers,
         "lengths": list(lengths),
         "context": context,
         "chance": material.chance(n_kinds),
@@ -229,14 +231,21 @@ class _Run:
 
 def _load(config: DropConfig, device: str, name: str) -> tuple[Any, Any, tuple[str, ...]]:
     """The model that is dropped, or a folder that this run has made."""
-    given, spread = name == config.model, device == "auto"
-    return load_plain(
-        name,
-        revision=config.revision if given else None,
-        positions=config.positions if given else "auto",
-        device="cpu" if spread else device,
-        device_map="auto" if spread else None,
-    )
+    where = _where(config, device)
+    if name != config.model:
+        where |= {"revision": None, "positions": "auto"}
+    return load_plain(name, **where)
+
+
+def _where(config: DropConfig, device: str) -> dict[str, Any]:
+    """How the model that is dropped is loaded."""
+    spread = device == "auto"
+    return {
+        "revision": config.revision,
+        "positions": config.positions,
+        "device": "cpu" if spread else device,
+        "device_map": "auto" if spread else None,
+    }
 
 
 def _lost() -> dict[str, Array]:

@@ -75,9 +75,9 @@ def _on_encoding(layers: tuple[LayerPositions, ...]) -> str:
     if without:
         return (
             f"This model has no positional encoding in {layer_ranges(without)}, and its own in the "
-            "others. What is read here is the encoding and the causal mask together."
+            "others. Where that is not taken away, it is read together with the causal mask."
         )
     return (
-        "This model's own positional encoding is at work: what is read here is the encoding and "
-        "the causal mask together."
+        "This model has a positional encoding in every layer. Where it is not taken away, it is "
+        "read together with the causal mask."
     )

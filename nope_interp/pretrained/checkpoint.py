@@ -53,12 +53,18 @@ def read_checkpoint(
     model, unexpected = _weights(name, where, config, drope, how)
     if drope is None and config.model_type == "llama" and has_head_scales(unexpected):
         model, unexpected = _weights(name, where, config, Format("llama", scaled=True), how)
-    _refuse_unexpected(name, unexpected, published=drope is not None or is_known(name))
+    idle = set() if drope is None else drope.idle(unexpected)
+    _refuse_unexpected(name, unexpected - idle, published=drope is not None or is_known(name))
     notes = []
     if raw.get("auto_map"):
         notes.append(
             "The model's folder names code of its own (auto_map), which was not run: its weights "
             f"are read as a {type(model).__name__} of transformers."
+        )
+    if idle:
+        notes.append(
+            f"The checkpoint has {len(idle)} norms of queries or keys, such as {min(idle)}, that "
+            "its attention_type does not use."
         )
     if none:
         switch_off(model)

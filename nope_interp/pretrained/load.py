@@ -235,7 +235,10 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
     architecture = type(model).__name__
     if hasattr(model, "encoder"):
         model = T5DecoderLM(model)
-    probe = _few_tokens(model)
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    device = next(model.parameters()).device
+    probe = torch.randint(vocabulary, (2, 8), generator=generator).to(device)
     expected = _plain_logits(model, probe, name)
     try:
         with quiet():
@@ -253,26 +256,6 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> HookedModel:
     if tokenizer is not None:
         give_tokenizer(bridge, tokenizer)
     return bridge
-
-
-def check_runs(model: Any, name: str) -> None:
-    """Refuse a plain model that fails by itself.
-
-    Args:
-        model: as `load_plain` gives it, in evaluation mode.
-        name: for the error.
-
-    Raises:
-        UserError: where its forward pass fails, or gives NaN or infinity.
-    """
-    _plain_logits(model, _few_tokens(model), name)
-
-
-def _few_tokens(model: Any) -> Tokens:
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    tokens = torch.randint(vocabulary, (2, 8), generator=generator)
-    return tokens.to(next(model.parameters()).device)
 
 
 def _plain_logits(model: Any, tokens: Tokens, name: str) -> Float[Tensor, "batch pos d_vocab"]:

@@ -7,7 +7,7 @@ the projection does it, and all else is the base family's.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ _NORMED = {"nope": "", "qk_norm_nope": "qk", "q_norm_nope": "q", "k_norm_nope": 
 _CODELLM = re.compile(r"mcgill-nlp/codellm_1b_(nope|rotary|alibi)")
 _HEAD_SCALE = "self_attn.scale_param"
 _NORM_HERE = re.compile(r"self_attn\.([qk])_proj\.norm\.")
+_NORM_THERE = re.compile(r"self_attn\.[qk]_norm\.weight$")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,17 @@ class Format:
         if self.scaled:
             names[re.escape(_HEAD_SCALE)] = "self_attn.q_proj.scale"
         return names
+
+    def idle(self, unexpected: Iterable[str]) -> set[str]:
+        """Of tensors without a place, the norms that are written and not used.
+
+        DroPE's own code makes both norms wherever it uses one.
+
+        Args:
+            unexpected: names of tensors.
+        """
+        one = len(self.normed) == 1
+        return {name for name in unexpected if one and _NORM_THERE.search(name)}
 
 
 def drope_format(raw: Mapping[str, Any]) -> Format | None:

@@ -6,10 +6,12 @@ import torch
 from sklearn.datasets import make_moons
 from sklearn.linear_model import LogisticRegression
 
+from probes import nonlinear
 from probes.errors import ProbeError
 from probes.nonlinear import TwoLayerClassifier, TwoLayerProbe
 from probes.regression import LinearProbe
 from probes.scores import SHUFFLED
+from tests.peak import Peak
 
 
 def test_classifier_learns_what_a_linear_one_cannot():
@@ -70,3 +72,18 @@ def test_predicts_the_median_of_its_distribution(feed):
     result = feed(TwoLayerProbe(learning_rate=1e-3, passes=30), x, x, positions)["two_layer"]
     np.testing.assert_array_equal(result.arrays["error"], np.abs(positions.numpy() - 4))
     assert result.score("mae").value == result.score("mae").chance == 4.2
+
+
+def test_long_sequences_are_read_few_rows_at_a_time(monkeypatch):
+    positions, generator = torch.arange(128), torch.Generator().manual_seed(0)
+    x = torch.randn(24, 128, 4, generator=generator)
+    read = {}
+    for at_once in (nonlinear._LOGITS, 2 * 128 * 7):  # all rows, and seven
+        monkeypatch.setattr(nonlinear, "_LOGITS", at_once)
+        probe = TwoLayerProbe(passes=1)
+        probe.update(x, positions)
+        with Peak() as peak:
+            probe.evaluate(x, positions)
+        read[at_once] = probe.result()["two_layer"].arrays["error"]
+        assert (peak.numbers >= 2 * 24 * 128 * 128) == (at_once == 2**22)
+    np.testing.assert_array_equal(*read.values())

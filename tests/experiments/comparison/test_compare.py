@@ -206,7 +206,7 @@ def test_a_pretrained_model_without_positions_is_read_as_one(tmp_path: Path) -> 
     notes = " ".join(found.info["notes"])
     assert "what transformers gives a llama model is switched off" in notes
     assert "what is read here comes from the causal mask" in notes
-    assert "encoding is at work" not in notes
+    assert "has a positional encoding" not in notes
     (row,) = found.info["layer_positions"]
     assert (row["layers"], row["positions"]) == ("0-1", "none")
     assert row["order"][1] < 1e-4
@@ -215,7 +215,7 @@ def test_a_pretrained_model_without_positions_is_read_as_one(tmp_path: Path) -> 
     rotated = run(tmp_path, **asked, positions="rotary")
     assert '<th scope="row">0-1</th><td>rotary</td><td class="num">10,000</td>' in rotated.html()
     assert rotated.info["positions"] == "rotary"
-    assert "own positional encoding is at work" in " ".join(rotated.info["notes"])
+    assert "This model has a positional encoding in every layer" in " ".join(rotated.info["notes"])
     assert found.folder != rotated.folder
 
 

@@ -172,6 +172,9 @@ def test_the_table_the_page_and_the_headline(finished: Drop) -> None:
     assert at["chance"].item() == pytest.approx(finished.info["chance"])
     assert {figure.id for figure in finished.figures} == {"steps", "lengths", "passkeys"}
     page = Page((finished.folder / "report.html").read_text())
+    [layers] = finished.info["layer_positions"]
+    assert (layers["layers"], layers["positions"]) == ("0-1", "rotary")
+    assert "Which layers have which positions" in " ".join(page.words)
     page.assert_asks_nothing_of_the_network()
     page.assert_lets_only_its_own_scripts_run()
     words = " ".join(" ".join(page.words).split())

@@ -98,20 +98,34 @@ def test_a_llama_without_positions_is_transformers_without_rotation(
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-@pytest.mark.parametrize("attention", ["nope", "qk_norm_nope", "q_norm_nope", "k_norm_nope"])
+@pytest.mark.parametrize(
+    ("attention", "written"),
+    [
+        ("nope", ""),
+        ("qk_norm_nope", "qk"),
+        # The authors' code makes both norms wherever it uses one.
+        ("q_norm_nope", "qk"),
+        ("k_norm_nope", "qk"),
+        ("q_norm_nope", "q"),
+        ("k_norm_nope", "k"),
+    ],
+)
 def test_drope_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, attention: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, attention: str, written: str
 ) -> None:
     generator = torch.Generator().manual_seed(1)
-    tensors, outputs = {}, {}
+    used = "" if attention == "nope" else attention.partition("_")[0]
+    tensors, outputs, idle = {}, {}, set()
     for layer in range(LAYERS):
-        for of, heads in (("q", HEADS), ("k", GROUPS)):
-            if attention == "nope" or of not in attention.partition("_")[0]:
-                continue
+        for of in written:
+            heads = HEADS if of == "q" else GROUPS
             gain = 1 + torch.rand(heads * WIDTH, generator=generator)
             at = f"model.layers.{layer}.self_attn"
             tensors[f"{at}.{of}_norm.weight"] = gain
-            outputs[f"{at}.{of}_proj"] = normed(gain)
+            if of in used:
+                outputs[f"{at}.{of}_proj"] = normed(gain)
+            else:
+                idle.add(f"{at}.{of}_norm.weight")
     stem = {"llama": "Llama", "qwen2": "Qwen2"}[family]
     config = {
         "model_type": f"{family}_drope",
@@ -126,6 +140,7 @@ def test_drope_checkpoints(
     loaded = load_pretrained(folder_of(family, folder, config, tensors))
     assert_without_positions(loaded, unrotated(monkeypatch, family, outputs))
     assert "code of its own (auto_map), which was not run" in loaded.notes[0]
+    assert ("2 norms of queries or keys" in "".join(loaded.notes)) == bool(idle)
     untrained = reinitialized(loaded, seed=1).model
     assert positions_in_words(untrained) == "none"
     weights = dict(untrained.original_model.named_parameters())
@@ -135,8 +150,17 @@ def test_drope_checkpoints(
     how = {"dtype": torch.float32, "device_map": None}
     read_checkpoint("m", where, "auto", **how)[0].save_pretrained(tmp_path / "again")
     again, first = (load_file(f / "model.safetensors") for f in (tmp_path / "again", folder))
-    assert again.keys() == first.keys()
-    assert all(torch.equal(again[name], first[name]) for name in first)
+    assert again.keys() == first.keys() - idle
+    assert all(torch.equal(again[name], first[name]) for name in again)
+
+
+def test_a_softmax_scale_of_drope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"model_type": "llama_drope", "attention_type": "nope"}
+    config["softmax_scale"] = 2 * WIDTH**-0.5
+    at = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(LAYERS)]
+    doubled = {name: lambda out: 2 * out for name in at}
+    loaded = load_pretrained(folder_of("llama", tmp_path / "m", config))
+    assert_without_positions(loaded, unrotated(monkeypatch, "llama", doubled))
 
 
 def normed(gain: Tensor) -> Any:

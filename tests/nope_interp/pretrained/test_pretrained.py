@@ -25,6 +25,7 @@ from nope_interp.errors import UserError
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.sinks import sinks_note
 from nope_interp.pretrained import checks, gguf_file
+from nope_interp.pretrained import load as pretrained
 from nope_interp.pretrained.load import load_pretrained, reinitialized
 from nope_interp.streams import run_trunk, stream
 from tests.huggingface import (
