@@ -194,6 +194,7 @@ def start_chromium(profile: Path) -> webdriver.Chrome:
         "--no-sandbox",
         "--disable-dev-shm-usage",
         "--disable-gpu",
+        "--disable-software-rasterizer",
         "--window-size=1200,900",
         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # the network is off
         f"--user-data-dir={profile}",
