@@ -6,6 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
+from nope_interp.sites import pattern_hook
+
 
 @runtime_checkable
 class HookedModel(Protocol):
@@ -47,3 +49,13 @@ def key_heads(model: HookedModel) -> int:
         model: where heads share keys and values, its config says how many of these there are.
     """
     return getattr(model.cfg, "n_key_value_heads", None) or model.cfg.n_heads
+
+
+def layers_without_attention(model: HookedModel) -> list[int]:
+    """The layers that show no attention weights, such as the recurrent ones of a hybrid.
+
+    Args:
+        model: any that is read.
+    """
+    layers = range(model.cfg.n_layers)
+    return [layer for layer in layers if pattern_hook(layer) not in model.hook_dict]

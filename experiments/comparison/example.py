@@ -9,6 +9,7 @@ from experiments.comparison.result import PREFIX
 from experiments.probing.measure import Reading, Site
 from experiments.results.measurements import FIRST_POSITION
 from experiments.variants.variants import ModelVariant
+from nope_interp.hooked_model import layers_without_attention
 from nope_interp.sites import pattern_hook
 from nope_interp.streams import Listener, stream
 from probes.regression import LinearProbe
@@ -20,7 +21,8 @@ LONGEST = 64
 def example_arrays(
     variant: ModelVariant, reading: Reading, tokens: Int[Tensor, " pos"]
 ) -> dict[str, np.ndarray]:
-    """Predicted positions `[pos]` at each site of the residual stream, patterns of each layer.
+    """Predicted positions `[pos]` at each site of the residual stream, and patterns of each layer
+    that has attention.
 
     Keys are `example/variant/prediction/site` and `example/variant/pattern/layer`.
     """
@@ -31,9 +33,11 @@ def example_arrays(
             key = f"{PREFIX}/{variant.kind}/prediction/{_label(site)}"
             linear = next(probe for probe in probes if isinstance(probe, LinearProbe))
             listeners[site.name] = _predictor(linear, found, key)
+    without = layers_without_attention(variant.model)
     for layer in range(variant.n_layers):
-        key = f"{PREFIX}/{variant.kind}/pattern/{layer}"
-        listeners[pattern_hook(layer)] = _keeper(found, key)
+        if layer not in without:
+            key = f"{PREFIX}/{variant.kind}/pattern/{layer}"
+            listeners[pattern_hook(layer)] = _keeper(found, key)
     stream(variant.model, rearrange(tokens, "pos -> 1 pos"), listeners)
     return found
 

@@ -15,10 +15,10 @@ from experiments.loaded import LoadedModel
 from experiments.prompt import prompt_tokens
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
+from nope_interp.hooked_model import HookedModel, layers_without_attention
 from nope_interp.interventions.intervene import layer_with_idle_patterns
 from nope_interp.positions.layers import LayerPositions
-from nope_interp.sites import layer_ranges, pattern_hook
+from nope_interp.sites import layer_ranges
 
 
 @dataclass
@@ -41,8 +41,7 @@ class Playground:
     made: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        layers = range(self.model.cfg.n_layers)
-        if without := [n for n in layers if pattern_hook(n) not in self.model.hook_dict]:
+        if without := layers_without_attention(self.model):
             raise UserError(
                 f"{layer_ranges(without)} of this model have no attention to show: choose a model "
                 "that has it in every layer."

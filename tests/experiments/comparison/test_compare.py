@@ -219,6 +219,23 @@ def test_a_pretrained_model_without_positions_is_read_as_one(tmp_path: Path) -> 
     assert found.folder != rotated.folder
 
 
+@pytest.mark.parametrize("variants", [False, True], ids=["probe", "compare"])
+def test_a_hybrid_is_read_and_shows_the_attention_that_it_has(
+    variants: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "text.txt").write_text(words(3000))
+    model = str(save_folder(plain_model("olmo_hybrid"), tmp_path / "hybrid"))
+    asked = {"model": model, "text": str(tmp_path / "text.txt"), "layers": (0, 3), "uses": "no"}
+    asked |= {"n_fit": 16, "n_held_out": 8, "variants": variants}
+    found = run(tmp_path, **asked)
+    page = found.html()
+    assert '<th scope="row">0-2</th><td>recurrence</td>' in page
+    assert '<th scope="row">3</th><td>rotary</td>' in page
+    patterns = {name.split("/")[-1] for name in found.arrays if "/pattern/" in name}
+    assert patterns == {"3"}
+    assert set(found.measurements["layer"]) == {0, 3}
+
+
 def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:
     curve = comparison.arrays["trained/text/nobegin/0/resid_post/variance/curve"]
     cosine = comparison.arrays["trained/text/nobegin/0/resid_post/similarity/cosine"]
