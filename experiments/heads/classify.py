@@ -18,7 +18,7 @@ from experiments.heads.cell import HeadCell, edge_rows
 from experiments.heads.config import HeadsConfig
 from experiments.heads.judged import edges_of, judged_by, rows_of_run
 from experiments.heads.prompts import prompts_of
-from experiments.heads.reading import read_cell
+from experiments.heads.reading import check_attention, read_cell
 from experiments.heads.result import HeadClassification
 from experiments.heads.rules import own_rules
 from experiments.heads.tokens import HeadTokens, head_tokens
@@ -110,6 +110,7 @@ class _Reader(Reader[HeadsConfig]):
     def made(self) -> Made:
         config, ablation, rules = self.config, _ablation(self.config), own_rules(self.config.rules)
         variant = self._variant()
+        check_attention(variant.model)
         with ablation.of(variant.model) as taken:
             # Entered before anything long is read, so that what cannot be ablated is known at once.
             name = None if taken is None else taken.name

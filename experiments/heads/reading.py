@@ -17,12 +17,13 @@ from experiments.heads.cell import HeadCell
 from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from experiments.variants.ablation import Ablation
-from nope_interp.hooked_model import HookedModel
+from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel, layers_without_attention
 from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.positions.alone import AloneAblated
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.pretrained.spec import ModelSpec
-from nope_interp.sites import pattern_hook
+from nope_interp.sites import layer_ranges, pattern_hook
 from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
 from probes.bootstrap import SequenceBootstrap
 from probes.heads.detectors import HeadProbe
@@ -66,8 +67,9 @@ def read_cell(
         shards: who reads the sequences.
         spec: how workers make the model; see `Shards.map`.
 
-    Raises UserError as `stream` does, and where a worker dies.
+    Raises UserError as `stream` and `check_attention` do, and where a worker dies.
     """
+    check_attention(model)
     run = partial(shards.map, model=model, spec=spec, condition=condition)
     parts = _parts(tokens, seed, shards.n)
     to_read = [(part, HeadReaders.of(positions, own, alone)) for part, own in parts]
@@ -101,6 +103,22 @@ def read_cell(
         patterns=patterns,
         alone=scores_alone if readers.alone else [],
     )
+
+
+def check_attention(model: HookedModel) -> None:
+    """Refuse a model some of whose layers have no heads.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+
+    Raises:
+        UserError: with these layers.
+    """
+    if without := layers_without_attention(model):
+        raise UserError(
+            f"{layer_ranges(without)} of this model have no attention, and so no heads to label: "
+            "choose another model, or `probe`."
+        )
 
 
 @dataclass

@@ -527,9 +527,10 @@ def test_a_frequency_is_read_where_the_family_turns_it(
     [
         ("llama4", "layer 0 attends in chunks of 16 tokens"),
         ("gpt_oss", "heads in layers 0-1 have attention sinks"),
+        ("olmo_hybrid", "layers 0-2 of this model have no attention, and so no heads to label: "),
     ],
 )
-def test_attention_without_chance_levels_is_refused(family: str, said: str, tmp_path: Path) -> None:
+def test_attention_without_labels_is_refused(family: str, said: str, tmp_path: Path) -> None:
     folder = save_folder(plain_model(family), tmp_path / "m")
     text = tmp_path / "text.txt"
     text.write_text(words(3000))
