@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from nope_interp.errors import FieldError, UserError
 from nope_interp.hooked_model import HookedModel
@@ -120,7 +121,7 @@ def training_bytes(model: Any, n_sequences: int, length: int, n_kinds: int) -> f
 
 
 def check_room(
-    name: str, length: int, needed: Callable[[int], float], device: torch.device | str
+    name: str, length: int, needed: Callable[[int], float], model: HookedModel | nn.Module
 ) -> None:
     """Refuse sequences that memory cannot hold.
 
@@ -128,12 +129,12 @@ def check_room(
         name: of the field that says how long they are.
         length: tokens in a sequence.
         needed: the bytes that a pass takes, by the length; it grows with it.
-        device: where the model is.
+        model: that the pass is of, on one device or spread over several.
 
     Raises:
         UserError: with the largest length that fits.
     """
-    free = free_bytes(torch.device(device))
+    free = free_beside(model)
     if needed(length) <= free:
         return
     fits, too_long = 0, length
@@ -191,6 +192,15 @@ def _numbers(file: Path) -> int:
         tensors.pop("__metadata__", None)
         return sum(math.prod(tensor["shape"]) for tensor in tensors.values())
     return 0
+
+
+def free_beside(model: HookedModel | nn.Module) -> float:
+    """The memory that is left on all devices that a model stands on.
+
+    Args:
+        model: of any kind.
+    """
+    return sum(free_bytes(device) for device in {weight.device for weight in model.parameters()})
 
 
 def free_bytes(device: torch.device) -> float:

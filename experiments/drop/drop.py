@@ -121,11 +121,11 @@ def _check_memory(
     config: DropConfig, model: Any, longest: int, material: Material, n_kinds: int
 ) -> None:
     """Raise UserError, before anything is read, for sequences that memory cannot hold."""
-    training, device = config.training, next(model.parameters()).device
+    training = config.training
     asked_for = n_kinds if material.vocabulary is None else len(material.vocabulary)
     step = partial(training_bytes, model, training.batch_size, n_kinds=asked_for)
-    check_room("training.seq_len", training.seq_len, step, device)
-    check_room("read_lengths", longest, partial(plain_bytes, model, config.batch_size), device)
+    check_room("training.seq_len", training.seq_len, step, model)
+    check_room("read_lengths", longest, partial(plain_bytes, model, config.batch_size), model)
 
 
 def _setting(config: DropConfig, material: Material) -> str:

@@ -216,7 +216,7 @@ def _checkpoint_variant(
     model, trained_on = load_model(Path(path))
     _check_options(config, path, trained_on, model.config.n_ctx)
     _check_lengths(config, task)
-    _check_memory(model, config, needed, device)
+    _check_memory(model.to(device), config, needed)
     return _own_variant(task, model, config.model_name(), ModelSpec(path, device))
 
 
@@ -295,7 +295,7 @@ def _pretrained_variant(
     )
     text_source = loaded.text_source(text)
     beyond = beyond_context(loaded.model, config.seq_len)
-    _check_memory(loaded.model, config, needed, "cpu" if spread else device)
+    _check_memory(loaded.model, config, needed)
     _check_source(text_source, config, needed)
     return ModelVariant(
         name=Path(name).name if Path(name).exists() else name,
@@ -311,11 +311,11 @@ def _pretrained_variant(
 
 
 def _check_memory(
-    model: HookedModel, config: ExperimentConfig, needed: Mapping[Split, int], device: str
+    model: HookedModel, config: ExperimentConfig, needed: Mapping[Split, int]
 ) -> None:
     """Raise UserError, before anything is read, for sequences that memory cannot hold."""
     n_at_once = min(config.batch_size, max(needed.values(), default=1))
-    check_room("seq_len", config.seq_len, partial(forward_bytes, model, n_at_once), device)
+    check_room("seq_len", config.seq_len, partial(forward_bytes, model, n_at_once), model)
 
 
 def _check_source(

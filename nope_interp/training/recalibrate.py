@@ -191,5 +191,6 @@ class _SomeRows(nn.Module):
         return self.head.weight[self.ids]
 
     def forward(self, x: Tensor) -> Tensor:
-        bias = self.head.bias
+        # accelerate would move it in a hook of the whole head, which is not called here.
+        x, bias = x.to(self.head.weight.device), self.head.bias
         return F.linear(x, self.weight, None if bias is None else bias[self.ids])

@@ -6,10 +6,18 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from torch import nn
 
 from nope_interp import memory
 from nope_interp.errors import FieldError
-from nope_interp.memory import check_room, forward_bytes, free_bytes, plain_bytes, training_bytes
+from nope_interp.memory import (
+    check_room,
+    forward_bytes,
+    free_beside,
+    free_bytes,
+    plain_bytes,
+    training_bytes,
+)
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import layer_positions
@@ -66,10 +74,21 @@ def test_training_and_reading_hold_about_as_much(folder: Path) -> None:
 def test_the_largest_that_fits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 3.0 * 2**30)
     needed = partial(lambda each, n: each * n**2, 2**20)  # 55 tokens take 3,025 MiB, 56 too much
-    check_room("seq_len", 55, needed, "cpu")
+    model = nn.Linear(2, 2)
+    check_room("seq_len", 55, needed, model)
     said = "seq_len is 64: a pass takes about 4.0 GiB, and 3.0 GiB are free: give at most 55, or"
     with pytest.raises(FieldError, match=said):
-        check_room("seq_len", 64, needed, "cpu")
+        check_room("seq_len", 64, needed, model)
+
+
+def test_memory_of_all_devices_counts_where_a_model_is_spread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = {"cpu": 2.0**20, "meta": 2.0**30}
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free[device.type])
+    # Several parameters on each device, which is counted once.
+    spread = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    assert free_beside(spread) == 2**20 + 2**30
 
 
 def test_free_memory_is_the_machines_or_the_containers(

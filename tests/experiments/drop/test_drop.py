@@ -239,6 +239,18 @@ def test_a_run_over_the_texts_tokens_without_control_or_passkeys(
     assert changed == {name for name in before if "self_attn" in name}
 
 
+def test_a_model_that_accelerate_places_is_dropped_to_the_same_bits(
+    folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate")
+    words: dict[str, Any] = {"vocabulary": "text", "control": False, "n_passkeys": 0}
+    words |= {"read_lengths": (64,)}
+    placed = run(folder, tmp_path / "auto", device="auto", **words)
+    plain = run(folder, tmp_path / "cpu", **words)
+    for name, array in plain.arrays.items():
+        np.testing.assert_array_equal(placed.arrays[name], array, err_msg=name)
+
+
 # ---------------------------------------------------------------- bad input
 
 

@@ -138,3 +138,13 @@ def test_over_some_tokens_losses_are_a_softmax_of_their_logits(model: LlamaForCa
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
     assert model.get_output_embeddings() is head
     assert torch.equal(asked_of(model, tokens), tokens)
+
+
+def test_logits_of_some_tokens_are_made_where_the_unembedding_stands(
+    model: LlamaForCausalLM,
+) -> None:
+    """As where accelerate has spread the model, whose last layer stands on another device."""
+    model.lm_head.to("meta")
+    with only_tokens(model, torch.tensor([3, 250])):
+        logits = model(torch.ones(2, 8).long()).logits
+    assert (logits.device.type, logits.shape) == ("meta", (2, 8, 2))
