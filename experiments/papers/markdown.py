@@ -22,11 +22,11 @@ def papers_markdown() -> str:
         "and `reproduce NAME --list` each claim of a paper.",
         "",
         "Claims are in our words. The text of most papers could not be read here, so each claim "
-        "says how sure its source is,",
-        "and published numbers marked as recalled are no numbers to fail against. A claim comes "
-        "down to one number, with a",
-        "95% interval over seeds unless it names something else, and is *reproduced* where the "
-        "whole interval lies within the bounds of its test.",
+        "says how sure its source is.",
+        "Published numbers that are marked as recalled are no numbers to fail against. A claim "
+        "comes down to one number with",
+        "a 95% interval, over seeds unless it names something else.",
+        "It is *reproduced* where the whole interval lies within the bounds of its test.",
         "It is *contradicted* where the interval lies outside of the bounds, and *uncertain* where "
         "it crosses one.",
         "It is *not measured* where the run lacked what it needs. All tests, bounds and tolerances "
@@ -53,8 +53,8 @@ def _of_paper(paper: Paper) -> Iterator[str]:
     kept = recorded(paper.name)
     yield from (f"## {paper.name}", "", f"{paper.citation}.", "")
     yield (
-        f"Run it with `nope-interp reproduce {paper.name}`: {paper.n_seeds} seeds; "
-        f"{paper.default}. Towards the paper's own sizes: {paper.paper_sizes}."
+        f"Run it with `nope-interp reproduce {paper.name}`: {paper.n_seeds} seeds. "
+        f"By default: {paper.default}. Towards the paper's own sizes: {paper.paper_sizes}."
     )
     options = " ".join(f"`--{size}`" for size in paper.sizes)
     if options:
@@ -74,7 +74,8 @@ def _of_claim(paper: Paper, outcome: Outcome, ran: bool) -> Iterator[str]:
     claim = outcome.claim
     yield from (f"### {paper.name}: {claim.id}", "", claim.says, "")
     entries = {
-        "Source": f"{claim.source} ({claim.status})",
+        "Source": claim.source,
+        "How sure": claim.status,
         "Measured": claim.measure,
         "Reproduced where": claim.test,
         "Bounds set": claim.bounds_set,
