@@ -252,11 +252,15 @@ _OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def plain_model(family: str) -> Any:
-    """The Hugging Face model of a family; weights so large that attention is far from uniform."""
+def plain_model(family: str, **changes: Any) -> Any:
+    """The Hugging Face model of a family; weights so large that attention is far from uniform.
+
+    `changes` are laid over the options of its config.
+    """
     model, config, options = {**_FAMILIES, **_VARIANTS, **_OTHERS}[family]
     torch.manual_seed(0)
-    plain = getattr(transformers, model)(getattr(transformers, config)(**{**_TOKENS, **options}))
+    built = getattr(transformers, config)(**{**_TOKENS, **options, **changes})
+    plain = getattr(transformers, model)(built)
     with torch.no_grad():
         for weight in plain.parameters():
             if weight.ndim == 2 and family != "t5":  # T5 draws large ones by itself
@@ -266,9 +270,9 @@ def plain_model(family: str) -> Any:
     return plain.eval()
 
 
-def bridged_model(family: str) -> Any:
+def bridged_model(family: str, **changes: Any) -> Any:
     """The same model as a bridge."""
-    plain = plain_model(family)
+    plain = plain_model(family, **changes)
     return wrap(T5DecoderLM(plain) if family == "t5" else plain)
 
 

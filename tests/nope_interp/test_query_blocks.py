@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,20 +30,41 @@ def model_of(name: str) -> HookedModel:
     return HookedTransformer(dataclasses.replace(config, positions=name)).eval()  # type: ignore[arg-type]
 
 
-def heard(model: HookedModel, size: int | None, monkeypatch: Any) -> dict[str, list[Tensor]]:
+def heard(model: HookedModel, length: int, size: int | None) -> dict[str, list[Tensor]]:
     """Everything that is heard of one pass, its attention computed so many queries at a time."""
-    monkeypatch.setattr(streams, "block_size", lambda *of: size)
-    tokens = torch.randint(4, 50, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(4, 50, (2, length), generator=torch.Generator().manual_seed(0))
     found: dict[str, list[Tensor]] = {}
     names = [f"blocks.{layer}.attn.hook_{of}" for layer in (0, 1) for of in ("pattern", "q")]
     names += ["blocks.1.hook_attn_out", "blocks.1.hook_resid_post"]
     listeners = {name: partial(keep, found.setdefault(name, [])) for name in names}
-    streams.stream(model, tokens, listeners, in_blocks=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "block_size", lambda *of: size)
+        streams.stream(model, tokens, listeners, in_blocks=True)
     return found
 
 
 def keep(pieces: list[Tensor], activations: Tensor) -> None:
     pieces.append(activations.clone())
+
+
+def assert_blocks_see_the_same(model: HookedModel, length: int, size: int) -> None:
+    """What is heard of blocks of queries is what is heard of all queries at once."""
+    whole, some = heard(model, length, None), heard(model, length, size)
+    for name, (expected,) in whole.items():
+        if not name.endswith("pattern"):
+            (found,) = some[name]
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+            continue
+        first = 0
+        for block in some[name]:
+            n, keys = block.shape[-2:]
+            first += n
+            assert n <= size
+            seen = expected[..., first - n : first, first - keys : first]
+            torch.testing.assert_close(block, seen, atol=1e-5, rtol=1e-4)
+            # No weight rests on what the block leaves out.
+            assert expected[..., first - n : first, : first - keys].sum() == 0
+        assert first == length
 
 
 @pytest.mark.parametrize(
@@ -54,7 +77,7 @@ def keep(pieces: list[Tensor], activations: Tensor) -> None:
     ],
 )
 def test_blocks_of_queries_see_what_all_see_at_once(
-    family: str, how: str | None, lift: bool, monkeypatch: pytest.MonkeyPatch
+    family: str, how: str | None, lift: bool
 ) -> None:
     model = model_of(family)
     if not query_blocks.comes_in_blocks(model):
@@ -62,22 +85,21 @@ def test_blocks_of_queries_see_what_all_see_at_once(
         return
     change = nullcontext() if how is None else ablate_positions(model, how, lift_window=lift)
     with change:
-        whole, some = (heard(model, size, monkeypatch) for size in (None, BLOCK))
-    for name, (expected,) in whole.items():
-        if not name.endswith("pattern"):
-            (found,) = some[name]
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-            continue
-        first = 0
-        for block in some[name]:
-            n, keys = block.shape[-2:]
-            first += n
-            assert n <= BLOCK
-            seen = expected[..., first - n : first, first - keys : first]
-            torch.testing.assert_close(block, seen, atol=1e-5, rtol=1e-4)
-            # No weight rests on what the block leaves out.
-            assert expected[..., first - n : first, : first - keys].sum() == 0
-        assert first == LENGTH
+        assert_blocks_see_the_same(model, LENGTH, BLOCK)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@given(st.data())
+@settings(max_examples=12)
+def test_blocks_of_any_size_see_the_same_at_any_length_and_window(
+    family: str, data: st.DataObject
+) -> None:
+    length = data.draw(st.integers(2, 40), "length")
+    size = data.draw(st.integers(1, length), "queries in a block")
+    changes = {"num_key_value_heads": data.draw(st.sampled_from([1, 2, 4]), "key heads")}
+    if family == "gemma3":
+        changes["sliding_window"] = data.draw(st.integers(1, length + 1), "window")
+    assert_blocks_see_the_same(bridged_model(family, **changes), length, size)
 
 
 class Largest(TorchDispatchMode):
