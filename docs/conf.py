@@ -39,6 +39,8 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True
+# Warnings of notebooks, such as of a missing widget, tell a reader nothing.
+nb_output_stderr = "remove"
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # they would come from a network
 
 autodoc_typehints = "none"
