@@ -45,8 +45,8 @@ ROOMS = {
     "experiments.heads": "nope_interp nope_interp.interventions nope_interp.models "
     "nope_interp.positions nope_interp.pretrained nope_interp.tasks probes probes.heads .results "
     ".report .runs .variants .probing",
-    "experiments.drop": "nope_interp nope_interp.models nope_interp.pretrained nope_interp.tasks "
-    "nope_interp.training .results .runs .variants",
+    "experiments.drop": "nope_interp nope_interp.models nope_interp.positions "
+    "nope_interp.pretrained nope_interp.tasks nope_interp.training .results .runs .variants",
     "experiments.explore": "nope_interp nope_interp.interventions nope_interp.models "
     "nope_interp.positions nope_interp.tasks probes probes.heads .report .runs .variants .probing "
     ".codes .heads experiments",
