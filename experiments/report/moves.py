@@ -50,16 +50,14 @@ def dose_chart(data: ReportData) -> Chart:
         The chart; without views where no code was moved by parts through all of the stream.
     """
     moves = data.measurements[data.measurements["probe"] == names.PROBE]
-    doses, unit = names.doses(moves), f"share of {_share_of(data)}"
+    doses, unit = names.doses(moves), f"share of {_share_of(data).partition(' to ')[0]}"
+    doses = doses[doses["layer"] == EVERYWHERE]
+    # The chart opens where most is followed: other moves may lie flat.
+    furthest = doses.groupby("moved", sort=False)["towards"].max()
     variant = str(next(iter(moves["variant"]), ""))
     views = {
-        _plainly(str(moved)): {
-            "panels": [
-                lookup.make_panel(str(code), None, unit, _dose_series(variant, of))
-                for code, of in rows.groupby("code", sort=False)
-            ]
-        }
-        for moved, rows in doses[doses["layer"] == EVERYWHERE].groupby("moved", sort=False)
+        _plainly(str(moved)): {"panels": _panels(variant, unit, doses[doses["moved"] == moved])}
+        for moved in furthest.sort_values(ascending=False, kind="stable").index
     }
     return Chart(
         id="doses",
@@ -77,6 +75,14 @@ def dose_chart(data: ReportData) -> Chart:
         switched=False,
         control=_CONTROL,
     )
+
+
+def _panels(variant: str, unit: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """One for each code, of one move."""
+    return [
+        lookup.make_panel(str(code), None, unit, _dose_series(variant, of))
+        for code, of in rows.groupby("code", sort=False)
+    ]
 
 
 def _dose_series(variant: str, rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -50,23 +50,26 @@ def test_each_move_has_a_line_and_names_stay_text(causal_report: ReportData) -> 
 def test_smaller_moves_are_drawn_from_no_move_on(causal_report: ReportData) -> None:
     rows = causal_report.measurements
     shares = {names.at_dose(0.3): (0.2, 0.02), names.TOWARDS: (0.7, 0.1)}
+    less = dict.fromkeys(shares, (0.0, 0.0))
     moves = [
         rows.head(1).assign(
             probe=names.PROBE,
             layer=EVERYWHERE,
             site=STREAM,
-            positions=names.noising("variance", "earlier tokens"),
+            positions=names.noising("variance", moved),
             metric=metric,
             control=control,
             value=value,
             ci_low=value - 0.01,
             ci_high=value + 0.01,
         )
-        for metric, values in shares.items()
+        for moved, of in (("text by 32 positions", less), ("earlier tokens", shares))
+        for metric, values in of.items()
         for control, value in zip(("", SIZE_MATCHED), values, strict=True)
     ]
     data = replace(causal_report, measurements=pd.concat([rows, *moves]), followed=FOLLOWED)
     chart = dose_chart(data)
+    assert [*chart.views] == ["earlier tokens, permuted", "text by 32 positions"]  # most first
     (panel,) = chart.views["earlier tokens, permuted"]["panels"]
     drawn = {series["kind"]: series for series in panel["series"]}
     assert panel["title"] == "variance"
