@@ -149,9 +149,13 @@ class Browser:
         """The file with that ending that a click saves."""
         before = set(self.downloads.iterdir())
         self.click(selector)
-        (file,) = self.wait(
-            lambda: [f for f in set(self.downloads.iterdir()) - before if f.suffix == suffix]
-        )
+
+        def written() -> list[Path]:
+            """Its name may be there before what it holds."""
+            new = set(self.downloads.iterdir()) - before
+            return [f for f in new if f.suffix == suffix and f.stat().st_size]
+
+        (file,) = self.wait(written)
         return file
 
     def download(self, selector: str) -> list[list[str]]:
