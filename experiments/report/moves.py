@@ -17,6 +17,7 @@ from experiments.results.position_use import Interval
 _OF_ANSWERS = "answers that follow"
 _PLAINLY = {"earlier tokens": "earlier tokens, permuted"}
 _OF_WAY = "the way to the predictions made elsewhere"
+_UNITS = {_OF_ANSWERS: "share of answers", _OF_WAY: "share of the way"}
 _CONTROL = "size-matched control"
 _DOSE_COLUMNS = (names.TOWARDS, f"{names.TOWARDS}_low", f"{names.TOWARDS}_high", "size_matched")
 
@@ -50,10 +51,11 @@ def dose_chart(data: ReportData) -> Chart:
         The chart; without views where no code was moved by parts through all of the stream.
     """
     moves = data.measurements[data.measurements["probe"] == names.PROBE]
-    doses, unit = names.doses(moves), f"share of {_share_of(data).partition(' to ')[0]}"
+    doses, unit = names.doses(moves), _UNITS[_share_of(data)]
     doses = doses[doses["layer"] == EVERYWHERE]
     # The chart opens where most is followed: other moves may lie flat.
-    furthest = doses.groupby("moved", sort=False)["towards"].max()
+    whole = doses[doses["dose"] == 1]
+    furthest = whole.groupby("moved", sort=False)[names.TOWARDS].max()
     variant = str(next(iter(moves["variant"]), ""))
     views = {
         _plainly(str(moved)): {"panels": _panels(variant, unit, doses[doses["moved"] == moved])}

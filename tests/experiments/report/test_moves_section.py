@@ -72,7 +72,7 @@ def test_smaller_moves_are_drawn_from_no_move_on(causal_report: ReportData) -> N
     assert [*chart.views] == ["earlier tokens, permuted", "text by 32 positions"]  # most first
     (panel,) = chart.views["earlier tokens, permuted"]["panels"]
     drawn = {series["kind"]: series for series in panel["series"]}
-    assert panel["title"] == "variance"
+    assert (panel["title"], panel["y"]) == ("variance", "share of answers")
     assert drawn["value"]["x"] == [0, 0.3, 1]
     assert drawn["value"]["y"] == [0, 0.2, 0.7]
     assert drawn["value"]["low"] == [0, 0.19, 0.69]
