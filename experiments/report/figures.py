@@ -187,9 +187,12 @@ _ABOUT = {
 
 
 def _marked(panel: dict[str, Any], best: _Best, probe: str, setting: str, stream: str) -> Any:
-    """The panel with the depth at which its hypothesis was read best, where it shows that site."""
+    """The panel with the depth at which its hypothesis was read best, or with words for that site
+    where it shows another one."""
     at = best.get(_ABOUT.get(probe, probe), {}).get(setting)
-    return panel | {"marked": at[1]} if at is not None and at[0] == stream else panel
+    if at is None:
+        return panel
+    return panel | ({"marked": at[1]} if at[0] == stream else {"elsewhere": lookup.words_at(*at)})
 
 
 def _commonest(best: _Best) -> dict[str, list[str]]:

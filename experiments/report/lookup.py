@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments.report.data import ReportData
 from experiments.report.encode import number, numbers
+from experiments.results.answer import site_words
 from experiments.results.measurements import RANDOM_INIT, intact_readings
 from probes.scores import SHUFFLED
 
@@ -146,6 +147,13 @@ def located(tokens: Any, begin: Any, site: Any, layer: Any) -> tuple[str, bool, 
     """Setting, stream and depth of a number; the input of the first block is at depth -1."""
     depth = -1 if site == "resid_pre" else int(layer)
     return str(tokens), bool(begin), _STREAMS.get(str(site), str(site)), depth
+
+
+def words_at(stream: str, depth: int) -> str:
+    """The site at this depth of a stream, as sentences name it."""
+    if depth < 0:
+        return site_words("resid_pre", 0)
+    return site_words("resid_post" if stream == "resid" else stream, depth)
 
 
 def view_key(tokens: str, begin: bool, *choices: Any) -> str:

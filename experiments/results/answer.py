@@ -275,6 +275,11 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
     )
 
 
+def site_words(site: str, layer: int) -> str:
+    """A site as sentences and figures name it, such as the output of layer 1."""
+    return _SITES.get(site, f"{site} of layer {{layer}}").format(layer=layer)
+
+
 def _reading(
     code: str, rows: Mapping[str, list[dict[str, Any]]], variant: str, setting: tuple[str, bool]
 ) -> Reading | None:
@@ -283,8 +288,7 @@ def _reading(
         if (row["variant"], row["tokens"], bool(row["begin_token"])) == (variant, *setting):
             value = gain(row["value"], row["chance"], smaller)
             bounds = gain_bounds(row, smaller)
-            site = _SITES.get(str(row["site"]), f"{row['site']} of layer {{layer}}")
-            place = site.format(layer=row["layer"])
+            place = site_words(str(row["site"]), int(row["layer"]))
             return Reading(variant, str(row["verdict"]), (value, *bounds), place)
     return None
 

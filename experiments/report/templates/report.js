@@ -192,7 +192,7 @@ function setUpChart(figure) {
       $$(".plot", host).forEach((plot) => Plotly.purge(plot));
       host.replaceChildren(...panels.map(() => {
         const panel = element("div", undefined, { class: "panel" });
-        panel.append(element("h4"), element("p", undefined, { class: "unit" }), element("div", undefined, { class: "plot", role: "img" }));
+        panel.append(element("h4"), element("p", undefined, { class: "unit" }), element("div", undefined, { class: "plot", role: "img" }), element("p", undefined, { class: "elsewhere" }));
         return panel;
       }));
     }
@@ -204,6 +204,7 @@ function setUpChart(figure) {
       if (panel.marked !== undefined) layout.shapes = [marker(panel.marked)];
       $("h4", box).textContent = panel.title;
       $(".unit", box).textContent = panel.y;
+      $(".elsewhere", box).textContent = panel.elsewhere ? `Read best at ${panel.elsewhere}.` : "";
       plot.setAttribute("aria-label", describe(chart, panel));
       let traces;
       if (panel.matrix) {

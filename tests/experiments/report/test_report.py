@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.report import circuits, figures
+from experiments.report import circuits, figures, lookup
 from experiments.report.data import ReportData
 from experiments.report.encode import every, json_text, number, packed, script_text
 from experiments.report.page import render
@@ -243,6 +243,24 @@ def test_missing_numbers_become_gaps(make_report: Any) -> None:
     panel = page.data["charts"]["probe-error"]["views"]["text|nobegin|mae|resid"]["panels"][0]
     (line,) = (s for s in panel["series"] if s["name"] == "trained")
     assert line["y"] == [None, None, None]
+
+
+def test_a_panel_marks_the_site_of_its_verdict_or_says_where_it_is(make_report: Any) -> None:
+    data = make_report()
+    (counting,) = (v for v in data.verdicts if v.hypothesis == "counting")
+    row = next(r for r in counting.rows if r["variant"] == "trained" and r["tokens"] == "text")
+    row |= {"site": "attn_out", "layer": 1}
+    views = Page(render(data)).data["charts"]["probe-error"]["views"]
+    panels = {
+        stream: next(p for p in views[f"text|nobegin|r2|{stream}"]["panels"] if "1/m" in p["title"])
+        for stream in ("resid", "attn_out")
+    }
+    assert panels["attn_out"]["marked"] == 1
+    assert "elsewhere" not in panels["attn_out"]
+    assert panels["resid"]["elsewhere"] == "the attention of layer 1"
+    assert "marked" not in panels["resid"]
+    assert lookup.words_at("resid", -1) == "the input of layer 0"
+    assert lookup.words_at("resid", 1) == "the output of layer 1"
 
 
 def test_arrays_of_other_kinds_are_left_alone(small_report: ReportData) -> None:
