@@ -8,6 +8,7 @@ from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.measurements import RANDOM_INIT
 from experiments.results.position_use import Interval
 from experiments.results.readability import WORTH_NAMING
+from probes.code_names import MEAN_RESIDUAL
 
 # A scale goes from no gain to all of it, with room for a mark at either end.
 _START, _LENGTH = 3.0, 94.0
@@ -23,6 +24,8 @@ _TESTS = {
     "removed": "removed",
     "kept alone": "sufficiency",
 }
+# Why nothing is read of a code that has no probe.
+_UNREAD = {MEAN_RESIDUAL: "Not probed: its two halves are, in lines of their own"}
 _HEADER = ["code", "verdict", "shown", "value", "ci_low", "ci_high", "word", "best_at"]
 
 
@@ -114,6 +117,7 @@ def _row(code: CodeAnswer, judged: bool) -> dict[str, Any]:
         "word": None if word is None else str(word),
         "before": _read(code.before),
         "after": _read(after),
+        "unread": _UNREAD.get(code.code, "Not probed"),
         "share": None if code.share is None else _mark(code.share),
         "restored": None if code.restored is None else _mark(code.restored),
         "control": None if code.control is None else _at(code.control),

@@ -22,6 +22,7 @@ from experiments.results.answer import Answer, CodeAnswer
 from experiments.results.position_use import Word
 from experiments.results.readability import verdicts
 from nope_interp.errors import UserError
+from probes.code_names import MEAN_RESIDUAL
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
 
 
@@ -261,6 +262,14 @@ def test_a_panel_marks_the_site_of_its_verdict_or_says_where_it_is(make_report: 
     assert "marked" not in panels["resid"]
     assert lookup.words_at("resid", -1) == "the input of layer 0"
     assert lookup.words_at("resid", 1) == "the output of layer 1"
+
+
+def test_a_code_that_no_probe_reads_says_why(make_report: Any) -> None:
+    answer = Answer((CodeAnswer(MEAN_RESIDUAL, Word.USED, (0.4, 0.3, 0.5), None, None),), "text")
+    elements = Page(render(make_report(answer=answer))).elements
+    why = "Not probed: its two halves are, in lines of their own"
+    assert [a["aria-label"] for tag, a in elements if tag == "svg" and a.get("role")][:1] == [why]
+    assert ("span", {"title": why}) in [(tag, dict(a)) for tag, a in elements]
 
 
 def test_arrays_of_other_kinds_are_left_alone(small_report: ReportData) -> None:
