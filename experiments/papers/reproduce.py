@@ -18,7 +18,7 @@ from experiments.results.measurements import INTACT, table
 from experiments.runs.cells import Cells
 from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder
-from experiments.runs.steps import Steps
+from experiments.runs.steps import Steps, duration
 from experiments.runs.workers import HERE, one_thread_each
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
@@ -132,7 +132,7 @@ def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: b
     with Steps(config.name, show_progress) as steps:
         experiment = cast(Experiment, module)
         # How many parts there are, and how long each is, the experiment alone knows.
-        steps.say(f"{len(config.paper.claims)} claims, {len(config.seeds)} seeds")
+        steps.say(_planned(config))
         # Another device is shared by all of its models and kept busy by one.
         cells = Cells(run.cells, steps.done, one_thread_each() if device == "cpu" else HERE)
         findings = experiment.reproduce(config, cells, device)
@@ -146,6 +146,16 @@ def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: b
         "notes": list(findings.notes),
     }
     return Made(table(_rows(config, findings)), arrays, facts)
+
+
+def _planned(config: ReproduceConfig) -> str:
+    """What is run, and how long a run of these sizes took where one is kept with the package."""
+    said = f"{len(config.paper.claims)} claims, {len(config.seeds)} seeds"
+    kept = recorded(config.name)
+    if kept is None or kept.config.size_options != config.size_options:
+        return said
+    more = ", with --model too," if kept.config.model and not config.model else ""
+    return f"{said}; such a run{more} took {duration(kept.seconds)} on our machine"
 
 
 def _rows(config: ReproduceConfig, findings: Findings) -> Iterator[dict[str, Any]]:

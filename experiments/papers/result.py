@@ -1,7 +1,7 @@
 """A finished reproduction: each claim's outcome, the curves behind it, and the page."""
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -12,6 +12,7 @@ from experiments.papers.registry import paper
 from experiments.results.claims import NOT_MEASURED, Outcome, Paper, Verdict
 from experiments.results.findings import Figure, unpack
 from experiments.results.measured import Measured
+from experiments.runs.finished import Picture
 from experiments.runs.of_figures import RunOfFigures
 
 CLAIM = "claim"
@@ -74,6 +75,13 @@ class Reproduction(RunOfFigures):
     def figures(self) -> list[Figure]:
         """The curves behind the outcomes."""
         return unpack(self.info["figures"], self.arrays)
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """The claims, and the figures of the page."""
+        from experiments.report.paper import of_claims
+
+        return {"claims": of_claims(self.outcomes), **super().pictures}
 
     @property
     def headline(self) -> str:

@@ -104,13 +104,14 @@ def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:
         "matters": number(claim.effect),
         "size_needed": outcome.size_needed,
         "by_bounds": outcome.by_bounds,
-        "marks": _marks(outcome),
+        "marks": marks_of(outcome),
         "figures": [figure for figure in figures if claim.id in figure.claims],
     }
 
 
-def _marks(outcome: Outcome) -> dict[str, float]:
-    """Percent of a row's own scale: the number, its interval, what is expected, and the bounds."""
+def marks_of(outcome: Outcome) -> dict[str, float]:
+    """Percent of a row's own scale: the number, its interval, what is expected, and the bounds;
+    of these those that are finite."""
     claim = outcome.claim
     at = {name: getattr(outcome.found, name) for name in _MEASURED}
     at |= {"expected": claim.expected, "low": claim.low, "high": claim.high}

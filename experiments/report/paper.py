@@ -16,7 +16,9 @@ from matplotlib.patches import Rectangle
 from experiments.report import figures, lookup, moves, uses
 from experiments.report.data import ReportData
 from experiments.report.figures import COSINE_SCALE, Chart
+from experiments.report.findings import marks_of
 from experiments.results.answer import Answer, Reading
+from experiments.results.claims import Outcome
 from experiments.results.findings import Figure, Kind, Panel, Series
 from experiments.results.position_use import Interval
 from nope_interp.errors import unknown_name
@@ -124,6 +126,12 @@ def of_comparison(data: ReportData) -> dict[str, Drawing]:
     charts = [chart for section in figures.sections(data) for chart in section.charts]
     charts += [moves.dose_chart(data), uses.where_chart(data.uses)]
     return found | {chart.id: _of_chart(chart, settings) for chart in charts if chart.views}
+
+
+def of_claims(outcomes: Sequence[Outcome]) -> Drawing:
+    """Each claim's number and interval on a scale of its own, in the bounds of its test."""
+    size = (_PAGE, 0.7 + 0.26 * len(outcomes))
+    return Drawing("claims", lambda drawn: _claims(drawn, outcomes), size)
 
 
 def of_labels(
@@ -303,6 +311,41 @@ def _bar(axes: Axes, share: Interval | None, at: float, colour: str, name: str) 
         value, low, high = (100 * number for number in share)
         axes.barh(at, value, height=0.34, color=colour, alpha=0.75, label=name)
         axes.hlines(at, low, high, color="black", linewidth=1)
+
+
+def _claims(drawn: Drawn, outcomes: Sequence[Outcome]) -> None:
+    axes = drawn.subplots()
+    rows = range(len(outcomes))
+    for at, outcome in enumerate(outcomes):
+        if outcome.found.n:
+            _claim(axes, marks_of(outcome), at)
+    axes.set_yticks(rows, [outcome.claim.id for outcome in outcomes])
+    told = axes.secondary_yaxis("right")
+    told.set_yticks(rows, [_told(outcome) for outcome in outcomes])
+    told.tick_params(length=0)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(len(outcomes) - 0.4, -0.6)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    told.spines["right"].set_visible(False)
+    _legend(drawn)
+
+
+def _claim(axes: Axes, marks: Mapping[str, float], at: int) -> None:
+    low, high = marks.get("low", 0), marks.get("high", 100)
+    axes.barh(at, high - low, 0.8, low, color="0.9", zorder=0, label="the bounds of the test")
+    if "expected" in marks:
+        axes.vlines(marks["expected"], at - 0.4, at + 0.4, **_LOOKS["chance"], label="expected")
+    ends = marks["ci_low"], marks["ci_high"]
+    axes.hlines(at, *ends, color=_COLOURS[0], linewidth=3, alpha=0.35, label="95% interval")
+    axes.plot([marks["value"]], [at], "o", color=_COLOURS[0], ms=4, label="measured")
+
+
+def _told(outcome: Outcome) -> str:
+    found = outcome.found
+    if not found.n:
+        return outcome.verdict
+    return f"{found.value:.3g} [{found.ci_low:.3g}, {found.ci_high:.3g}], {outcome.verdict}"
 
 
 def _labels(

@@ -230,9 +230,12 @@ def counter_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
     return Findings(
         claims,
         (_drawn(found),),
-        setting="begin and second token changed in 64 held-out sequences, of a task 64 of each "
-        "length",
-        notes=tuple(_told(name, of) for name, of in found.items()),
+        setting="64 held-out sequences",
+        notes=(
+            "The begin token and the second one are changed in 64 held-out sequences, of a task in "
+            "64 of each length.",
+            *(_told(name, of) for name, of in found.items()),
+        ),
     )
 
 

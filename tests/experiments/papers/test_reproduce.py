@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -21,11 +22,12 @@ from experiments.papers.chi2023 import experiment as chi2023
 from experiments.papers.chi2023 import probes as chi2023_probes
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.haviv2022 import experiment as haviv2022
+from experiments.papers.kazemnejad2023 import experiment as kazemnejad2023
 from experiments.papers.koutnik2014 import experiment as koutnik2014
 from experiments.papers.koutnik2014.clocks import SCALES
 from experiments.papers.koutnik2014.waveforms import make_network, matched_sizes
 from experiments.papers.markdown import papers_markdown
-from experiments.papers.recorded import record, recorded
+from experiments.papers.recorded import Recorded, record, recorded
 from experiments.papers.registry import PAPERS, paper
 from experiments.papers.reproduce import RECORDED, listing, reproduce
 from experiments.papers.result import NOT_RUN, Reproduction
@@ -600,6 +602,30 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     assert not RunFolder(resumed.folder).cells.exists()
 
 
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        ({}, "; such a run took 12 min on our machine."),
+        ({"model": "model.safetensors"}, "; such a run, with --model too, took 12 min on our machine."),
+        ({"n_seeds": 3}, "."),
+    ],
+    ids=str,
+)
+def test_a_run_first_says_how_long_one_of_its_sizes_took(
+    kept: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def stopped(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    config = tiny("kazemnejad2023")
+    run = Recorded(dataclasses.replace(config, **kept), 700.0, {})
+    monkeypatch.setattr(run_module, "recorded", lambda name: run)
+    monkeypatch.setattr(kazemnejad2023, "_absolute", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(config, out=tmp_path)
+    assert f"kazemnejad2023: 17 claims, 2 seeds{told}" in capsys.readouterr().err
+
+
 def test_kept_parts_of_another_version_are_named(tmp_path: Path) -> None:
     """Arrays had other names there; what is missing in a run from scratch is our mistake."""
     config = tiny("kazemnejad2023")
@@ -627,6 +653,16 @@ def test_the_page_holds_claims_and_curves(finished: Reproduction) -> None:
     assert [figure["id"] for figure in page.data["figures"]] == [f.id for f in finished.figures]
     series = page.data["figures"][0]["panels"][0]["series"][0]
     np.testing.assert_allclose(series["y"], 1 / np.arange(1, 17), rtol=1e-4)
+
+
+def test_the_claims_are_drawn_for_a_paper(finished: Reproduction, tmp_path: Path) -> None:
+    assert set(finished.pictures) == {"claims", *(figure.id for figure in finished.figures)}
+    claims = finished.figure("claims")
+    assert claims.save(tmp_path / "claims.pdf").read_bytes().startswith(b"%PDF")
+    words = " ".join(ElementTree.parse(claims.save(tmp_path / "claims.svg")).getroot().itertext())
+    for outcome in finished.outcomes:
+        assert outcome.claim.id in words
+        assert f"{outcome.found.value:.3g} [" in words or outcome.verdict == "not measured"
 
 
 def test_hostile_strings_are_text(finished: Reproduction) -> None:
