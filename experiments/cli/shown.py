@@ -16,11 +16,7 @@ _OF_CLAIMS = (
     "Sees: the difference from a bound that such a run finds in four of five cases.",
     "Bounds: set before the first run, or after one had been seen.",
 )
-_OF_PAPERS = (
-    "Against: claims contradicted. Sees: claims whose run finds the least difference that matters.",
-    "Bounds: set before the first run. *: kept with the package. +1: claims of one more run.",
-    "Each claim of a paper: nope-interp reproduce NAME --list.",
-)
+_OF_PAPERS = ("Each claim of a paper: nope-interp reproduce NAME --list.",)
 
 
 @dataclass(frozen=True)
@@ -151,12 +147,12 @@ def atlas_shown(found: Any) -> Shown:
 
 
 def claims_shown(table: Any, name: str | None) -> Shown:
-    """Papers' claims, as `listing` gives them; for people one line a paper, or a claim of one."""
+    """Papers' claims, as `listing` gives them; for people two lines a paper, or one a claim."""
     from experiments.cli import tables
     from experiments.papers.registry import paper
 
     if name is None:
-        return Shown(_records(table), _OF_PAPERS, tables.of_papers(table, _console().width))
+        return Shown(_records(table), _OF_PAPERS, tables.of_papers(table))
     own = table[table["paper"] == name]
     needed = own[own["size_needed"] != ""].groupby("size_needed", sort=False)["claim"]
     lines = [f"Needed by {', '.join(ids)}: {size}." for size, ids in needed]

@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 from rich import box
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -15,8 +17,8 @@ from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
-# Characters of a line about a paper besides its title and its run, and the least of the title.
-_BESIDE_TITLE, _SHORTEST_TITLE = 61, 9
+# Characters of a paper's name and of what came of its claims, with what sets them apart.
+_NAME_WIDTH, _OUTCOME_WIDTH = 16, 36
 
 _STYLES = {
     "used": "bold green",
@@ -173,43 +175,29 @@ def of_methods(methods: pd.DataFrame) -> Table:
     return _table(["method", "place", *shown], rows)
 
 
-def of_papers(claims: pd.DataFrame, width: int) -> Table:
-    """Each paper: what came of its claims, what their runs can see, and what these were.
+def of_papers(claims: pd.DataFrame) -> Group:
+    """Each paper: what came of its claims, the run that says so, and its title.
 
     Args:
         claims: of all papers, as `experiments.papers.reproduce.listing` gives them.
-        width: characters of a line; titles are cut to what the rest leaves of it.
 
     Returns:
-        A line for each paper.
+        Two lines for each paper; a title that is wider than the terminal goes on in a third.
     """
-    papers = list(claims.groupby("paper", sort=False))
-    runs = [_run_of(own) for _, own in papers]
-    longest = max(_SHORTEST_TITLE, width - _BESIDE_TITLE - max(map(len, runs)))
-    rows = []
-    for (name, own), run in zip(papers, runs, strict=True):
-        ran = (own["run"] != "").any()
-        counts = own["status"].value_counts()
-        known = own["sees_enough"].dropna()
-        first = own["bounds_set"].str.startswith("before").sum()
-        rows.append(
-            [
-                str(name),
-                _cut(own["title"].iloc[0], longest),
-                f"{counts.get('reproduced', 0)} of {len(own)}" if ran else "not run",
-                counts.get("contradicted", "–"),
-                f"{int(known.sum())}/{len(known)}" if ran else "–",
-                f"{first}/{len(own)}",
-                run,
-            ]
-        )
-    table = _table(["paper", "title", "reproduced", "against", "sees", "bounds", "run"], rows)
-    table.columns[1].no_wrap = True
-    return table
+    lines: list[Any] = []
+    for name, own in claims.groupby("paper", sort=False):
+        told = f"{name:<{_NAME_WIDTH}}{_came_out(own):<{_OUTCOME_WIDTH}}{_run_of(own)}"
+        lines += [Text(told), Padding(Text(own["title"].iloc[0]), (0, 0, 0, 2), expand=False)]
+    return Group(*lines)
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+def _came_out(claims: pd.DataFrame) -> str:
+    if not (claims["run"] != "").any():
+        return "not run"
+    counts = claims["status"].value_counts()
+    against = counts.get("contradicted", 0)
+    told = f"{counts.get('reproduced', 0)} of {len(claims)} reproduced"
+    return f"{told}, {against} contradicted" if against else told
 
 
 def _run_of(claims: pd.DataFrame) -> str:
@@ -217,12 +205,12 @@ def _run_of(claims: pd.DataFrame) -> str:
     ran = claims[claims["run"] != ""]
     told = [_run_at(row) for _, row in (ran if len(ran) else claims).iterrows()]
     others = len(set(told)) - 1
-    return f"{max(told, key=told.count)}{f' +{others}' if others else ''}"
+    return f"{max(told, key=told.count)}{f', and {others} more' if others else ''}"
 
 
 def _run_at(row: pd.Series) -> str:
     said = f"{row['size'].replace('--', '')}, {row['cost']}" if row["size"] else row["cost"]
-    return f"*{said}" if row["run"] == "recorded" else said
+    return f"{said}, kept with the package" if row["run"] == "recorded" else said
 
 
 def runs_of(claims: pd.DataFrame) -> Iterator[str]:

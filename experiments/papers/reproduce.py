@@ -149,13 +149,13 @@ def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: b
 
 
 def _planned(config: ReproduceConfig) -> str:
-    """What is run, and how long a run of these sizes took where one is kept with the package."""
+    """What is run, and how long the run took that is kept with the package, of which sizes."""
     said = f"{len(config.paper.claims)} claims, {len(config.seeds)} seeds"
     kept = recorded(config.name)
-    if kept is None or kept.config.size_options != config.size_options:
+    if kept is None:
         return said
-    more = ", with --model too," if kept.config.model and not config.model else ""
-    return f"{said}; such a run{more} took {duration(kept.seconds)} on our machine"
+    options = " ".join(kept.config.size_options + (["--model"] if kept.config.model else []))
+    return f"{said}; a run with {options} took {duration(kept.seconds)} on our machine"
 
 
 def _rows(config: ReproduceConfig, findings: Findings) -> Iterator[dict[str, Any]]:
