@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from jaxtyping import Int
@@ -93,6 +93,14 @@ class Shards:
 ONE_SHARD = Shards()
 
 
+class NamedConfig(RunConfig, Protocol):
+    """A config that more than one command may run."""
+
+    @property
+    def command_name(self) -> str:
+        """The one that runs it."""
+
+
 @dataclass(frozen=True)
 class Reader(ABC, Generic[Config]):
     """Reads what a run asks for.
@@ -140,7 +148,7 @@ class Reader(ABC, Generic[Config]):
 def read_once(
     kind: type[Finished],
     reader: Callable[..., Reader[Any]],
-    config: RunConfig,
+    config: NamedConfig,
     *,
     out: Path | str,
     n: int,
@@ -168,7 +176,7 @@ def read_once(
         check_device(device)
 
     def make(run: RunFolder) -> Made:
-        with opened(n, ray, device) as shards, Steps(config.experiment, show_progress) as steps:
+        with opened(n, ray, device) as shards, Steps(config.command_name, show_progress) as steps:
             # Cells that another number of shards read are of other resamples.
             cells = Cells(run.cells / f"{n}-shards", steps.done, pool)
             draw = partial(kind.draw_unfinished, run, config)

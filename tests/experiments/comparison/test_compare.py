@@ -17,6 +17,7 @@ from experiments import Comparison, compare
 from experiments.comparison import cells as parts
 from experiments.comparison import compare as hypotheses
 from experiments.comparison.config import CompareConfig, left_out
+from experiments.probing.shards import read_once
 from experiments.results.measurements import intact_readings, read_arrays, write_arrays
 from experiments.runs.folder import RunFolder, fingerprint
 from experiments.sweeps.registry import experiment
@@ -268,6 +269,21 @@ def test_info_says_how_it_was_run(comparison: Comparison) -> None:
     assert CompareConfig.from_dict(info["config"]) == CONFIG
     assert info["environment"]["torch"]
     assert info["seconds"] > 0
+
+
+@pytest.mark.parametrize(("variants", "command"), [(True, "compare"), (False, "probe")], ids=str)
+def test_steps_have_the_name_of_the_command(
+    variants: bool, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reader(config: CompareConfig, *how: Any) -> Any:
+        how[-1].say("2 steps")
+        raise KeyboardInterrupt
+
+    asked = dataclasses.replace(CONFIG, variants=variants)
+    how = {"n": 1, "ray": None, "device": "cpu", "show_progress": True}
+    with pytest.raises(KeyboardInterrupt):
+        read_once(Comparison, reader, asked, out=tmp_path, **how)
+    assert f"{command}: 2 steps." in capsys.readouterr().err
 
 
 def stopped_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[int]:
