@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 
 _MOST_LISTED = 12
 _LONGEST_SHOWN = 60
@@ -88,7 +89,8 @@ def nearest_name(name: object, choices: Iterable[str], closeness: float = 0.5) -
 def unknown_name(
     what: str, name: object, choices: Iterable[str], closeness: float = 0.5
 ) -> UserError:
-    """The error for a wrong name: says the nearest right one, or else what there is.
+    """The error for a wrong name: says the nearest right one, or else what there is, quoted where
+    a name holds a comma.
 
     Args:
         what: the kind of thing that has the name, as the sentence calls it.
@@ -109,5 +111,6 @@ def unknown_name(
     if nearest is not None:
         return UserError(f"unknown {what} {given!r}: did you mean {nearest!r}?")
     more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
-    listed = ", ".join(known[:_MOST_LISTED])
+    quoted = map(repr, known) if any("," in name for name in known) else known
+    listed = ", ".join(islice(quoted, _MOST_LISTED))
     return UserError(f"unknown {what} {given!r}: choose from {listed}{more}.")

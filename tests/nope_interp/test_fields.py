@@ -137,6 +137,12 @@ def test_a_name_too_long_to_print_is_refused() -> None:
     assert "'a huge int'" in str(unknown_name("task", HUGE, ["text"]))
 
 
+def test_names_that_hold_commas_are_quoted() -> None:
+    said = "unknown kind 'x': choose from 'variance', 'variance, pre-norm'."
+    assert str(unknown_name("kind", "x", ["variance", "variance, pre-norm"])) == said
+    assert str(unknown_name("kind", "x", ["one", "two"])).endswith("choose from one, two.")
+
+
 @given(st.recursive(st.integers() | st.text(), lambda x: st.lists(x) | st.tuples(x, x)))
 def test_what_is_shown_is_short_and_true(value: Any) -> None:
     text = shown(value)
