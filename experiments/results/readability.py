@@ -171,15 +171,17 @@ def _word(row: dict[str, Any], smaller: bool) -> str:
 
 
 def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
-    """Each variant's verdict with its number, interval and site, on the first tokens."""
+    """Each variant's verdict with its number, interval and site on the first tokens, a sentence
+    each; then what the numbers are, and chance."""
     tokens, begin_token = rows[0]["tokens"], rows[0]["begin_token"]
     first = [row for row in rows if (row["tokens"], row["begin_token"]) == (tokens, begin_token)]
-    parts = [
-        f"{row['verdict']} in {row['variant']} ({row['value']:.3g} "
-        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}], {site_of(row)})"
+    said = [
+        f"Position from {hypothesis} is {row['verdict']} in {row['variant']}: {row['value']:.3g} "
+        f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}] at {site_of(row)}."
         for row in first
     ]
-    return (
-        f"Position from {hypothesis}, on {setting_words(tokens, begin_token)}: {'; '.join(parts)}. "
-        f"{_UNITS[metric]}, chance {first[0]['chance']:.3g}."
+    said.append(
+        f"{_UNITS[metric]} on {setting_words(tokens, begin_token)}; chance is "
+        f"{first[0]['chance']:.3g}."
     )
+    return " ".join(said)

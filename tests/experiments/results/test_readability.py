@@ -62,6 +62,20 @@ def test_words(value: float, half: float, control: float, word: str) -> None:
     assert word in verdict.sentence
 
 
+def test_each_variant_has_a_sentence_of_its_own() -> None:
+    rows = [
+        row(value, 0.5, variant=variant, control=control)
+        for variant, read in (("trained", 10.0), ("random-init", 31.9))
+        for value, control in ((read, ""), (CHANCE, SHUFFLED))
+    ]
+    (verdict,) = verdicts(table(rows))
+    trained, untrained, measure = verdict.sentence.split(". ")
+    assert trained.startswith("Position from variance is readable in trained: 10 [")
+    assert trained.endswith("] at layer 0 resid_post")
+    assert untrained.startswith("Position from variance is unreadable in random-init: 31.9 [")
+    assert measure == "Error in positions on text without a begin token; chance is 32."
+
+
 def test_the_best_of_many_places_needs_a_wider_interval() -> None:
     few = [row(30.0, 1.5, layer=0), row(CHANCE, 0.5, layer=0, control=SHUFFLED)]
     many = [row(33.0, 1.5, layer=layer) for layer in range(1, 20)]
