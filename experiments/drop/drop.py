@@ -79,6 +79,7 @@ def drop(
 def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: bool) -> Made:
     assert config.model is not None
     load = partial(_load, config, device)
+    # Of a bridge, which names the parts of each layer and is gone before the model is loaded.
     layers = position_table(load_pretrained(config.model, **_where(config, device)).model)
     model, tokenizer, notes = load(config.model)
     check_droppable(model, config.model, qk_norm=config.qk_norm)
