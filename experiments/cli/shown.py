@@ -16,7 +16,10 @@ _OF_CLAIMS = (
     "Sees: the difference from a bound that such a run finds in four of five cases.",
     "Bounds: set before the first run, or after one had been seen.",
 )
-_OF_PAPERS = ("Each claim of a paper: nope-interp reproduce NAME --list.",)
+_OF_PAPERS = (
+    "Reproduced: of all claims of the paper; ours: a run that comes with the package.",
+    "Whole titles and each claim: nope-interp reproduce NAME --list.",
+)
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def atlas_shown(found: Any) -> Shown:
 
 
 def claims_shown(table: Any, name: str | None) -> Shown:
-    """Papers' claims, as `listing` gives them; for people two lines a paper, or one a claim."""
+    """Papers' claims, as `listing` gives them; for people one line a paper, or one a claim."""
     from experiments.cli import tables
     from experiments.papers.registry import paper
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import pandas as pd
 from rich import box
-from rich.console import Group
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,8 +15,6 @@ from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
-# Characters of a paper's name and of what came of its claims, with what sets them apart.
-_NAME_WIDTH, _OUTCOME_WIDTH = 16, 36
 
 _STYLES = {
     "used": "bold green",
@@ -175,20 +171,23 @@ def of_methods(methods: pd.DataFrame) -> Table:
     return _table(["method", "place", *shown], rows)
 
 
-def of_papers(claims: pd.DataFrame) -> Group:
-    """Each paper: what came of its claims, the run that says so, and its title.
+def of_papers(claims: pd.DataFrame) -> Table:
+    """Each paper: its title, what came of its claims, and the run that says so.
 
     Args:
         claims: of all papers, as `experiments.papers.reproduce.listing` gives them.
 
     Returns:
-        Two lines for each paper; a title that is wider than the terminal goes on in a third.
+        One line for each paper; a title too long for it ends in an ellipsis.
     """
-    lines: list[Any] = []
-    for name, own in claims.groupby("paper", sort=False):
-        told = f"{name:<{_NAME_WIDTH}}{_came_out(own):<{_OUTCOME_WIDTH}}{_run_of(own)}"
-        lines += [Text(told), Padding(Text(own["title"].iloc[0]), (0, 0, 0, 2), expand=False)]
-    return Group(*lines)
+    papers = claims.groupby("paper", sort=False)
+    rows = [[name, own["title"].iloc[0], _came_out(own), _run_of(own)] for name, own in papers]
+    table = _table(["paper", "title", "reproduced", "by a run of"], rows)
+    for column in table.columns:
+        column.no_wrap = True
+    # All that the others leave.
+    table.expand, table.columns[1].ratio = True, 1
+    return table
 
 
 def _came_out(claims: pd.DataFrame) -> str:
@@ -196,8 +195,8 @@ def _came_out(claims: pd.DataFrame) -> str:
         return "not run"
     counts = claims["status"].value_counts()
     against = counts.get("contradicted", 0)
-    told = f"{counts.get('reproduced', 0)} of {len(claims)} reproduced"
-    return f"{told}, {against} contradicted" if against else told
+    told = f"{counts.get('reproduced', 0)} of {len(claims)}"
+    return f"{told}; {against} contradicted" if against else told
 
 
 def _run_of(claims: pd.DataFrame) -> str:
@@ -210,7 +209,7 @@ def _run_of(claims: pd.DataFrame) -> str:
 
 def _run_at(row: pd.Series) -> str:
     said = f"{row['size'].replace('--', '')}, {row['cost']}" if row["size"] else row["cost"]
-    return f"{said}, kept with the package" if row["run"] == "recorded" else said
+    return f"{said} (ours)" if row["run"] == "recorded" else said
 
 
 def runs_of(claims: pd.DataFrame) -> Iterator[str]:

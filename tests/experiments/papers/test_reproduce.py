@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.table import Table
 
 from experiments.cli.tables import of_papers
 from experiments.papers import recorded as recorded_module
@@ -685,27 +686,33 @@ def test_a_level_alone_has_a_scale(finished: Reproduction) -> None:
 # ---------------------------------------------------------------- the command
 
 
-def test_every_title_in_the_list_of_papers_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A line of what came of a paper's claims and its run, then the title."""
+def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its title as far as it fits, what came of its claims, and the run that says so."""
     monkeypatch.setattr(run_module, "recorded", recorded)
-    console = Console(width=100)
-    with console.capture() as captured:
-        console.print(of_papers(listing(tmp_path)))
-    lines = captured.get().splitlines()
-    text = " ".join(captured.get().split())
-    for found in PAPERS.values():
-        assert f" {found.title} " in f"{text} "
-    kept = "kim2025 8 of 11 reproduced seeds 5, 6 min, kept with the package Behind RoPE:"
-    assert kept in text
-    assert "kazemnejad2023 6 of 17 reproduced, 1 contradicted seeds 3, <1 min" in text
-    # Two titles are longer than a line.
-    assert len(lines) == 2 * len(PAPERS) + 2
+    for width in (80, 100, 200):
+        lines = _printed(of_papers(listing(tmp_path)), width)
+        assert len(lines) == len(PAPERS)
+        assert all(len(line) <= width for line in lines)
+        for told, found in zip(lines, PAPERS.values(), strict=True):
+            own, title, *_ = re.split(r" {2,}", told)
+            assert own == found.name
+            assert title.endswith("…") or title == found.title
+            assert found.title.startswith(title.removesuffix("…"))
+    assert all(found.title in line for found, line in zip(PAPERS.values(), lines, strict=True))
+    assert re.search(
+        r"kazemnejad2023 .* 6 of 17; 1 contradicted +seeds 3, <1 min \(ours\)", lines[3]
+    )
     monkeypatch.setattr(run_module, "recorded", lambda name: None)
+    first = _printed(of_papers(listing(tmp_path)), 100)[0]
+    assert re.search(r"^chi2023 .* not run +20 seeds, not timed$", first)
+
+
+def _printed(table: Table, width: int) -> list[str]:
+    """The rows of a table, without the line that names the columns and its rule."""
+    console = Console(width=width)
     with console.capture() as captured:
-        console.print(of_papers(listing(tmp_path)))
-    assert re.search(r"^chi2023 +not run +20 seeds, not timed$", captured.get(), re.M)
+        console.print(table)
+    return [line.strip() for line in captured.get().splitlines() if line.strip()][2:]
 
 
 @pytest.mark.slow
@@ -717,7 +724,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(r"^ ?theorem-2 +reproduced ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
-    own = r"^kazemnejad2023 +\d+ of 17 reproduced,? .*seeds 2 length 0.25, <1 min, and 1 more$"
+    own = r"^ kazemnejad2023 .* \d+ of 17.* seeds 2 length 0.25, <1 min, and 1 more *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
     assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 +1e-06 +after", claims.stdout, re.M)
