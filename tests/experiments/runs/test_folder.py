@@ -40,8 +40,17 @@ def files(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run in it, which no test may change."""
+    out = tmp_path_factory.mktemp("kept")
+    run(out)
+    return out
+
+
 @pytest.fixture
-def found(tmp_path: Path) -> Reproduction:
+def found(kept: Path, tmp_path: Path) -> Reproduction:
+    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
     return run(tmp_path)
 
 
