@@ -209,6 +209,14 @@ def test_probes_stand_on_arrays_alone() -> None:
                 assert not foreign - set(sys.stdlib_module_names), f"{path}:{node.lineno}"
 
 
+def test_what_looks_for_an_extra_imports_none_of_it() -> None:
+    """So that it can say what to install."""
+    extra = "{'starlette', 'fastapi', 'uvicorn'}"
+    code = f"import sys, experiments.explore.serving; print(sorted({extra} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("module", ["nope_interp", "probes", "experiments", "experiments.cli.main"])
 def test_packages_and_command_line_import_nothing_heavy(module: str) -> None:
     heavy = "{'torch', 'transformers', 'transformer_lens', 'pandas', 'sklearn', 'plotly', 'numpy'}"

@@ -243,14 +243,12 @@ def of_listed(claims: pd.DataFrame) -> Table:
         number = "–" if absent else f"{row['value']:.3g}" if exact else _number(row)
         over = "–" if absent else "exact" if exact else f"{row['n']} {row['over']}"
         effects = ["–" if pd.isna(row[of]) else f"{row[of]:.2g}" for of in ("sees", "matters")]
-        # Before or after; the documentation says how.
-        first, *_ = row["bounds_set"].split()
-        rows.append([row["claim"], _worded(row["status"]), number, over, *effects, first])
-    columns = ["claim", "came out", "measured", "over", "sees", "matters", "bounds"]
+        rows.append([row["claim"], _worded(row["status"]), number, over, " / ".join(effects)])
+    columns = ["claim", "came out", "measured [95% interval]", "over", "sees / matters"]
     table = _table(columns, rows, most=len(rows))
-    # A long interval alone takes a second line.
-    for column in (1, 4, 5):
-        table.columns[column].no_wrap = True
+    table.collapse_padding = True
+    for column in table.columns:
+        column.no_wrap = True
     return table
 
 

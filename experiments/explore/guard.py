@@ -12,8 +12,8 @@ from urllib.parse import parse_qs
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from experiments.explore.asked import MOST_BYTES
+from experiments.explore.port import LOCAL
 
-LOCAL = "127.0.0.1"
 _NAMES = (LOCAL, "localhost")
 
 

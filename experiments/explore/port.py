@@ -1,6 +1,8 @@
-"""Which ports a page can be served at. Imports nothing heavy."""
+"""Where a page can be served: on this machine, at which ports. Imports nothing heavy."""
 
 from nope_interp.errors import UserError, shown
+
+LOCAL = "127.0.0.1"
 
 
 def check_port(port: int) -> None:

@@ -13,9 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from experiments.explore.guard import LOCAL
 from experiments.explore.playground import Playground
-from experiments.explore.port import check_port
+from experiments.explore.port import LOCAL, check_port
 from experiments.explore.text import probes_for
 from experiments.loaded import LoadedModel, load
 from experiments.variants.embedded import EMBEDDED_MODEL

@@ -131,10 +131,11 @@ def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: b
     module = import_module(f"experiments.papers.{config.name}.experiment")
     with Steps(config.name, show_progress) as steps:
         experiment = cast(Experiment, module)
-        # How many parts there are, and how long each is, the experiment alone knows.
+        # How many parts there are is known as the experiment asks for them.
         steps.say(_planned(config))
         # Another device is shared by all of its models and kept busy by one.
-        cells = Cells(run.cells, steps.done, one_thread_each() if device == "cpu" else HERE)
+        pool = one_thread_each() if device == "cpu" else HERE
+        cells = Cells(run.cells, steps.done, pool, steps.expect)
         findings = experiment.reproduce(config, cells, device)
     for id in findings.claims:
         config.paper.claim(id)

@@ -47,14 +47,20 @@ class Cells:
         folder: where they are kept.
         advance: told the title of each cell when it is there.
         pool: where those are computed that do not depend on each other.
+        expect: told the titles of the cells that are asked for, before any of them is computed.
     """
 
     def __init__(
-        self, folder: Path, advance: Callable[[str], object] = lambda _: None, pool: Pool = HERE
+        self,
+        folder: Path,
+        advance: Callable[[str], object] = lambda _: None,
+        pool: Pool = HERE,
+        expect: Callable[[Iterable[str]], object] = lambda _: None,
     ) -> None:
         self._folder = folder
         self._advance = advance
         self._pool = pool
+        self._expect = expect
         self._asked: dict[str, Cell] = {}
 
     @property
@@ -109,6 +115,7 @@ class Cells:
         return {title: self._asked[title] for title in self._one_by_one(computes, pool)}
 
     def _one_by_one(self, computes: Mapping[str, Callable[[], Cell]], pool: Pool) -> Iterator[str]:
+        self._expect(computes)
         found = {title: self._kept(title) for title in computes}
         missing = [title for title, kept in found.items() if kept is None]
         for title in found:

@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 from tqdm import tqdm
@@ -30,6 +30,7 @@ class Steps:
     def __init__(self, name: str, show: bool, total: int | None = None) -> None:
         self._name, self._show = name, show
         self._left: dict[str, float] = {}
+        self._grows = False
         self._titles: set[str] = set()
         self._total, self._done = total, 0
         self._took = self._weighed = self._pace = 0.0
@@ -61,6 +62,17 @@ class Steps:
         expected = duration(self._pace * sum(weights.values()))
         self.say(f"{n} ({_listed(list(weights))}); about {expected} by a short measurement")
         self._begin()
+
+    def expect(self, titles: Iterable[str]) -> None:
+        """Count steps that are known only now, each as much work as another: there may be more.
+
+        Args:
+            titles: of the steps; those that were counted before are no new ones.
+        """
+        new = [title for title in titles if title not in self._left and title not in self._titles]
+        self._left |= dict.fromkeys(new, 1.0)
+        self._total, self._grows = (self._total or 0) + len(new), True
+        self._bar.set_description_str(self.line())
 
     def say(self, what: str) -> None:
         """Say what will be done.
@@ -99,7 +111,9 @@ class Steps:
             return f"{self._name}: {self._done} steps done"
         unweighed = self._total - self._done - len(self._left)
         left = self._pace * (sum(self._left.values()) + max(0, unweighed))
-        return f"{step} of {self._total}" + (f", about {duration(left)} left" if left else "")
+        least = "at least " if self._grows else ""
+        told = f", {least or 'about '}{duration(left)} left" if left else ""
+        return f"{step} of {least}{self._total}{told}"
 
     def _begin(self, after: str = "") -> None:
         self._at = time.monotonic()

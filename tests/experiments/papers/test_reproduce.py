@@ -727,9 +727,10 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     own = r"^ kazemnejad2023 .* \d+ of 17.* seeds 2 length 0.25, <1 min, and 1 more *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
-    assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 +1e-06 +after", claims.stdout, re.M)
+    assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 / 1e-06 *$", claims.stdout, re.M)
     assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 10
     assert f"\nSizes by default: {paper('kazemnejad2023').default}.\n" in claims.stdout
+    assert "\nBounds set after a run had been seen: theorem-1, theorem-2.\n" in claims.stdout
     assert re.search(
         r"^Run of \d+ claims: --seeds 2 --length 0.25, <1 min, runs/", claims.stdout, re.M
     )
@@ -737,7 +738,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
         r"^Run of \d claims: --seeds 3, .*, kept with the package$", claims.stdout, re.M
     )
     # Which this run was not asked for, and the kept one was.
-    assert re.search(r"^ ?counter-given +contradicted .* 0.5 +before", claims.stdout, re.M)
+    assert re.search(r"^ ?counter-given +contradicted .* / 0.5 *$", claims.stdout, re.M)
     for wrong, sentence in (
         (("reproduce",), "takes one paper's name, or --list"),
         (("reproduce", "kazemnejat"), "did you mean 'kazemnejad2023'"),

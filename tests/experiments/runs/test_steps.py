@@ -48,6 +48,20 @@ def test_what_was_kept_says_nothing_of_how_long_others_take(clock: Clock) -> Non
         assert steps.line() == "emergence: step 3 of 4, about 2 min left"
 
 
+def test_steps_that_come_to_be_known_are_counted_as_they_do(clock: Clock) -> None:
+    with Steps("chi2023", show=False) as steps:
+        steps.expect(["a", "b"])
+        assert steps.line() == "chi2023: step 1 of at least 2"
+        clock.now += 60
+        steps.done("a")
+        assert steps.line() == "chi2023: step 2 of at least 2, at least 60 s left"
+        steps.expect(["b", "c"])  # one of them anew
+        assert steps.line() == "chi2023: step 2 of at least 3, at least 2 min left"
+        steps.done("b")
+        steps.done("c")
+        assert steps.line() == "chi2023: 3 steps done"
+
+
 def test_where_nobody_knows_how_many_there_are_the_number_is_told(clock: Clock) -> None:
     with Steps("chi2023", show=False) as steps:
         clock.now += 60
