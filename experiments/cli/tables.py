@@ -286,4 +286,6 @@ def _percents(interval: Iterable[float]) -> str:
 
 
 def _number(row: dict[Any, Any]) -> str:
+    if row["ci_low"] == row["ci_high"]:  # exact
+        return f"{row['value']:.3g}"
     return f"{row['value']:.3g} [{row['ci_low']:.3g}, {row['ci_high']:.3g}]"

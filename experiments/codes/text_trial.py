@@ -26,6 +26,9 @@ from probes.bootstrap import SequenceBootstrap
 _TURN = 4
 # Along, changed and length of a run, for each sequence.
 Measured = Float[np.ndarray, "sequence 3"]
+# Where these of several runs begin, side by side: of the move, of its control, and of what each
+# writes behind the place.
+_OWN, _CONTROL, _WRITES, _CONTROL_WRITES = range(0, 12, 3)
 
 
 @dataclass(frozen=True)
@@ -102,13 +105,13 @@ class TextTrial:
         own, bootstrap = self.own, SequenceBootstrap(seed=self.seed)
         control = self._measured(self.drawn(self.doses[-1], 0, 1))
         bootstrap.update(np.concatenate([own[0], control[0], *own[1:], *control[1:]], axis=1))
-        told = [(metric, metric, 0) for metric in (names.TOWARDS, names.STAYS, names.NEITHER)]
-        told = [(names.RESTORED, names.TOWARDS, 0)] if self.back else told
-        told += [(names.WRITTEN, names.TOWARDS, 6)] if len(own) > 1 else []
-        for metric, of, first in told:
-            for number, side in enumerate(("", SIZE_MATCHED)):
-                shares = share(of, first + 3 * number)
-                score = bootstrap.score(metric, shares, chance=math.nan, control=side)
+        predicts, writes = (_OWN, _CONTROL), (_WRITES, _CONTROL_WRITES)
+        told = [(of, of, predicts) for of in (names.TOWARDS, names.STAYS, names.NEITHER)]
+        told = [(names.RESTORED, names.TOWARDS, predicts)] if self.back else told
+        told += [(names.WRITTEN, names.TOWARDS, writes)] if len(own) > 1 else []
+        for metric, of, columns in told:
+            for first, side in zip(columns, ("", SIZE_MATCHED), strict=True):
+                score = bootstrap.score(metric, share(of, first), chance=math.nan, control=side)
                 yield {**context, **vars(score)}
         net = {names.NET: _more_towards, names.BEYOND: share(names.TOWARDS)}
         for metric, function in (net if self.back else {**net, names.BROKEN: _broken}).items():
@@ -147,9 +150,9 @@ def _toward(panels: Float[np.ndarray, "panel sequence to"]) -> PerDraw:
 
 def _broken(means: np.ndarray) -> np.ndarray:
     """The share of a run that goes neither way less that of its control."""
-    return np.asarray(share(names.NEITHER)(means) - share(names.NEITHER, 3)(means))
+    return np.asarray(share(names.NEITHER, _OWN)(means) - share(names.NEITHER, _CONTROL)(means))
 
 
 def _more_towards(means: np.ndarray) -> np.ndarray:
     """The share of the way of the first run less that of the second."""
-    return np.asarray(share(names.TOWARDS)(means) - share(names.TOWARDS, 3)(means))
+    return np.asarray(share(names.TOWARDS, _OWN)(means) - share(names.TOWARDS, _CONTROL)(means))

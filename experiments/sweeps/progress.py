@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.runs.steps import duration
-from experiments.sweeps.sweep import Cell, State, Sweep
+from experiments.sweeps.sweep import State, Sweep, SweepCell
 
 # Of the cells that run, and of those that failed.
 _MOST_SHOWN = 12
@@ -74,7 +74,7 @@ class Progress:
                 table.add_row("", f"and {len(cells) - _MOST_SHOWN} more", "", "")
         return Group(Text(self.line()), *([table] if table.row_count else []))
 
-    def _row(self, cell: Cell, state: State) -> list[Text]:
+    def _row(self, cell: SweepCell, state: State) -> list[Text]:
         path = self._sweep.marker(cell) if state == "running" else self._sweep.log(cell)
         try:
             since = time.time() - path.stat().st_mtime

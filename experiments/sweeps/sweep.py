@@ -35,7 +35,7 @@ SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One run of a sweep.
 
     Attributes:
@@ -68,7 +68,7 @@ class Sweep:
 
     folder: Path
     experiment: Experiment
-    cells: tuple[Cell, ...]
+    cells: tuple[SweepCell, ...]
 
     def __repr__(self) -> str:
         counts = Counter(self.states().values())
@@ -79,7 +79,7 @@ class Sweep:
             (".summary()", ".measurements(...)", ".verdicts()", ".failed()"),
         )
 
-    def log(self, cell: Cell) -> Path:
+    def log(self, cell: SweepCell) -> Path:
         """The file that says why a cell failed.
 
         Args:
@@ -90,7 +90,7 @@ class Sweep:
         """
         return self.folder / f"cell-{cell.number:05d}.log"
 
-    def marker(self, cell: Cell) -> Path:
+    def marker(self, cell: SweepCell) -> Path:
         """The file that whoever runs a cell holds a lock on.
 
         Args:
@@ -101,7 +101,7 @@ class Sweep:
         """
         return self.folder / f"cell-{cell.number:05d}.running"
 
-    def state(self, cell: Cell) -> State:
+    def state(self, cell: SweepCell) -> State:
         """What has become of a cell, read off its files alone.
 
         Args:
@@ -124,7 +124,7 @@ class Sweep:
         """
         return {cell.number: self.state(cell) for cell in self.cells}
 
-    def failed(self) -> list[Cell]:
+    def failed(self) -> list[SweepCell]:
         """The cells that have a log to read.
 
         Returns:
@@ -213,7 +213,7 @@ class Sweep:
         kinds = {name: kind for name, kind in COLUMNS.items() if name in found.column_names}
         return found.to_pandas().astype(kinds)
 
-    def _finished(self) -> list[Cell]:
+    def _finished(self) -> list[SweepCell]:
         found = [cell for cell in self.cells if self.state(cell) == "done"]
         if not found:
             raise UserError(f"no cell of {str(self.folder)!r} is finished yet: run the sweep.")
@@ -288,7 +288,7 @@ def read_sweep(folder: Path | str) -> Sweep:
     try:
         check_format(found, folder)
         cells = tuple(
-            Cell(number, cell["values"], cell["config"], folder.parent / cell["folder"])
+            SweepCell(number, cell["values"], cell["config"], folder.parent / cell["folder"])
             for number, cell in enumerate(found["cells"], start=1)
         )
         return Sweep(folder, experiment(found["experiment"]), cells)
@@ -310,7 +310,7 @@ def _locked(path: Path) -> bool:
         return False
 
 
-def _columns(cells: tuple[Cell, ...]) -> dict[str, pa.Array]:
+def _columns(cells: tuple[SweepCell, ...]) -> dict[str, pa.Array]:
     """The cells' numbers and values as columns; a key that a cell lacks is null there."""
     keys = dict.fromkeys(key for cell in cells for key in cell.values)
     columns = {"cell": pa.array([cell.number for cell in cells], pa.int64())}

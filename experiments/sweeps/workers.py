@@ -18,7 +18,7 @@ from pathlib import Path
 from joblib import cpu_count
 
 from experiments.runs.workers import Pool, WorkerDied, pool_of
-from experiments.sweeps.sweep import Cell, Sweep
+from experiments.sweeps.sweep import Sweep, SweepCell
 from nope_interp.errors import UserError
 from nope_interp.files import write_atomically
 from probes.errors import ProbeError
@@ -27,7 +27,7 @@ MOST_DEATHS = 3
 _REMEDY = "ask for fewer --jobs"
 
 
-def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> None:
+def run_all(sweep: Sweep, cells: Sequence[SweepCell], pool: Pool, device: str) -> None:
     """Run the cells until each is done or has a log.
 
     Args:
@@ -70,7 +70,7 @@ def run_all(sweep: Sweep, cells: Sequence[Cell], pool: Pool, device: str) -> Non
                     _write_log(sweep, cell, why)
 
 
-def run_cell(sweep: Sweep, device: str, cell: Cell) -> str | None:
+def run_cell(sweep: Sweep, device: str, cell: SweepCell) -> str | None:
     """Run a cell in this process; why it failed, which its log says too, or None."""
     try:
         with _marked(sweep.marker(cell)):
@@ -136,6 +136,6 @@ def _abandoned(marker: Path) -> bool:
     return True
 
 
-def _write_log(sweep: Sweep, cell: Cell, why: str) -> None:
+def _write_log(sweep: Sweep, cell: SweepCell, why: str) -> None:
     text = f"{cell.label}:\n{why.rstrip()}\n"
     write_atomically(sweep.log(cell), lambda part: part.write_text(text, encoding="utf-8"))

@@ -21,7 +21,7 @@ from experiments.probing.shards import read_once
 from experiments.results.measurements import intact_readings, read_arrays, write_arrays
 from experiments.runs.folder import RunFolder, fingerprint
 from experiments.sweeps.registry import experiment
-from experiments.sweeps.sweep import Cell, Sweep
+from experiments.sweeps.sweep import Sweep, SweepCell
 from experiments.variants.train import train as train_one
 from experiments.variants.words import expanded
 from nope_interp.errors import UserError
@@ -252,7 +252,7 @@ def test_arrays_and_example_fit_the_run(comparison: Comparison) -> None:
 
 def test_a_sweep_tells_the_words_of_its_comparisons(comparison: Comparison) -> None:
     cells = [
-        Cell(number, {"seed": number}, {}, folder)
+        SweepCell(number, {"seed": number}, {}, folder)
         for number, folder in ((1, comparison.folder), (2, comparison.folder / "none"))
     ]
     sweep = Sweep(comparison.folder.parent, experiment("compare"), tuple(cells))

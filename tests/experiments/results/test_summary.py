@@ -8,7 +8,7 @@ from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Reading, Site, Split
 from experiments.results.summary import summary
 from experiments.sweeps.registry import experiment
-from experiments.sweeps.sweep import Cell, Sweep
+from experiments.sweeps.sweep import Sweep, SweepCell
 from nope_interp.constructions.planted import plant
 
 
@@ -31,7 +31,7 @@ def test_a_short_text_stands_whole_and_none_leaves_no_line() -> None:
 
 
 def test_a_sweep_of_many_cells_counts_them(tmp_path: Path) -> None:
-    cells = tuple(Cell(n, {"seed": n}, {}, tmp_path / str(n)) for n in range(1, 501))
+    cells = tuple(SweepCell(n, {"seed": n}, {}, tmp_path / str(n)) for n in range(1, 501))
     sweep = Sweep(tmp_path, experiment("compare"), cells)
     sweep.log(cells[0]).write_text("why it failed")
     shown = repr(sweep)
