@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ class HeadClassification(FinishedRun):
     )
     leads_to: ClassVar[tuple[str, ...]] = (".heads",)
 
-    @property
+    @cached_property
     def heads(self) -> pd.DataFrame:
         """One row for each head: label, confidence, p-values, every score, and what the ablation
         leaves of it."""
