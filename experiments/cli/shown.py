@@ -5,6 +5,7 @@ Tables are imported where they are needed: what they are made of is heavy.
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +14,13 @@ from typing import Any
 # What a pipe or a file is given, where no terminal says how wide it is.
 _WIDTH = 100
 _OF_CLAIMS = (
-    "Sees: the difference from a bound that such a run finds in four of five cases.",
-    "Matters: the least difference from a bound that would count.",
+    "Sees: how far beyond its bound a number must lie for such a run to tell, four times in five.",
+    "Matters: the least distance from the bound that would count.",
+    "Quantities, units and bounds: on the run's page, and in docs/papers.md.",
 )
 _OF_PAPERS = (
-    "Reproduced: of all claims of the paper; ours: a run that comes with the package.",
-    "Whole titles and each claim: nope-interp reproduce NAME --list.",
+    "Reproduced: of all claims of the paper. Ours: a run that comes with the package.",
+    "The whole title, each claim, and the size of its run: nope-interp reproduce NAME --list.",
 )
 
 
@@ -54,7 +56,8 @@ class Shown:
 def _console() -> Any:
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if told else _WIDTH, highlight=False)
 
 
 def _comparison(config: Any, found: Any) -> Shown:
@@ -158,17 +161,19 @@ def claims_shown(table: Any, name: str | None) -> Shown:
         return Shown(_records(table), _OF_PAPERS, tables.of_papers(table))
     own = table[table["paper"] == name]
     needed = own[own["size_needed"] != ""].groupby("size_needed", sort=False)["claim"]
-    lines = [f"Needed by {', '.join(ids)}: {size}." for size, ids in needed]
+    lines = [f"A run that can test {', '.join(ids)}: {size}." for size, ids in needed]
     later = own[~own["bounds_set"].str.startswith("before")]["claim"]
     lines += [f"Bounds set after a run had been seen: {', '.join(later)}."] if len(later) else []
     alone = own[own["status"] != own["by_bounds"]]
     lines += [
-        f"{word.capitalize()} by bounds alone: {', '.join(ids)}."
+        f"Were the run large enough, its bounds would say {word} of {', '.join(ids)}."
         for word, ids in alone.groupby("by_bounds", sort=False)["claim"]
     ]
     title = f"Paper: {own['title'].iloc[0]}"
     sizes = [*tables.runs_of(own), f"Sizes by default: {paper(name).default}."]
-    return Shown(_records(own), [title, *_OF_CLAIMS, *sizes, *lines], tables.of_listed(own))
+    says = [f"{claim.id}: {claim.says}" for claim in paper(name).claims]
+    lines = [title, *says, *_OF_CLAIMS, *sizes, *lines]
+    return Shown(_records(own), lines, tables.of_listed(own))
 
 
 def sweep_shown(swept: Any) -> Shown:

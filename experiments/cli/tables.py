@@ -181,12 +181,12 @@ def of_papers(claims: pd.DataFrame) -> Table:
         One line for each paper; a title too long for it ends in an ellipsis.
     """
     papers = claims.groupby("paper", sort=False)
-    rows = [[name, own["title"].iloc[0], _came_out(own), _run_of(own)] for name, own in papers]
-    table = _table(["paper", "title", "reproduced", "by a run of"], rows)
-    for column in table.columns:
-        column.no_wrap = True
-    # All that the others leave.
-    table.expand, table.columns[1].ratio = True, 1
+    rows = [[name, own["title"].iloc[0], _came_out(own), _took(own)] for name, own in papers]
+    table = _table(["paper", "title", "reproduced", "took"], rows)
+    title = table.columns[1]
+    # All that the others leave; a name is copied, and in a narrow terminal numbers take two lines.
+    title.no_wrap, title.ratio, title.min_width = True, 1, 8
+    table.expand = table.collapse_padding = True
     return table
 
 
@@ -199,17 +199,14 @@ def _came_out(claims: pd.DataFrame) -> str:
     return f"{told}; {against} contradicted" if against else told
 
 
-def _run_of(claims: pd.DataFrame) -> str:
-    """The run that most of a paper's claims were read from, and how many there are besides."""
+def _took(claims: pd.DataFrame) -> str:
+    """How long the run took that most of a paper's claims were read from; whether it is ours."""
     ran = claims[claims["run"] != ""]
-    told = [_run_at(row) for _, row in (ran if len(ran) else claims).iterrows()]
-    others = len(set(told)) - 1
-    return f"{max(told, key=told.count)}{f', and {others} more' if others else ''}"
-
-
-def _run_at(row: pd.Series) -> str:
-    said = f"{row['size'].replace('--', '')}, {row['cost']}" if row["size"] else row["cost"]
-    return f"{said} (ours)" if row["run"] == "recorded" else said
+    told = [
+        f"{cost} (ours)" if run == "recorded" else str(cost)
+        for cost, run in zip(ran["cost"], ran["run"], strict=True)
+    ]
+    return max(told, key=told.count) if told else "–"
 
 
 def runs_of(claims: pd.DataFrame) -> Iterator[str]:
@@ -225,7 +222,7 @@ def runs_of(claims: pd.DataFrame) -> Iterator[str]:
     counts = Counter((row["size"], row["cost"], row["run"]) for row in ran)
     for (size, cost, run), n in counts.most_common():
         where = "kept with the package" if run == "recorded" else run
-        yield f"Run of {n} claims: {size}, {cost}, {where}"
+        yield f"Run of {n} {'claim' if n == 1 else 'claims'}: {size}, {cost}, {where}"
 
 
 def of_listed(claims: pd.DataFrame) -> Table:

@@ -225,10 +225,11 @@ def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
     return Chart(
         id="probe-error",
         title="What each signal gives away, layer by layer",
-        caption="Below the dashed line position can be read. Bars are 95% intervals; the upright "
-        "line marks the site of the verdict.",
-        reading="Each panel is one signal. Every point is a probe that was fitted on some "
-        "sequences and scored on others. Dotted lines are the same procedure on shuffled "
+        caption="Dashed: chance. Bars are 95% intervals; the upright line marks the site of the "
+        "verdict.",
+        reading="Each panel is one signal. Position can be read where errors lie below chance, and "
+        "where positional vectors' share lies above it. Every point is a probe that was fitted on "
+        "some sequences and scored on others. Dotted lines are the same procedure on shuffled "
         "positions: they should lie on chance.",
         x="after layer",
         controls=[lookup.menu("metric", "Measure", _MEASURES), points.site_control()],

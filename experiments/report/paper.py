@@ -20,7 +20,7 @@ from experiments.report.findings import marks_of
 from experiments.results.answer import Answer, Reading
 from experiments.results.claims import Outcome
 from experiments.results.findings import Figure, Kind, Panel, Series
-from experiments.results.position_use import Interval
+from experiments.results.position_use import WORTH_NAMING, Interval
 from nope_interp.errors import unknown_name
 from nope_interp.files import write_atomically
 
@@ -238,14 +238,24 @@ def _of_chart(chart: Chart, settings: Sequence[tuple[str, bool]]) -> Drawing:
         return Drawing(chart.id, lambda drawn: _matrices(drawn, chart, panels), size)
 
     def draw(drawn: Drawn) -> None:
-        for axes, panel in zip(_grid(drawn, len(panels)), panels, strict=True):
+        grid = _grid(drawn, len(panels))
+        for axes, panel in zip(grid, panels, strict=True):
             _panel(axes, panel["title"], panel["y"], map(_line, panel["series"]))
             axes.set_xlabel(chart.x)
             if chart.ticks:
                 axes.set_xticks([int(at) for at in chart.ticks], list(chart.ticks.values()))
+        if chart.share_y:
+            _one_scale([a for a, p in zip(grid, panels, strict=True) if not p.get("own_axis")])
         _legend(drawn)
 
     return Drawing(chart.id, draw, _size(len(panels)))
+
+
+def _one_scale(grid: Sequence[Axes]) -> None:
+    """What is in one unit has one scale, so that heights can be compared."""
+    ends = np.array([axes.get_ylim() for axes in grid])
+    for axes in grid:
+        axes.set_ylim(ends.min(), ends.max())
 
 
 def _line(series: Mapping[str, Any]) -> Series:
@@ -296,6 +306,8 @@ def _verdict(drawn: Drawn, answer: Answer) -> None:
         axes[1].set_xlabel("use, %")
     for axis in axes:
         axis.set_xlim(-3, 103)
+        least = 100 * WORTH_NAMING
+        axis.axvline(least, label=f"{least:.0f}%, the least that counts", **_LOOKS["reference"])
     _legend(drawn)
 
 
@@ -345,7 +357,8 @@ def _told(outcome: Outcome) -> str:
     found = outcome.found
     if not found.n:
         return outcome.verdict
-    return f"{found.value:.3g} [{found.ci_low:.3g}, {found.ci_high:.3g}], {outcome.verdict}"
+    interval = f" [{found.ci_low:.3g}, {found.ci_high:.3g}]" if outcome.visible else ""
+    return f"{found.value:.3g}{interval}, {outcome.verdict}"
 
 
 def _labels(

@@ -132,13 +132,14 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
     return Chart(
         id="removal",
         title="Cost of removing each code, site by site",
-        caption="What the removal of a code at one site costs; large marks are sites where it is "
-        "used.",
-        reading="Each code is removed at one layer and site only. Necessity is its share of the "
-        "total effect at that same site, so shares at different sites have different wholes. There "
-        "is no share where the total effect is not surely above zero. Bars are 95% intervals over "
-        "held-out sequences, widened for the four codes and all sites. Dashed: no increase, which "
-        "is chance. Dotted, under loss increase: the size-matched control.",
+        caption="What the removal of a code at one site costs; large marks: by removal there it "
+        "is used.",
+        reading="Each code is removed at one layer and site only. Where positions were moved, the "
+        "verdict above is that of the moves, and removal is a second opinion. Necessity is its "
+        "share of the total effect at that same site, so shares at different sites have different "
+        "wholes. There is no share where the total effect is not surely above zero. Bars are 95% "
+        "intervals over held-out sequences, widened for the four codes and all sites. Dashed: no "
+        "increase, which is chance. Dotted, under loss increase: the size-matched control.",
         x="after layer",
         controls=[
             lookup.menu(

@@ -58,7 +58,7 @@ class Steps:
         """
         self._left = dict(weights)
         self._total, self._pace = len(weights), seconds / at_once
-        n = "1 step" if len(weights) == 1 else f"{len(weights)} steps"
+        n = _counted(len(weights))
         expected = duration(self._pace * sum(weights.values()))
         self.say(f"{n} ({_listed(list(weights))}); about {expected} by a short measurement")
         self._begin()
@@ -108,7 +108,7 @@ class Steps:
         if self._total is None:
             return step
         if self._done >= self._total:
-            return f"{self._name}: {self._done} steps done"
+            return f"{self._name}: {_counted(self._done)} done"
         unweighed = self._total - self._done - len(self._left)
         left = self._pace * (sum(self._left.values()) + max(0, unweighed))
         least = "at least " if self._grows else ""
@@ -118,6 +118,10 @@ class Steps:
     def _begin(self, after: str = "") -> None:
         self._at = time.monotonic()
         self._bar.set_description_str(self.line() + (f" (done: {after})" if after else ""))
+
+
+def _counted(n: int) -> str:
+    return "1 step" if n == 1 else f"{n} steps"
 
 
 def _listed(titles: Sequence[str]) -> str:

@@ -665,7 +665,9 @@ def test_the_claims_are_drawn_for_a_paper(finished: Reproduction, tmp_path: Path
     words = " ".join(ElementTree.parse(claims.save(tmp_path / "claims.svg")).getroot().itertext())
     for outcome in finished.outcomes:
         assert outcome.claim.id in words
-        assert f"{outcome.found.value:.3g} [" in words or outcome.verdict == "not measured"
+        if outcome.verdict != "not measured":
+            # What is exact has no interval.
+            assert f"{outcome.found.value:.3g}{' [' if outcome.visible else ','}" in words
 
 
 def test_hostile_strings_are_text(finished: Reproduction) -> None:
@@ -689,7 +691,7 @@ def test_a_level_alone_has_a_scale(finished: Reproduction) -> None:
 def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its title as far as it fits, what came of its claims, and the run that says so."""
     monkeypatch.setattr(run_module, "recorded", recorded)
-    for width in (80, 100, 200):
+    for width in (80, 100, 250):
         lines = _printed(of_papers(listing(tmp_path)), width)
         assert len(lines) == len(PAPERS)
         assert all(len(line) <= width for line in lines)
@@ -699,12 +701,10 @@ def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.Mon
             assert title.endswith("…") or title == found.title
             assert found.title.startswith(title.removesuffix("…"))
     assert all(found.title in line for found, line in zip(PAPERS.values(), lines, strict=True))
-    assert re.search(
-        r"kazemnejad2023 .* 6 of 17; 1 contradicted +seeds 3, <1 min \(ours\)", lines[3]
-    )
+    assert re.search(r"kazemnejad2023 .* 6 of 17; 1 contradicted +<1 min \(ours\)", lines[3])
     monkeypatch.setattr(run_module, "recorded", lambda name: None)
     first = _printed(of_papers(listing(tmp_path)), 100)[0]
-    assert re.search(r"^chi2023 .* not run +20 seeds, not timed$", first)
+    assert re.search(r"^chi2023 .* not run +–$", first)
 
 
 def _printed(table: Table, width: int) -> list[str]:
@@ -724,7 +724,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(r"^ ?theorem-2 +reproduced ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
-    own = r"^ kazemnejad2023 .* \d+ of 17.* seeds 2 length 0.25, <1 min, and 1 more *$"
+    own = r"^ kazemnejad2023 .* \d+ of 17.* <1 min *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
     assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 / 1e-06 *$", claims.stdout, re.M)
@@ -734,9 +734,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(
         r"^Run of \d+ claims: --seeds 2 --length 0.25, <1 min, runs/", claims.stdout, re.M
     )
-    assert re.search(
-        r"^Run of \d claims: --seeds 3, .*, kept with the package$", claims.stdout, re.M
-    )
+    assert re.search(r"^Run of 1 claim: --seeds 3, .*, kept with the package$", claims.stdout, re.M)
     # Which this run was not asked for, and the kept one was.
     assert re.search(r"^ ?counter-given +contradicted .* / 0.5 *$", claims.stdout, re.M)
     for wrong, sentence in (

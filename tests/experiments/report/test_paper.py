@@ -11,7 +11,7 @@ from experiments.report.data import ReportData
 from experiments.report.paper import Drawing, of_comparison, of_figure, of_labels, of_settling
 from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.findings import Figure, Panel, Series
-from experiments.results.position_use import Word
+from experiments.results.position_use import WORTH_NAMING, Word
 from nope_interp.errors import UserError
 from tests.experiments.conftest import synthetic_report
 
@@ -51,11 +51,24 @@ def test_the_verdict_shows_what_was_read_and_what_is_used(
 ) -> None:
     verdict = of_comparison(report)["verdict"]
     said = words(verdict.save(tmp_path / "verdict.svg"))
-    for part in ("counting", "used", "untrained", "this model", "moved", "put back", HOSTILE):
+    least = f"{100 * WORTH_NAMING:.0f}%, the least that counts"
+    for part in (
+        "counting",
+        "used",
+        "untrained",
+        "this model",
+        "moved",
+        "put back",
+        HOSTILE,
+        least,
+    ):
         assert part in said, part
     read, used = drawn(verdict).axes
-    marks = sorted(float(line.get_xdata()[0]) for line in read.lines)
-    assert marks == [20, 80, 80]
+    marks = [float(line.get_xdata()[0]) for line in read.lines if line.get_label() != least]
+    assert sorted(marks) == [20, 80, 80]
+    for axes in (read, used):
+        (line,) = [line for line in axes.lines if line.get_label() == least]
+        assert [*line.get_xdata()] == [100 * WORTH_NAMING] * 2
     assert [bar.get_width() for bar in used.patches] == pytest.approx([60, 30])
 
 
@@ -66,6 +79,16 @@ def test_a_chart_is_drawn_at_the_site_where_it_opens(report: ReportData) -> None
     values = set(np.round(rows["value"].astype(float), 4))
     (line,) = [line for line in axes.lines if line.get_label() == "trained"]
     assert {round(float(y), 4) for y in line.get_ydata()} <= values
+
+
+def test_panels_in_one_unit_have_one_scale(report: ReportData) -> None:
+    """As on the page: shares are in another unit than errors."""
+    errors = drawn(of_comparison(report)["probe-error"]).axes
+    scales = {a.get_title(loc="left"): a.get_ylim() for a in errors if a.axison}
+    own = scales.pop("Positional vectors")
+    assert len(scales) > 2
+    assert len({*scales.values()}) == 1
+    assert own not in scales.values()
 
 
 def test_curves_of_a_figure_are_its_series(tmp_path: Path) -> None:
