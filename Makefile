@@ -27,7 +27,7 @@ report: setup
 	@echo
 	@echo "Next:"
 	@echo "  $(BIN)/nope-interp compare --model openai-community/gpt2    # which codes does your model use?"
-	@echo "  $(BIN)/nope-interp heads                                    # what do its heads do?"
+	@echo "  $(BIN)/nope-interp heads                                    # what do the small model's heads do?"
 	@echo "  $(BIN)/nope-interp reproduce --list                         # what do the papers claim?"
 
 # Every tutorial is run. Warnings, broken links and cells that fail end the build.

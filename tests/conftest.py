@@ -6,6 +6,8 @@ from collections import Counter
 
 # Read when the library is imported: no test may reach a model hub, whatever the network allows.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# What is printed here is as wide as in a pipe, however wide the terminal of the tests is.
+os.environ.pop("COLUMNS", None)
 # scikit-learn skips some of its estimator checks without it.
 os.environ["SCIPY_ARRAY_API"] = "1"
 # What is imported stays until the end: to look for garbage in it takes seconds.

@@ -19,8 +19,9 @@ _OF_CLAIMS = (
     "Quantities, units and bounds: on the run's page, and in docs/papers.md.",
 )
 _OF_PAPERS = (
-    "Reproduced: of all claims of the paper. Ours: a run that comes with the package.",
-    "The whole title, each claim, and the size of its run: nope-interp reproduce NAME --list.",
+    "Reproduced: of all claims of the paper. Took: of the run that most were read from.",
+    "Ours: it comes with the package. +1: some claims were read from one more run.",
+    "The whole title, each claim, and the runs' sizes: nope-interp reproduce NAME --list.",
 )
 
 
@@ -162,11 +163,13 @@ def claims_shown(table: Any, name: str | None) -> Shown:
     own = table[table["paper"] == name]
     needed = own[own["size_needed"] != ""].groupby("size_needed", sort=False)["claim"]
     lines = [f"A run that can test {', '.join(ids)}: {size}." for size, ids in needed]
-    later = own[~own["bounds_set"].str.startswith("before")]["claim"]
-    lines += [f"Bounds set after a run had been seen: {', '.join(later)}."] if len(later) else []
+    lines += [
+        f"Bounds set {when}: {', '.join(ids)}."
+        for when, ids in own.groupby("bounds_set", sort=False)["claim"]
+    ]
     alone = own[own["status"] != own["by_bounds"]]
     lines += [
-        f"Were the run large enough, its bounds would say {word} of {', '.join(ids)}."
+        f"By its bounds alone, whatever its run can see, each is {word}: {', '.join(ids)}."
         for word, ids in alone.groupby("by_bounds", sort=False)["claim"]
     ]
     title = f"Paper: {own['title'].iloc[0]}"

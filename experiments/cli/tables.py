@@ -15,6 +15,8 @@ from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
+# What a list of claims calls the run that is kept with the package.
+_OURS = "recorded"
 
 _STYLES = {
     "used": "bold green",
@@ -184,8 +186,8 @@ def of_papers(claims: pd.DataFrame) -> Table:
     rows = [[name, own["title"].iloc[0], _came_out(own), _took(own)] for name, own in papers]
     table = _table(["paper", "title", "reproduced", "took"], rows)
     title = table.columns[1]
-    # All that the others leave; a name is copied, and in a narrow terminal numbers take two lines.
-    title.no_wrap, title.ratio, title.min_width = True, 1, 8
+    # All that the others leave: names, counts and times stay whole.
+    title.no_wrap, title.ratio = True, 1
     table.expand = table.collapse_padding = True
     return table
 
@@ -200,13 +202,14 @@ def _came_out(claims: pd.DataFrame) -> str:
 
 
 def _took(claims: pd.DataFrame) -> str:
-    """How long the run took that most of a paper's claims were read from; whether it is ours."""
-    ran = claims[claims["run"] != ""]
-    told = [
-        f"{cost} (ours)" if run == "recorded" else str(cost)
-        for cost, run in zip(ran["cost"], ran["run"], strict=True)
-    ]
-    return max(told, key=told.count) if told else "–"
+    """How long the run took that most claims were read from, whether it is ours, and how many runs
+    there are besides."""
+    runs = _runs(claims).most_common()
+    if not runs:
+        return "–"
+    (_, cost, run), _ = runs[0]
+    told = f"{cost} (ours)" if run == _OURS else cost
+    return f"{told} +{len(runs) - 1}" if len(runs) > 1 else told
 
 
 def runs_of(claims: pd.DataFrame) -> Iterator[str]:
@@ -218,11 +221,15 @@ def runs_of(claims: pd.DataFrame) -> Iterator[str]:
     Yields:
         Of each run how many claims are its, its size, its time and where it is kept.
     """
-    ran = claims[claims["run"] != ""].to_dict("records")
-    counts = Counter((row["size"], row["cost"], row["run"]) for row in ran)
-    for (size, cost, run), n in counts.most_common():
-        where = "kept with the package" if run == "recorded" else run
+    for (size, cost, run), n in _runs(claims).most_common():
+        where = "kept with the package" if run == _OURS else run
         yield f"Run of {n} {'claim' if n == 1 else 'claims'}: {size}, {cost}, {where}"
+
+
+def _runs(claims: pd.DataFrame) -> Counter[tuple[str, str, str]]:
+    """How many claims were read from each run, by its size, its time and its folder."""
+    told = claims[["size", "cost", "run"]].astype(str).itertuples(index=False, name=None)
+    return Counter((size, cost, run) for size, cost, run in told if run)
 
 
 def of_listed(claims: pd.DataFrame) -> Table:
@@ -237,15 +244,15 @@ def of_listed(claims: pd.DataFrame) -> Table:
     rows = []
     for row in claims.to_dict("records"):
         absent, exact = pd.isna(row["value"]), row["sees"] == 0
-        number = "–" if absent else f"{row['value']:.3g}" if exact else _number(row)
+        number = "–" if absent else _number(row)
         over = "–" if absent else "exact" if exact else f"{row['n']} {row['over']}"
         effects = ["–" if pd.isna(row[of]) else f"{row[of]:.2g}" for of in ("sees", "matters")]
         rows.append([row["claim"], _worded(row["status"]), number, over, " / ".join(effects)])
     columns = ["claim", "came out", "measured [95% interval]", "over", "sees / matters"]
     table = _table(columns, rows, most=len(rows))
     table.collapse_padding = True
-    for column in table.columns:
-        column.no_wrap = True
+    # In a narrow terminal numbers take a second line; what came out stays whole.
+    table.columns[1].no_wrap = True
     return table
 
 

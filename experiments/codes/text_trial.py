@@ -26,9 +26,9 @@ from probes.bootstrap import SequenceBootstrap
 _TURN = 4
 # Along, changed and length of a run, for each sequence.
 Measured = Float[np.ndarray, "sequence 3"]
-# Where these of several runs begin, side by side: of the move, of its control, and of what each
-# writes behind the place.
-_OWN, _CONTROL, _WRITES, _CONTROL_WRITES = range(0, 12, 3)
+# In which column these begin, of two runs side by side: a move, and its control or its part. Then
+# the same of what each writes behind the place.
+_FIRST, _SECOND, _FIRST_WRITES, _SECOND_WRITES = range(0, 12, 3)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class TextTrial:
         own, bootstrap = self.own, SequenceBootstrap(seed=self.seed)
         control = self._measured(self.drawn(self.doses[-1], 0, 1))
         bootstrap.update(np.concatenate([own[0], control[0], *own[1:], *control[1:]], axis=1))
-        predicts, writes = (_OWN, _CONTROL), (_WRITES, _CONTROL_WRITES)
+        predicts, writes = (_FIRST, _SECOND), (_FIRST_WRITES, _SECOND_WRITES)
         told = [(of, of, predicts) for of in (names.TOWARDS, names.STAYS, names.NEITHER)]
         told = [(names.RESTORED, names.TOWARDS, predicts)] if self.back else told
         told += [(names.WRITTEN, names.TOWARDS, writes)] if len(own) > 1 else []
@@ -150,9 +150,9 @@ def _toward(panels: Float[np.ndarray, "panel sequence to"]) -> PerDraw:
 
 def _broken(means: np.ndarray) -> np.ndarray:
     """The share of a run that goes neither way less that of its control."""
-    return np.asarray(share(names.NEITHER, _OWN)(means) - share(names.NEITHER, _CONTROL)(means))
+    return np.asarray(share(names.NEITHER, _FIRST)(means) - share(names.NEITHER, _SECOND)(means))
 
 
 def _more_towards(means: np.ndarray) -> np.ndarray:
     """The share of the way of the first run less that of the second."""
-    return np.asarray(share(names.TOWARDS, _OWN)(means) - share(names.TOWARDS, _CONTROL)(means))
+    return np.asarray(share(names.TOWARDS, _FIRST)(means) - share(names.TOWARDS, _SECOND)(means))

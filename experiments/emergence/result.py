@@ -316,8 +316,8 @@ def _figure_of_gains(gains: pd.DataFrame) -> Iterator[Panel]:
     The gain at the best site of each step, and that of shuffled positions there. Both are means
     over seeds. Chance is 0. A gain is the share of the chance error that the probe removes. For
     counting it is R² of 1/m, for positional vectors the share of variance explained. Gains of
-    different codes cannot be compared. The headline asks each seed by itself: its code is readable
-    where its own interval, over sequences, lies above a tenth.
+    different codes cannot be compared. For the headline a code is readable in a seed from the step
+    at which that seed's own interval, over sequences, lies above a tenth.
     """
     shuffled = _by_code(gains, "control")
     for code, values in _by_code(gains, "gain").items():

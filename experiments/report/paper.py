@@ -20,7 +20,8 @@ from experiments.report.findings import marks_of
 from experiments.results.answer import Answer, Reading
 from experiments.results.claims import Outcome
 from experiments.results.findings import Figure, Kind, Panel, Series
-from experiments.results.position_use import WORTH_NAMING, Interval
+from experiments.results.position_use import Interval
+from experiments.results.readability import WORTH_NAMING
 from nope_interp.errors import unknown_name
 from nope_interp.files import write_atomically
 
@@ -253,9 +254,9 @@ def _of_chart(chart: Chart, settings: Sequence[tuple[str, bool]]) -> Drawing:
 
 def _one_scale(grid: Sequence[Axes]) -> None:
     """What is in one unit has one scale, so that heights can be compared."""
-    ends = np.array([axes.get_ylim() for axes in grid])
+    ends = [axes.get_ylim() for axes in grid]
     for axes in grid:
-        axes.set_ylim(ends.min(), ends.max())
+        axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
 
 
 def _line(series: Mapping[str, Any]) -> Series:
@@ -357,7 +358,8 @@ def _told(outcome: Outcome) -> str:
     found = outcome.found
     if not found.n:
         return outcome.verdict
-    interval = f" [{found.ci_low:.3g}, {found.ci_high:.3g}]" if outcome.visible else ""
+    exact = found.ci_low == found.ci_high
+    interval = "" if exact else f" [{found.ci_low:.3g}, {found.ci_high:.3g}]"
     return f"{found.value:.3g}{interval}, {outcome.verdict}"
 
 

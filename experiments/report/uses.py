@@ -132,8 +132,7 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
     return Chart(
         id="removal",
         title="Cost of removing each code, site by site",
-        caption="What the removal of a code at one site costs; large marks: by removal there it "
-        "is used.",
+        caption="What it costs to remove a code at one site. Large marks: removal there says used.",
         reading="Each code is removed at one layer and site only. Where positions were moved, the "
         "verdict above is that of the moves, and removal is a second opinion. Necessity is its "
         "share of the total effect at that same site, so shares at different sites have different "

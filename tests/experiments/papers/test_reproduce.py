@@ -724,13 +724,22 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(r"^ ?theorem-2 +reproduced ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
-    own = r"^ kazemnejad2023 .* \d+ of 17.* <1 min *$"
+    own = r"^ kazemnejad2023 .* \d+ of 17.* <1 min \+1 *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
     assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 / 1e-06 *$", claims.stdout, re.M)
     assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 10
     assert f"\nSizes by default: {paper('kazemnejad2023').default}.\n" in claims.stdout
+    assert f"\ntheorem-2: {paper('kazemnejad2023').claim('theorem-2').says}\n" in claims.stdout
     assert "\nBounds set after a run had been seen: theorem-1, theorem-2.\n" in claims.stdout
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = nope_interp("reproduce", "--list", cwd=tmp_path).stdout.splitlines()
+    assert max(map(len, narrow[1:11])) == 80
+    narrow = nope_interp("reproduce", "chi2023", "--list", cwd=tmp_path).stdout.splitlines()
+    for claim in paper("chi2023").claims:
+        row = next(line for line in narrow if line.split()[:1] == [claim.id])
+        assert re.search(r" (reproduced|not testable here|not measured) ", row), row
+        assert "…" not in row
     assert re.search(
         r"^Run of \d+ claims: --seeds 2 --length 0.25, <1 min, runs/", claims.stdout, re.M
     )

@@ -243,7 +243,7 @@ def window(page: Browser, size: tuple[int, int], scheme: str = "light") -> None:
 
 
 def keep(page: Browser, name: str) -> None:
-    """A picture of the page, for people to look at; what a word means shows beside no word."""
+    """A picture of the page, for people to look at; without a tooltip over it."""
     page.run("document.activeElement.blur()")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     assert page.driver.save_screenshot(str(SCREENSHOTS / f"{name}.png"))

@@ -11,7 +11,8 @@ from experiments.report.data import ReportData
 from experiments.report.paper import Drawing, of_comparison, of_figure, of_labels, of_settling
 from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.findings import Figure, Panel, Series
-from experiments.results.position_use import WORTH_NAMING, Word
+from experiments.results.position_use import Word
+from experiments.results.readability import WORTH_NAMING
 from nope_interp.errors import UserError
 from tests.experiments.conftest import synthetic_report
 
@@ -52,16 +53,8 @@ def test_the_verdict_shows_what_was_read_and_what_is_used(
     verdict = of_comparison(report)["verdict"]
     said = words(verdict.save(tmp_path / "verdict.svg"))
     least = f"{100 * WORTH_NAMING:.0f}%, the least that counts"
-    for part in (
-        "counting",
-        "used",
-        "untrained",
-        "this model",
-        "moved",
-        "put back",
-        HOSTILE,
-        least,
-    ):
+    legend = ("untrained", "this model", "moved", "put back", least)
+    for part in ("counting", "used", *legend, HOSTILE):
         assert part in said, part
     read, used = drawn(verdict).axes
     marks = [float(line.get_xdata()[0]) for line in read.lines if line.get_label() != least]
