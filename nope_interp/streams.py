@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
-from tqdm import tqdm
 
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
+from nope_interp.progress import progress
 from nope_interp.query_blocks import block_size, queries_in_blocks
 from nope_interp.shapes import Sequences, Tokens
 from nope_interp.sites import layers_with, missing_hook
@@ -142,7 +142,7 @@ def stream(
     check_tokens(model, tokens, batch_size)
     device = next(model.parameters()).device
     starts: Iterable[int] = range(0, len(tokens), batch_size)
-    bar = tqdm(starts, desc=description, unit="batch", disable=description is None, leave=False)
+    bar = progress(starts, description, "batch")
     fired = dict.fromkeys(listeners, 0)
     size, length, n_queries = None, tokens.shape[1], 0
     if in_blocks or not any(name.endswith(_MAPS) for name in listeners):

@@ -73,7 +73,7 @@ def _comparison(config: Any, found: Any) -> Shown:
         "verdicts": [dataclasses.asdict(verdict) for verdict in found.verdicts],
         "followed": _records(found.followed),
     }
-    table = tables.of_answer(answer) if answer.codes else None
+    table = tables.of_answer(answer, _console().width) if answer.codes else None
     return Shown(value, [answer.measured_on, found.headline, f"Report: {report}"], table)
 
 

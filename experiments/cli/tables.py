@@ -1,7 +1,7 @@
 """Tables for a terminal: at most fifteen lines each, whatever a run found."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,6 +15,7 @@ from experiments.results.position_use import Interval
 
 # With a title of columns, a rule and the empty lines around them, fifteen lines.
 MOST_ROWS = 11
+_UNTRAINED = "read, untrained"
 # What a list of claims calls the run that is kept with the package.
 _OURS = "recorded"
 
@@ -31,26 +32,45 @@ _STYLES = {
 }
 
 
-def of_answer(answer: Answer) -> Table:
+def of_answer(answer: Answer, width: int) -> Table:
     """Each code: how well it is read before and after training, and whether it is used.
 
     Args:
         answer: with at least one code.
+        width: of the terminal, in letters. Where not all fits, what is read of the untrained model
+            and what comes back are left out, and the table says so.
 
     Returns:
         A line for each code.
     """
     judged = any(code.word is not None for code in answer.codes)
     before = any(code.before is not None for code in answer.codes)
-    columns = ["position code", *(["read, untrained"] if before else []), "read, this model"]
-    columns += ["used?", answer.share_of, answer.restored_of] if judged else []
-    rows = []
-    for code in answer.codes:
-        row: list[Any] = [code.code, *([_read(code.before)] if before else []), _read(code.after)]
-        if judged:
-            row += [_worded(str(code.word or "–")), _share(code.share), _share(code.restored)]
-        rows.append(row)
-    return _table(columns, rows)
+    columns: dict[str, list[Text]] = {"position code": [Text(code.code) for code in answer.codes]}
+    if before:
+        columns[_UNTRAINED] = [_read(code.before) for code in answer.codes]
+    columns["read, this model"] = [_read(code.after) for code in answer.codes]
+    if judged:
+        columns["used?"] = [_worded(str(code.word or "–")) for code in answer.codes]
+        columns[answer.share_of] = [_share(code.share) for code in answer.codes]
+        columns[answer.restored_of] = [_share(code.restored) for code in answer.codes]
+    cut = judged and _needed(columns) > width
+    if cut:
+        columns = {n: of for n, of in columns.items() if n not in (_UNTRAINED, answer.restored_of)}
+    table = _table([*columns], [*zip(*columns.values(), strict=True)])
+    roomy = _needed(columns) + 2 * len(columns) <= width
+    table.show_edge, table.padding = roomy, (0, 0, 0, int(roomy))
+    for column, cells in zip(table.columns, columns.values(), strict=True):
+        # Headers break before what stands below them.
+        column.min_width = max(map(len, cells)) if roomy else None
+        column.width = max(map(len, cells)) if _needed(columns) <= width and not roomy else None
+    if cut:
+        table.caption, table.caption_justify = "More columns on the page.", "left"
+    return table
+
+
+def _needed(columns: Mapping[str, Sequence[Text]]) -> int:
+    """Letters of width at which no cell breaks, one of them between columns."""
+    return sum(max(map(len, cells)) for cells in columns.values()) + len(columns) - 1
 
 
 def of_heads(heads: pd.DataFrame, ablated: bool) -> Table:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm
 
 from experiments.codes.conditions import Fit, every_condition, of_codes
 from experiments.codes.first_token import first_token_conditions
@@ -34,6 +33,7 @@ from experiments.results.code_ablation import INTACT_CONDITION, SIZE_MATCHED, ST
 from experiments.results.measurements import LOSS
 from nope_interp.interventions.intervene import intervene
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.progress import progress
 from probes.bootstrap import ArrayFunction, NamedBootstrap, ratio
 from probes.code_names import CODES
 from probes.codes.controls import SIDE_EFFECTS, side_effects, size_matched, sizes_of
@@ -93,7 +93,7 @@ def through_the_stream(
     rows = []
     sites = stream_sites(task)
     conditions = list((of_codes if codes_only else every_condition)(task.seed))
-    for condition in tqdm(conditions, description, unit="condition", disable=description is None):
+    for condition in progress(conditions, description, "condition"):
         # What can still be read is read on the way: no pass is run for it alone.
         probes = [] if condition.control or codes_only else code_probes(task.seed)
         made = fitted_in_depth(task, condition, sites, probes)
@@ -123,8 +123,7 @@ def site_by_site(
     """
     intact = _scored(task, {})
     rows: list[dict[str, Any]] = []
-    bar = tqdm(statistics.items(), description, unit="site", disable=description is None)
-    for site, codes in bar:
+    for site, codes in progress(statistics.items(), description, "site"):
         found = {INTACT_CONDITION: intact}
         with _acting_at(task, site) as name:
             for condition in of_codes(task.seed):

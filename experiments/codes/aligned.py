@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Int
-from tqdm import tqdm
 
 from experiments.codes.alignment import (
     FOLDS,
@@ -33,6 +32,7 @@ from experiments.probing.measure import Site
 from nope_interp.errors import UserError
 from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.progress import progress
 from nope_interp.shapes import Tokens
 from probes.bootstrap import SequenceBootstrap
 
@@ -112,7 +112,7 @@ def alignment_rows(
     if not right.any():
         raise UserError("the model answers none of these examples right: train it longer.")
     pairs = [(site, rank) for site in where for rank in ranks]
-    bar = tqdm(pairs, desc=description, unit="subspace", disable=description is None)
+    bar = progress(pairs, description, "subspace")
     return [_row(task, exam, models, right, site, rank) for site, rank in bar]
 
 

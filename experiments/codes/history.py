@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from einops import rearrange
-from tqdm import tqdm
 
 from experiments.codes.following import movable
 from experiments.codes.interchange import noising_rows
@@ -29,6 +28,7 @@ from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import load_model
+from nope_interp.progress import progress
 from nope_interp.tasks.sources import TextSource, TokenSource
 from nope_interp.training.loop import watched_steps
 from probes.bootstrap import SequenceBootstrap
@@ -82,7 +82,7 @@ def history_rows(
     device = next(variant.model.parameters()).device
     context = variant.context(experiment, config.seed, task.begin_token)
     training, steps = training_folder(out, config), watched_steps(config.training.steps)
-    for step in tqdm(steps, desc=description, unit="model", disable=description is None):
+    for step in progress(steps, description, "model"):
         model: HookedModel = load_model(training.history(step))[0].to(device)
         here = {**context, "step": step}
         yield _loss_row(task, model, here)

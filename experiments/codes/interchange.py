@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
-from tqdm import tqdm
 
 from experiments.codes.answering import Answers, Asking, Changes
 from experiments.codes.counterfactual import Counterfactual
@@ -36,6 +35,7 @@ from experiments.probing.measure import Site, Split
 from experiments.results import interchange as names
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from nope_interp.errors import UserError
+from nope_interp.progress import progress
 from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL
 from probes.codes.interchange import (
     Move,
@@ -114,7 +114,7 @@ def interchange_rows(
     ranks: list[Ranked] = []
     rows: list[dict[str, Any]] = []
     total = len(elsewhere) * len(places)
-    with tqdm(desc=description, total=total, unit="site", disable=description is None) as bar:
+    with progress(None, description, "site", total) as bar:
         for one in elsewhere:
             run = _Run(task, one, known)
             for place in places if run.counts else ():

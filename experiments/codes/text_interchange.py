@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from experiments.codes.counting import counting_rows
 from experiments.codes.in_depth import Place, statistics_at, stream_sites
@@ -41,6 +40,7 @@ from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.measurements import table
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import key_heads
+from nope_interp.progress import progress
 from nope_interp.sites import ATTENTION_INPUT
 from nope_interp.tasks.sources import TextSource
 from probes.bootstrap import SequenceBootstrap
@@ -104,7 +104,7 @@ def text_interchange_rows(
     made, total = TextMoves(task, known, stream), sum(map(len, places.values()))
     rows = list(_of_ways(made, task.seed, context))
     ranks: list[Ranked] = []
-    with tqdm(desc=description, total=total, unit="code", disable=description is None) as bar:
+    with progress(None, description, "code", total) as bar:
         for place, codes in places.items():
             here = {**context, "layer": place.layer, "site": place.hook, "probe": names.PROBE}
             rows += _rows_at(made, place, codes, here, ranks, bar.update)

@@ -11,7 +11,6 @@ import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm import tqdm
 
 from experiments.heads.cell import HeadCell
 from experiments.heads.tokens import HeadTokens
@@ -23,6 +22,7 @@ from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.positions.alone import AloneAblated
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.pretrained.spec import ModelSpec
+from nope_interp.progress import progress
 from nope_interp.sites import layer_ranges, pattern_hook
 from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
 from probes.bootstrap import SequenceBootstrap
@@ -253,7 +253,7 @@ def _stream_scores(
     site = _scores_site(model, alphabet[:1, :2])
     batches = alphabet.split(batch_size)
     # A hook does not see its tokens, which the scores are read with: one batch after another.
-    for batch in tqdm(batches, desc=description, disable=description is None, leave=False):
+    for batch in progress(batches, description, "batch"):
         how = {"tokens": batch, "held_out": held_out, "site": site}
         listeners = {
             f"blocks.{layer}.attn.{site}": partial(_read_scores, probe, **how)

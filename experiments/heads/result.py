@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,11 @@ import pandas as pd
 from experiments.results import heads as tables
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
-from experiments.runs.finished import FinishedRun, Picture
-from probes.head_rules import LABELS, RULES, Rule
+from experiments.runs.finished import FinishedRun, Picture, chosen
+from probes.head_rules import RULES, Rule
+
+if TYPE_CHECKING:
+    from experiments.report.heads_page import HeadsReportData
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,61 +62,75 @@ class HeadClassification(FinishedRun):
         Returns:
             HTML.
         """
-        from experiments.report.heads_page import HeadsReportData, render_heads
+        from experiments.report.heads_page import render_heads
+
+        return render_heads(self._shown)
+
+    @property
+    def pictures(self) -> Mapping[str, Picture]:
+        """The page's figures; those of one head are of the head that the page opens."""
+        return self._pictures(None)
+
+    def figure(self, name: str, head: str | None = None) -> Picture:
+        """A figure in a paper's style: `result.figure("attention", "L5H0").save("x.pdf")`.
+
+        Args:
+            name: one of `pictures`.
+            head: the head that attention, profile and usage are of; None takes the head that the
+                page opens, that of the surest label.
+
+        Returns:
+            The figure, which `save` draws.
+
+        Raises:
+            UserError: there is no such figure or head.
+        """
+        return chosen(self._pictures(head), name)
+
+    def _pictures(self, head: str | None) -> Mapping[str, Picture]:
+        from experiments.report.paper.heads import of_heads
+
+        return of_heads(self._shown, head)
+
+    @property
+    def _shown(self) -> "HeadsReportData":
+        from experiments.report.heads_page import HeadsReportData
 
         ablation, prompts = self.info["ablation"], self.info["prompts"]
         conditions = [INTACT, *([ablation] if ablation else [])]
         measurements = self.measurements
-        return render_heads(
-            HeadsReportData(
-                title=f"Which heads of {self.info['model']} need positions?"
-                if self.info["ablation"]
-                else f"What do the heads of {self.info['model']} do?",
-                headline=self.headline,
-                measured=self.measured_on,
-                brief=tables.measured_in_brief(measurements, ablation),
-                measurements=measurements,
-                heads=self.heads,
-                metrics=tables.head_metrics(measurements),
-                conditions=conditions,
-                losses=tables.losses(measurements),
-                offset_profiles={
-                    c: self.arrays[f"offset_profile/{c}"]
-                    for c in (*conditions, "chance")
-                    if f"offset_profile/{c}" in self.arrays
-                },
-                frequencies=self._frequencies(),
-                prompts=prompts,
-                patterns={
-                    c: [self.arrays[f"pattern/{c}/{i}"] for i in range(len(prompts))]
-                    for c in conditions
-                },
-                edges=tables.edges(measurements),
-                settling=tables.settling(measurements),
-                rules=[_told(rule) for rule in RULES],
-                own_rules=[
-                    _told(Rule(**{**rule, "nulls": tuple(rule["nulls"])}))
-                    for rule in self.info["own_rules"]
-                ],
-                info=self.info,
-            )
+        return HeadsReportData(
+            title=f"Which heads of {self.info['model']} need positions?"
+            if ablation
+            else f"What do the heads of {self.info['model']} do?",
+            headline=self.headline,
+            measured=self.measured_on,
+            brief=tables.measured_in_brief(measurements, ablation),
+            measurements=measurements,
+            heads=self.heads,
+            metrics=tables.head_metrics(measurements),
+            conditions=conditions,
+            losses=tables.losses(measurements),
+            offset_profiles={
+                c: self.arrays[f"offset_profile/{c}"]
+                for c in (*conditions, "chance")
+                if f"offset_profile/{c}" in self.arrays
+            },
+            frequencies=self._frequencies(),
+            prompts=prompts,
+            patterns={
+                c: [self.arrays[f"pattern/{c}/{i}"] for i in range(len(prompts))]
+                for c in conditions
+            },
+            edges=tables.edges(measurements),
+            settling=tables.settling(measurements),
+            rules=[_told(rule) for rule in RULES],
+            own_rules=[
+                _told(Rule(**{**rule, "nulls": tuple(rule["nulls"])}))
+                for rule in self.info["own_rules"]
+            ],
+            info=self.info,
         )
-
-    @property
-    def pictures(self) -> Mapping[str, Picture]:
-        """The labels of all heads, and how they settle."""
-        from experiments.report.paper import of_labels, of_settling
-
-        columns = {INTACT: "label"} | (
-            {self.info["ablation"]: "ablated_label"} if self.info["ablation"] else {}
-        )
-        by_layer = [rows for _, rows in self.heads.groupby("layer")]
-        grids = {
-            condition: [list(map(str, rows[column])) for rows in by_layer]
-            for condition, column in columns.items()
-        }
-        settling = tables.settling(self.measurements)
-        return {"labels": of_labels(grids, LABELS), "settling": of_settling(settling)}
 
     def _frequencies(self) -> dict[str, np.ndarray] | None:
         names = ("radians_per_token", "query_norm", "key_norm")

@@ -79,7 +79,7 @@ class Reproduction(RunOfFigures):
     @property
     def pictures(self) -> Mapping[str, Picture]:
         """The claims, and the figures of the page."""
-        from experiments.report.paper import of_claims
+        from experiments.report.paper.findings import of_claims
 
         return {"claims": of_claims(self.outcomes), **super().pictures}
 

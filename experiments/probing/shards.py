@@ -21,7 +21,6 @@ import numpy as np
 from jaxtyping import Int
 from joblib import cpu_count
 from torch import Tensor
-from tqdm import tqdm
 
 from experiments.runs.cells import Cells
 from experiments.runs.finished import FinishedRun, Made
@@ -31,6 +30,7 @@ from experiments.runs.workers import HERE, Pool, Run, pool_of, threads_beside
 from nope_interp.devices import check_device
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.spec import ModelSpec
+from nope_interp.progress import progress
 
 # What a model is under while it is read, such as `Ablation.of`.
 Condition = Callable[[Any], AbstractContextManager[Any]]
@@ -85,8 +85,7 @@ class Shards:
         source = Path(spec.source)
         version = fingerprint(source) if source.exists() else ""
         jobs = [_Job(work, pickle.dumps(share), spec, version, condition) for share in shares]
-        how: dict[str, Any] = {"disable": description is None, "leave": False, "total": len(jobs)}
-        done = tqdm(self.run(_run_job, jobs), description, unit="share", **how)
+        done = progress(self.run(_run_job, jobs), description, "share", len(jobs))
         return [pickle.loads(found) for found in done]
 
 

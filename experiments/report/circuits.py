@@ -53,7 +53,14 @@ def _view(pattern: np.ndarray) -> dict[str, Any]:
         "heads": cropped.shape[0],
         "tokens": cropped.shape[-1],
         "causal": bool(np.all(np.triu(cropped, k=1) == 0)),
-        # The first queries have few keys and so weights near one: they must not set the scale.
-        "top": number(max(0.01, np.quantile(cropped, 0.99)), 2),
+        "top": number(full_colour(cropped), 2),
         "weights": packed(cropped, PATTERN_SCALE),
     }
+
+
+def full_colour(weights: np.ndarray) -> float:
+    """The attention weight that gets the full colour.
+
+    The first queries have few keys and so weights near one: they must not set the scale.
+    """
+    return max(0.01, float(np.quantile(weights, 0.99)))

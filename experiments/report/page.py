@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.report import circuits, figures, history, moves, shell, uses
+from experiments.report.charts import charts_of
 from experiments.report.data import ReportData
 from experiments.report.encode import numbers
 from experiments.report.first import first_csv, first_figure, gists
@@ -30,21 +31,16 @@ def render(data: ReportData) -> str:
     """
     settings = figures.settings_of(data)
     sections = figures.sections(data)
-    sequence = figures.sequence_chart(data)
     patterns = circuits.attention_views(data.example.get("patterns", {}))
     libraries = [shell.PLOTLY, *([shell.CIRCUITS] if patterns else [])]
-    charts = [chart for section in sections for chart in section.charts]
-    where, use_groups = uses.where_chart(data.uses), uses.use_groups(data)
-    doses = moves.dose_chart(data)
-    charts += [chart for chart in (doses, where, sequence) if chart.views]
-    told = history.history_of(data)
-    charts += told["charts"] if told else []
+    use_groups, told = uses.use_groups(data), history.history_of(data)
+    charts = {chart.id: chart for chart in charts_of(data, told)}
     variants = variants_of(data)
     page_data = {
         "variants": variants,
         "setting": list(settings[0]) if settings else None,
         "first": first_csv(data.answer),
-        "charts": {chart.id: vars(chart) for chart in charts},
+        "charts": {name: vars(chart) for name, chart in charts.items()},
         "example": _example(data, variants, patterns),
         "history": told and told["lookup"],
         "still": [uses.still_readable_csv(group) for group in use_groups],
@@ -61,12 +57,10 @@ def render(data: ReportData) -> str:
         gists=gists(data.answer, variants),
         measures=_MEASURES,
         moved=moves.moves_of(data),
-        doses=doses,
+        charts=charts,
         sections={section.id: section for section in sections},
         uses=use_groups,
-        where=where,
         history=told,
-        sequence=sequence,
         has_patterns=bool(patterns),
         settings=settings,
         verdicts=_verdicts(data, settings),

@@ -38,6 +38,13 @@ class Picture(Protocol):
         """
 
 
+def chosen(pictures: Mapping[str, Picture], name: str) -> Picture:
+    """The figure of that name; raises UserError where there is none."""
+    if name not in pictures:
+        raise unknown_name("figure", name, pictures)
+    return pictures[name]
+
+
 @dataclass(frozen=True)
 class Made:
     """What a run comes to, before it is written down.
@@ -195,10 +202,7 @@ class FinishedRun(ABC):
         Raises:
             UserError: there is no figure of that name.
         """
-        found = self.pictures
-        if name not in found:
-            raise unknown_name("figure", name, found)
-        return found[name]
+        return chosen(self.pictures, name)
 
     def write_report(self, path: Path | str | None = None) -> Path:
         """Write the report.

@@ -26,7 +26,7 @@ class RunOfFigures(FinishedRun):
     @property
     def pictures(self) -> Mapping[str, Picture]:
         """The figures of the page."""
-        from experiments.report.paper import of_figure
+        from experiments.report.paper.findings import of_figure
 
         return {figure.id: of_figure(figure) for figure in self.figures}
 

@@ -35,7 +35,9 @@ class Steps:
         self._total, self._done = total, 0
         self._took = self._weighed = self._pace = 0.0
         self._at = time.monotonic()
-        self._bar = tqdm(bar_format="{desc}", disable=not show, leave=False)
+        # One line that changes; in a file or a pipe, one for each step.
+        self._changes = show and sys.stderr.isatty()
+        self._bar = tqdm(bar_format="{desc}", disable=not self._changes, leave=False)
 
     def __enter__(self) -> "Steps":
         return self
@@ -72,7 +74,8 @@ class Steps:
         new = [title for title in titles if title not in self._left and title not in self._titles]
         self._left |= dict.fromkeys(new, 1.0)
         self._total, self._grows = (self._total or 0) + len(new), True
-        self._bar.set_description_str(self.line())
+        if self._changes:
+            self._bar.set_description_str(self.line())
 
     def say(self, what: str) -> None:
         """Say what will be done.
@@ -117,7 +120,11 @@ class Steps:
 
     def _begin(self, after: str = "") -> None:
         self._at = time.monotonic()
-        self._bar.set_description_str(self.line() + (f" (done: {after})" if after else ""))
+        line = self.line() + (f" (done: {after})" if after else "")
+        if self._changes:
+            self._bar.set_description_str(line)
+        elif self._show:
+            print(line, file=sys.stderr)
 
 
 def _counted(n: int) -> str:

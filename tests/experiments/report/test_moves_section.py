@@ -8,7 +8,7 @@ import pandas as pd
 from experiments.report.data import ReportData
 from experiments.report.moves import dose_chart, moves_of
 from experiments.report.page import render
-from experiments.report.paper import of_comparison
+from experiments.report.paper.comparison import of_comparison
 from experiments.results import interchange as names
 from experiments.results import text_use
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM

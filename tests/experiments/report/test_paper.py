@@ -8,7 +8,11 @@ import pytest
 from matplotlib.figure import Figure as Drawn
 
 from experiments.report.data import ReportData
-from experiments.report.paper import Drawing, of_comparison, of_figure, of_labels, of_settling
+from experiments.report.paper.comparison import of_comparison
+from experiments.report.paper.drawing import Drawing
+from experiments.report.paper.findings import of_figure
+from experiments.report.paper.heads import of_labels, of_settling
+from experiments.report.uses import use_groups
 from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.findings import Figure, Panel, Series
 from experiments.results.position_use import Word
@@ -45,6 +49,30 @@ def test_every_chart_of_a_comparison_is_saved(report: ReportData, tmp_path: Path
     assert {"verdict", "probe-error", "adjacency", "cosine", "error-by-position"} <= set(found)
     for name, drawing in found.items():
         assert len(words(drawing.save(tmp_path / f"{name}.svg"))) > 20, name
+
+
+def test_one_sequence_is_drawn_as_the_page_opens_it(report: ReportData) -> None:
+    found, example = of_comparison(report), report.example
+    layer = max(example["patterns"]["trained"])
+    maps = [axes for axes in drawn(found["attention"]).axes if axes.images]
+    titles = [axes.get_title(loc="left") for axes in maps]
+    assert titles[0] == f"trained, L{layer}H0"
+    for axes, weights in zip(maps, example["patterns"]["trained"][layer], strict=False):
+        np.testing.assert_allclose(axes.images[0].get_array(), weights, rtol=1e-6)
+    (strip,) = drawn(found["strip"]).axes
+    *_, (last, predicted) = example["predictions"]["trained"].items()
+    assert str(last) in strip.get_title(loc="left")
+    told = [text.get_text() for text in strip.texts[1::2]]
+    assert told == ["–" if guess is None else f"{guess:.0f}" for guess in predicted]
+
+
+def test_what_is_still_readable_has_the_pages_numbers(causal_report: ReportData) -> None:
+    group, *_ = use_groups(causal_report)
+    axes, _ = drawn(of_comparison(causal_report)["still-readable"]).axes
+    cells = [cell for row in group["still"]["conditions"] for cell in row["cells"] if cell]
+    assert [text.get_text() for text in axes.texts] == [
+        "{}% [{}, {}]".format(*(round(100 * c[k]) for k in ("gain", "low", "high"))) for c in cells
+    ]
 
 
 def test_the_verdict_shows_what_was_read_and_what_is_used(

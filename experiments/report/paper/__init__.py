@@ -1,0 +1,1 @@
+"""Figures for a paper: the page's, drawn by matplotlib."""

@@ -1,0 +1,236 @@
+"""The figures of a heads page, in a paper's style: of all heads, and of one of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawn
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from experiments.report.heads_page import CHANCE, MOST_TOKENS, HeadsReportData, labels_of
+from experiments.report.paper.drawing import (
+    COLUMN,
+    MORE_COLOURS,
+    PAGE,
+    ROW,
+    Drawing,
+    attention_maps,
+    below,
+    grid,
+    legend,
+    size_of_maps,
+    visible,
+)
+from experiments.report.paper.findings import of_figure
+from experiments.results.findings import Figure, Panel, Series
+from nope_interp.errors import unknown_name
+from probes.head_rules import NONE
+
+_ENDS = ("from", "to")
+_FREQUENCY = "rank of the frequency, highest first"
+
+
+def of_heads(data: HeadsReportData, head: str | None = None) -> dict[str, Drawing]:
+    """The page's figures by name, those of one head included.
+
+    Args:
+        data: of the page.
+        head: the head that some figures are of, such as L5H0; None takes that of the surest label,
+            which the page opens.
+
+    Returns:
+        Those that the run has numbers for.
+
+    Raises:
+        UserError: the model has no such head.
+    """
+    layer, nth = _found(data.heads, head)
+    name = f"L{layer}H{nth}"
+    found = [of_labels(_grids(data), labels_of(data))]
+    if data.settling:
+        found.append(of_settling(data.settling))
+    if any(len(patterns) for patterns in data.patterns.values()):
+        found.append(_attention(data, layer, nth))
+    if data.offset_profiles:
+        found.append(_profile(data, layer, nth))
+    if data.frequencies is not None:
+        found += [_usage(data.frequencies, layer, nth, name), _frequencies(data.frequencies)]
+    if data.edges:
+        found.append(_circuit(data))
+    return {drawing.name: drawing for drawing in found}
+
+
+def _found(heads: pd.DataFrame, name: str | None) -> tuple[int, int]:
+    """Layer and head of that name, or of the surest label."""
+    places = list(zip(heads["layer"].astype(int), heads["head"].astype(int), strict=True))
+    if name is None:
+        sure = heads["confidence"].where(heads["label"].notna() & (heads["label"] != NONE), -1.0)
+        return places[int(np.argmax(sure.fillna(0.0)))]
+    every = {f"L{layer}H{nth}": (layer, nth) for layer, nth in places}
+    if name not in every:
+        raise unknown_name("head", name, every)
+    return every[name]
+
+
+def _grids(data: HeadsReportData) -> dict[str, list[list[str | None]]]:
+    """The labels [layer][head] under each condition."""
+    columns = dict(zip(data.conditions, ("label", "ablated_label"), strict=False))
+    by_layer = [rows for _, rows in data.heads.groupby("layer")]
+    return {
+        condition: [
+            [None if pd.isna(label) else str(label) for label in rows[column]] for rows in by_layer
+        ]
+        for condition, column in columns.items()
+    }
+
+
+def of_labels(
+    grids: Mapping[str, Sequence[Sequence[str | None]]], labels: Sequence[str]
+) -> Drawing:
+    """The labels of all heads, [layer][head] under each condition."""
+    layers = max((len(rows) for rows in grids.values()), default=1)
+    inches = (PAGE if len(grids) > 1 else COLUMN, max(ROW, 1.1 + 0.16 * layers))
+    return Drawing("labels", lambda drawn: _labels(drawn, grids, labels), inches)
+
+
+def _colours(labels: Sequence[str]) -> dict[str, str]:
+    return dict(zip(labels, MORE_COLOURS * 3, strict=False)) | {NONE: "0.88"}
+
+
+def _labels(
+    drawn: Drawn, grids: Mapping[str, Sequence[Sequence[str | None]]], labels: Sequence[str]
+) -> None:
+    colours = _colours(labels)
+    axes = drawn.subplots(1, len(grids), squeeze=False).ravel()
+    for axis, (condition, rows) in zip(axes, grids.items(), strict=True):
+        for layer, row in enumerate(rows):
+            for head, label in enumerate(row):
+                colour = colours[label or NONE]
+                axis.add_patch(Rectangle((head - 0.46, layer - 0.46), 0.92, 0.92, color=colour))
+        axis.set_xlim(-0.6, max(map(len, rows), default=1) - 0.4)
+        axis.set_ylim(len(rows) - 0.4, -0.6)
+        axis.set_title(condition, loc="left")
+        axis.set_xlabel("head")
+        axis.set_ylabel("layer")
+        _whole_numbers(axis)
+    seen = {label for rows in grids.values() for row in rows for label in row if label}
+    keys = [Rectangle((0, 0), 1, 1, color=colours[label]) for label in labels if label in seen]
+    names = [label for label in labels if label in seen]
+    below(drawn, keys, names)
+
+
+def _whole_numbers(axes: Axes) -> None:
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def of_settling(lines: Sequence[Mapping[str, Any]]) -> Drawing:
+    """How the labels of heads settle, as `experiments.results.heads.settling` gives it."""
+    n, share, chance = (
+        [np.array(line[name], dtype=float) for line in lines] for name in ("n", "share", "chance")
+    )
+    names = [str(line["condition"]) for line in lines]
+    curves = [Series(names[i], "measured", n[i], share[i]) for i in range(len(lines))]
+    curves += [Series("chance", "chance", *first) for first in zip(n[:1], chance[:1], strict=True)]
+    panels = (Panel("", tuple(curves)),)
+    y = "heads with their last label"
+    return of_figure(Figure("settling", "", "", "sequences of text", y, panels))
+
+
+def _attention(data: HeadsReportData, layer: int, head: int) -> Drawing:
+    """Where one head looks in the first prompt, under each condition."""
+    tokens = [visible(str(token)) for token in data.prompts[0][:MOST_TOKENS]]
+    n = len(tokens)
+    maps = [
+        (
+            f"{condition}, L{layer}H{head}",
+            np.asarray(data.patterns[condition][0][layer, head, :n, :n]),
+        )
+        for condition in data.conditions
+        if condition in data.patterns
+    ]
+    top = max(float(weights.max()) for _, weights in maps)
+    return Drawing(
+        "attention",
+        lambda drawn: attention_maps(drawn, maps, tokens, top),
+        size_of_maps(len(maps)),
+    )
+
+
+def _profile(data: HeadsReportData, layer: int, head: int) -> Drawing:
+    """Its mean attention weight by distance."""
+    lines = [
+        _line(condition, profile if condition == CHANCE else profile[layer, head])
+        for condition, profile in data.offset_profiles.items()
+    ]
+    x, y = "tokens back from the query", "mean attention weight"
+    return of_figure(Figure("profile", "", "", x, y, (Panel(f"L{layer}H{head}", tuple(lines)),)))
+
+
+def _usage(frequencies: Mapping[str, Any], layer: int, head: int, name: str) -> Drawing:
+    """What it puts on each rotary frequency."""
+    highest_first = np.argsort(-np.asarray(frequencies["radians_per_token"])[layer], kind="stable")
+    lines = [
+        _line(f"{role} norm", np.asarray(frequencies[f"{role}_norm"])[layer, head, highest_first])
+        for role in ("query", "key")
+    ]
+    return of_figure(Figure("usage", "", "", _FREQUENCY, "norm", (Panel(name, tuple(lines)),)))
+
+
+def _line(name: str, values: np.ndarray) -> Series:
+    kind = "chance" if name == CHANCE else "measured"
+    y = np.asarray(values, dtype=np.float64)
+    return Series(name, kind, np.arange(len(y), dtype=np.float64), y)  # type: ignore[arg-type]
+
+
+def _frequencies(frequencies: Mapping[str, Any]) -> Drawing:
+    """What all heads put on each frequency, a row for each head."""
+    radians = np.asarray(frequencies["radians_per_token"], dtype=np.float64)
+    order = np.argsort(-radians, axis=1, kind="stable")[:, None, :]
+    norms = [
+        (title, np.take_along_axis(np.asarray(frequencies[name], dtype=np.float64), order, axis=2))
+        for title, name in (("query norm", "query_norm"), ("key norm", "key_norm"))
+    ]
+    n_layers, n_heads = norms[0][1].shape[:2]
+
+    def draw(drawn: Drawn) -> None:
+        for axis, (title, norm) in zip(grid(drawn, 2), norms, strict=True):
+            rows = norm.reshape(n_layers * n_heads, -1)
+            drawn.colorbar(axis.imshow(rows, cmap="cividis", aspect="auto"), ax=axis)
+            axis.set_title(title, loc="left")
+            axis.set_xlabel(_FREQUENCY)
+            axis.set_yticks(n_heads * np.arange(n_layers), [f"L{i}H0" for i in range(n_layers)])
+
+    return Drawing("frequencies", draw, (PAGE, max(ROW, 0.8 + 0.15 * n_layers)))
+
+
+def _circuit(data: HeadsReportData) -> Drawing:
+    """Edges from previous-token heads to induction heads, as broad as their scores."""
+    top = max(max(edge["score"] for edge in data.edges), 1e-9)
+    joined = {(edge[f"{end}_layer"], edge[f"{end}_head"]) for edge in data.edges for end in _ENDS}
+    places = zip(data.heads["layer"].astype(int), data.heads["head"].astype(int), strict=True)
+    labels = dict(zip(places, data.heads["label"].fillna(NONE).astype(str), strict=True))
+    colours = _colours(labels_of(data))
+
+    def draw(drawn: Drawn) -> None:
+        axes = drawn.subplots()
+        for edge in data.edges:
+            (x1, y1), (x2, y2) = ((edge[f"{end}_layer"], edge[f"{end}_head"]) for end in _ENDS)
+            part, weak = max(0.0, edge["score"]) / top, edge["score"] <= edge["chance"]
+            look = {"lw": 0.3 + 1.5 * part, "alpha": 0.2 + 0.6 * part, "ls": "--" if weak else "-"}
+            axes.plot([x1, x2], [y1, y2], color="0.2", zorder=1, **look)
+        for place, label in labels.items():
+            size = 30 if place in joined else 5
+            axes.scatter(*place, s=size, color=colours[label], zorder=2)
+        for label in dict.fromkeys(labels[place] for place in sorted(joined)):
+            axes.scatter([], [], s=30, color=colours[label], label=label)
+        axes.set_xlabel("layer")
+        axes.set_ylabel("head")
+        axes.invert_yaxis()
+        _whole_numbers(axes)
+        legend(drawn)
+
+    return Drawing("circuit", draw, (PAGE, ROW + 0.5))

@@ -1,0 +1,51 @@
+"""What stands in a terminal, whatever its width: whole numbers and words, in at most 15 lines."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from experiments.cli.tables import of_answer
+from experiments.results.answer import Answer, CodeAnswer, Reading
+from experiments.results.position_use import Word
+from probes.code_names import JUDGED, SIMILARITY
+
+MOST_LINES = 15
+
+
+def answer() -> Answer:
+    """The longest words and numbers that there are."""
+    after = Reading("trained", "unreadable", (-0.12, -0.2, 0.1), "the output of layer 1")
+    before = Reading("random-init", "unreadable", (1.0, 1.0, 1.0), "the output of layer 0")
+    share = (-0.11, -0.22, -0.05)
+    return Answer(
+        tuple(
+            CodeAnswer(code, Word.UNDECIDED, share, before, after, restored=share)
+            for code in (*JUDGED, SIMILARITY)
+        ),
+        "text",
+        share_of="moved: predictions follow",
+        restored_of="put back: predictions return",
+    )
+
+
+def printed(width: int) -> list[str]:
+    out = StringIO()
+    Console(width=width, file=out).print(of_answer(answer(), width))
+    return out.getvalue().rstrip("\n").split("\n")
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 89, 90, 100, 160])
+def test_the_answer_fits_into_a_terminal_of_any_width(width: int) -> None:
+    lines = printed(width)
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines)
+    for code in answer().codes:
+        (line,) = [line for line in lines if code.code in line]
+        assert "undecided" in line
+        shares = line.count("-11% [-22, -5]")
+        assert shares == (2 if width >= 90 else 1), line
+        assert line.count("unreadable") == (2 if width >= 90 else 1)
+    told = any("More columns on the page" in line for line in lines)
+    assert told == (width < 90)
