@@ -79,7 +79,7 @@ RULES = (
         "local",
         0.6,
         _OFFSETS,
-        "it attends to the last few tokens, its own included, without one favourite",
+        "it attends to its own token and the seven before",
     ),
     Rule(
         "first-token",
@@ -102,8 +102,8 @@ RULES = (
         "token_share",
         0.25,
         (SHUFFLED_TOKENS, RANDOM_INIT),
-        "a quarter or more of what distinguishes its scores is which token the key is, wherever "
-        "that stands",
+        "which token the key is, wherever it stands, explains a quarter or more of its scores' "
+        "variance",
     ),
 )
 

@@ -40,7 +40,7 @@ def erasure(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
     else:
         rows = site_by_site(task, statistics_at(task, [place]), context=columns)
     words = {use.code: use.word for use in uses_at(table(rows), *where(place))}
-    return {code: "not used" if word == "unused" else word for code, word in words.items()}
+    return words
 
 
 def leace(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:

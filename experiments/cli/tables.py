@@ -90,8 +90,8 @@ def of_heads(heads: pd.DataFrame, ablated: bool) -> Table:
         row = [label, len(group), *([kept] if ablated else [])]
         rows.append([*map(str, row), f"L{surest['layer']}H{surest['head']}"])
     rows.sort(key=lambda row: -int(row[1]))
-    kept_too = ["still so, positions ablated"] if ablated else []
-    return _table(["label", "heads", *kept_too, "the surest"], rows)
+    kept_too = ["same label, positions ablated"] if ablated else []
+    return _table(["label", "heads", *kept_too, "for example"], rows)
 
 
 def of_atlas(models: pd.DataFrame) -> Table:

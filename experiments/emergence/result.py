@@ -39,7 +39,7 @@ _ADJACENCY = {
     "adjacency_b": "B: neighbouring cells only",
     "adjacency_c": "C: both sides",
 }
-_LEAST = "a tenth, the least that counts"
+_LEAST = "a tenth: intervals above it count"
 
 
 @dataclass(frozen=True, repr=False)
@@ -331,7 +331,7 @@ def _figure_of_following(followed: pd.DataFrame) -> Iterator[Panel]:
     """What the model follows where it is moved.
 
     Each code is moved through the whole stream. The share of answers that follows, or of the way of
-    predictions, less that of a move of the same size. Mean over seeds. Chance is 0. Where no
+    predictions, minus that of a move of the same size. Mean over seeds. Chance is 0. Where no
     site carries a code, nothing follows it. A model that does not know order yet uses nothing,
     whatever follows.
     """

@@ -28,7 +28,8 @@ class HeadsConfig(ExperimentConfig):
         n_sequences: sequences of text to read. Repeated random tokens take half as many, and copies
             of one token a quarter. A small alphabet takes half to fit scores on, and half held out.
         rules: a TOML file of label rules of your own, which are applied beside ours.
-        quick: read a quarter of these sequences, and no random-init variant; the run says so.
+        quick: read a quarter of the sequences, at least 16, and skip the random-init null; the run
+            says so.
         prompts: texts whose attention the report shows; None takes some of the text that is read.
     """
 

@@ -3,19 +3,17 @@
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
+from experiments.report.heads_page import HeadsReportData
 from experiments.results import heads as tables
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
 from experiments.runs.finished import FinishedRun, Picture, chosen
 from probes.head_rules import RULES, Rule
-
-if TYPE_CHECKING:
-    from experiments.report.heads_page import HeadsReportData
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,9 +91,7 @@ class HeadClassification(FinishedRun):
         return of_heads(self._shown, head)
 
     @property
-    def _shown(self) -> "HeadsReportData":
-        from experiments.report.heads_page import HeadsReportData
-
+    def _shown(self) -> HeadsReportData:
         ablation, prompts = self.info["ablation"], self.info["prompts"]
         conditions = [INTACT, *([ablation] if ablation else [])]
         measurements = self.measurements

@@ -40,7 +40,7 @@ def papers_markdown() -> str:
         "bounds alone say stands beside it.",
         "A run *sees* a difference from a bound where it finds it in four of five cases: "
         "1 + 0.84 / 1.96 half widths of the interval.",
-        "What *matters* is what is expected less the nearest bound, an effect that a paper "
+        "What *matters* is what is expected minus the nearest bound, an effect that a paper "
         "published, or a choice of ours.",
         "A run that sees only twice what matters needs four times the units.",
     ]

@@ -105,6 +105,23 @@ class Reproduction(RunOfFigures):
             f"{said[0].upper()}{said[1:]}: {', '.join(ids)}." for said, ids in sorted(told.items())
         ]
 
+    @property
+    def kept(self) -> str:
+        """A sentence on the claims that the run kept with the package measured and this one did
+        not; "" where there are none."""
+        from experiments.papers.recorded import recorded
+
+        kept = recorded(self.paper.name)
+        here = {outcome.claim.id for outcome in self.outcomes if outcome.found.n}
+        more = [id for id in kept.found if id not in here] if kept else []
+        if kept is None or not more:
+            return ""
+        given = f", with --model {kept.config.model}," if kept.config.model else ""
+        return (
+            f"The run kept with the package{given} measured also {', '.join(more)}: "
+            f"nope-interp reproduce {self.paper.name} --list."
+        )
+
     def html(self) -> str:
         """The report: one page that needs no network.
 
@@ -116,7 +133,8 @@ class Reproduction(RunOfFigures):
         info = {k: v for k, v in self.info.items() if k not in ("figures", "experiment")}
         title = f"Do the claims hold of “{self.paper.title}” ({self.paper.name})?"
         data = PageData(title, self.headline, self.measurements, info)
-        return render_reproduction(data, self.paper, self.outcomes, self.figures, self.sentences)
+        said = (self.sentences, self.kept)
+        return render_reproduction(data, self.paper, self.outcomes, self.figures, *said)
 
 
 def row_of(outcome: Outcome, *, run: bool = True) -> dict[str, Any]:

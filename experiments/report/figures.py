@@ -225,8 +225,8 @@ def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
     return Chart(
         id="probe-error",
         title="What each signal gives away, layer by layer",
-        caption="Dashed: chance. Bars are 95% intervals; the upright line marks the site of the "
-        "verdict.",
+        caption="Dashed: chance. Bars are 95% intervals; the upright line marks the site where "
+        "this model is read best.",
         reading="Each panel is one signal. Position can be read where errors lie below chance, and "
         "where positional vectors' share lies above it. Every point is a probe that was fitted on "
         "some sequences and scored on others. Dotted lines are the same procedure on shuffled "
@@ -375,9 +375,9 @@ def _error_chart(found: lookup.SiteArrays, points: lookup.Points) -> Chart:
     return Chart(
         id="error-by-position",
         title="Error at each position",
-        caption="Below the dashed line, the chance of the mean error, position can be read.",
-        reading="The curve is the mean over held-out sequences with its 95% band. The dashed line "
-        "is the chance level of the error averaged over positions.",
+        caption="The dashed line is the chance level of the error averaged over positions.",
+        reading="The curve is the mean over held-out sequences with its 95% band. A constant "
+        "guess, too, lies below the dashed line in the middle of the sequence.",
         x="position",
         controls=found.controls(),
         views=_shown(views),

@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.report.encode import number, numbers
 from experiments.report.shell import COLUMN_TITLES, PLOTLY, fill, measurements_table, page_script
-from experiments.results.claims import Outcome, Paper
+from experiments.results.claims import Claim, Outcome, Paper
 from experiments.results.findings import Figure, Series
 
 
@@ -29,12 +29,15 @@ def render_figures(
     data: PageData,
     figures: Sequence[Figure],
     sentences: Sequence[str] = (),
+    first: Mapping[str, Any] | None = None,
     **words: Any,
 ) -> str:
-    """The page that `template` makes of figures, sentences and the `words` that it asks for."""
+    """The page that `template` makes of figures, sentences and the `words` that it asks for; of a
+    first figure that is none of these, `first` has the numbers that are saved."""
     words |= {"sentences": sentences}
     page_data = {
         "figures": [_figure(figure) for figure in figures],
+        "first": first,
         "table": measurements_table(data.measurements, {**COLUMN_TITLES, **data.titles}),
     }
     script = page_script("findings.js")
@@ -62,6 +65,7 @@ def _series(series: Series) -> dict[str, Any]:
 
 
 _MEASURED = ("value", "ci_low", "ci_high")
+_HEADER = ["claim", "says", "verdict", *_MEASURED, "expected", "test"]
 _MARGIN = 6.0  # percent of a scale that is left free at either end
 
 
@@ -71,6 +75,7 @@ def render_reproduction(
     outcomes: Sequence[Outcome],
     figures: Sequence[Figure],
     sentences: Sequence[str],
+    kept: str,
 ) -> str:
     """The whole report as one HTML page: scripts, styles and numbers inside, no request made.
 
@@ -83,13 +88,21 @@ def render_reproduction(
         outcomes: one for each of its claims.
         figures: the curves behind them.
         sentences: what is said beside the headline.
+        kept: what another run measured, a sentence or "".
 
     Returns:
         The page.
     """
     drawn = [_outcome(outcome, figures) for outcome in outcomes]
-    words = {"paper": paper, "outcomes": drawn}
-    return render_figures("reproduce.html", data, figures, sentences, **words)
+    words = {"paper": paper, "outcomes": drawn, "kept": kept}
+    first = {"header": _HEADER, "rows": [_saved(row) for row in drawn]}
+    return render_figures("reproduce.html", data, figures, sentences, first, **words)
+
+
+def _saved(row: Mapping[str, Any]) -> list[Any]:
+    claim: Claim = row["claim"]
+    numbers = [row[name] for name in (*_MEASURED, "expected")]
+    return [claim.id, claim.says, row["verdict"], *numbers, claim.test]
 
 
 def _outcome(outcome: Outcome, figures: Sequence[Figure]) -> dict[str, Any]:

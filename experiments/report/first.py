@@ -8,14 +8,14 @@ from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.measurements import RANDOM_INIT
 from experiments.results.position_use import Interval
 from experiments.results.readability import WORTH_NAMING
-from probes.code_names import MEAN_RESIDUAL
+from probes.code_names import HALVES
 
 # A scale goes from no gain to all of it, with room for a mark at either end.
 _START, _LENGTH = 3.0, 94.0
 # What each other variant of the model in question is.
 _VARIANTS = {
     RANDOM_INIT: "the same model before training",
-    "bidirectional": "a variant that sees the future",
+    "bidirectional": "the same weights without the causal mask",
 }
 # The entry of the glossary that says what a test does to a code.
 _TESTS = {
@@ -24,8 +24,9 @@ _TESTS = {
     "removed": "removed",
     "kept alone": "sufficiency",
 }
+_VECTORS = HALVES[1]
 # Why nothing is read of a code that has no probe.
-_UNREAD = {MEAN_RESIDUAL: "Not probed: its two halves are, in lines of their own"}
+_UNREAD = {_VECTORS: "Not probed alone: the whole mean residual is"}
 _HEADER = ["code", "verdict", "shown", "value", "ci_low", "ci_high", "word", "best_at"]
 
 
@@ -73,11 +74,10 @@ def gists(answer: Answer, variants: Sequence[str]) -> dict[str, str]:
             sites.setdefault(code.after.site, []).append(code.code)
     best = [f"{', '.join(codes)} at {site}" for site, codes in sites.items()]
     others = [_VARIANTS[name] for name in variants if name in _VARIANTS]
-    controls = ["95% intervals over held-out sequences", "permuted positions"]
-    controls += ["changes of the same size"] if answer.share_of else []
+    controls = ["permuted positions", *(["changes of the same size"] if answer.share_of else [])]
     return {
         "where": f"Read best: {'; '.join(best)}." if best else "Layer by layer.",
-        "sure": f"By {', '.join(controls)}.",
+        "sure": "95% intervals over held-out sequences; controls: " + f"{', '.join(controls)}.",
         "compared": f"With {' and '.join(others)}." if others else "With chance.",
     }
 

@@ -222,7 +222,7 @@ def _gists(data: HeadsReportData) -> dict[str, str]:
         + (" and taken away." if ablated else "; none were taken away in this run."),
         "frequencies": "How much of its queries and keys each head puts on each frequency.",
         "circuit": f"{len(data.edges)} pairs of heads, and how strongly one can feed the other.",
-        "settling": "How many sequences it takes until labels stay what they are.",
+        "settling": "Share of the heads that have their final label after fewer sequences.",
         "rules": "Each label, its rule, and what the rule is tested against.",
     }
 

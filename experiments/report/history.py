@@ -191,7 +191,7 @@ _OF_CODES = {
     "caption": "At every watched step the best site anew: it may move from step to step. The "
     "dashed line is chance, the dotted one shuffled positions at that site, the thin one a "
     "gain of a tenth. Gains of different codes cannot be compared. Of codes that are moved "
-    "stands the share that follows, less that of a move of the same size. Bars are 95% "
+    "stands the share that follows, minus that of a move of the same size. Bars are 95% "
     "intervals over held-out sequences, of all but the loss widened for the number of sites and "
     "steps. The axis is logarithmic; step 0 stands one doubling before step 1.",
     "fit": "a gain of a tenth",

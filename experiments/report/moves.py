@@ -16,7 +16,7 @@ from experiments.results.position_use import Interval
 # What the net effects are shares of, on a task and on text.
 _OF_ANSWERS = "answers that follow"
 _PLAINLY = {"earlier tokens": "earlier tokens, permuted"}
-_OF_WAY = "the way to the predictions made elsewhere"
+_OF_WAY = "the way to the predictions at the other positions"
 _UNITS = {_OF_ANSWERS: "share of answers", _OF_WAY: "share of the way"}
 _CONTROL = "size-matched control"
 _DOSE_COLUMNS = (names.TOWARDS, f"{names.TOWARDS}_low", f"{names.TOWARDS}_high", "size_matched")
@@ -64,7 +64,7 @@ def dose_chart(data: ReportData) -> Chart:
     return Chart(
         id="doses",
         title="What a smaller move does",
-        caption="How far a code that is moved part of the way is followed. Chance is 0.",
+        caption="How far a code that is moved part of the way is followed. 0 is no effect.",
         reading="At 0 nothing is moved, and nothing follows. Codes are moved through the whole "
         "stream. A model that is sure of its token may hardly follow small moves, and then jump. "
         "On text parts of the way are measured on 32 sequences, and the whole way on all. Dotted: "

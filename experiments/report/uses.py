@@ -138,7 +138,7 @@ def where_chart(uses: Sequence[UseVerdict]) -> Chart:
         "share of the total effect at that same site, so shares at different sites have different "
         "wholes. There is no share where the total effect is not surely above zero. Bars are 95% "
         "intervals over held-out sequences, widened for the four codes and all sites. Dashed: no "
-        "increase, which is chance. Dotted, under loss increase: the size-matched control.",
+        "increase. Dotted, under loss increase: the size-matched control.",
         x="after layer",
         controls=[
             lookup.menu(

@@ -18,11 +18,9 @@ from experiments.results.readability import (
     setting_words,
 )
 from experiments.results.usage import UseVerdict
-from probes.code_names import CODES, COUNTING, MEAN_RESIDUAL, SMOOTH
+from probes.code_names import CODES, COUNTING, HALVES, MEAN_RESIDUAL, SMOOTH
 
-# What `experiments.results.usage` says, in the words that are said of every intervention.
-_OF_REMOVAL = {"used": Word.USED, "unused": Word.NOT_USED, "undecided": Word.UNDECIDED}
-
+_VECTORS = HALVES[1]
 # What codes are called within a sentence, where that is not their name.
 _SPOKEN = {MEAN_RESIDUAL: "the mean residual", SMOOTH: "a smooth trend"}
 
@@ -218,8 +216,11 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
     shown = [code for code in dict.fromkeys([*words, *CODES]) if code in rows or code in words]
     read_as = {code: code for code in shown}
     if SMOOTH in words:
-        # What is moved is a smooth trend; what is read of it is counting: one line and not two.
-        read_as = {code: COUNTING if code == SMOOTH else code for code in shown if code != COUNTING}
+        # What is moved is a smooth trend; what is read of it is counting: one line and not two. The
+        # probe of positional vectors reads the whole mean residual, and no half of it.
+        others = {SMOOTH: COUNTING}
+        others |= {MEAN_RESIDUAL: _VECTORS, _VECTORS: ""} if MEAN_RESIDUAL in words else {}
+        read_as = {code: others.get(code, code) for code in shown if code != COUNTING}
     codes = [
         CodeAnswer(
             code,
@@ -261,7 +262,7 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
         tokens=verdict.tokens,
         begin_token=verdict.begin_token,
         score=Score("loss", "nats per token", verdict.intact, verdict.chance),
-        words={use.code: _OF_REMOVAL[use.word] for use in uses},
+        words={use.code: Word(use.word) for use in uses},
         shares={use.code: use.necessity for use in uses},
         share_of="removed: effect lost",
         restored={use.code: use.sufficiency for use in uses},

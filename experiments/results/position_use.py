@@ -177,7 +177,8 @@ class Use:
         unsure = {"moved": self.noising.unsure, "put back": self.denoising.unsure}
         told = [f"{direction}: {why}" for direction, why in unsure.items() if why]
         return (
-            "; ".join(told) or "hardly followed, but the move may break 10% more than its control"
+            "; ".join(told)
+            or "surely followed less than 10%, but what it breaks, minus its control, may reach 10%"
         )
 
 

@@ -7,7 +7,7 @@ alone is kept. A code is
 - `used`       where its necessity is surely a tenth or more, and its removal surely costs more than
                each of two controls: the size-matched control, and random rescaling of the residuals
                about the mean;
-- `unused`     where necessity and sufficiency are surely less than a tenth, another code is used,
+- `not used`   where necessity and sufficiency are surely less than a tenth, another code is used,
                and coverage is at least half: so much of what is scored is predicted from
                activations that codes were taken away from;
 - `undecided`  otherwise: the intervals are too wide, the removal costs no more than a control does,
@@ -53,10 +53,10 @@ from nope_interp.errors import UserError
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
-WORDS = ("used", "unused", "undecided")
+WORDS = ("used", "not used", "undecided")
 
 _WORTH_NAMING = 0.1
-# The coverage without which no code is called unused.
+# The coverage without which no code is called not used.
 _LEAST_COVERAGE = 0.5
 
 # The rows of a site, by condition, control and metric.
@@ -70,7 +70,7 @@ class Use:
     Attributes:
         code: one of `probes.code_names.CODES`.
         layer, site: where it was taken away; layer -1 stands for the whole stream.
-        word: "used", "unused" or "undecided".
+        word: "used", "not used" or "undecided".
         increase: the loss increase without it, in nats per token: value, low, high.
         size_matched: the same of the size-matched control.
         rescaled: the same of random rescaling.
@@ -162,12 +162,12 @@ def _words(word: str, uses: tuple[Use, ...]) -> str:
         for use in uses
         if use.word == word and use.necessity is not None and use.sufficiency is not None
     ]
-    return f"{word.capitalize()}: {', '.join(named) or 'none'}"
+    return f"{word.capitalize()}: {', '.join(named) or 'none'}".replace("-", "−")
 
 
 def _share(interval: Interval) -> str:
     value, low, high = interval
-    return f"{value:.0%} [{low:.0%}, {high:.0%}]"
+    return f"{value:.0%} [{low:.0%}, {high:.0%}]".replace("-", "−")
 
 
 def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:
@@ -303,7 +303,7 @@ def _word(
     if necessity[1] >= _WORTH_NAMING and above_controls > 0:
         return "used"
     if max(necessity[2], sufficiency[2]) < _WORTH_NAMING and coverage >= _LEAST_COVERAGE:
-        return "unused"
+        return "not used"
     return "undecided"
 
 

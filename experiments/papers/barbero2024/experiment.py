@@ -225,7 +225,7 @@ def _p_rope(losses: Mapping[float, Float[Array, " seed"]]) -> Iterator[Panel]:
     kept, each = np.array(_KEPT), np.stack([losses[p] for p in _KEPT], axis=1)
     less = {"p-RoPE": each - each[:, -1:]}
     yield panel("loss", kept, measured={"p-RoPE": each})
-    yield panel("less that of RoPE", kept, chance={"no difference": 0}, measured=less)
+    yield panel("minus that of RoPE", kept, chance={"no difference": 0}, measured=less)
 
 
 @figure(

@@ -251,7 +251,7 @@ def _losses(trained: Trained) -> Iterator[Panel]:
     beside = "loss, beside frequencies alone"
     yield panel("loss", at, measured=own)
     yield panel(beside, at, chance=_by_bytes(trained), measured=own)
-    yield panel("NoPE less each of the others", at[1:], chance={"no difference": 0}, measured=less)
+    yield panel("NoPE minus each of the others", at[1:], chance={"no difference": 0}, measured=less)
 
 
 @figure("order", "bytes left in order", "nats", claims=("order",), log="x")
@@ -265,7 +265,7 @@ def _order(trained: Trained) -> Iterator[Panel]:
     losses = {name: found["last_loss"] for name, found in trained.items()}
     rises = {name: loss - loss[:, -1:] for name, loss in losses.items()}
     yield panel("loss", kept, chance=_by_bytes(trained), measured=losses)
-    yield panel("less that of the intact sequence", kept, chance={"0": 0}, measured=rises)
+    yield panel("minus that of the intact sequence", kept, chance={"0": 0}, measured=rises)
 
 
 @figure(

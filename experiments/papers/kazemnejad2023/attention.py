@@ -128,5 +128,5 @@ def _at_length(
 
 
 def _nearer_to_t5(means: Float[Array, "row explicit"]) -> Float[Array, " row"]:
-    """T5's distance less that of the nearest of the others."""
+    """T5's distance minus that of the nearest of the others."""
     return means[..., 0] - means[..., 1:].min(axis=-1)

@@ -91,7 +91,7 @@ CHANGES = {
 
 
 def predicted(factor: float, m: Array) -> Array:
-    """What a counter reads where the begin token weighs c times as much, less what it reads where
+    """What a counter reads where the begin token weighs c times as much, minus what it reads where
     the second token does.
 
     Args:
@@ -156,7 +156,7 @@ def _seen(tokens: Sequences) -> Array:
 def _shift(
     model: HookedModel, tokens: Sequences, change: Change, fits: Mapping[str, Fit]
 ) -> Readings:
-    """The readings with the begin token changed, less those with the second one changed alike."""
+    """The readings with the begin token changed, minus those with the second one changed alike."""
     readings = []
     for token in (0, 1):
         with change.running(model, token):
@@ -304,7 +304,7 @@ def _told(name: str, found: Mapping[str, Array]) -> str:
 def _drawn(every: Mapping[str, Mapping[str, Array]]) -> Iterator[Panel]:
     """Counter or pool.
 
-    The begin token is changed, less the second token changed alike, read where 1/m is read best.
+    The begin token is changed, minus the second token changed alike, read where 1/m is read best.
     Of a task, examples of the longest training length. Bars are 95% intervals over sequences.
     """
     for model, found in every.items():

@@ -90,7 +90,7 @@ def _absolute(length: int, seed: int) -> dict[str, Array]:
 
 
 def _relative(length: int, seed: int) -> dict[str, Array]:
-    """Scores less their content product, less the distance; visible keys, hidden ones 0."""
+    """Scores minus their content product, minus the distance; visible keys, hidden ones 0."""
     model = relative_position(_config(length, seed), _BEGIN).model
     scores = _read(model, length, seed, scores="1.attn.hook_attn_scores")["scores"][:, 0]
     # From the embedding and the weights alone, without a look at what the model computed.
@@ -136,14 +136,14 @@ def _beside_theorem(title: str, x: Array, exact: Array, found: Array) -> Panel:
 
 @figure(
     "distance",
-    "key's position less the query's, m - n",
-    "score less content",
+    "key's position minus the query's, m - n",
+    "score minus content",
     claims=("theorem-2",),
 )
 def _distance(length: int, relative: dict[str, Array]) -> Iterator[Panel]:
     """Theorem 2: relative position.
 
-    Scores of the last query in the second layer, less the product of contents.
+    Scores of the last query in the second layer, minus the product of contents.
     """
     away = np.arange(1.0 - length, 1)
     yield _beside_theorem("last query", away, away, relative["positional"][:, :, -1])
@@ -153,7 +153,7 @@ def _distance(length: int, relative: dict[str, Array]) -> Iterator[Panel]:
 def _reciprocal(m: Array, widths: list[int], fits: dict[str, Array]) -> Iterator[Panel]:
     """How wide the MLP has to be.
 
-    What the MLP's fit of 1/x writes for m, less m, by the number of its ReLUs.
+    What the MLP's fit of 1/x writes for m, minus m, by the number of its ReLUs.
     """
     errors = {f"{width} ReLUs": fits[str(width)] for width in widths}
     yield panel("error of the fit", m, measured=errors)

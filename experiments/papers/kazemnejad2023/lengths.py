@@ -112,7 +112,7 @@ def reciprocal_ranks(
 
 
 def _lead(means: Float[Array, "row encoding"]) -> Float[Array, " row"]:
-    """Mean reciprocal rank of the first encoding less the largest of the others'."""
+    """Mean reciprocal rank of the first encoding minus the largest of the others'."""
     return means[..., 0] - means[..., 1:].max(axis=-1)
 
 

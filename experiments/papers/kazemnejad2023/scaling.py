@@ -43,7 +43,7 @@ def scaling_findings(preset: Preset, nope: Nope, learned: Bool[Array, "seed task
         return over_tasks(of)
 
     def dispersion(task: str) -> Float[Array, " seed"]:
-        """Of entropy over that of uniform attention: last test length less last training length."""
+        """Of entropy over uniform attention's: last test length minus last training length."""
         shares = _shares(nope[task], "none")
         return shares[:, -1] - shares[:, len(preset.task(task).training_lengths) - 1]
 

@@ -180,7 +180,7 @@ def smallest_gains(
 def best_less_worst(
     accuracy: Float[Array, "seed task format"], counted: Bool[Array, "seed task format"]
 ) -> tuple[Float[Array, "seed task"], Bool[Array, "seed task"]]:
-    """The accuracy of the best format less that of the worst, both by the mean of the other seeds.
+    """The accuracy of the best format minus that of the worst, both by the mean of the other seeds.
 
     Formats are those in which the seed counts and another one does. Returns where there are at
     least two of them, too; it is 0 elsewhere.

@@ -119,8 +119,8 @@ def _off_by_hand() -> float:
 def _rows(exact: Float[Array, "layer pos pos"], means: Means) -> Iterator[Panel]:
     """Scores of the last query, without parameters.
 
-    Its earlier keys. Orthonormal inputs are exact; random ones are means over draws, with 95%
-    intervals over seeds. The first layer knows no position.
+    Scores for its earlier keys. Orthonormal inputs are exact; random ones are means over draws,
+    with 95% intervals over seeds. The first layer tells no position.
     """
     keys = np.arange(1, exact.shape[-1])
     for layer in range(_LAYERS):

@@ -27,7 +27,7 @@ def nearer_share(scores: Scores) -> Float[Array, "*row"]:
 
 
 def rise(scores: Scores) -> Float[Array, "*row"]:
-    """Mean score of the nearer half of a query's earlier keys, less that of the farther half.
+    """Mean score of the nearer half of a query's earlier keys, minus that of the farther half.
 
     Args:
         scores: any number of matrices.

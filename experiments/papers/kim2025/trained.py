@@ -85,7 +85,8 @@ def _near(nope: Found) -> Iterator[Panel]:
     """Near and far keys in trained models without positions.
 
     Mean scores over heads and sequences of shuffled text. The rise is the mean score of the nearer
-    half of a query's earlier keys less that of the farther half. Bars are 95% intervals over seeds.
+    half of a query's earlier keys minus that of the farther half. Bars are 95% intervals over
+    seeds.
     """
     for what, title, chance in (
         ("nearer", "pairs of keys of which the nearer scores higher", 0.5),

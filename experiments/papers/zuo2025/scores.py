@@ -103,7 +103,7 @@ def _with_and_without_mask(model: HookedTransformer, tokens: Sequences) -> dict[
 
 
 def above_unmasked(cell: Mapping[str, Array]) -> Float[Array, "seed step layer"]:
-    """Adjacency A after each block less that of the same weights without the causal mask, of what
+    """Adjacency A after each block minus that of the same weights without the causal mask, of what
     `read_through_training` gave for each seed."""
     return cell["blocks"][..., 0] - cell["unmasked_blocks"][..., 0]
 

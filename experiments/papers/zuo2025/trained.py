@@ -214,7 +214,7 @@ def sweep_findings(config: ReproduceConfig, preset: Preset, cells: Cells, device
 
 
 def _above(cell: Mapping[str, Array]) -> Float[Array, " step"]:
-    """Adjacency A less that of the same weights without the causal mask, at each watched step,
+    """Adjacency A minus that of the same weights without the causal mask, at each watched step,
     after the block where that is lowest at the end of training."""
     [above] = above_unmasked(cell)
     return above[:, above[-1].argmin()]
@@ -249,14 +249,14 @@ def _sweep_map(found: BySetting) -> Iterator[Panel]:
 @figure(
     "sweep-through-training",
     _STEPS,
-    "adjacency A, less that without the mask",
+    "adjacency A, minus that without the mask",
     claims=("trained-sweep",),
     log="x",
 )
 def _sweep_through(found: BySetting, steps: Mapping[str, int]) -> Iterator[Panel]:
     """Adjacency through training, over sizes and initialisations.
 
-    Adjacency A less that of the same weights without the causal mask, at optimiser steps 0, 1, 2,
+    Adjacency A minus that of the same weights without the causal mask, at optimiser steps 0, 1, 2,
     4, ... and the last. Of each model one block is shown, at all steps: the one after which this
     difference is lowest at the end of training, as in the claim. Each curve is one model and
     changes one thing of the base.

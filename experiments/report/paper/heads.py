@@ -136,7 +136,7 @@ def of_settling(lines: Sequence[Mapping[str, Any]]) -> Drawing:
     curves = [Series(names[i], "measured", n[i], share[i]) for i in range(len(lines))]
     curves += [Series("chance", "chance", *first) for first in zip(n[:1], chance[:1], strict=True)]
     panels = (Panel("", tuple(curves)),)
-    y = "heads with their last label"
+    y = "heads with their final label"
     return of_figure(Figure("settling", "", "", "sequences of text", y, panels))
 
 

@@ -30,13 +30,13 @@ def _verdict(drawn: Drawn, answer: Answer) -> None:
                 axes[1].vlines(100 * code.control, at - 0.36, at, color=COLOURS[3])
     read.set_yticks(range(len(names)), names)
     read.invert_yaxis()
-    read.set_xlabel("position read, % (0 is chance, 100 exact)")
+    read.set_xlabel("position read, % (0 is chance)")
     if judged:
         axes[1].set_xlabel("use, %")
     for axis in axes:
         axis.set_xlim(-3, 103)
         least = 100 * WORTH_NAMING
-        axis.axvline(least, label=f"{least:.0f}%, the least that counts", **LOOKS["reference"])
+        axis.axvline(least, label=f"{least:.0f}%: intervals above it count", **LOOKS["reference"])
     legend(drawn)
 
 

@@ -113,7 +113,11 @@ function setUpFigure(box) {
 }
 
 for (const box of $$("[data-figure]")) setUpFigure(box);
-if ($("#answer")) setUpPictures($("#answer"), () => "claims", () => answerPicture($("#answer")));
+if (page.first) {
+  const figure = $("#answer");
+  setUpPictures(figure, () => "claims", () => answerPicture(figure));
+  $(".csv", figure).addEventListener("click", () => saveCsv("claims", page.first.header, page.first.rows));
+}
 const redraw = () => redraws.forEach((draw) => draw());
 measurementsTable(page.table);
 setUpTheme(redraw);

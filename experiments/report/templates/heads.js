@@ -228,7 +228,7 @@ function setUpCircuit(section) {
   tips(svg, "[data-head], [data-edge]", (item) => {
     if (item.dataset.head !== undefined) return factsOf(Number(item.dataset.head));
     const edge = edges[item.dataset.edge];
-    return [`${edge.from} → ${edge.to}`, `K-composition ${asFigure(edge.score)}, chance ${asFigure(edge.chance)}`];
+    return [`${edge.from} → ${edge.to}`, `K-composition ${asFigure(edge.score)}; 90% of other pairs have at most ${asFigure(edge.chance)}`];
   });
   const open = (event) => {
     const node = event.target.closest("[data-head]");

@@ -19,6 +19,7 @@ function weightsOf(condition, prompt, head) {
   return Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => k > q ? 0 : Math.round(bytes.charCodeAt(at++) / 0.255) / 1000));
 }
 
+const percent = (share) => share === null ? "–" : `${Math.round(100 * share)}%`;
 const probability = (p) => p !== null && p < 0.0001 ? "< 0.0001" : asFigure(p);
 const interval = (low, high) => low === null || low === undefined ? "" : ` [${asFigure(low)}, ${asFigure(high)}]`;
 
@@ -29,14 +30,16 @@ function showHead(i) {
   const title = $("#head-title"), label = column.label[i];
   title.replaceChildren(`${column.name[i]} `, swatch(label), label ?? "no label");
   $("#head-menu select").value = column.name[i];
-  const facts = [["Confidence", asFigure(column.confidence[i])], ["p, shuffled", probability(column.p_shuffled[i])],
-    ["p, random-init", probability(column.p_random_init[i])], ["q, all heads and rules", probability(column.q_value[i])],
+  const facts = [["Confidence", percent(column.confidence[i])], ["p against permutation", probability(column.p_shuffled[i])],
+    ["p against untrained heads", probability(column.p_random_init[i])], ["q over all heads", probability(column.q_value[i])],
     ["Next best label", column.runner_up[i] || "–"]];
-  if (column.settled_at) facts.push(["Same label from", column.settled_at[i] === null ? "–" : `${column.settled_at[i]} sequences on`]);
+  if (column.settled_at) facts.push(["Sequences until its final label", asFigure(column.settled_at[i])]);
   if (column.own_label) facts.push(["Your label", column.own_label[i] ?? "–"]);
-  if (ABLATED) facts.push([`Label under ${ABLATED}`, column.ablated_label[i] ?? "–"], ["Depends on", column.dependence[i] || "–"],
+  if (ABLATED) facts.push([`Label under ${ABLATED}`, column.ablated_label[i] ?? "–"], ["Dependence", column.dependence[i] || "–"],
     ["Retention", asFigure(column.retention[i]) + interval(column.retention_low[i], column.retention_high[i])]);
-  $("#head .facts").replaceChildren(...facts.map(([name, value]) => {
+  // A rule that is not tested against a null has no p of it.
+  const told = facts.filter(([name, value]) => !name.startsWith("p against") || value !== "–");
+  $("#head .facts").replaceChildren(...told.map(([name, value]) => {
     const fact = element("div");
     fact.append(element("span", name), element("b", value));
     return fact;

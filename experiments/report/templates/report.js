@@ -128,7 +128,7 @@ function setUpChart(figure) {
     $(".csv", figure).before(toggle);
   }
   const key = () => [...prefix(), ...menu.chosen].join("|");
-  // The site that the verdict speaks of in this setting: the chart opens there, and says so.
+  // The site where the code is read best in this setting: the chart opens there, and says so.
   const best = () => chart.best?.[setting];
   let opened;
   function openAtBest() {
@@ -141,7 +141,7 @@ function setUpChart(figure) {
     said.hidden = !there;
     if (!there) return;
     const at = there.every((choice, i) => choice === menu.chosen[i]);
-    said.replaceChildren(at ? "The verdict speaks of this site." : "The verdict speaks of another site. ");
+    said.replaceChildren(at ? "Position is read best at this site." : "Position is read best at another site. ");
     if (at) return;
     const back = element("button", "Show it", { type: "button", class: "quiet" });
     back.addEventListener("click", () => { menu.choose(best()); draw(); });

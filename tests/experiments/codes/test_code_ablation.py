@@ -80,14 +80,14 @@ def words_at_site(planted: Planted, seed: int) -> dict[str, str]:
 @pytest.mark.parametrize("code", CODES)
 def test_the_planted_code_is_named_and_the_others_are_cleared(code: str, seed: int) -> None:
     words = words_at_site(plant(code, seed), seed)
-    assert words == {other: "used" if other == code else "unused" for other in CODES}
+    assert words == {other: "used" if other == code else "not used" for other in CODES}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_variance_that_is_readable_and_unused_is_cleared(seed: int) -> None:
     words = words_at_site(plant("unread variance", seed), seed)
-    assert words == {code: "used" if code == "counting" else "unused" for code in CODES}
+    assert words == {code: "used" if code == "counting" else "not used" for code in CODES}
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_what_lies_below_a_site_is_run_once_and_changes_no_bit(
 def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.DataFrame) -> None:
     (verdict,) = use_verdicts(counting)
     assert {use.code: use.word for use in verdict.of_stream} == {
-        code: "used" if code == "counting" else "unused" for code in CODES
+        code: "used" if code == "counting" else "not used" for code in CODES
     }
     assert "Used: counting (necessity 100%" in verdict.sentence
     assert verdict.sentence.endswith("Used at a single site: counting (layer 0 resid_post).")
@@ -365,7 +365,7 @@ def test_codes_that_stand_in_for_each_other_are_not_called_unused() -> None:
     assert {use.word for use in uses_at(rows, EVERYWHERE, STREAM)} == {"undecided"}
 
 
-@pytest.mark.parametrize(("coverage", "word"), [(0.5, "unused"), (0.4, "undecided")])
+@pytest.mark.parametrize(("coverage", "word"), [(0.5, "not used"), (0.4, "undecided")])
 def test_what_is_predicted_from_rows_left_alone_clears_no_code(coverage: float, word: str) -> None:
     numbers = dict.fromkeys(CODES[1:], (NOTHING, NOTHING, NOTHING))
     rows = rows_of_uses({CODES[0]: (MUCH, MUCH, MUCH), **numbers}, coverage=coverage)
@@ -392,7 +392,7 @@ def test_a_model_that_does_no_better_than_chance_uses_nothing(chance: float, wor
         ((0.5, 0.4, 0.6), (0.5, 0.4, 0.6), (-0.1, -0.2, 0.0), "undecided"),
         # Another code stands in for it.
         ((0.0, -0.01, 0.01), (0.5, 0.4, 0.6), (0.0, -0.01, 0.01), "undecided"),
-        ((0.0, -0.01, 0.01), (0.0, -0.01, 0.01), (0.0, -0.01, 0.01), "unused"),
+        ((0.0, -0.01, 0.01), (0.0, -0.01, 0.01), (0.0, -0.01, 0.01), "not used"),
         # Too wide to tell.
         ((0.1, -0.2, 0.4), (0.0, -0.01, 0.01), (0.1, -0.2, 0.4), "undecided"),
     ],

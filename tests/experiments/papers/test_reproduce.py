@@ -1,6 +1,7 @@
 """Papers held against measurements: the deciding tests, run folders, the listing, the page."""
 
 import dataclasses
+import html
 import json
 import math
 import os
@@ -434,6 +435,19 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
     assert "11 not measured" in finished.headline
     needs = "Not measured, needs --preset tiny, small or paper: length-generalisation"
     assert any(sentence.startswith(needs) for sentence in finished.sentences)
+
+
+def test_a_page_names_what_the_kept_run_measured_too(finished: Reproduction) -> None:
+    kept = recorded("kazemnejad2023")
+    assert kept is not None
+    here = {outcome.claim.id for outcome in finished.outcomes if outcome.found.n}
+    more = [id for id in kept.found if id not in here]
+    assert more
+    assert finished.kept == (
+        f"The run kept with the package, with --model {kept.config.model}, measured also "
+        f"{', '.join(more)}: nope-interp reproduce kazemnejad2023 --list."
+    )
+    assert html.escape(finished.kept) in finished.html()
 
 
 def test_a_finished_run_is_read_and_not_computed_again(

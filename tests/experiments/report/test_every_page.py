@@ -76,7 +76,9 @@ def _reproduction(data: PageData) -> str:
     shown = paper("kazemnejad2023")  # has the most claims
     found = [Measured(0.5, 0.4, 0.6, 3), Measured(-1.5, -1.75, 2.0, 3), NOT_MEASURED]
     outcomes = [Outcome(claim, found[i % 3]) for i, claim in enumerate(shown.claims)]
-    return render_reproduction(data, shown, outcomes, _figures("gains"), ["One sentence."])
+    return render_reproduction(
+        data, shown, outcomes, _figures("gains"), ["One sentence."], "A kept run."
+    )
 
 
 @pytest.fixture(scope="module")

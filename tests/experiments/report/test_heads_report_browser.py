@@ -437,7 +437,7 @@ def test_the_circuit_shows_scores_and_opens_heads(shared: Browser, report: Heads
     )
     tip = shared.find("#tip").text
     assert tip.startswith(" → ".join(ends))
-    assert f"K-composition {strongest['score']:.3g}, chance 0.05" in tip
+    assert f"K-composition {strongest['score']:.3g}; 90% of other pairs have at most 0.05" in tip
     shared.click(f".node[aria-label^='{ends[1]},'] circle")
     assert title(shared).startswith(ends[1])
     marked = shared.all(".graph path.edge[data-selected]")
@@ -568,7 +568,7 @@ def test_every_figure_is_saved_as_a_picture(browser: Browser) -> None:
         ("usage", "Use of rotary frequencies"),
         ("frequencies", "All heads"),
         ("circuit", "L0"),
-        ("settling", "their last label"),
+        ("settling", "their final label"),
     ):
         drawn = browser.saved(f"#{figure} .picture[data-kind='svg']", ".svg")
         assert word in "".join(ElementTree.parse(drawn).getroot().itertext()), figure

@@ -22,7 +22,7 @@ from experiments.results.answer import Answer, CodeAnswer
 from experiments.results.position_use import Word
 from experiments.results.readability import verdicts
 from nope_interp.errors import UserError
-from probes.code_names import MEAN_RESIDUAL
+from probes.code_names import HALVES
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
 
 
@@ -265,9 +265,9 @@ def test_a_panel_marks_the_site_of_its_verdict_or_says_where_it_is(make_report: 
 
 
 def test_a_code_that_no_probe_reads_says_why(make_report: Any) -> None:
-    answer = Answer((CodeAnswer(MEAN_RESIDUAL, Word.USED, (0.4, 0.3, 0.5), None, None),), "text")
+    answer = Answer((CodeAnswer(HALVES[1], Word.USED, (0.4, 0.3, 0.5), None, None),), "text")
     elements = Page(render(make_report(answer=answer))).elements
-    why = "Not probed: its two halves are, in lines of their own"
+    why = "Not probed alone: the whole mean residual is"
     assert [a["aria-label"] for tag, a in elements if tag == "svg" and a.get("role")][:1] == [why]
     assert ("span", {"title": why}) in [(tag, dict(a)) for tag, a in elements]
 

@@ -341,7 +341,7 @@ def test_the_tables_of_uses_follow_the_setting(causal: Browser) -> None:
         return dict(zip(codes, shown(".uses tbody tr > th + td .word"), strict=True))
 
     assert words()["variance"] == "used"
-    assert words()["similarity"] == "unused"
+    assert words()["similarity"] == "not used"
     assert shown(".absent") == []
     causal.click("input[name='tokens'][value='random'] + span")
     assert shown("table") == []

@@ -99,6 +99,15 @@ def test_downloads_hold_the_numbers(browser: Browser) -> None:
     assert len(rows) > 100
 
 
+def test_the_claims_are_saved_as_a_table(browser: Browser, found: Reproduction) -> None:
+    header, *rows = browser.download("#answer .csv")
+    assert header[:4] == ["claim", "says", "verdict", "value"]
+    assert [row[0] for row in rows] == [outcome.claim.id for outcome in found.outcomes]
+    for row, outcome in zip(rows, found.outcomes, strict=True):
+        value = outcome.found.value
+        assert row[2:4] == [outcome.verdict, "" if np.isnan(value) else f"{value:.5g}"]
+
+
 def test_the_claims_are_saved_as_a_picture(browser: Browser, found: Reproduction) -> None:
     drawn = ElementTree.parse(browser.saved("#answer .picture[data-kind='svg']", ".svg"))
     words = " ".join("".join(drawn.getroot().itertext()).split())

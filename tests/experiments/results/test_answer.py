@@ -22,7 +22,7 @@ from experiments.results.answer import (
 from experiments.results.position_use import Word
 from experiments.results.readability import Verdict
 from experiments.results.usage import use_verdicts
-from probes.code_names import CODES
+from probes.code_names import CODES, JUDGED
 
 LOSS = Score("loss", "nats per token", (3.2, 3.1, 3.3), 5.4)
 
@@ -139,6 +139,20 @@ def test_what_is_read_of_a_smooth_trend_is_counting() -> None:
     assert trend.after.word == "readable"
 
 
+def test_the_probe_of_vectors_reads_the_whole_mean_residual() -> None:
+    """It stands beside the whole, and not beside one of its halves, where the whole was moved."""
+    rows = [verdict("positional vectors", "trained", 0.4, "readable")]
+    words = dict.fromkeys(JUDGED, Word.UNDECIDED)
+    judged = Judged("trained", "text", False, LOSS, words, {}, "x")
+    found = {
+        c.code: c.after for c in answer_of([Verdict("positional vectors", "", rows)], judged).codes
+    }
+    whole = found["mean residual"]
+    assert whole is not None
+    assert whole.word == "readable"
+    assert found["positional vectors"] is None
+
+
 def test_an_untrained_model_alone_has_no_before() -> None:
     rows = [verdict("counting", "random-init", 0.2, "faint")]
     (found,) = answer_of([Verdict("counting", "", rows)], None).codes
@@ -149,7 +163,7 @@ def test_an_untrained_model_alone_has_no_before() -> None:
 def test_removal_of_codes_fills_the_answer(causal_report: ReportData) -> None:
     on_text, on_random = use_verdicts(causal_report.measurements)
     judged = judged_by_removal(on_text)
-    told = {use.code: use.word.replace("unused", "not used") for use in on_text.of_stream}
+    told = {use.code: use.word for use in on_text.of_stream}
     assert judged.words == told
     assert judged.words["variance"] == Word.USED  # the model is planted to use it
     assert judged.shares["variance"] == on_text.of_stream[0].necessity
@@ -188,7 +202,7 @@ def test_tables_for_a_terminal_have_at_most_fifteen_lines(causal_report: ReportD
     onsets = pd.DataFrame({"variance": [1.0, 2.0], "counting": [float("nan"), 8.0]})
     followed = pd.DataFrame({"smooth trend": [4.0, 4.0], "variance": [float("nan")] * 2})
     found = {
-        "answer": of_answer(answer_of(causal_report.verdicts, judged)),
+        "answer": of_answer(answer_of(causal_report.verdicts, judged), 100),
         "heads": of_heads(heads, ablated=True),
         "claims": of_claims(claims),
         "onsets": of_onsets(onsets, followed),

@@ -163,7 +163,7 @@ def test_what_a_move_breaks_is_read_off_its_row() -> None:
     assert word_of([*idle, row(moved, BLOCK, BROKEN, 0.0)]) == (Word.NOT_USED, "")
     word, why = word_of([*idle, row(moved, BLOCK, BROKEN, 0.3)])
     assert word == Word.UNDECIDED
-    assert "may break 10% more than its control" in why
+    assert "minus its control, may reach 10%" in why
 
 
 def test_what_comes_back_in_the_destroyed_order_alone_is_subtracted() -> None:

@@ -63,7 +63,7 @@ def test_both_directions_have_to_agree(
         (
             replace(NO, broken=(0.2, 0.15, 0.25)),
             NO,
-            "hardly followed, but the move may break 10% more than its control",
+            "surely followed less than 10%, but what it breaks, minus its control, may reach 10%",
         ),
     ],
 )

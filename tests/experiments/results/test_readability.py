@@ -70,9 +70,9 @@ def test_each_variant_has_a_sentence_of_its_own() -> None:
     ]
     (verdict,) = verdicts(table(rows))
     trained, untrained, measure = verdict.sentence.split(". ")
-    assert trained.startswith("Position from variance is readable in trained: 10 [")
+    assert trained.startswith("Variance is readable in trained: 10 [")
     assert trained.endswith("] at layer 0 resid_post")
-    assert untrained.startswith("Position from variance is unreadable in random-init: 31.9 [")
+    assert untrained.startswith("Variance is unreadable in random-init: 31.9 [")
     assert measure == "Error in positions on text without a begin token; chance is 32."
 
 

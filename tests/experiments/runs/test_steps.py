@@ -38,6 +38,27 @@ def test_steps_are_announced_and_weighed(clock: Clock, capsys: pytest.CaptureFix
         assert steps.line() == "compare: 3 steps done"
 
 
+def test_a_file_gets_a_line_for_each_step(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Steps("compare", show=True, total=2) as steps:
+        steps.expect(["a"])  # no line of its own
+        steps.done("a")
+        steps.done("b")
+    told = ["compare: step 2 of 3 (done: a)", "compare: step 3 of 3 (done: b)"]
+    assert [line.replace(" at least", "") for line in capsys.readouterr().err.splitlines()] == told
+
+
+def test_a_terminal_has_one_line_that_changes(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps_module.sys.stderr, "isatty", lambda: True, raising=False)
+    with Steps("compare", show=True, total=2) as steps:
+        steps.done("a")
+        steps.done("b")
+    said = capsys.readouterr().err
+    assert "compare: 2 steps done (done: b)" in said
+    assert "\n" not in said
+
+
 def test_what_was_kept_says_nothing_of_how_long_others_take(clock: Clock) -> None:
     with Steps("emergence", show=False, total=4) as steps:
         assert steps.line() == "emergence: step 1 of 4"
