@@ -207,7 +207,8 @@ def _commonest(best: _Best) -> dict[str, list[str]]:
 def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
     views = {}
     titled = {title: probe for probe, title in PROBES.items()}
-    share = ("positional_vectors", "share", "Positional vectors", "share of the variance explained")
+    whole = "Positional vectors: the whole mean"
+    share = ("positional_vectors", "share", whole, "share of the variance explained")
     for tokens, begin, stream in points.groups:
         for metric, words in _MEASURES.items():
             unit = f"{words}, positions" if metric == "mae" else words
