@@ -5,7 +5,7 @@ has panels drawn side by side, a panel has series. What a series means is its ki
 "control" (what the chart names so), "chance", "fit" (a + b/m), "depth" (one layer of one sequence).
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -195,34 +195,29 @@ def _marked(panel: dict[str, Any], best: _Best, probe: str, setting: str, stream
     return panel | ({"marked": at[1]} if at[0] == stream else {"elsewhere": lookup.words_at(*at)})
 
 
-def _commonest(best: _Best) -> dict[str, list[str]]:
-    """By setting, the choices at which most hypotheses were read best."""
-    streams: dict[str, Counter[str]] = defaultdict(Counter)
-    for settings in best.values():
-        for setting, (stream, _) in settings.items():
-            streams[setting][stream] += 1
-    return {setting: ["mae", found.most_common(1)[0][0]] for setting, found in streams.items()}
+# Each signal at the site where it is read best.
+_EACH = "best"
 
 
 def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
-    views = {}
-    titled = {title: probe for probe, title in PROBES.items()}
-    whole = "Positional vectors: the whole mean"
+    whole = "Positional vectors (whole mean)"
     share = ("positional_vectors", "share", whole, "share of the variance explained")
-    for tokens, begin, stream in points.groups:
+    views: dict[str, Panels] = {}
+    for tokens, begin in dict.fromkeys(group[:2] for group in points.groups):
+        setting = lookup.view_key(tokens, begin)
+        streams = [group[2] for group in points.groups if group[:2] == (tokens, begin)]
         for metric, words in _MEASURES.items():
             unit = f"{words}, positions" if metric == "mae" else words
-            drawn = [(probe, metric, title, unit) for probe, title in PROBES.items()]
-            shares = points.panels((tokens, begin, stream), share)
-            panels = [
-                *points.panels((tokens, begin, stream), *drawn),
-                *(panel | {"own_axis": True} for panel in shares),
-            ]
-            setting = lookup.view_key(tokens, begin)
-            views[lookup.view_key(tokens, begin, metric, stream)] = [
-                _marked(panel, best, titled.get(panel["title"], share[0]), setting, stream)
-                for panel in panels
-            ]
+            signals = [*((probe, metric, title, unit) for probe, title in PROBES.items()), share]
+            for shown in (*streams, _EACH) if len(streams) > 1 and best else streams:
+                views[lookup.view_key(tokens, begin, metric, shown)] = [
+                    panel
+                    for signal in signals
+                    for panel in _signal(points, best, setting, shown, (tokens, begin), signal)
+                ]
+    sites = points.site_control()
+    if any(key.endswith(f"|{_EACH}") for key in views):
+        sites = lookup.menu("site", "Site", {_EACH: "each at its best", **dict(sites["options"])})
     return Chart(
         id="probe-error",
         title="What each signal gives away, layer by layer",
@@ -233,12 +228,32 @@ def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
         "some sequences and scored on others. Dotted lines are the same procedure on shuffled "
         "positions: they should lie on chance.",
         x="after layer",
-        controls=[lookup.menu("metric", "Measure", _MEASURES), points.site_control()],
+        controls=[lookup.menu("metric", "Measure", _MEASURES), sites],
         views=_shown(views),
-        best=_commonest(best),
         share_y=True,
         ticks=points.ticks(),
     )
+
+
+def _signal(
+    points: lookup.Points,
+    best: _Best,
+    setting: str,
+    shown: str,
+    where: tuple[str, bool],
+    signal: tuple[str, ...],
+) -> Panels:
+    """The panel of one signal, of the stream that is shown or that where it is read best."""
+    probe, metric, title, unit = signal
+    stream = shown
+    if shown == _EACH:
+        at = best.get(_ABOUT.get(probe, probe), {}).get(setting)
+        if at is None:
+            return []
+        stream, title = at[0], f"{title}, {lookup.stream_name(at[0])}"
+    found = points.panels((*where, stream), (probe, metric, title, unit))
+    own = {"own_axis": True} if metric == "share" else {}
+    return [_marked(panel | own, best, probe, setting, stream) for panel in found]
 
 
 def _adjacency_chart(points: lookup.Points, best: _Best) -> Chart:

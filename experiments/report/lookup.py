@@ -164,7 +164,12 @@ def view_key(tokens: str, begin: bool, *choices: Any) -> str:
 def site_menu(streams: Iterable[str]) -> dict[str, Any]:
     """The menu of these sites, each once."""
     ordered = _ordered(dict.fromkeys(streams))
-    return menu("site", "Site", {s: _STREAM_NAMES.get(s, s) for s in ordered})
+    return menu("site", "Site", {stream: stream_name(stream) for stream in ordered})
+
+
+def stream_name(stream: str) -> str:
+    """A stream as menus and titles name it."""
+    return _STREAM_NAMES.get(stream, stream)
 
 
 def depth_ticks(depths: Iterable[int]) -> dict[str, str]:

@@ -279,6 +279,24 @@ def test_arrays_of_other_kinds_are_left_alone(small_report: ReportData) -> None:
     assert figures.sections(ReportData(**fields)) == drawn
 
 
+def test_each_signal_is_shown_where_it_is_read_best(causal_report: ReportData) -> None:
+    """The chart opens so; every panel is marked where the verdict of its hypothesis stands."""
+    (chart,) = [
+        c for s in figures.sections(causal_report) for c in s.charts if c.id == "probe-error"
+    ]
+    assert chart.controls[1]["value"] == "best"
+    best = {v.hypothesis: v.rows[0] for v in causal_report.verdicts}
+    panels = {panel["title"]: panel for panel in chart.views["text|nobegin|mae|best"]["panels"]}
+    assert len(panels) > 2
+    for hypothesis, title in (("variance", "From the variance alone"), ("counting", "Counting")):
+        row = best[hypothesis]
+        stream = "attention output" if row["site"] == "attn_out" else "residual stream"
+        ((shown, panel),) = [found for found in panels.items() if found[0].startswith(title)]
+        assert shown.endswith(f", {stream}")
+        assert panel["marked"] == (-1 if row["site"] == "resid_pre" else row["layer"])
+    assert all("marked" in panel for panel in panels.values())
+
+
 def test_the_whole_table_is_in_the_page(small_report: ReportData, page: Page) -> None:
     table = page.data["table"]
     assert table["length"] == len(small_report.measurements)
