@@ -8,6 +8,7 @@ from typing import Any, ClassVar, get_args
 import pandas as pd
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.recorded import recorded
 from experiments.papers.registry import paper
 from experiments.results.claims import NOT_MEASURED, Outcome, Paper, Verdict
 from experiments.results.findings import Figure, unpack
@@ -109,8 +110,6 @@ class Reproduction(RunOfFigures):
     def kept(self) -> str:
         """A sentence on the claims that the run kept with the package measured and this one did
         not; "" where there are none."""
-        from experiments.papers.recorded import recorded
-
         kept = recorded(self.paper.name)
         here = {outcome.claim.id for outcome in self.outcomes if outcome.found.n}
         more = [id for id in kept.found if id not in here] if kept else []

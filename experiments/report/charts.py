@@ -6,6 +6,7 @@ from typing import Any
 from experiments.report import figures, moves, uses
 from experiments.report.data import ReportData
 from experiments.report.figures import Chart
+from experiments.report.sequence import sequence_chart
 
 
 def charts_of(data: ReportData, told: Mapping[str, Any] | None) -> list[Chart]:
@@ -19,6 +20,6 @@ def charts_of(data: ReportData, told: Mapping[str, Any] | None) -> list[Chart]:
         Those by layer and position, of moves, of removal, of one sequence, of a training.
     """
     found = [chart for section in figures.sections(data) for chart in section.charts]
-    found += [moves.dose_chart(data), uses.where_chart(data.uses), figures.sequence_chart(data)]
+    found += [moves.dose_chart(data), uses.where_chart(data.uses), sequence_chart(data)]
     found += told["charts"] if told else []
     return [chart for chart in found if chart.views]

@@ -5,9 +5,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
+
+from nope_interp.progress import told_by
 
 # A part that was kept by an earlier run is read back in less: it says nothing of those to come.
 _READ_BACK = 0.05
@@ -37,9 +41,13 @@ class Steps:
         self._at = time.monotonic()
         # One line that changes; in a file or a pipe, one for each step.
         self._changes = show and sys.stderr.isatty()
-        self._bar = tqdm(bar_format="{desc}", disable=not self._changes, leave=False)
+        how: dict[str, Any] = {"dynamic_ncols": True, "leave": False}  # cut at the terminal's width
+        self._bar = tqdm(bar_format="{desc}", disable=not self._changes, **how)
+        self._inside = ExitStack()
 
     def __enter__(self) -> "Steps":
+        if self._show:
+            self._inside.enter_context(told_by(self._tell))
         return self
 
     def __exit__(
@@ -48,6 +56,7 @@ class Steps:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._inside.close()
         self._bar.close()
 
     def plan(self, weights: Mapping[str, float], seconds: float, at_once: int = 1) -> None:
@@ -74,8 +83,7 @@ class Steps:
         new = [title for title in titles if title not in self._left and title not in self._titles]
         self._left |= dict.fromkeys(new, 1.0)
         self._total, self._grows = (self._total or 0) + len(new), True
-        if self._changes:
-            self._bar.set_description_str(self.line())
+        self._tell("")
 
     def say(self, what: str) -> None:
         """Say what will be done.
@@ -120,11 +128,15 @@ class Steps:
 
     def _begin(self, after: str = "") -> None:
         self._at = time.monotonic()
-        line = self.line() + (f" (done: {after})" if after else "")
         if self._changes:
-            self._bar.set_description_str(line)
+            self._tell(f"done: {after}" if after else "")
         elif self._show:
-            print(line, file=sys.stderr)
+            print(self.line() + (f" (done: {after})" if after else ""), file=sys.stderr)
+
+    def _tell(self, more: str) -> None:
+        """Show the line, and how far its step is; in a file that would be a line for each part."""
+        if self._changes:
+            self._bar.set_description_str(self.line() + (f" ({more})" if more else ""))
 
 
 def _counted(n: int) -> str:

@@ -27,11 +27,12 @@ from experiments.papers.chi2023 import probes as chi2023_probes
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.haviv2022 import experiment as haviv2022
 from experiments.papers.kazemnejad2023 import experiment as kazemnejad2023
+from experiments.papers.keep import record
 from experiments.papers.koutnik2014 import experiment as koutnik2014
 from experiments.papers.koutnik2014.clocks import SCALES
 from experiments.papers.koutnik2014.waveforms import make_network, matched_sizes
 from experiments.papers.markdown import papers_markdown
-from experiments.papers.recorded import Recorded, record, recorded
+from experiments.papers.recorded import Recorded, recorded
 from experiments.papers.registry import PAPERS, paper
 from experiments.papers.reproduce import RECORDED, listing, reproduce
 from experiments.papers.result import NOT_RUN, Reproduction

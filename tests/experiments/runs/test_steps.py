@@ -4,6 +4,7 @@ import pytest
 
 from experiments.runs import steps as steps_module
 from experiments.runs.steps import Steps, duration
+from nope_interp.progress import progress
 
 
 class Clock:
@@ -51,12 +52,24 @@ def test_a_terminal_has_one_line_that_changes(
     clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps_module.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
     with Steps("compare", show=True, total=2) as steps:
+        assert [*progress(range(2), "text", "batch")] == [0, 1]
         steps.done("a")
+        with progress(None, "moves", "site", total=7) as bar:
+            bar.update()
         steps.done("b")
     said = capsys.readouterr().err
-    assert "compare: 2 steps done (done: b)" in said
+    for part in (
+        "step 1 of 2 (text: batch 2 of 2)",
+        "(moves: site 1 of 7)",
+        "2 steps done (done: b)",
+    ):
+        assert part in said, part
     assert "\n" not in said
+    monkeypatch.undo()
+    assert list(progress(range(2), "text", "batch")) == [0, 1]  # alone, and on no terminal
+    assert capsys.readouterr().err == ""
 
 
 def test_what_was_kept_says_nothing_of_how_long_others_take(clock: Clock) -> None:

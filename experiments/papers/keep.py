@@ -1,0 +1,48 @@
+"""Keeps what a finished run found of a paper with the package: `python -m experiments.papers.keep
+RUN_FOLDER ...`."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from experiments.papers.recorded import kept_in
+from experiments.papers.result import Reproduction
+
+
+def record(folder: Path | str) -> Path:
+    """Keep what a finished run found, in place of what was kept of its paper before.
+
+    Args:
+        folder: where the run was kept.
+
+    Returns:
+        The file written.
+
+    Raises:
+        UserError: it is unfinished, damaged or of another experiment.
+    """
+    run = Reproduction.load(folder)
+    config = run.config
+    if config.model is not None:
+        config = replace(config, model=Path(config.model).name)
+    measured = {o.claim.id: vars(o.found) for o in run.outcomes if o.found.n}
+    kept = {
+        "config": config.to_dict(),
+        "seconds": float(run.info["seconds"]),
+        "found": measured,
+    }
+    path = Path(str(kept_in(config.name)))
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def main(folders: Sequence[str]) -> None:
+    """Keep the runs in these folders."""
+    for folder in folders:
+        print(record(folder))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
