@@ -17,7 +17,7 @@ from experiments.codes.alignment import (
     untrained_twin,
 )
 from experiments.probing.measure import Site
-from experiments.results.readability import WORTH_NAMING
+from experiments.results.worth import WORTH_NAMING
 from nope_interp.constructions.planted import N_CTX, Planted
 from nope_interp.models.transformer import HookedTransformer
 from probes.bootstrap import SequenceBootstrap

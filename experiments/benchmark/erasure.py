@@ -11,8 +11,8 @@ from experiments.codes.in_depth import fitted_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site
 from experiments.results.measurements import table
-from experiments.results.readability import WORTH_NAMING
 from experiments.results.usage import uses_at
+from experiments.results.worth import WORTH_NAMING
 from nope_interp.constructions.planted import Planted
 from nope_interp.interventions.intervene import intervene
 from probes.bootstrap import SequenceBootstrap

@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Float
 
 from experiments.results import interchange as names
-from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
+from experiments.results.position_use import FALSE_DISCOVERIES
+from experiments.results.worth import WORTH_NAMING
 
 # Effects of the draws of a turn.
 PerDraw = Float[np.ndarray, " draw"]

@@ -28,8 +28,9 @@ from experiments.codes.trial import Trial
 from experiments.probing.measure import Site, Split
 from experiments.results.code_ablation import EVERYWHERE, STREAM
 from experiments.results.interchange import NET
-from experiments.results.position_use import WORTH_NAMING, Interval
+from experiments.results.position_use import Interval
 from experiments.results.rescue import RETURNED, REVERSED, rescues
+from experiments.results.worth import WORTH_NAMING
 from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError
 from nope_interp.models.losses import sequence_losses

@@ -26,7 +26,8 @@ from experiments.results.findings import Figure, Panel, exactly, over_seeds, pan
 from experiments.results.markdown import markdown_table
 from experiments.results.measured import Measured
 from experiments.results.measurements import LOSS
-from experiments.results.readability import WORTH_NAMING, widened
+from experiments.results.readability import widened
+from experiments.results.worth import WORTH_NAMING
 from experiments.runs.of_figures import RunOfFigures
 from probes.head_rules import RULES
 from probes.scores import SHUFFLED

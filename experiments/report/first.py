@@ -7,7 +7,7 @@ from experiments.report.encode import number
 from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.measurements import RANDOM_INIT
 from experiments.results.position_use import Interval
-from experiments.results.readability import WORTH_NAMING
+from experiments.results.worth import WORTH_NAMING
 from probes.code_names import HALVES
 
 # A scale goes from no gain to all of it, with room for a mark at either end.

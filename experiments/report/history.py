@@ -14,7 +14,8 @@ from experiments.report.figures import Chart
 from experiments.report.lookup import make_panel, make_series
 from experiments.results.emergence import code_gains, followed_codes, order_sentence
 from experiments.results.measurements import LOSS
-from experiments.results.readability import WORTH_NAMING, widened
+from experiments.results.readability import widened
+from experiments.results.worth import WORTH_NAMING
 from probes.head_rules import LABELS, NONE, RULES
 from probes.scores import SHUFFLED
 

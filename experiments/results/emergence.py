@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.results import interchange, position_use, text_use
+from experiments.results import interchange, text_use
 from experiments.results.measurements import LOSS
 from experiments.results.readability import HYPOTHESES, gain, gain_bounds, verdicts, widened
+from experiments.results.worth import WORTH_NAMING
 
 
 def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
@@ -94,7 +95,7 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
 def _follows(row: Mapping[Hashable, Any], n_compared: int, knows_order: bool) -> dict[str, Any]:
     _, code, _ = interchange.condition_of(row["positions"])
     low, high = widened(row["value"], row["ci_low"], row["ci_high"], n_compared, row["n"])
-    word = "followed" if knows_order and low >= position_use.WORTH_NAMING else ""
+    word = "followed" if knows_order and low >= WORTH_NAMING else ""
     at = {"code": code, "step": row["step"], "word": word}
     return {**at, "net": row["value"], "low": low, "high": high}
 

@@ -50,10 +50,10 @@ from enum import StrEnum
 
 import numpy as np
 
+from experiments.results.worth import WORTH_NAMING
 from probes.bootstrap import benjamini_hochberg
 from probes.code_names import COUNTING
 
-WORTH_NAMING = 0.1
 FALSE_DISCOVERIES = 0.05
 
 # A number and the bounds of its interval.

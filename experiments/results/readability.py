@@ -26,6 +26,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from experiments.results.measurements import intact_readings
+from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
 from probes.scores import SHUFFLED
 
@@ -39,8 +40,6 @@ HYPOTHESES = {
     "two-layer code in the stream": ("two_layer", "mae", True),
 }
 
-# A smaller gain is a trace, not an account of position.
-WORTH_NAMING = 0.1
 
 _UNITS = {
     "mae": "Error in positions",

@@ -49,13 +49,13 @@ from experiments.results.code_ablation import (
 from experiments.results.measurements import LOSS, finished
 from experiments.results.position_use import Interval
 from experiments.results.readability import SETTING, setting_words, widened
+from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
 
 WORDS = ("used", "not used", "undecided")
 
-_WORTH_NAMING = 0.1
 # The coverage without which no code is called not used.
 _LEAST_COVERAGE = 0.5
 
@@ -240,7 +240,7 @@ def _matters(there: _There, losses: pd.DataFrame, n_compared: int) -> bool:
     if not stream:
         return True
     whole, _, _ = _interval(stream, NONE_KEPT, "", "increase", 1)
-    return _interval(there, NONE_KEPT, "", "increase", n_compared)[1] >= _WORTH_NAMING * whole
+    return _interval(there, NONE_KEPT, "", "increase", n_compared)[1] >= WORTH_NAMING * whole
 
 
 def _coverage(there: _There) -> float:
@@ -300,9 +300,9 @@ def _word(
 ) -> str:
     if necessity is None or sufficiency is None:
         return "undecided"
-    if necessity[1] >= _WORTH_NAMING and above_controls > 0:
+    if necessity[1] >= WORTH_NAMING and above_controls > 0:
         return "used"
-    if max(necessity[2], sufficiency[2]) < _WORTH_NAMING and coverage >= _LEAST_COVERAGE:
+    if max(necessity[2], sufficiency[2]) < WORTH_NAMING and coverage >= _LEAST_COVERAGE:
         return "not used"
     return "undecided"
 

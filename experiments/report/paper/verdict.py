@@ -6,7 +6,7 @@ from matplotlib.figure import Figure as Drawn
 from experiments.report.paper.drawing import COLOURS, LOOKS, PAGE, Drawing, legend
 from experiments.results.answer import Answer, Reading
 from experiments.results.position_use import Interval
-from experiments.results.readability import WORTH_NAMING
+from experiments.results.worth import WORTH_NAMING
 
 
 def of_verdict(answer: Answer) -> Drawing:

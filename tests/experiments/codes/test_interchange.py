@@ -36,7 +36,8 @@ from experiments.results.interchange import (
     without_order,
 )
 from experiments.results.measurements import table
-from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING, Word
+from experiments.results.position_use import FALSE_DISCOVERIES, Word
+from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.codes.ranks import Rank, rank_rows
-from experiments.results.position_use import FALSE_DISCOVERIES, WORTH_NAMING
+from experiments.results.position_use import FALSE_DISCOVERIES
+from experiments.results.worth import WORTH_NAMING
 from probes.bootstrap import benjamini_hochberg
 
 TURN = 4

@@ -16,7 +16,7 @@ from experiments.report.uses import use_groups
 from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.findings import Figure, Panel, Series
 from experiments.results.position_use import Word
-from experiments.results.readability import WORTH_NAMING
+from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
 from tests.experiments.conftest import synthetic_report
 

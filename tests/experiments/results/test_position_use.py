@@ -9,13 +9,13 @@ from scipy import stats
 
 from experiments.results.position_use import (
     FALSE_DISCOVERIES,
-    WORTH_NAMING,
     Effect,
     Use,
     Word,
     controlled,
     strongest,
 )
+from experiments.results.worth import WORTH_NAMING
 
 YES = Effect((0.5, 0.4, 0.6), 0.001, 0.01)
 NO = Effect((0.02, -0.02, 0.06), 0.4, 0.6)
