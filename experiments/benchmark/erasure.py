@@ -39,8 +39,7 @@ def erasure(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
         rows = through_the_stream(task, context=columns, codes_only=True)
     else:
         rows = site_by_site(task, statistics_at(task, [place]), context=columns)
-    words = {use.code: use.word for use in uses_at(table(rows), *where(place))}
-    return words
+    return {use.code: use.word for use in uses_at(table(rows), *where(place))}
 
 
 def leace(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:

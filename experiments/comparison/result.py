@@ -83,7 +83,7 @@ class Comparison(FinishedRun):
 
     @property
     def pictures(self) -> Mapping[str, Picture]:
-        """The verdict, and each chart of the page at the site that the verdict speaks of."""
+        """The figures of the page, each as it opens there."""
         from experiments.report.paper.comparison import of_comparison
 
         return of_comparison(self._shown)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from experiments.report.heads_page import HeadsReportData
+from experiments.report.heads_page import HeadsReportData, render_heads
 from experiments.results import heads as tables
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
@@ -60,8 +60,6 @@ class HeadClassification(FinishedRun):
         Returns:
             HTML.
         """
-        from experiments.report.heads_page import render_heads
-
         return render_heads(self._shown)
 
     @property

@@ -94,7 +94,7 @@ def _came_out(outcome: Outcome) -> str:
     if math.isnan(found.value):
         return outcome.verdict
     if outcome.visible == 0:
-        return f"{outcome.verdict}; {found.value:.3g}, exactly"
+        return f"{outcome.verdict}; {found.value:.3g}, without spread"
     interval = f"{found.value:.3g} [{found.ci_low:.3g}, {found.ci_high:.3g}]"
     alone = outcome.by_bounds
     beside = "" if alone == outcome.verdict else f", by its bounds alone {alone}"

@@ -38,7 +38,7 @@ class Chart:
     """One figure of the page; `views` is keyed "tokens|begin|choice ..." in control order.
 
     `caption` is one line, `reading` what a reader may unfold. `best` holds by setting the choices
-    of the menus at which the verdict was read: there the figure opens.
+    of the menus at which the signal is read best: there the figure opens.
 
     `control` and `fit` name series of these kinds, `text` what their points' own texts are. With
     `named_x` the CSV has what `ticks` call each x instead of x itself.
@@ -189,8 +189,8 @@ def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
     return Chart(
         id="probe-error",
         title="What each signal gives away, layer by layer",
-        caption="Dashed: chance. Bars are 95% intervals; the upright line marks the site where "
-        "this model is read best.",
+        caption="Dashed: chance. Bars are 95% intervals; the upright line marks where "
+        "the measure of its verdict is best.",
         reading="Each panel is one signal. Position can be read where errors lie below chance, and "
         "where positional vectors' share lies above it. Every point is a probe that was fitted on "
         "some sequences and scored on others. Dotted lines are the same procedure on shuffled "
@@ -284,8 +284,9 @@ def _variance_chart(found: lookup.SiteArrays) -> Chart:
         title="Variance of the components at each position",
         caption="A flat curve, the dashed line, carries no position; the thin line is a + b/m.",
         reading="The curve is the mean over held-out sequences with its 95% band. The thin line is "
-        "fitted to it. The dashed line is the curve's own mean: no trace of position would look "
-        "like it. Each variant has its own scale.",
+        "fitted to the mean curve of other sequences, whose level may differ. The dashed line is "
+        "the curve's own mean: no trace of position would look like it. Each variant has its own "
+        "scale.",
         x="tokens visible, m",
         controls=found.controls(),
         views=_views(found.arrays("variance"), "curve", _variance_panel),

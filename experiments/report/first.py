@@ -26,7 +26,7 @@ _TESTS = {
 }
 _VECTORS = HALVES[1]
 # Why nothing is read of a code that has no probe.
-_UNREAD = {_VECTORS: "Not probed alone: the whole mean residual is"}
+_UNREAD = {_VECTORS: "Not probed alone: its probe reads the whole mean residual"}
 _HEADER = ["code", "verdict", "shown", "value", "ci_low", "ci_high", "word", "best_at"]
 
 
@@ -99,7 +99,7 @@ def first_csv(answer: Answer) -> dict[str, Any]:
                 rows.append([code.code, word, shown, *map(number, share), None, None])
         if code.control is not None:
             control = number(code.control)
-            rows.append([code.code, word, "size-matched control", control, *[None] * 4])
+            rows.append([code.code, word, "the stronger control", control, *[None] * 4])
     return {"header": _HEADER, "rows": rows}
 
 

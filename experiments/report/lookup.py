@@ -119,7 +119,7 @@ class SiteArrays:
 
     def controls(self) -> list[dict[str, Any]]:
         """The menus of sites and layers that there are arrays for; the last layer is chosen where
-        no verdict speaks of another."""
+        no other is known to be read best."""
         found = [where for probe in self.found.values() for where in probe]
         depths = sorted({depth for *_, depth in found})
         layers = {str(depth): _depth_name(depth) for depth in depths}

@@ -113,7 +113,7 @@ class Reading:
     Attributes:
         variant: of which model.
         word: what `experiments.results.readability` says.
-        gain: 0 is chance, 1 is perfect: value, low, high.
+        gain: 0 is chance, 1 is the most: value, low, high.
         site: where.
     """
 
@@ -214,13 +214,13 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
         return Answer((), "")
     words: Mapping[str, Word] = {} if judged is None else judged.words
     shown = [code for code in dict.fromkeys([*words, *CODES]) if code in rows or code in words]
-    read_as = {code: code for code in shown}
+    # The probe of positional vectors reads the whole mean residual, and no half of it.
+    whole = {MEAN_RESIDUAL: _VECTORS, _VECTORS: ""} if MEAN_RESIDUAL in words else {}
+    read_as = {code: whole.get(code, code) for code in shown}
     if SMOOTH in words:
-        # What is moved is a smooth trend; what is read of it is counting: one line and not two. The
-        # probe of positional vectors reads the whole mean residual, and no half of it.
-        others = {SMOOTH: COUNTING}
-        others |= {MEAN_RESIDUAL: _VECTORS, _VECTORS: ""} if MEAN_RESIDUAL in words else {}
-        read_as = {code: others.get(code, code) for code in shown if code != COUNTING}
+        # What is moved is a smooth trend; what is read of it is counting: one line and not two.
+        read_as[SMOOTH] = COUNTING
+        read_as.pop(COUNTING, None)
     codes = [
         CodeAnswer(
             code,

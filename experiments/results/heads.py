@@ -79,7 +79,7 @@ def _settled_at(rows: pd.DataFrame) -> "pd.Series[Any]":
 
 
 def settling(measurements: pd.DataFrame) -> list[Row]:
-    """What share of the heads has its last label already after fewer sequences.
+    """What share of the heads has its final label already after fewer sequences.
 
     Args:
         measurements: the tidy table.

@@ -175,8 +175,9 @@ def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
     tokens, begin_token = rows[0]["tokens"], rows[0]["begin_token"]
     first = [row for row in rows if (row["tokens"], row["begin_token"]) == (tokens, begin_token)]
     name = f"{hypothesis[0].upper()}{hypothesis[1:]}"
+    verb = "are" if name.endswith("s") else "is"
     said = [
-        f"{name} is {row['verdict']} in {row['variant']}: {row['value']:.3g} "
+        f"{name} {verb} {row['verdict']} in {row['variant']}: {row['value']:.3g} "
         f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}] at {site_of(row)}."
         for row in first
     ]

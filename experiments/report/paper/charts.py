@@ -52,6 +52,7 @@ def of_chart(chart: Chart, setting: str) -> Drawing:
 
 def _lines(drawn: Drawn, chart: Chart, panels: Sequence[Mapping[str, Any]]) -> None:
     axes = grid(drawn, len(panels))
+    colours: dict[str, str] = {}
     for nth, (axis, shown) in enumerate(zip(axes, panels, strict=True)):
         depths = [series for series in shown["series"] if series["kind"] == _DEPTH]
         others = [_told(series, chart) for series in shown["series"] if series["kind"] != _DEPTH]
@@ -59,10 +60,10 @@ def _lines(drawn: Drawn, chart: Chart, panels: Sequence[Mapping[str, Any]]) -> N
             alpha = 0.25 + 0.75 * series["shade"]
             y = np.array(series["y"], dtype=float)
             axis.plot(series["x"], y, color=COLOURS[nth % len(COLOURS)], alpha=alpha, lw=0.9)
-        panel(axis, shown["title"], shown["y"], others)
+        panel(axis, shown["title"], shown["y"], others, colours)
         axis.set_xlabel(fill(chart.x, _LONGEST_LABEL))
         if chart.ticks:
-            axis.set_xticks([int(at) for at in chart.ticks], list(chart.ticks.values()))
+            axis.set_xticks([float(at) for at in chart.ticks], list(chart.ticks.values()))
     if chart.share_y:
         _one_scale([a for a, p in zip(axes, panels, strict=True) if not p.get("own_axis")])
     legend(drawn)
@@ -76,12 +77,12 @@ def _one_scale(every: Sequence[Axes]) -> None:
 
 
 def _told(series: Mapping[str, Any], chart: Chart) -> Series:
-    """A line with its interval; the controls of all variants have one name."""
+    """A line with its interval; controls and fits of all variants have one name."""
     numbers = {
         name: np.array(series[name], dtype=float) if series.get(name) is not None else None
         for name in ("x", "y", "low", "high")
     }
-    name = chart.control if series["kind"] == "control" else series["name"]
+    name = {"control": chart.control, "fit": chart.fit}.get(series["kind"]) or series["name"]
     return Series(name, _KINDS[series["kind"]], **numbers)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,9 @@ def of_comparison(data: ReportData) -> dict[str, Drawing]:
     found = [of_verdict(data.answer)] if data.answer.codes else []
     found += [of_chart(chart, opened) for chart in charts_of(data, history.history_of(data))]
     found += [
-        of_still_readable(group) for group in uses.use_groups(data)[:1] if group["still"]["columns"]
+        of_still_readable(group)
+        for group in uses.use_groups(data)
+        if group["setting"] == settings[0] and group["still"]["columns"]
     ]
     found += [draw for draw in (of_strip(data), of_attention(data)) if draw]
     return {drawing.name: drawing for drawing in found}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -24,6 +25,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 MORE_COLOURS = (*COLOURS, "#f0e442", "#882255", "#999933", "#88ccee", "#ddcc77")
 # Letters of tokens beside a map, in points; and how many of them are shown.
 _TOKEN, _LONGEST_TOKEN = 5, 8
+# Letters of a title above one of three panels.
+_LONGEST_TITLE = 34
 _STYLE: Any = {
     "axes.linewidth": 0.6,
     "axes.spines.right": False,
@@ -106,15 +109,29 @@ def grid(drawn: Drawn, n: int, columns: int = 3) -> list[Axes]:
     return [*axes[:n]]
 
 
-def panel(axes: Axes, title: str, unit: str, lines: Iterable[Series]) -> None:
-    """Lines with their intervals; each that was measured has a colour of its own."""
-    colours = iter(COLOURS * 3)
+def panel(
+    axes: Axes, title: str, unit: str, lines: Iterable[Series], colours: dict[str, str]
+) -> None:
+    """Lines with their intervals.
+
+    Args:
+        axes: to draw on.
+        title: above the panel.
+        unit: of the y axis.
+        lines: in the order in which they are drawn.
+        colours: of what was measured, by name, throughout the figure; new names are added.
+    """
     for line in lines:
-        look = dict(LOOKS.get(line.kind) or {"color": next(colours), "marker": ".", "ms": 3})
+        if line.kind in LOOKS:
+            look = dict(LOOKS[line.kind])
+        else:
+            nth = len(colours) % len(MORE_COLOURS)
+            look = {"color": colours.setdefault(line.name, MORE_COLOURS[nth])}
+            look |= {"marker": ".", "ms": 3}
         axes.plot(line.x, line.y, label=line.name, **look)
         if line.low is not None and line.high is not None and line.kind not in LOOKS:
             axes.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.2, lw=0)
-    axes.set_title(title, loc="left")
+    axes.set_title(fill(title, _LONGEST_TITLE), loc="left")
     axes.set_ylabel(unit)
 
 
@@ -185,6 +202,6 @@ def _maps_side_by_side(n_maps: int) -> int:
 def visible(token: str) -> str:
     """A token whose white space can be seen, cut where it is long."""
     shown = token.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
-    # What no font has would be an empty box, or an error.
+    # Letters that cannot be printed would be an error.
     shown = "".join(letter if letter.isprintable() else "·" for letter in shown)
     return shown if len(shown) <= _LONGEST_TOKEN else f"{shown[: _LONGEST_TOKEN - 1]}…"

@@ -42,8 +42,9 @@ def of_claims(outcomes: Sequence[Outcome]) -> Drawing:
 
 
 def _curves(drawn: Drawn, figure: Figure) -> None:
+    colours: dict[str, str] = {}
     for axes, shown in zip(grid(drawn, len(figure.panels)), figure.panels, strict=True):
-        panel(axes, shown.title, figure.y, shown.series)
+        panel(axes, shown.title, figure.y, shown.series, colours)
         axes.set_xlabel(figure.x)
         if figure.ticks:
             axes.set_xticks(range(len(figure.ticks)), figure.ticks, rotation=45, ha="right")

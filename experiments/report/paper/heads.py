@@ -30,6 +30,8 @@ from nope_interp.errors import unknown_name
 from probes.head_rules import NONE
 
 _ENDS = ("from", "to")
+# More edges than this hide one another.
+_MOST_EDGES = 60
 _FREQUENCY = "rank of the frequency, highest first"
 
 
@@ -137,7 +139,7 @@ def of_settling(lines: Sequence[Mapping[str, Any]]) -> Drawing:
     curves += [Series("chance", "chance", *first) for first in zip(n[:1], chance[:1], strict=True)]
     panels = (Panel("", tuple(curves)),)
     y = "heads with their final label"
-    return of_figure(Figure("settling", "", "", "sequences of text", y, panels))
+    return of_figure(Figure("settling", "", "", "sequences of text", y, panels, log="x"))
 
 
 def _attention(data: HeadsReportData, layer: int, head: int) -> Drawing:
@@ -214,10 +216,11 @@ def _circuit(data: HeadsReportData) -> Drawing:
     places = zip(data.heads["layer"].astype(int), data.heads["head"].astype(int), strict=True)
     labels = dict(zip(places, data.heads["label"].fillna(NONE).astype(str), strict=True))
     colours = _colours(labels_of(data))
+    strongest = sorted(data.edges, key=lambda edge: float(edge["score"]))[-_MOST_EDGES:]
 
     def draw(drawn: Drawn) -> None:
         axes = drawn.subplots()
-        for edge in data.edges:
+        for edge in strongest:
             (x1, y1), (x2, y2) = ((edge[f"{end}_layer"], edge[f"{end}_head"]) for end in _ENDS)
             part, weak = max(0.0, edge["score"]) / top, edge["score"] <= edge["chance"]
             look = {"lw": 0.3 + 1.5 * part, "alpha": 0.2 + 0.6 * part, "ls": "--" if weak else "-"}
@@ -225,7 +228,7 @@ def _circuit(data: HeadsReportData) -> Drawing:
         for place, label in labels.items():
             size = 30 if place in joined else 5
             axes.scatter(*place, s=size, color=colours[label], zorder=2)
-        for label in dict.fromkeys(labels[place] for place in sorted(joined)):
+        for label in dict.fromkeys(labels.values()):
             axes.scatter([], [], s=30, color=colours[label], label=label)
         axes.set_xlabel("layer")
         axes.set_ylabel("head")

@@ -29,7 +29,7 @@ def _still(drawn: Drawn, still: Mapping[str, Any]) -> None:
     image = axes.imshow(100 * gains, cmap="Blues", vmin=0, vmax=100, aspect="auto")
     for at, row in enumerate(rows):
         for column, cell in enumerate(row):
-            if cell is not None:
+            if cell is not None and np.isfinite([cell["gain"], cell["low"], cell["high"]]).all():
                 value, low, high = (round(100 * cell[name]) for name in ("gain", "low", "high"))
                 dark = "white" if cell["gain"] > _DARK else "black"
                 said = f"{value}% [{low}, {high}]"

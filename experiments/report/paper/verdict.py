@@ -27,14 +27,21 @@ def _verdict(drawn: Drawn, answer: Answer) -> None:
             _bar(axes[1], code.share, at - 0.18, COLOURS[0], answer.share_of)
             _bar(axes[1], code.restored, at + 0.18, COLOURS[2], answer.restored_of)
             if code.control is not None:
-                axes[1].vlines(100 * code.control, at - 0.36, at, color=COLOURS[3])
+                axes[1].vlines(
+                    100 * code.control,
+                    at - 0.36,
+                    at,
+                    color=COLOURS[3],
+                    label="the stronger control",
+                )
     read.set_yticks(range(len(names)), names)
     read.invert_yaxis()
     read.set_xlabel("position read, % (0 is chance)")
     if judged:
         axes[1].set_xlabel("use, %")
     for axis in axes:
-        axis.set_xlim(-3, 103)
+        low, high = axis.get_xlim()
+        axis.set_xlim(min(-3, low), max(103, high))
         least = 100 * WORTH_NAMING
         axis.axvline(least, label=f"{least:.0f}%: intervals above it count", **LOOKS["reference"])
     legend(drawn)

@@ -17,7 +17,7 @@ function factsOf(i) {
   if (column.runner_up[i]) facts.push(`next best: ${column.runner_up[i]}`);
   if (ABLATED) {
     facts.push(`ablated: ${column.ablated_label[i] ?? "no label"}`);
-    if (column.dependence[i]) facts.push(`depends on: ${column.dependence[i]}`);
+    if (column.dependence[i]) facts.push(`dependence: ${column.dependence[i]}`);
     if (column.retention[i] !== null) facts.push(`retention ${asFigure(column.retention[i])}${interval(column.retention_low[i], column.retention_high[i])}`);
   }
   return facts;

@@ -141,7 +141,7 @@ function setUpChart(figure) {
     said.hidden = !there;
     if (!there) return;
     const at = there.every((choice, i) => choice === menu.chosen[i]);
-    said.replaceChildren(at ? "Position is read best at this site." : "Position is read best at another site. ");
+    said.replaceChildren(at ? "This signal is read best here." : "This signal is read best at another site. ");
     if (at) return;
     const back = element("button", "Show it", { type: "button", class: "quiet" });
     back.addEventListener("click", () => { menu.choose(best()); draw(); });

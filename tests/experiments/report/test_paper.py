@@ -44,9 +44,14 @@ def drawn(drawing: Drawing) -> Drawn:
     return figure
 
 
-def test_every_chart_of_a_comparison_is_saved(report: ReportData, tmp_path: Path) -> None:
+def test_every_chart_of_a_comparison_is_saved(
+    report: ReportData, history_report: ReportData, tmp_path: Path
+) -> None:
     found = of_comparison(report)
     assert {"verdict", "probe-error", "adjacency", "cosine", "error-by-position"} <= set(found)
+    told = of_comparison(history_report)
+    assert {"history-codes", "history-heads"} <= set(told)
+    found |= told
     for name, drawing in found.items():
         assert len(words(drawing.save(tmp_path / f"{name}.svg"))) > 20, name
 
@@ -100,6 +105,15 @@ def test_a_chart_is_drawn_at_the_site_where_it_opens(report: ReportData) -> None
     values = set(np.round(rows["value"].astype(float), 4))
     (line,) = [line for line in axes.lines if line.get_label() == "trained"]
     assert {round(float(y), 4) for y in line.get_ydata()} <= values
+
+
+def test_a_name_has_one_colour_in_all_panels() -> None:
+    x = np.arange(3.0)
+    a, b = (Series(name, "measured", x, x) for name in "ab")
+    panels = (Panel("one", (a, b)), Panel("two", (b,)))
+    first, second, *_ = drawn(of_figure(Figure("f", "", "", "x", "y", panels))).axes
+    assert [line.get_color() for line in second.lines] == [first.lines[1].get_color()]
+    assert first.lines[0].get_color() != first.lines[1].get_color()
 
 
 def test_panels_in_one_unit_have_one_scale(report: ReportData) -> None:

@@ -267,7 +267,7 @@ def test_a_panel_marks_the_site_of_its_verdict_or_says_where_it_is(make_report: 
 def test_a_code_that_no_probe_reads_says_why(make_report: Any) -> None:
     answer = Answer((CodeAnswer(HALVES[1], Word.USED, (0.4, 0.3, 0.5), None, None),), "text")
     elements = Page(render(make_report(answer=answer))).elements
-    why = "Not probed alone: the whole mean residual is"
+    why = "Not probed alone: its probe reads the whole mean residual"
     assert [a["aria-label"] for tag, a in elements if tag == "svg" and a.get("role")][:1] == [why]
     assert ("span", {"title": why}) in [(tag, dict(a)) for tag, a in elements]
 

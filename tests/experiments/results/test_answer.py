@@ -22,7 +22,7 @@ from experiments.results.answer import (
 from experiments.results.position_use import Word
 from experiments.results.readability import Verdict
 from experiments.results.usage import use_verdicts
-from probes.code_names import CODES, JUDGED
+from probes.code_names import CODES, COUNTING, JUDGED, SMOOTH
 
 LOSS = Score("loss", "nats per token", (3.2, 3.1, 3.3), 5.4)
 
@@ -139,10 +139,12 @@ def test_what_is_read_of_a_smooth_trend_is_counting() -> None:
     assert trend.after.word == "readable"
 
 
-def test_the_probe_of_vectors_reads_the_whole_mean_residual() -> None:
+@pytest.mark.parametrize("trend", [SMOOTH, COUNTING])
+def test_the_probe_of_vectors_reads_the_whole_mean_residual(trend: str) -> None:
     """It stands beside the whole, and not beside one of its halves, where the whole was moved."""
     rows = [verdict("positional vectors", "trained", 0.4, "readable")]
-    words = dict.fromkeys(JUDGED, Word.UNDECIDED)
+    moved = [trend if code == SMOOTH else code for code in JUDGED]
+    words = dict.fromkeys(moved, Word.UNDECIDED)
     judged = Judged("trained", "text", False, LOSS, words, {}, "x")
     found = {
         c.code: c.after for c in answer_of([Verdict("positional vectors", "", rows)], judged).codes
