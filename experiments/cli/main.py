@@ -76,7 +76,9 @@ def _said(error: Any) -> str:
     # Its own classes for wrong options have these; the public base does not say so.
     option, ctx = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if option is None or ctx is None:
-        return error.format_message()
+        said: str = error.format_message()
+        unmended = said.startswith("No such command") and not said.endswith("?")
+        return f"{said} See nope-interp --help." if unmended else said
     known = [name for one in ctx.command.params for name in one.opts if name.startswith("--")]
     asked = str(option).lstrip("-").replace("_", "-")
     nearest = nearest_name(asked, [name.removeprefix("--") for name in known], closeness=0.7)
