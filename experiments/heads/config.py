@@ -64,7 +64,9 @@ class HeadsConfig(ExperimentConfig):
         else:
             parse_condition(self.ablate)
         if self.prompts is not None and (not self.prompts or "" in self.prompts):
-            raise FieldError("prompts", "hold an empty text or none: give at least one text, each with a letter.")
+            raise FieldError(
+                "prompts", "is empty: give at least one text, each of a letter or more."
+            )
         for prompt in self.prompts or ():
             # What a terminal passes on of bytes that are no text.
             if any("\ud800" <= character <= "\udfff" for character in prompt):

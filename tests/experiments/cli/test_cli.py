@@ -171,7 +171,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["report"], ["Missing argument"]),
     (["comparre"], ["comparre", "Did you mean 'compare'?"]),
     (["zzz"], ["'zzz'", "See nope-interp --help."]),
-    (["heads", "--prompt", ""], ["--prompts hold an empty text"]),
+    (["heads", "--prompt", ""], ["is empty: give at least one text"]),
     (["--quiet", "compare"], ["no option --quiet: see nope-interp --help"]),
     (["compare", "--ablate", "rotery"], ["rotery", "did you mean 'rotary'"]),
     (["heads", "--ablate", "rotary:shuffeld"], ["shuffeld", "did you mean 'shuffled'"]),
