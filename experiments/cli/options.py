@@ -41,7 +41,7 @@ def parameters(kind: Any, hidden: frozenset[str]) -> Parameters:
         for word, field in fields.items()
     }
     short = {
-        word: _of_shorthand(word, fields[shorthand.fields[0]], shorthand)
+        word: _of_shorthand(word, fields[shorthand.fields[0]], shorthand, hidden)
         for word, shorthand in kind.shorthands.items()
         if shorthand.fields[0] in fields
     }
@@ -102,8 +102,11 @@ def _argument(field: Field, several: bool) -> inspect.Parameter:
     return parameter(field.word, Annotated[Any, argument])
 
 
-def _of_shorthand(word: str, field: Field, shorthand: Shorthand) -> inspect.Parameter:
-    others = ", ".join(option_of(name) for name in shorthand.fields if name != word)
+def _of_shorthand(
+    word: str, field: Field, shorthand: Shorthand, meaningless: frozenset[str]
+) -> inspect.Parameter:
+    sets = [name for name in shorthand.fields if name != word and not _within(name, meaningless)]
+    others = ", ".join(map(option_of, sets))
     told = f"{(shorthand.help or field.help).rstrip('.')} (sets {others})"
     return _option(word, replace(field, kind=shorthand.kind or field.kind), told)
 

@@ -82,7 +82,7 @@ def _heads(config: Any, found: Any) -> Shown:
 
     table = tables.of_heads(found.heads, bool(found.info["ablation"]))
     shown = _with_table(found, "heads", _records(found.heads), table)
-    return replace(shown, lines=[found.measured_on, *shown.lines])
+    return replace(shown, lines=[found.measured_on, *filter(None, [found.needing]), *shown.lines])
 
 
 def _emergence(config: Any, found: Any) -> Shown:

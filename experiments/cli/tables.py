@@ -59,10 +59,9 @@ def of_answer(answer: Answer, width: int) -> Table:
     table = _table([*columns], [*zip(*columns.values(), strict=True)])
     roomy = _needed(columns) + 2 * len(columns) <= width
     table.show_edge, table.padding = roomy, (0, 0, 0, int(roomy))
-    for column, cells in zip(table.columns, columns.values(), strict=True):
-        # Headers break before what stands below them.
-        column.min_width = max(map(len, cells)) if roomy else None
-        column.width = max(map(len, cells)) if _needed(columns) <= width and not roomy else None
+    for column, (name, cells) in zip(table.columns, columns.items(), strict=True):
+        # Headers break between their words, and nothing below them does.
+        column.width = _breadth(name, cells) if _needed(columns) <= width else None
     if cut:
         table.caption, table.caption_justify = "More columns on the page.", "left"
     return table
@@ -70,7 +69,11 @@ def of_answer(answer: Answer, width: int) -> Table:
 
 def _needed(columns: Mapping[str, Sequence[Text]]) -> int:
     """Letters of width at which no cell breaks, one of them between columns."""
-    return sum(max(map(len, cells)) for cells in columns.values()) + len(columns) - 1
+    return sum(_breadth(*column) for column in columns.items()) + len(columns) - 1
+
+
+def _breadth(name: str, cells: Sequence[Text]) -> int:
+    return max(*map(len, cells), *map(len, name.split()))
 
 
 def of_heads(heads: pd.DataFrame, ablated: bool) -> Table:

@@ -143,7 +143,9 @@ def heads_atlas(
     if len(models) < 2 or len(set(models)) < len(models):
         raise UserError(f"the models are {list(models)}: give two or more, each once.")
     like = asked(HeadsConfig, config, words)
-    configs = [asked(HeadsConfig, like, {"model": model}) for model in models]
+    # "none" is the model that ships with the package, as it is where it stands alone.
+    given = [None if model == "none" else model for model in models]
+    configs = [asked(HeadsConfig, like, {"model": model}) for model in given]
     how: dict[str, Any] = {"device": device, "shards": shards, "ray": ray}
     runs = [classify_heads(one, out=out, show_progress=show_progress, **how) for one in configs]
     names = tuple(RunFolder.of(Path(out), one).path.name for one in configs)

@@ -13,7 +13,11 @@ from experiments.results import heads as tables
 from experiments.results.markdown import markdown_table
 from experiments.results.measurements import INTACT
 from experiments.runs.finished import FinishedRun, Picture, chosen
+from nope_interp.errors import UserError
 from probes.head_rules import RULES, Rule
+
+# The figures that are of a single head.
+_OF_ONE_HEAD = ("attention", "profile", "usage")
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,6 +40,11 @@ class HeadClassification(FinishedRun):
     def headline(self) -> str:
         """How many heads have a label, and how many of these keep it without positions."""
         return tables.headline(self.heads, self.info["ablation"])
+
+    @property
+    def needing(self) -> str:
+        """Which heads need positions, a sentence; "" where no head does, or none were ablated."""
+        return tables.positional_heads(self.heads)
 
     @property
     def measured_on(self) -> str:
@@ -79,9 +88,13 @@ class HeadClassification(FinishedRun):
             The figure, which `save` draws.
 
         Raises:
-            UserError: there is no such figure or head.
+            UserError: there is no such figure or head, the figure is of all heads, or the run's
+                files do not belong together.
         """
-        return chosen(self._pictures(head), name)
+        if head is not None and name not in _OF_ONE_HEAD:
+            raise UserError(f"figure {name!r} is of all heads: leave the head out.")
+        with self.of_one_run():
+            return chosen(self._pictures(head), name)
 
     def _pictures(self, head: str | None) -> Mapping[str, Picture]:
         from experiments.report.paper.heads import of_heads

@@ -168,7 +168,7 @@ _EACH = "best"
 
 
 def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
-    whole = "Positional vectors (whole mean)"
+    whole = "Positional vectors (= mean residual)"
     share = ("positional_vectors", "share", whole, "share of the variance explained")
     views: dict[str, Panels] = {}
     for tokens, begin in dict.fromkeys(group[:2] for group in points.groups):

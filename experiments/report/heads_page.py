@@ -9,6 +9,7 @@ import pandas as pd
 
 from experiments.report import shell
 from experiments.report.encode import nested, number, numbers, packed_patterns
+from experiments.results.heads import positional_heads
 from experiments.results.measurements import INTACT
 from nope_interp.errors import UserError
 
@@ -217,7 +218,8 @@ def _gists(data: HeadsReportData) -> dict[str, str]:
     ablated = len(data.conditions) > 1
     return {
         "head": "What it attends to, token by token, and its numbers.",
-        "heads": f"{len(data.heads)} heads: labels, scores, intervals; to sort, filter and save.",
+        "heads": positional_heads(data.heads)
+        or f"{len(data.heads)} heads: labels, scores, intervals; to sort, filter and save.",
         "loss": "Next-token loss with positions intact"
         + (" and taken away." if ablated else "; none were taken away in this run."),
         "frequencies": "How much of its queries and keys each head puts on each frequency.",

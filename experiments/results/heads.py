@@ -151,6 +151,8 @@ def edges(measurements: pd.DataFrame) -> list[Row]:
 
 # A sentence names at most this many kinds of heads.
 _MOST_KINDS = 3
+# And names at most so many of them.
+_MOST_NAMED = 12
 
 
 def headline(heads: pd.DataFrame, ablation: str | None) -> str:
@@ -176,6 +178,24 @@ def headline(heads: pd.DataFrame, ablation: str | None) -> str:
     kinds = [f"{count} {label}" for label, count in counts.head(_MOST_KINDS).items()]
     others = int(counts.iloc[_MOST_KINDS:].sum())
     return f"{have}: {', '.join([*kinds, *([f'{others} others'] if others else [])])}."
+
+
+def positional_heads(heads: pd.DataFrame) -> str:
+    """Which heads lose their habit with the positions of their own layer.
+
+    Args:
+        heads: what `heads_table` gives.
+
+    Returns:
+        A sentence; "" where there are none.
+    """
+    found = heads[heads["dependence"] == "positional"]
+    names = [f"L{layer}H{head}" for layer, head in zip(found["layer"], found["head"], strict=True)]
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    told = "1 head needs" if len(names) == 1 else f"{len(names)} heads need"
+    return f"{told} the positions of the own layer: {', '.join(names[:_MOST_NAMED])}{more}."
 
 
 def _keep(n: int) -> str:

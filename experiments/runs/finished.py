@@ -3,7 +3,8 @@
 import html
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -202,7 +203,8 @@ class FinishedRun(ABC):
         Raises:
             UserError: there is no figure of that name.
         """
-        return chosen(self.pictures, name)
+        with self.of_one_run():
+            return chosen(self.pictures, name)
 
     def write_report(self, path: Path | str | None = None) -> Path:
         """Write the report.
@@ -221,14 +223,20 @@ class FinishedRun(ABC):
         if path is None:
             run.refuse_newer()
         target = run.report if path is None else Path(path)
-        try:
+        with self.of_one_run():
             page = self.html()
+        return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
+
+    @contextmanager
+    def of_one_run(self) -> Iterator[None]:
+        """Where its files are of different runs, what they lack is a UserError."""
+        try:
+            yield
         except KeyError as error:
             raise UserError(
                 f"the files of the run {str(self.folder)!r} do not belong together ({error} is "
                 "missing): delete the run folder and run the command again."
             ) from error
-        return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
 
     def __repr__(self) -> str:
         facts = {
@@ -239,7 +247,7 @@ class FinishedRun(ABC):
             f"{type(self).__name__} of {self.about}",
             facts,
             self._told(),
-            [*self.leads_to, ".measurements", ".headline", ".write_report()"],
+            [*self.leads_to, ".measurements", ".pictures", ".figure(name)", ".write_report()"],
         )
 
     @property

@@ -119,11 +119,11 @@ class Steps:
         if self._total is None:
             return step
         if self._done >= self._total:
-            return f"{self._name}: {_counted(self._done)} done"
+            return f"{self._name}: {_counted(self._done)} done{' so far' if self._grows else ''}"
         unweighed = self._total - self._done - len(self._left)
         left = self._pace * (sum(self._left.values()) + max(0, unweighed))
         least = "at least " if self._grows else ""
-        told = f", {least or 'about '}{duration(left)} left" if left else ""
+        told = f", {least or 'about '}{duration(left)} left" if left >= 0.5 else ""
         return f"{step} of {least}{self._total}{told}"
 
     def _begin(self, after: str = "") -> None:

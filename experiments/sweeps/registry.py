@@ -101,7 +101,7 @@ EXPERIMENTS = {
             _COMPARE,
             settings=_SHARED,
             meaningless=frozenset({"variants", "uses"}),
-            fixed={"variants": False},
+            fixed={"variants": False, "uses": None},
         ),
         Experiment(
             "heads",

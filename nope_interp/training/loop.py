@@ -121,7 +121,7 @@ def optimize(
         total=training.steps,
         desc=title,
         unit="step",
-        disable=not show_progress,
+        disable=None if show_progress else True,  # none in a file or a pipe
     )
     try:
         for step in bar:

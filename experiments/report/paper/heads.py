@@ -126,7 +126,7 @@ def _labels(
 
 def _whole_numbers(axes: Axes) -> None:
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def of_settling(lines: Sequence[Mapping[str, Any]]) -> Drawing:

@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import contextlib
 import json
 import operator
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
@@ -94,20 +96,25 @@ def test_compare_reads_a_hugging_face_folder(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_interrupted_training_says_so_and_is_kept(tmp_path: Path, config: str) -> None:
     long = ["--training.steps", "1000000", "--training.checkpoint-every", "1000000"]
+    shown, terminal = os.openpty()  # a bar is drawn on a terminal alone, if that has any lines
+    termios.tcsetwinsize(terminal, (40, 100))
     process = subprocess.Popen(
         [sys.executable, "-m", "experiments.cli", "train", "--config", config, *long],
         cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
+        stderr=terminal,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         # A background job of a shell ignores Ctrl-C, and its children would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert process.stderr is not None
-    while "loss" not in (bar := process.stderr.readline()):
-        assert bar, "it ended before its time"
+    os.close(terminal)
+    errors = ""
+    while "loss" not in errors:
+        errors += os.read(shown, 4096).decode()
     process.send_signal(signal.SIGINT)
-    errors = process.stderr.read()
+    with contextlib.suppress(OSError):  # once the process has ended, there is no terminal
+        while said := os.read(shown, 4096).decode():
+            errors += said
+    os.close(shown)
     assert process.wait() == 2
     assert "Traceback" not in errors
     assert errors.strip().splitlines()[-1].startswith("nope-interp: interrupted")

@@ -1,5 +1,6 @@
 """What stands in a terminal, whatever its width: whole numbers and words, in at most 15 lines."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -29,15 +30,15 @@ def answer() -> Answer:
     )
 
 
-def printed(width: int) -> list[str]:
+def printed(width: int, shown: Answer) -> list[str]:
     out = StringIO()
-    Console(width=width, file=out).print(of_answer(answer(), width))
+    Console(width=width, file=out).print(of_answer(shown, width))
     return out.getvalue().rstrip("\n").split("\n")
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 89, 90, 100, 160])
 def test_the_answer_fits_into_a_terminal_of_any_width(width: int) -> None:
-    lines = printed(width)
+    lines = printed(width, answer())
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
@@ -49,3 +50,17 @@ def test_the_answer_fits_into_a_terminal_of_any_width(width: int) -> None:
         assert line.count("unreadable") == (2 if width >= 90 else 1)
     told = any("More columns on the page" in line for line in lines)
     assert told == (width < 90)
+
+
+@pytest.mark.parametrize("width", range(68, 130, 3))
+def test_headers_of_columns_without_numbers_stay_words(width: int) -> None:
+    """As of a model that has not learned order: no code has a share."""
+    blank = [
+        replace(code, word=Word.NO_ORDER, share=None, restored=None) for code in answer().codes
+    ]
+    lines = printed(width, replace(answer(), codes=tuple(blank)))
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= MOST_LINES
+    words = " ".join(lines).split()
+    assert {"moved:", "predictions", "follow", "used?"} <= {*words}
+    assert not any("…" in line for line in lines)

@@ -20,7 +20,7 @@ from experiments.comparison.config import CompareConfig, left_out
 from experiments.probing.shards import read_once
 from experiments.results.measurements import intact_readings, read_arrays, write_arrays
 from experiments.runs.folder import RunFolder, fingerprint
-from experiments.sweeps.registry import experiment
+from experiments.sweeps.registry import EXPERIMENTS, experiment
 from experiments.sweeps.sweep import Sweep, SweepCell
 from experiments.variants.train import train as train_one
 from experiments.variants.words import expanded
@@ -484,6 +484,14 @@ def test_one_model_alone_at_chosen_layers(comparison: Comparison, tmp_path: Path
     assert set(alone.query("layer == 0")["site"]) == {"resid_pre"}
     with pytest.raises(UserError, match="no layer 2: choose from layers 0 to 1"):
         run(tmp_path, model=model, layers=(2,))
+
+
+def test_a_quick_probe_intervenes_no_more_than_a_slow_one() -> None:
+    asked = expanded(CompareConfig, {"quick": True})
+    config = EXPERIMENTS["probe"].read(asked)
+    assert isinstance(config, CompareConfig)
+    assert (config.code_ablation, config.command_name) == ("no", "probe")
+    assert config.n_fit == asked["n_fit"]
 
 
 def test_reversal_is_read_too(tmp_path: Path) -> None:

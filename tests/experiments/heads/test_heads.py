@@ -18,6 +18,7 @@ from experiments.heads import classify as heads
 from experiments.heads import reading as head_cells
 from experiments.heads.cell import HeadCell
 from experiments.heads.tokens import HeadTokens
+from experiments.results import heads as tables
 from experiments.results.measurements import write_arrays
 from experiments.sweeps.runs import load_run
 from experiments.variants.ablation import Ablation
@@ -144,6 +145,24 @@ def test_its_figures_are_saved_by_name(found: HeadClassification, tmp_path: Path
     assert found.figure("labels").save(tmp_path / "labels.pdf").read_bytes().startswith(b"%PDF")
     with pytest.raises(UserError, match=r"figure 'lables'.*did you mean 'labels'"):
         found.figure("lables")
+    with pytest.raises(UserError, match="'labels' is of all heads: leave the head out"):
+        found.figure("labels", "L0H1")
+    found.figure("profile", "L0H1").save(tmp_path / "profile.svg")
+    kept = {name: array for name, array in found.arrays.items() if "pattern" not in name}
+    with pytest.raises(UserError, match="do not belong together"):
+        dataclasses.replace(found, arrays=kept).figure("attention")
+
+
+def test_the_heads_that_need_positions_are_named() -> None:
+    heads = pd.DataFrame(
+        {"layer": range(14), "head": 1, "dependence": ["positional"] * 13 + ["content"]}
+    )
+    said = tables.positional_heads(heads)
+    assert said.startswith("13 heads need the positions of the own layer: L0H1, L1H1, ")
+    assert said.endswith("L11H1 and 1 more.")
+    assert tables.positional_heads(heads[13:]) == ""
+    one = tables.positional_heads(heads[:1])
+    assert one == "1 head needs the positions of the own layer: L0H1."
 
 
 def test_the_model_is_the_same_again_after_the_ablation(
@@ -331,7 +350,7 @@ def test_a_pretrained_model(tmp_path: Path) -> None:
         ({"ablate_layers": (5,)}, "no layer 5"),
         ({"ablate_heads": (9,)}, "no head 9"),
         ({"prompts": ("x" * 50,)}, "has 51 tokens: write one of 2 to 40"),
-        ({"prompts": ("",)}, "none of them empty"),
+        ({"prompts": ("",)}, "each of a letter or more"),
         ({"prompts": ("\udcff bad",)}, "not valid Unicode"),
         ({"dtype": "float16"}, "for pretrained models"),
         ({"dtype": "flaot32"}, "did you mean 'float32'"),

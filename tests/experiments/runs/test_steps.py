@@ -93,7 +93,7 @@ def test_steps_that_come_to_be_known_are_counted_as_they_do(clock: Clock) -> Non
         assert steps.line() == "chi2023: step 2 of at least 3, at least 2 min left"
         steps.done("b")
         steps.done("c")
-        assert steps.line() == "chi2023: 3 steps done"
+        assert steps.line() == "chi2023: 3 steps done so far"
 
 
 def test_where_nobody_knows_how_many_there_are_the_number_is_told(clock: Clock) -> None:
