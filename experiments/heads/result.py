@@ -93,7 +93,7 @@ class HeadClassification(FinishedRun):
         """
         if head is not None and name not in _OF_ONE_HEAD:
             raise UserError(f"figure {name!r} is of all heads: leave the head out.")
-        with self.of_one_run():
+        with self._of_one_run():
             return chosen(self._pictures(head), name)
 
     def _pictures(self, head: str | None) -> Mapping[str, Picture]:

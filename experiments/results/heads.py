@@ -194,8 +194,10 @@ def positional_heads(heads: pd.DataFrame) -> str:
     if not names:
         return ""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    told = "1 head needs" if len(names) == 1 else f"{len(names)} heads need"
-    return f"{told} the positions of the own layer: {', '.join(names[:_MOST_NAMED])}{more}."
+    told = "1 head needs positions in its"
+    if len(names) > 1:
+        told = f"{len(names)} heads need positions in their"
+    return f"{told} own layer: {', '.join(names[:_MOST_NAMED])}{more}."
 
 
 def _keep(n: int) -> str:

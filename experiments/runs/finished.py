@@ -203,7 +203,7 @@ class FinishedRun(ABC):
         Raises:
             UserError: there is no figure of that name.
         """
-        with self.of_one_run():
+        with self._of_one_run():
             return chosen(self.pictures, name)
 
     def write_report(self, path: Path | str | None = None) -> Path:
@@ -223,12 +223,12 @@ class FinishedRun(ABC):
         if path is None:
             run.refuse_newer()
         target = run.report if path is None else Path(path)
-        with self.of_one_run():
+        with self._of_one_run():
             page = self.html()
         return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
 
     @contextmanager
-    def of_one_run(self) -> Iterator[None]:
+    def _of_one_run(self) -> Iterator[None]:
         """Where its files are of different runs, what they lack is a UserError."""
         try:
             yield
