@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from nope_interp.hooked_model import HookedModel
-from nope_interp.streams import run_trunk
+from nope_interp.streams import stream
 
 # Enough to keep the machine busy, and few enough to take no time of their own.
 _MOST = 4
@@ -40,6 +40,7 @@ def seconds_a_sequence(model: HookedModel | nn.Module, tokens: Int[Tensor, "batc
 
 def _pass(model: Any, tokens: Int[Tensor, "batch pos"]) -> None:
     if hasattr(model, "hook_dict"):
-        run_trunk(model, tokens)
+        # As it will be read: many tokens some queries at a time, without whole maps of attention.
+        stream(model, tokens, {}, batch_size=len(tokens))
     else:
         model(tokens)
