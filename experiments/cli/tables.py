@@ -57,11 +57,12 @@ def of_answer(answer: Answer, width: int) -> Table:
     if cut:
         columns = {n: of for n, of in columns.items() if n not in (_UNTRAINED, answer.restored_of)}
     table = _table([*columns], [*zip(*columns.values(), strict=True)])
-    roomy = _needed(columns) + 2 * len(columns) <= width
+    needed = _needed(columns)
+    roomy = needed + 2 * len(columns) <= width
     table.show_edge, table.padding = roomy, (0, 0, 0, int(roomy))
     for column, (name, cells) in zip(table.columns, columns.items(), strict=True):
         # Headers break between their words, and nothing below them does.
-        column.width = _breadth(name, cells) if _needed(columns) <= width else None
+        column.width = _breadth(name, cells) if needed <= width else None
     if cut:
         table.caption, table.caption_justify = "More columns on the page.", "left"
     return table

@@ -44,7 +44,7 @@ class HeadClassification(FinishedRun):
     @property
     def needing(self) -> str:
         """Which heads need positions, a sentence; "" where no head does, or none were ablated."""
-        return tables.positional_heads(self.heads)
+        return tables.positional_heads(self.heads, self.info["ablation"])
 
     @property
     def measured_on(self) -> str:
@@ -91,10 +91,11 @@ class HeadClassification(FinishedRun):
             UserError: there is no such figure or head, the figure is of all heads, or the run's
                 files do not belong together.
         """
+        with self._of_one_run():
+            found = chosen(self._pictures(head), name)
         if head is not None and name not in _OF_ONE_HEAD:
             raise UserError(f"figure {name!r} is of all heads: leave the head out.")
-        with self._of_one_run():
-            return chosen(self._pictures(head), name)
+        return found
 
     def _pictures(self, head: str | None) -> Mapping[str, Picture]:
         from experiments.report.paper.heads import of_heads

@@ -189,8 +189,8 @@ def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
     return Chart(
         id="probe-error",
         title="What each signal gives away, layer by layer",
-        caption="Dashed: chance. Bars are 95% intervals; the upright line marks where "
-        "the measure of its verdict is best.",
+        caption="Dashed: chance. Bars are 95% intervals; the upright line marks where the signal "
+        "is read best, by the measure of its verdict.",
         reading="Each panel is one signal. Position can be read where errors lie below chance, and "
         "where positional vectors' share lies above it. Every point is a probe that was fitted on "
         "some sequences and scored on others. Dotted lines are the same procedure on shuffled "

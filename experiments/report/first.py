@@ -77,7 +77,7 @@ def gists(answer: Answer, variants: Sequence[str]) -> dict[str, str]:
     controls = ["permuted positions", *(["changes of the same size"] if answer.share_of else [])]
     return {
         "where": f"Read best: {'; '.join(best)}." if best else "Layer by layer.",
-        "sure": "95% intervals over held-out sequences; controls: " + f"{', '.join(controls)}.",
+        "sure": f"95% intervals over held-out sequences; controls: {', '.join(controls)}.",
         "compared": f"With {' and '.join(others)}." if others else "With chance.",
     }
 

@@ -218,7 +218,7 @@ def _gists(data: HeadsReportData) -> dict[str, str]:
     ablated = len(data.conditions) > 1
     return {
         "head": "What it attends to, token by token, and its numbers.",
-        "heads": positional_heads(data.heads)
+        "heads": positional_heads(data.heads, data.conditions[-1])
         or f"{len(data.heads)} heads: labels, scores, intervals; to sort, filter and save.",
         "loss": "Next-token loss with positions intact"
         + (" and taken away." if ablated else "; none were taken away in this run."),
@@ -261,12 +261,24 @@ def _frequencies(frequencies: Mapping[str, Any] | None) -> dict[str, Any] | None
     """Each layer's frequencies from the highest to the lowest, and what its heads put on them."""
     if frequencies is None:
         return None
+    return {name: nested(array) for name, array in highest_first(frequencies).items()}
+
+
+def highest_first(frequencies: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Each layer's frequencies from the highest to the lowest.
+
+    Args:
+        frequencies: as `HeadsReportData` has them.
+
+    Returns:
+        radians [layer freq], and query_norm and key_norm [layer head freq] in the same order.
+    """
     radians = np.asarray(frequencies["radians_per_token"], dtype=np.float64)
     order = np.argsort(-radians, axis=1, kind="stable")  # layers of NaN stay as they are
-    found = {"radians": nested(np.take_along_axis(radians, order, axis=1))}
+    found = {"radians": np.take_along_axis(radians, order, axis=1)}
     for name in ("query_norm", "key_norm"):
         norm = np.asarray(frequencies[name], dtype=np.float64)
-        found[name] = nested(np.take_along_axis(norm, order[:, None, :], axis=2))
+        found[name] = np.take_along_axis(norm, order[:, None, :], axis=2)
     return found
 
 

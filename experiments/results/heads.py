@@ -180,11 +180,12 @@ def headline(heads: pd.DataFrame, ablation: str | None) -> str:
     return f"{have}: {', '.join([*kinds, *([f'{others} others'] if others else [])])}."
 
 
-def positional_heads(heads: pd.DataFrame) -> str:
+def positional_heads(heads: pd.DataFrame, ablation: str | None) -> str:
     """Which heads lose their habit with the positions of their own layer.
 
     Args:
         heads: what `heads_table` gives.
+        ablation: the condition in which positions were taken away, if any.
 
     Returns:
         A sentence; "" where there are none.
@@ -197,7 +198,7 @@ def positional_heads(heads: pd.DataFrame) -> str:
     told = "1 head needs positions in its"
     if len(names) > 1:
         told = f"{len(names)} heads need positions in their"
-    return f"{told} own layer: {', '.join(names[:_MOST_NAMED])}{more}."
+    return f"{told} own layer ({ablation} takes them away): {', '.join(names[:_MOST_NAMED])}{more}."
 
 
 def _keep(n: int) -> str:

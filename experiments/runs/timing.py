@@ -12,6 +12,7 @@ from nope_interp.streams import stream
 
 # Enough to keep the machine busy, and few enough to take no time of their own.
 _MOST = 4
+_LONG = 5.0
 
 
 def seconds_a_sequence(model: HookedModel | nn.Module, tokens: Int[Tensor, "batch pos"]) -> float:
@@ -25,22 +26,23 @@ def seconds_a_sequence(model: HookedModel | nn.Module, tokens: Int[Tensor, "batc
         tokens: sequences as they will be read; the first few are.
 
     Returns:
-        Seconds, after a pass that warms up.
+        Seconds, after a pass that warms up where that is short.
     """
     few = tokens[:_MOST].to(next(iter(model.parameters())).device)
     with torch.inference_mode():
-        _pass(model, few[:1])
-        began = time.perf_counter()
-        _pass(model, few)
-        if few.device.type != "cpu":
-            # There the pass has ended when the work is done.
-            torch.accelerator.synchronize()
-        return (time.perf_counter() - began) / len(few)
+        warming = _pass(model, few[:1])
+        # What takes so long needs no warming up, and is not to be waited for again.
+        return warming if warming > _LONG else _pass(model, few) / len(few)
 
 
-def _pass(model: Any, tokens: Int[Tensor, "batch pos"]) -> None:
+def _pass(model: Any, tokens: Int[Tensor, "batch pos"]) -> float:
+    began = time.perf_counter()
     if hasattr(model, "hook_dict"):
         # As it will be read: many tokens some queries at a time, without whole maps of attention.
         stream(model, tokens, {}, batch_size=len(tokens))
     else:
         model(tokens)
+    if tokens.device.type != "cpu":
+        # There the pass has ended when the work is done.
+        torch.accelerator.synchronize()
+    return time.perf_counter() - began

@@ -21,12 +21,15 @@ SUFFIXES = (".svg", ".png", ".pdf")
 # One text column of most journals, two of them, and the height of a row of panels; inches.
 COLUMN, PAGE, ROW = 3.35, 6.75, 2.1
 # Okabe and Ito 2008: told apart by colour-blind readers. Then Tol's, where these do not suffice.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-MORE_COLOURS = (*COLOURS, "#f0e442", "#882255", "#999933", "#88ccee", "#ddcc77")
+COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442",
+    "#882255", "#999933", "#88ccee", "#ddcc77",
+)  # fmt: skip
 # Letters of tokens beside a map, in points; and how many of them are shown.
 _TOKEN, _LONGEST_TOKEN = 5, 8
 # Letters of a title above one of three panels.
 _LONGEST_TITLE = 34
+_DECADE = 10
 _STYLE: Any = {
     "axes.linewidth": 0.6,
     "axes.spines.right": False,
@@ -125,9 +128,8 @@ def panel(
         if line.kind in LOOKS:
             look = dict(LOOKS[line.kind])
         else:
-            nth = len(colours) % len(MORE_COLOURS)
-            look = {"color": colours.setdefault(line.name, MORE_COLOURS[nth])}
-            look |= {"marker": ".", "ms": 3}
+            colour = colours.setdefault(line.name, COLOURS[len(colours) % len(COLOURS)])
+            look = {"color": colour, "marker": ".", "ms": 3}
         axes.plot(line.x, line.y, label=line.name, **look)
         if line.low is not None and line.high is not None and line.kind not in LOOKS:
             axes.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.2, lw=0)
@@ -156,8 +158,10 @@ def below(drawn: Drawn, handles: Sequence[Any], names: Sequence[str]) -> None:
 
 def plain(axis: Axis) -> None:
     """Numbers as themselves on a logarithmic axis: names are never read as mathematics here."""
+    low, high = axis.get_view_interval()
     axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter("")
+    # Within a decade there may be no power of ten to be named.
+    axis.set_minor_formatter("{x:g}" if high < _DECADE * low else "")
 
 
 def attention_maps(

@@ -1,19 +1,27 @@
 """The figures of a heads page, in a paper's style: of all heads, and of one of them."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from einops import rearrange
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawn
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from experiments.report.heads_page import CHANCE, MOST_TOKENS, HeadsReportData, labels_of
+from experiments.report.heads_page import (
+    CHANCE,
+    MOST_TOKENS,
+    HeadsReportData,
+    highest_first,
+    labels_of,
+)
 from experiments.report.paper.drawing import (
+    COLOURS,
     COLUMN,
-    MORE_COLOURS,
     PAGE,
     ROW,
     Drawing,
@@ -50,7 +58,6 @@ def of_heads(data: HeadsReportData, head: str | None = None) -> dict[str, Drawin
         UserError: the model has no such head.
     """
     layer, nth = _found(data.heads, head)
-    name = f"L{layer}H{nth}"
     found = [of_labels(_grids(data), labels_of(data))]
     if data.settling:
         found.append(of_settling(data.settling))
@@ -59,7 +66,8 @@ def of_heads(data: HeadsReportData, head: str | None = None) -> dict[str, Drawin
     if data.offset_profiles:
         found.append(_profile(data, layer, nth))
     if data.frequencies is not None:
-        found += [_usage(data.frequencies, layer, nth, name), _frequencies(data.frequencies)]
+        ordered = highest_first(data.frequencies)
+        found += [_usage(ordered, layer, nth), _frequencies(ordered)]
     if data.edges:
         found.append(_circuit(data))
     return {drawing.name: drawing for drawing in found}
@@ -99,7 +107,7 @@ def of_labels(
 
 
 def _colours(labels: Sequence[str]) -> dict[str, str]:
-    return dict(zip(labels, MORE_COLOURS * 3, strict=False)) | {NONE: "0.88"}
+    return dict(zip(labels, cycle(COLOURS), strict=False)) | {NONE: "0.88"}
 
 
 def _labels(
@@ -172,14 +180,13 @@ def _profile(data: HeadsReportData, layer: int, head: int) -> Drawing:
     return of_figure(Figure("profile", "", "", x, y, (Panel(f"L{layer}H{head}", tuple(lines)),)))
 
 
-def _usage(frequencies: Mapping[str, Any], layer: int, head: int, name: str) -> Drawing:
+def _usage(frequencies: Mapping[str, np.ndarray], layer: int, head: int) -> Drawing:
     """What it puts on each rotary frequency."""
-    highest_first = np.argsort(-np.asarray(frequencies["radians_per_token"])[layer], kind="stable")
     lines = [
-        _line(f"{role} norm", np.asarray(frequencies[f"{role}_norm"])[layer, head, highest_first])
-        for role in ("query", "key")
+        _line(f"{role} norm", frequencies[f"{role}_norm"][layer, head]) for role in ("query", "key")
     ]
-    return of_figure(Figure("usage", "", "", _FREQUENCY, "norm", (Panel(name, tuple(lines)),)))
+    shown = Panel(f"L{layer}H{head}", tuple(lines))
+    return of_figure(Figure("usage", "", "", _FREQUENCY, "norm", (shown,)))
 
 
 def _line(name: str, values: np.ndarray) -> Series:
@@ -188,19 +195,14 @@ def _line(name: str, values: np.ndarray) -> Series:
     return Series(name, kind, np.arange(len(y), dtype=np.float64), y)  # type: ignore[arg-type]
 
 
-def _frequencies(frequencies: Mapping[str, Any]) -> Drawing:
+def _frequencies(frequencies: Mapping[str, np.ndarray]) -> Drawing:
     """What all heads put on each frequency, a row for each head."""
-    radians = np.asarray(frequencies["radians_per_token"], dtype=np.float64)
-    order = np.argsort(-radians, axis=1, kind="stable")[:, None, :]
-    norms = [
-        (title, np.take_along_axis(np.asarray(frequencies[name], dtype=np.float64), order, axis=2))
-        for title, name in (("query norm", "query_norm"), ("key norm", "key_norm"))
-    ]
+    norms = [(f"{role} norm", frequencies[f"{role}_norm"]) for role in ("query", "key")]
     n_layers, n_heads = norms[0][1].shape[:2]
 
     def draw(drawn: Drawn) -> None:
         for axis, (title, norm) in zip(grid(drawn, 2), norms, strict=True):
-            rows = norm.reshape(n_layers * n_heads, -1)
+            rows = rearrange(norm, "layer head freq -> (layer head) freq")
             drawn.colorbar(axis.imshow(rows, cmap="cividis", aspect="auto"), ax=axis)
             axis.set_title(title, loc="left")
             axis.set_xlabel(_FREQUENCY)

@@ -16,7 +16,8 @@ def of_verdict(answer: Answer) -> Drawing:
 
 
 def _verdict(drawn: Drawn, answer: Answer) -> None:
-    judged = bool(answer.share_of)
+    # Of a model of which nothing can be said no code has a share.
+    judged = any(code.share is not None for code in answer.codes)
     axes = drawn.subplots(1, 2 if judged else 1, sharey=True, squeeze=False).ravel()
     names = [f"{code.code}\n{code.word}" if code.word else code.code for code in answer.codes]
     read = axes[0]

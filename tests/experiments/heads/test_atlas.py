@@ -53,6 +53,19 @@ def test_every_model_is_counted_as_in_its_own_run(place: Path, shown: dict[str, 
     assert atlas.headline.startswith("Of 2 models, ")
 
 
+@pytest.mark.slow
+def test_the_shipped_model_stands_beside_others(place: Path) -> None:
+    """Under the name that it has alone."""
+    small = ("--seq-len", "24", "--sequences", "16", "--quick", "--quiet", "--json")
+    run = nope_interp("heads", "none", "gpt2", *small, cwd=place)
+    assert run.returncode == 0, run.stderr
+    atlas = load_run(place / Path(json.loads(run.stdout)["report"]).parent)
+    assert isinstance(atlas, HeadAtlas)
+    shipped = load_run(atlas.folder.parent / atlas.info["reports"]["none"])
+    assert shipped.info["config"]["model"] is None
+    assert (atlas.counts[atlas.counts["model"] == "none"]["heads"].sum()) == len(shipped.heads)
+
+
 def test_the_page_names_each_model_and_leads_to_its_own(
     place: Path, shown: dict[str, object]
 ) -> None:

@@ -157,12 +157,14 @@ def test_the_heads_that_need_positions_are_named() -> None:
     heads = pd.DataFrame(
         {"layer": range(14), "head": 1, "dependence": ["positional"] * 13 + ["content"]}
     )
-    said = tables.positional_heads(heads)
-    assert said.startswith("13 heads need positions in their own layer: L0H1, L1H1, ")
+    said = tables.positional_heads(heads, "rotary:none")
+    assert said.startswith(
+        "13 heads need positions in their own layer (rotary:none takes them away): L0H1, "
+    )
     assert said.endswith("L11H1 and 1 more.")
-    assert tables.positional_heads(heads[13:]) == ""
-    one = tables.positional_heads(heads[:1])
-    assert one == "1 head needs positions in its own layer: L0H1."
+    assert tables.positional_heads(heads[13:], "rotary:none") == ""
+    one = tables.positional_heads(heads[:1], "rotary:none")
+    assert one == "1 head needs positions in its own layer (rotary:none takes them away): L0H1."
 
 
 def test_the_model_is_the_same_again_after_the_ablation(
