@@ -55,15 +55,19 @@ def test_every_model_is_counted_as_in_its_own_run(place: Path, shown: dict[str, 
 
 @pytest.mark.slow
 def test_the_shipped_model_stands_beside_others(place: Path) -> None:
-    """Under the name that it has alone."""
+    """Under the name that its own page has."""
     small = ("--seq-len", "24", "--sequences", "16", "--quick", "--quiet", "--json")
     run = nope_interp("heads", "none", "gpt2", *small, cwd=place)
     assert run.returncode == 0, run.stderr
     atlas = load_run(place / Path(json.loads(run.stdout)["report"]).parent)
     assert isinstance(atlas, HeadAtlas)
-    shipped = load_run(atlas.folder.parent / atlas.info["reports"]["none"])
+    (name,) = set(atlas.info["reports"]) - {"gpt2"}
+    shipped = load_run(atlas.folder.parent / atlas.info["reports"][name])
+    assert isinstance(shipped, HeadClassification)
     assert shipped.info["config"]["model"] is None
-    assert (atlas.counts[atlas.counts["model"] == "none"]["heads"].sum()) == len(shipped.heads)
+    assert shipped.info["model"] == name
+    counted = atlas.counts[atlas.counts["model"] == name]["heads"]
+    assert counted.sum() == len(shipped.heads)
 
 
 def test_the_page_names_each_model_and_leads_to_its_own(
