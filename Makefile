@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Workers import what others have compiled, even where Python is told to keep nothing.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 SPREAD := --numprocesses auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -40,10 +42,10 @@ test: style
 	$(MAKE) --jobs=2 types suite
 
 suite: setup-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(SPREAD)
+	$(PYTEST) $(SPREAD)
 
 test-fast: setup-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(SPREAD) -m 'not slow and not gemma and not browser'
+	$(PYTEST) $(SPREAD) -m 'not slow and not gemma and not browser'
 
 lint: style types
 

@@ -1,7 +1,7 @@
 """Barbero et al. 2024 (arXiv 2410.06205) on a model of the user's choice, as they look at Gemma.
 
-Which rotary frequencies its heads use, whether its positional heads use the highest ones, and
-whether its first layer can tell copies of a token apart without its positions.
+Which rotary frequencies its heads use, whether its positional heads use the highest ones and need
+them, and whether its first layer can tell copies of a token apart without its positions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,18 +13,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from experiments.heads.reading import on_rotated
+from experiments.papers.barbero2024.removal import read_removed, removed
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.on_text import given_variant, held_out, sentences, told_of
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, exactly, over_seeds, panel
 from experiments.results.measurements import INTACT
 from experiments.runs.cells import Cells
+from experiments.variants.variants import ModelVariant
 from nope_interp.constructions.barbero import repeated_token_gap
 from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.sites import pattern_hook
 from nope_interp.streams import one_thread_pool, stream
+from nope_interp.tasks.sources import RepeatedSource, UniformSource
 from probes.head_rules import RULES
 from probes.heads.detectors import HeadProbe
 from probes.heads.frequencies import frequency_shares, n_high
@@ -62,9 +65,12 @@ def read_given(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     if "share" not in found:
         notes.append(f"{name} has no rotary positions: no frequencies to tell apart.")
         return Findings(claims, figures, setting, tuple(notes))
-    of_heads = _frequencies(found, name)
+    used, lost = _frequencies(found, name), removed(found, name)
     return Findings(
-        claims | of_heads.claims, of_heads.figures + figures, setting, (*of_heads.notes, *notes)
+        claims | used.claims | lost.claims,
+        used.figures + lost.figures + figures,
+        setting,
+        (*used.notes, *lost.notes, *notes),
     )
 
 
@@ -79,6 +85,7 @@ def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
         "text_shape": np.array(text.shape),
         "told": told_of(variant),
         **_read_text(variant.model, positions, text),
+        **_read_removed(variant, positions, text, config.seed),
         **_read_copies(variant.model, positions, copied[:, 0], before),
     }
 
@@ -115,6 +122,24 @@ def _read_text(
             "base": np.array([positions[layer].rotary_base for layer in rotated], dtype=float),
         }
     return found
+
+
+def _read_removed(
+    variant: ModelVariant,
+    positions: Sequence[LayerPositions],
+    text: Int[Tensor, "sequence pos"],
+    seed: int,
+) -> dict[str, Array]:
+    """As `read_removed`, on this text and as many random tokens that come twice."""
+    uniform = variant.sources[1]
+    assert isinstance(uniform, UniformSource)
+    if all(layer.rotary_dims is None for layer in positions):
+        return {}
+    source, begin = RepeatedSource(uniform.ids, uniform.begin_id), uniform.begin_id is not None
+    n, length = text.shape
+    repeated = source.sequences(n, length, begin_token=begin, split="held_out", seed=seed)
+    period = source.period(length, begin_token=begin)
+    return read_removed(variant.model, positions, text, repeated, period, seed)
 
 
 def _read_copies(

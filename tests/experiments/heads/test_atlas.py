@@ -11,6 +11,7 @@ from experiments.heads.result import HeadClassification
 from experiments.results import atlas as tables
 from experiments.results.measurements import table
 from experiments.sweeps.runs import load_run
+from experiments.variants.embedded import EMBEDDED_MODEL
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.report.parsed_page import Page
 from tests.huggingface import plain_model, save_folder, words
@@ -55,17 +56,20 @@ def test_every_model_is_counted_as_in_its_own_run(place: Path, shown: dict[str, 
 
 @pytest.mark.slow
 def test_the_shipped_model_stands_beside_others(place: Path) -> None:
-    """Under the name that its own page has."""
-    small = ("--seq-len", "24", "--sequences", "16", "--quick", "--quiet", "--json")
-    run = nope_interp("heads", "none", "gpt2", *small, cwd=place)
+    """Under the name that its own page has; no other length, at which it would be trained anew."""
+    save_folder(plain_model("gpt2", n_positions=128), place / "longer")
+    small = ("--sequences", "16", "--quick", "--quiet", "--json")
+    run = nope_interp("heads", "none", "longer", *small, cwd=place)
     assert run.returncode == 0, run.stderr
     atlas = load_run(place / Path(json.loads(run.stdout)["report"]).parent)
     assert isinstance(atlas, HeadAtlas)
-    (name,) = set(atlas.info["reports"]) - {"gpt2"}
+    (name,) = set(atlas.info["reports"]) - {"longer"}
     shipped = load_run(atlas.folder.parent / atlas.info["reports"][name])
     assert isinstance(shipped, HeadClassification)
     assert shipped.info["config"]["model"] is None
     assert shipped.info["model"] == name
+    (weights,) = (place / "runs").glob("train-*/*.safetensors")
+    assert weights.read_bytes() == EMBEDDED_MODEL.read_bytes()
     counted = atlas.counts[atlas.counts["model"] == name]["heads"]
     assert counted.sum() == len(shipped.heads)
 

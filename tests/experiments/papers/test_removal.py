@@ -1,0 +1,150 @@
+"""What heads lose with frequencies, against a model that runs without them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from einops import rearrange
+
+from experiments.papers.barbero2024 import removal
+from experiments.papers.barbero2024.removal import read_removed, removed
+from nope_interp.constructions.barbero import positional_head, rotary_frequencies, strength_needed
+from nope_interp.hooked_model import HookedModel
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.positions.layers import layer_positions
+from nope_interp.sites import pattern_hook
+from nope_interp.streams import read_at
+from tests.huggingface import bridged_model
+
+SIZES: dict[str, Any] = {"n_layers": 2, "d_model": 32, "n_heads": 2, "d_vocab": 60, "n_ctx": 40}
+PERIOD = 16
+
+
+@pytest.fixture(scope="module")
+def tokens() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(60, (6, 40), generator=generator)
+    once = torch.randint(60, (6, PERIOD), generator=generator)
+    return text, torch.cat((text[:, :3], once, once), dim=1)
+
+
+def read(model: HookedModel, tokens: tuple[torch.Tensor, torch.Tensor]) -> np.ndarray:
+    return read_removed(model, layer_positions(model), *tokens, PERIOD, 0)["on_target"]
+
+
+def dimensions(rotated: int) -> list[list[int]]:
+    """None, those of the highest quarter of the frequencies, and those of the lower half."""
+    first = np.arange(rotated // 2)
+    chosen = [first[:0], first[: rotated // 8], first[rotated // 4 :]]
+    return [[*some.tolist(), *(some + rotated // 2).tolist()] for some in chosen]
+
+
+@pytest.mark.parametrize("family", ["own", "gemma3"])  # windows, and heads that share keys
+def test_removed_is_what_a_layer_does_without_these_dimensions_of_its_queries(
+    tokens: tuple[torch.Tensor, torch.Tensor], family: str
+) -> None:
+    own = TransformerConfig(**SIZES, positions="rotary", init_scale=0.5)
+    model: HookedModel = HookedTransformer(own).eval() if family == "own" else bridged_model(family)
+    found = read(model, tokens)
+    for layer, positions in enumerate(layer_positions(model)):
+        assert positions.rotary_dims is not None
+        for state, columns in enumerate(dimensions(positions.rotary_dims)):
+
+            def without(queries: torch.Tensor, hook: object) -> torch.Tensor:
+                queries = queries.clone()
+                queries[..., columns] = 0  # noqa: B023
+                return queries
+
+            for of, first, metrics in (
+                (tokens[0], 8, {"previous_token": 1, "diagonal": 0}),
+                (tokens[1], 3 + PERIOD, {"induction": PERIOD - 1, "duplicate_token": PERIOD}),
+            ):
+                with model.hooks(fwd_hooks=[(f"blocks.{layer}.attn.hook_rot_q", without)]):
+                    [[pattern]] = read_at(model, of, {pattern_hook(layer): torch.clone}).values()
+                queries = torch.arange(first, of.shape[1])
+                for metric, back in metrics.items():
+                    expected = pattern[:, :, queries, queries - back].mean(-1)
+                    row = removal._METRICS.index(metric)
+                    np.testing.assert_allclose(found[row, state, :, layer], expected, atol=2e-6)
+
+
+def test_the_control_deals_the_same_numbers_to_other_keys_that_are_seen() -> None:
+    generator = torch.Generator().manual_seed(0)
+    part = torch.randn(2, 3, 20, 20, generator=generator)
+    causal = torch.ones(20, 20, dtype=torch.bool).tril()
+    seen = causal & ~torch.ones(20, 20, dtype=torch.bool).tril(-6)
+    dealt = removal._elsewhere(part, seen, generator)
+    for query in range(20):
+        of = part[..., query, seen[query]].sort(-1).values
+        assert torch.equal(dealt[..., query, seen[query]].sort(-1).values, of)
+    kept = (dealt == part)[..., 10:, :][..., seen[10:]].float().mean()
+    assert kept == pytest.approx(1 / 6, abs=0.05)  # one key of six is the right one again
+
+
+def built(offset: int, blocks: list[int]) -> HookedTransformer:
+    """One head with a fixed offset that uses these frequencies alone, beside random ones."""
+    config = TransformerConfig(**SIZES, positions="rotary")
+    frequencies = rotary_frequencies(config)[: len(blocks)]
+    strength = strength_needed(0.2, 40, offset, frequencies)
+    return positional_head(config, offset, strength, blocks=len(blocks)).float()
+
+
+@pytest.mark.parametrize(("offset", "group"), [(1, "previous-token"), (0, "diagonal")])
+def test_a_head_built_on_the_highest_frequencies_needs_them_alone(
+    tokens: tuple[torch.Tensor, torch.Tensor], offset: int, group: str
+) -> None:
+    on_target = read(built(offset, [0, 1]), tokens)
+    row = removal._METRICS.index({0: "diagonal", 1: "previous_token"}[offset])
+    intact, highest, lower, wrong, _ = on_target[row, :, :, 0, 0].mean(axis=1)
+    assert intact > 0.8
+    # Nothing is left of its scores: all keys weigh alike.
+    assert highest == pytest.approx(np.mean([1 / m for m in range(9, 41)]), abs=1e-6)
+    assert lower == pytest.approx(intact, abs=1e-6)
+    found = removed({"on_target": on_target}, "built")
+    claim = found.claims[f"removed-{group}"]
+    assert claim.ci_low > 0
+    assert claim.value == pytest.approx((wrong - highest) / intact)
+    (figure,) = found.figures
+    (panel,) = figure.panels
+    assert panel.title == f"{group}: L0H0"
+    lost = next(s for s in panel.series if s.name == "removed").y
+    np.testing.assert_allclose(lost, [1 - highest / intact, 0], atol=1e-6)
+    assert len(found.notes) == 2  # two groups have no heads
+
+
+def test_a_loss_below_nothing_does_not_make_a_group_need_the_others() -> None:
+    lost = np.array([[0.1, 0.1, 0.1, 0.6], [0.12, 0.0, 0.1, 0.7], [0.11, 0.2, 0.1, 0.8]])
+    assert removal._carried(lost, "highest quarter").value == pytest.approx(0.01)
+    assert removal._carried(lost, "lower half").value == pytest.approx(-0.61)
+
+
+def test_heads_are_of_the_first_group_whose_label_they_earn() -> None:
+    on_target = np.zeros((4, 5, 3, 1, 4))
+    on_target[:, :, :, 0] = rearrange(
+        np.array(
+            [[0.5, 0.0, 0.0, 0.0], [0.0, 0.31, 0.29, 0.0], [0.9, 0.0, 0.41, 0.0], [0, 0, 0, 0.5]]
+        ),
+        "metric head -> metric 1 1 head",
+    )
+    assert removal._heads(on_target) == {
+        "previous-token": [(2, 0, 2)],
+        "diagonal": [(3, 0, 3)],
+        "content": [(0, 0, 0), (1, 0, 1)],
+    }
+
+
+def test_a_layer_whose_scores_hold_more_than_its_products_is_left_out(
+    tokens: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    model = HookedTransformer(TransformerConfig(**SIZES, positions="rotary", init_scale=0.5)).eval()
+
+    def capped(scores: torch.Tensor, hook: object) -> torch.Tensor:
+        return torch.where(torch.isfinite(scores), 0.5 * torch.tanh(scores / 0.5), scores)
+
+    with model.hooks(fwd_hooks=[("blocks.1.attn.hook_attn_scores", capped)]):
+        found = read(model, tokens)
+    assert np.isfinite(found[:, :, :, 0]).all()
+    assert np.isnan(found[:, :, :, 1]).all()
+    assert removed({"on_target": np.full_like(found, np.nan)}, "capped").claims == {}
