@@ -14,7 +14,8 @@ from torch import Tensor
 
 from probes.errors import ProbeError
 from probes.head_rules import FEEDS, METRICS
-from probes.heads._attention import FIRST_QUERY, Block, n_visible, require_maps
+from probes.heads._attention import FIRST_QUERY as FIRST_QUERY
+from probes.heads._attention import Block, n_visible, require_maps
 from probes.heads._feed import HeadFeed
 from probes.heads._pattern_sums import (
     Pending,
