@@ -65,7 +65,9 @@ def read_given(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     if "share" not in found:
         notes.append(f"{name} has no rotary positions: no frequencies to tell apart.")
         return Findings(claims, figures, setting, tuple(notes))
-    used, lost = _frequencies(found, name), removed(found, name)
+    used, lost = _frequencies(found, name), Findings({}, (), "")
+    if "on_target" in found:
+        lost = removed(found, name)
     return Findings(
         claims | used.claims | lost.claims,
         used.figures + lost.figures + figures,
@@ -130,10 +132,13 @@ def _read_removed(
     text: Int[Tensor, "sequence pos"],
     seed: int,
 ) -> dict[str, Array]:
-    """As `read_removed`, on this text and as many random tokens that come twice."""
+    """As `read_removed`, on this text and as many random tokens that come twice.
+
+    Nothing where no layer rotates, or there is no vocabulary to draw from.
+    """
     uniform = variant.sources[1]
-    assert isinstance(uniform, UniformSource)
-    if all(layer.rotary_dims is None for layer in positions):
+    rotates = any(layer.rotary_dims is not None for layer in positions)
+    if not rotates or not isinstance(uniform, UniformSource):
         return {}
     source, begin = RepeatedSource(uniform.ids, uniform.begin_id), uniform.begin_id is not None
     n, length = text.shape

@@ -125,7 +125,7 @@ class _Reader:
     def read(self, pattern: Maps) -> None:
         """Weights on the targets, of the pattern and of those with something removed."""
         seen = self.layer.sees(self.length).to(pattern.device)
-        whole, *parts = self.parts
+        (whole, *parts), self.parts = self.parts, []  # of no use to later layers
         scale = _scale(pattern.float(), whole, seen)
         made = _attention(scale * whole, seen)
         if not torch.allclose(made, pattern.float(), atol=_TOLERANCE):
