@@ -107,19 +107,19 @@ class _Reader:
         queries: Float[Tensor, "batch pos head d_head"],
         keys: Float[Tensor, "batch pos group d_head"],
     ) -> None:
-        """Products of all dimensions, and of those that each part of the frequencies turns."""
+        """Products of all dimensions, and of those that each part of `REMOVED` turns."""
         n = (self.layer.rotary_dims or 0) // 2
         keys = repeat(keys, "b p g d -> b p (g shared) d", shared=queries.shape[2] // keys.shape[2])
-        columns = {
-            "all": list(range(queries.shape[-1])),
-            REMOVED[0]: [*range(n_high(n)), *range(n, n + n_high(n))],
-            REMOVED[1]: [*range(n - n // 2, n), *range(2 * n - n // 2, 2 * n)],
-        }
+        columns = (
+            list(range(queries.shape[-1])),
+            [*range(n_high(n)), *range(n, n + n_high(n))],
+            [*range(n - n // 2, n), *range(2 * n - n // 2, 2 * n)],
+        )
         self.parts = [
             einsum(
                 queries[..., dims].float(), keys[..., dims].float(), "b q h d, b k h d -> b h q k"
             )
-            for dims in columns.values()
+            for dims in columns
         ]
 
     def read(self, pattern: Maps) -> None:
@@ -260,9 +260,9 @@ def _carried(lost: Float[Array, "sequence state"], carrier: str) -> Measured:
 def _losses(
     lost: Mapping[str, Float[Array, "sequence state"]], titles: Mapping[str, str], name: str
 ) -> Iterator[Panel]:
-    """What heads of {name} lose with frequencies.
+    """What heads of {name} lose without some frequencies.
 
-    Share of a head's weight on its target that goes with the frequencies' part of its scores. The
+    Share of a head's weight on its target that is lost without these frequencies in its scores. The
     control takes the same numbers from the wrong keys. Mean over heads; bars are 95% intervals over
     sequences. A head needs just these frequencies where it loses more than with the control.
     """
