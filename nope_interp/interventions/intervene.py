@@ -10,7 +10,7 @@ lists of hooks, so that contexts of hooks inside, and `reset_hooks`, leave them 
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -244,18 +244,25 @@ def _frozen(pattern: AttentionMaps, shares: Float[Tensor, "head pos"], sunk: boo
 
 
 @contextmanager
-def scale_attention(model: HookedModel, position: int, factor: float) -> Iterator[Running]:
-    """A context in which every head's attention to one token weighs so many times as much.
+def scale_attention(
+    model: HookedModel,
+    positions: Sequence[int],
+    factor: float,
+    *,
+    head: tuple[int, int] | None = None,
+) -> Iterator[Running]:
+    """A context in which attention to some tokens weighs so many times as much.
 
-    It is as if that key's exponentiated score were multiplied: a weight a becomes c a / (1 - a +
-    c a), and a query's other weights are divided by the same sum. Under uniform attention over m
-    tokens 1/m becomes c / (m - 1 + c). On a bridge, enter this before other interventions, as
-    `freeze_first_attention`.
+    It is as if those keys' exponentiated scores were multiplied: a weight a becomes c a / (1 - s +
+    c s), with s the sum of the weights of these tokens, and a query's other weights are divided by
+    the same. Under uniform attention over m tokens 1/m becomes c / (m - k + k c) for each of k. On
+    a bridge, enter this before other interventions, as `freeze_first_attention`.
 
     Args:
         model: a HookedTransformer, or a TransformerBridge whose patterns act on what follows.
-        position: of the token.
-        factor: c, 0 or more; with 0 no later query sees the token.
+        positions: of the tokens.
+        factor: c, 0 or more; with 0 no later query sees the tokens.
+        head: the layer and the head whose attention is scaled; every head's without.
 
     Raises:
         UserError: for a factor that is none, and for a bridge that shows its patterns without
@@ -264,15 +271,25 @@ def scale_attention(model: HookedModel, position: int, factor: float) -> Iterato
     if not 0 <= factor < float("inf"):
         raise UserError(f"attention is scaled by {factor}: give a finite factor of 0 or more.")
     check_patterns_act(model)
+    chosen = list(positions)
 
     def scaled(pattern: AttentionMaps) -> AttentionMaps:
         more = torch.ones_like(pattern)
-        more[..., position] = factor
-        total = 1 + (factor - 1) * pattern[..., position : position + 1]
-        # A query that sees this token alone goes on seeing it.
-        return torch.where(total > 0, pattern * more / total, pattern)
+        more[..., chosen] = factor
+        weighed = pattern * more
+        total = 1 + (factor - 1) * pattern[..., chosen].sum(dim=-1, keepdim=True)
+        # A query that sees these tokens alone goes on seeing them.
+        return torch.where(weighed.any(dim=-1, keepdim=True), weighed / total, pattern)
 
-    with intervene(model, dict.fromkeys(_patterns(model), scaled)) as intervention:
+    def scaled_head(pattern: AttentionMaps, of: int) -> AttentionMaps:
+        changed = pattern.clone()
+        changed[:, of] = scaled(pattern)[:, of]
+        return changed
+
+    functions: dict[str, Function] = dict.fromkeys(_patterns(model), scaled)
+    if head is not None:
+        functions = {pattern_hook(head[0]): partial(scaled_head, of=head[1])}
+    with intervene(model, functions) as intervention:
         yield intervention
 
 

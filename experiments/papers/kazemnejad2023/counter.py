@@ -1,254 +1,94 @@
-"""Counter or pool? The begin token is changed in trained models without positions, and the reading
-of 1/m is held against what a counter predicts in numbers.
+"""Counter or pool? Claims on trained models without positions whose first tokens are changed: does
+the reading of 1/m shift as a counter's, is it one head that counts, and is its count inverted?"""
 
-A counter gives each of the m tokens that it sees the weight 1/m and reads off the begin token's. A
-begin token that weighs c times as much has the weight c / (m - 1 + c) then. Where the second token
-is changed in the same way, the begin token has 1 / (m - 1 + c): the difference of the two is
-(c - 1) / (m - 1 + c). A pool of all tokens treats both alike, and the difference is 0.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.kazemnejad2023.first_tokens import (
+    CHANGES,
+    MOST_SHARED,
+    counted,
+    n_shared,
+    predicted,
+    predicted_inverse,
+)
 from experiments.papers.on_text import given_variant
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measured import Measured
 from experiments.runs.cells import Cells
 from experiments.variants.embedded import EMBEDDED_MODEL
+from experiments.variants.variants import ModelVariant, random_init
 from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel
-from nope_interp.interventions.intervene import Running, scale_attention
 from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.layers import layer_positions
 from nope_interp.shapes import Sequences
-from nope_interp.sites import hook_name
-from nope_interp.streams import read_at
 from nope_interp.tasks.answers import ExampleSource, TaskSplit, dataset
 from nope_interp.tasks.sources import Split, TokenSource
-from probes.moments import LinearMoments
 
 # How many sequences are read; of a task, of each length.
 _SPLITS: tuple[tuple[Split, int], ...] = (("fit", 128), ("held_out", 64))
 _LENGTH, _SHORTEST = 127, 16
-_ALPHA = 1.0  # of the ridge regression, on standardised features
-_FROM = 8  # the first token that is read: where few have been seen, 1/m is far from linear
+_UNTRAINED = "untrained/"
 
-
-# Of one length each.
-Groups = Sequence[Int[Tensor, "_ _"]]
-# Coefficients and intercepts, and what they read.
-Fit = tuple[Array, Array]
-Readings = Float[np.ndarray, "sequence _ site reading"]
-
-
-@dataclass(frozen=True)
-class Change:
-    """What is done to one of the first two tokens.
-
-    Attributes:
-        factor: c, how many times as much the token weighs.
-        tokens: the changed sequences, of intact ones and the token's position.
-        later: how many positions further on all later tokens stand then.
-        running: the context that the model runs in.
-    """
-
-    factor: float
-    tokens: Callable[[Sequences, int], Sequences]
-    later: int
-    running: Callable[[HookedModel, int], AbstractContextManager[Running | None]]
-
-
-def _duplicated(tokens: Sequences, at: int) -> Int[Tensor, "sequence _"]:
-    return torch.cat((tokens[:, : at + 1], tokens[:, at:]), dim=1)
-
-
-def _deleted(tokens: Sequences, at: int) -> Int[Tensor, "sequence _"]:
-    return torch.cat((tokens[:, :at], tokens[:, at + 1 :]), dim=1)
-
-
-_TWICE = 2.0
-CHANGES = {
-    "scaled": Change(
-        _TWICE,
-        lambda tokens, at: tokens,
-        0,
-        lambda model, at: scale_attention(model, at, _TWICE),
-    ),
-    "duplicated": Change(_TWICE, _duplicated, 1, lambda model, at: nullcontext()),
-    "deleted": Change(0.0, _deleted, -1, lambda model, at: nullcontext()),
-}
-
-
-def predicted(factor: float, m: Array) -> Array:
-    """What a counter reads where the begin token weighs c times as much, minus what it reads where
-    the second token does.
-
-    Args:
-        factor: c.
-        m: tokens seen in the intact sequence.
-    """
-    difference: Array = (factor - 1) / (m - 1 + factor)
-    return difference
-
-
-def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[str, Array]:
-    """How the reading of 1/m shifts with the begin token, after every layer.
-
-    Args:
-        model: without positions, whose context holds one token more than the longest sequences.
-        fit: sequences behind the begin token, to fit the readings on, of one length or several.
-        read: others, to read.
-        seed: of the permutation.
-
-    Returns:
-        By change `share/...`, of each sequence the shift as a share of the predicted one, [sequence
-        site reading], the second reading being fitted to permuted positions; and `shift/...`, the
-        shift itself of the longest sequences, at the site where 1/m is read best, [sequence pos].
-        `alone` [token] is what scaling the first and the second token alone shifts there, as a
-        share of what a counter of that token alone predicts. `r2` [site] says how well 1/m is read
-        of the intact sequences; `m` are the tokens seen.
-    """
-    sites = [hook_name(layer, "resid_post") for layer in range(model.cfg.n_layers)]
-    fits = _fitted(model, fit, sites, seed)
-    long_enough = [tokens for tokens in read if tokens.shape[1] > _FROM + 1]
-    r2 = _r2(model, long_enough, fits)
-    found = {"m": _seen(long_enough[-1]), "r2": r2}
-    for name, change in CHANGES.items():
-        shifts = [_shift(model, tokens, change, fits) for tokens in long_enough]
-        shares = [_share_of(shift, change.factor) for shift in shifts]
-        found |= {
-            f"share/{name}": np.concatenate(shares),
-            f"shift/{name}": shifts[-1][:, :, r2.argmax(), 0],
-        }
-    return found | {"alone": _alone(model, long_enough[-1], fits)[:, r2.argmax()]}
-
-
-def _alone(
-    model: HookedModel, tokens: Sequences, fits: Mapping[str, Fit]
-) -> Float[np.ndarray, "token site"]:
-    m = _seen(tokens)
-    intact = _read(model, tokens, fits)[:, _FROM:, :, 0]
-    expected = _TWICE / (m + _TWICE - 1) - 1 / m
-    shares = []
-    for token in (0, 1):
-        with CHANGES["scaled"].running(model, token):
-            shift = _read(model, tokens, fits)[:, _FROM:, :, 0] - intact
-        shares.append(expected @ shift.mean(axis=0) / (expected @ expected))
-    return np.stack(shares)
-
-
-def _seen(tokens: Sequences) -> Array:
-    """How many tokens each one that is read has seen."""
-    return np.arange(_FROM, tokens.shape[1]) + 1.0
-
-
-def _shift(
-    model: HookedModel, tokens: Sequences, change: Change, fits: Mapping[str, Fit]
-) -> Readings:
-    """The readings with the begin token changed, minus those with the second one changed alike."""
-    readings = []
-    for token in (0, 1):
-        with change.running(model, token):
-            read = _read(model, change.tokens(tokens, token), fits)
-        readings.append(read[:, np.arange(_FROM, tokens.shape[1]) + change.later])
-    return readings[0] - readings[1]
-
-
-def _share_of(shift: Readings, factor: float) -> Float[np.ndarray, "sequence site reading"]:
-    expected = predicted(factor, np.arange(_FROM, _FROM + shift.shape[1]) + 1.0)
-    share: Array = np.einsum("npsr,p->nsr", shift, expected) / (expected @ expected)
-    return share
-
-
-def _r2(model: HookedModel, read: Groups, fits: Mapping[str, Fit]) -> Float[np.ndarray, " site"]:
-    inverses = [np.tile(1 / _seen(tokens), len(tokens)) for tokens in read]
-    found = [_read(model, tokens, fits)[:, _FROM:, :, 0].reshape(-1, len(fits)) for tokens in read]
-    wanted = np.concatenate(inverses)
-    errors = np.concatenate(found) - wanted[:, None]
-    r2: Array = 1 - (errors**2).mean(axis=0) / wanted.var()
-    return r2
-
-
-def _fitted(model: HookedModel, fit: Groups, sites: list[str], seed: int) -> dict[str, Fit]:
-    """By site, the ridge regressions of 1/m and of the same permuted, from position 1 on."""
-    inverse = torch.cat(
-        [
-            (1 / torch.arange(2.0, tokens.shape[1] + 1, dtype=torch.float64)).repeat(len(tokens))
-            for tokens in fit
-        ]
-    )
-    order = torch.randperm(len(inverse), generator=torch.Generator().manual_seed(seed))
-    labels = torch.stack((inverse, inverse[order]), dim=1)
-
-    def flat(x: Tensor) -> Float[Tensor, "activation d_model"]:
-        return x[:, 1:].flatten(0, 1).double().cpu()
-
-    found = [read_at(model, tokens, dict.fromkeys(sites, flat)) for tokens in fit]
-    return {
-        site: LinearMoments()
-        .update(torch.cat([part for of in found for part in of[site]]), labels)
-        .ridge(_ALPHA)
-        for site in sites
-    }
-
-
-def _read(model: HookedModel, tokens: Sequences, fits: Mapping[str, Fit]) -> Readings:
-    def reading(x: Tensor, of: Fit) -> Array:
-        values: Array = x.double().cpu().numpy() @ of[0] + of[1]
-        return values
-
-    reads = {site: partial(reading, of=of) for site, of in fits.items()}
-    found = read_at(model, tokens, reads)
-    return np.stack([np.concatenate(found[site]) for site in fits], axis=2)
+# What is found in a model, by name.
+Found = Mapping[str, Array]
 
 
 def counter_findings(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
-    """Changes the begin token of the model that ships with the package, and of a given one.
+    """Changes the first tokens of the model that ships with the package, and of a given one.
 
     Raises UserError where the given model cannot be loaded or has a context too short.
     """
     shipped = replace(config, model=str(EMBEDDED_MODEL), positions="auto", text=None)
-    found = {"the small model": cells.arrays("counter", lambda: _of(shipped, device))}
-    claims = {f"counter-{name}": _share(found["the small model"], name) for name in CHANGES}
+    small = cells.arrays("counter", lambda: _of(shipped, device))
+    found, claims = {"the small model": small}, _claims("counter", small)
+    claims |= {f"counter-{name}": _share(small, name) for name in CHANGES}
     if config.model is not None:
         given = cells.arrays("counter of the given model", lambda: _of(config, device))
         found[Path(config.model).name] = given
         if given["none"].all():
             shares = [_share(given, name) for name in CHANGES]
             claims["counter-given"] = min(shares, key=lambda share: share.ci_low)
+            claims |= _claims("counter-given", given)
     return Findings(
         claims,
-        (_drawn(found),),
+        (_drawn(found), _by_head(found), _inverted(found)),
         setting="64 held-out sequences",
         notes=(
-            "The begin token and the second one are changed in 64 held-out sequences, of a task in "
-            "64 of each length.",
-            *(_told(name, of) for name, of in found.items()),
+            "The first tokens, which all sequences share, and as many after them are changed in 64 "
+            "held-out sequences, of a task in 64 of each length.",
+            *(sentence for name, of in found.items() for sentence in _told(name, of)),
         ),
     )
 
 
 def _of(config: ReproduceConfig, device: str) -> dict[str, Array]:
-    model, source = _loaded(config, device)
+    """What is found in the model, and, under "untrained/", in one of its shape with random weights:
+    of a model of ours, those that its training began with."""
+    variant = _loaded(config, device)
+    model, source = variant.model, variant.sources[0]
     none = np.array([layer.encoding == "none" for layer in layer_positions(model)])
-    fit, read = (_sequences(source, model.cfg.n_ctx - 1, n, split, config) for split, n in _SPLITS)
+    drawn = [_sequences(source, model.cfg.n_ctx, n, split, config) for split, n in _SPLITS]
+    # Room for the first tokens to stand twice.
+    room = model.cfg.n_ctx - n_shared(drawn[0])
+    fit, read = ([tokens[:, :room] for tokens in part] for part in drawn)
     if not read or read[-1].shape[1] < _SHORTEST:
         raise UserError(
             f"{config.model!r} reads too short sequences to count in: give a model whose context "
-            f"holds {_SHORTEST + 1} tokens."
+            f"holds {_SHORTEST + MOST_SHARED} tokens."
         )
-    return {"none": none, **counted(model, fit, read, config.seed)}
+    untrained = counted(random_init(variant, config.seed).model, fit, read, config.seed)
+    return {
+        "none": none,
+        **counted(model, fit, read, config.seed),
+        **{f"{_UNTRAINED}{name}": array for name, array in untrained.items()},
+    }
 
 
 def _sequences(
@@ -264,33 +104,58 @@ def _sequences(
     return [tokens for tokens in cut if tokens.shape[1] <= most]
 
 
-def _loaded(config: ReproduceConfig, device: str) -> tuple[HookedModel, TokenSource]:
-    """The model, and what it was trained on; text, for one that is not ours."""
+def _loaded(config: ReproduceConfig, device: str) -> ModelVariant:
+    """The model, with what it was trained on; text, for one that is not ours."""
     more: dict[str, Any] = {"seq_len": _SHORTEST}
     if str(config.model).endswith(".safetensors"):
         ours, trained_on = load_model(Path(str(config.model)))
         more = {**vars(trained_on), "seq_len": ours.config.n_ctx}
-    variant = given_variant(config, device, needed={}, **more)
-    return variant.model, variant.sources[0]
+    return given_variant(config, device, needed={}, **more)
 
 
-def _best(found: Mapping[str, Array]) -> int:
-    """The site where 1/m is read best of the intact sequences."""
-    return int(found["r2"].argmax())
+def _best(found: Found, of: str = "") -> int:
+    """The site where 1/m, or with "position/" m, is read best of the intact sequences."""
+    return int(found[f"{of}r2"].argmax())
 
 
-def _share(found: Mapping[str, Array], change: str) -> Measured:
+def _share(found: Found, change: str) -> Measured:
     return over_seeds(found[f"share/{change}"][:, _best(found), 0])
 
 
-def _told(name: str, found: Mapping[str, Array]) -> str:
-    best = _best(found)
+def _claims(name: str, found: Found) -> dict[str, Measured]:
+    inverted = found["position/share"][:, _best(found, "position/"), 0]
+    return {f"{name}-head": _best_head(found)[1], f"{name}-inverted": over_seeds(inverted)}
+
+
+def _best_head(found: Found, of: str = "") -> tuple[tuple[int, int], Measured]:
+    """The head with the largest share in every second sequence, and its share in the others."""
+    chosen, scored = found[f"{of}heads"][::2], found[f"{of}heads"][1::2]
+    layer, head = np.unravel_index(chosen.mean(axis=0).argmax(), chosen.shape[1:])
+    return (int(layer), int(head)), over_seeds(scored[:, layer, head])
+
+
+def _told(name: str, found: Found) -> Iterator[str]:
+    best, position = _best(found), _best(found, "position/")
     chance = max(abs(found[f"share/{change}"][:, best, 1].mean()) for change in CHANGES)
-    return (
+    (layer, head), share = _best_head(found)
+    untrained = _best_head(found, _UNTRAINED)[1]
+    inverted, linear = found["position/share"][:, position].mean(axis=0)
+    yield (
         f"In {name} 1/m is read best after layer {best + 1}, with an R² of "
-        f"{found['r2'][best]:.2f}. Fitted to permuted positions the share is at most {chance:.2f}. "
-        f"Scaled alone, the begin token shifts it by {found['alone'][0]:.2f} of what a counter of "
-        f"that token predicts, and the second token by {found['alone'][1]:.2f}."
+        f"{found['r2'][best]:.2f}. First tokens that all sequences share: {found['k']}. Fitted to "
+        f"permuted positions the share is at most {chance:.2f}. Scaled alone, the begin token "
+        f"shifts the reading by {found['alone'][0]:.2f} of what a counter of that token predicts, "
+        f"and the second token by {found['alone'][1]:.2f}."
+    )
+    yield (
+        f"In {name} the head that counts most is L{layer}H{head}, with a share of "
+        f"{share.value:.2f}. In random weights of the same shape the best head has "
+        f"{untrained.value:.2f}."
+    )
+    yield (
+        f"In {name} m is read best after layer {position + 1}, with an R² of "
+        f"{found['position/r2'][position]:.2f}. Its shift is {inverted:.2f} of an inverted "
+        f"count's and {linear:.2f} of that of a linear reading of 1/m."
     )
 
 
@@ -301,18 +166,72 @@ def _told(name: str, found: Mapping[str, Array]) -> str:
     claims=("counter-scaled", "counter-duplicated", "counter-deleted", "counter-given"),
     log="x",
 )
-def _drawn(every: Mapping[str, Mapping[str, Array]]) -> Iterator[Panel]:
+def _drawn(every: Mapping[str, Found]) -> Iterator[Panel]:
     """Counter or pool.
 
-    The begin token is changed, minus the second token changed alike, read where 1/m is read best.
+    The first tokens are changed, minus as many others changed alike, read where 1/m is read best.
     Of a task, examples of the longest training length. Bars are 95% intervals over sequences.
     """
     for model, found in every.items():
         for name, change in CHANGES.items():
+            expected = predicted(change.factor, found["m"], int(found["k"]))
             yield panel(
                 f"{model}: {name}",
                 found["m"],
-                predicted={"a counter": predicted(change.factor, found["m"])},
+                predicted={"a counter": expected},
                 reference={"a pool": 0.0},
                 measured={"measured": found[f"shift/{name}"]},
             )
+
+
+@figure(
+    "counter-heads",
+    "head",
+    "share of a counter's shift",
+    claims=("counter-head", "counter-given-head"),
+    ticks=lambda every: _heads(max(every.values(), key=lambda found: found["heads"].shape[1:])),
+)
+def _by_head(every: Mapping[str, Found]) -> Iterator[Panel]:
+    """Which head counts.
+
+    One head alone weighs the first tokens twice. A head of which Theorem 1 speaks has 1 and the
+    others 0. Heads after the layer where 1/m is read best cannot be seen there, and have 0. Bars
+    are 95% intervals over sequences.
+    """
+    for model, found in every.items():
+        shares = {
+            name: found[f"{of}heads"].reshape(len(found["heads"]), -1)
+            for name, of in (("trained", ""), ("random-init", _UNTRAINED))
+        }
+        at = np.arange(float(shares["trained"].shape[1]))
+        yield panel(model, at, predicted={"one head counts": 1.0}, measured=shares)
+
+
+def _heads(found: Found) -> tuple[str, ...]:
+    return tuple(f"L{layer}H{head}" for layer, head in np.ndindex(found["heads"].shape[1:]))
+
+
+@figure(
+    "counter-inverted",
+    "tokens seen, m",
+    "shift of the reading of m, in positions",
+    claims=("counter-inverted", "counter-given-inverted"),
+    log="x",
+)
+def _inverted(every: Mapping[str, Found]) -> Iterator[Panel]:
+    """Is the count inverted.
+
+    The first tokens weigh twice as much, minus as many others alike, read where m is read best. An
+    inverted count shifts more, the more tokens it has seen. A linear reading of 1/m, which nothing
+    has inverted, shifts less. Bars are 95% intervals over sequences.
+    """
+    for model, found in every.items():
+        yield panel(
+            model,
+            found["m"],
+            predicted={
+                "inverted": predicted_inverse(CHANGES["scaled"].factor, found["m"], int(found["k"]))
+            },
+            reference={"not inverted": found["position/without"]},
+            measured={"measured": found["position/shift"]},
+        )

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.kazemnejad2023.counter import CHANGES, counted, counter_findings, predicted
+from experiments.papers.kazemnejad2023.counter import counter_findings
+from experiments.papers.kazemnejad2023.first_tokens import (
+    CHANGES,
+    counted,
+    n_shared,
+    predicted,
+    predicted_inverse,
+)
 from experiments.runs.cells import Cells
 from nope_interp.constructions.kazemnejad import BEGIN, absolute_position, counting_config
 from nope_interp.errors import UserError
@@ -19,29 +26,54 @@ from nope_interp.shapes import Sequences
 from nope_interp.streams import read_at
 from nope_interp.tasks.registry import make_task
 
-LENGTH, BEGINS, SECOND = 32, 0, 1
+LENGTH, BEGINS, SECOND = 32, 0, (1, 2)
 
 
-def sequences(n: int, seed: int) -> Sequences:
-    tokens = torch.randint(2, 12, (n, LENGTH), generator=torch.Generator().manual_seed(seed))
-    tokens[:, 0], tokens[:, 1] = BEGINS, SECOND
+def sequences(n: int, seed: int, second: tuple[int, ...] = SECOND) -> Sequences:
+    """Behind the begin token, with one of these tokens next and others after that."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(3, 12, (n, LENGTH), generator=generator)
+    tokens[:, 0] = BEGINS
+    tokens[:, 1] = torch.tensor(second)[torch.randint(len(second), (n,), generator=generator)]
     return tokens
 
 
+def theorem(marked: tuple[float, float], inverts: bool) -> HookedTransformer:
+    """Theorem 1's model: what its head adds up is marked in the begin token, the second, or both.
+
+    With or without the MLP that makes m of 1/m.
+    """
+    model = absolute_position(counting_config(LENGTH + 2, 12), BEGINS).model
+    with torch.no_grad():
+        model.W_E[[BEGINS, *SECOND], BEGIN] = torch.tensor(
+            [marked[0], marked[1], marked[1]], dtype=torch.float64
+        )
+        if not inverts:
+            for parameter in model.blocks[0].mlp.parameters():
+                parameter.zero_()
+    return model
+
+
 @pytest.mark.parametrize(
-    ("marked", "share"), [((1.0, 0.0), 1), ((0.0, 1.0), -1), ((1.0, 1.0), 0)], ids=str
+    ("marked", "second", "k", "share"),
+    [
+        ((1.0, 0.0), SECOND, 1, 1),
+        ((0.0, 1.0), SECOND, 1, -1),
+        ((1.0, 1.0), SECOND, 1, 0),  # a pool of the first two
+        # Where all share the second token, either tells how many came before.
+        ((1.0, 0.0), SECOND[:1], 2, 1),
+        ((0.0, 1.0), SECOND[:1], 2, 1),
+        ((1.0, 1.0), SECOND[:1], 2, 1),
+    ],
+    ids=str,
 )
 def test_a_counter_shifts_as_predicted_and_a_pool_does_not(
-    marked: tuple[float, float], share: float
+    marked: tuple[float, float], second: tuple[int, ...], k: int, share: float
 ) -> None:
-    """Theorem 1's head: what it adds up is marked in the begin token, the second one, or both."""
-    model = absolute_position(counting_config(LENGTH + 1, 12), BEGINS).model
-    with torch.no_grad():
-        model.W_E[[BEGINS, SECOND], BEGIN] = torch.tensor(marked, dtype=torch.float64)
-        for parameter in model.blocks[0].mlp.parameters():
-            parameter.zero_()  # which would make m of 1/m
-    found = counted(model, [sequences(16, 0)], [sequences(6, 1)], 0)
+    model = theorem(marked, inverts=False)
+    found = counted(model, [sequences(16, 0, second)], [sequences(6, 1, second)], 0)
     best = found["r2"].argmax()
+    assert found["k"] == k
     assert found["r2"][best] > 0.99
     # Both marked alike, each moves half of what is read, less what it takes from the other.
     seen = found["m"]
@@ -53,8 +85,33 @@ def test_a_counter_shifts_as_predicted_and_a_pool_does_not(
         np.testing.assert_allclose(found[f"share/{name}"][:, best, 0], share, atol=0.05)
         # What was fitted to permuted positions reads nothing that shifts as they do.
         assert abs(found[f"share/{name}"][:, best, 1]).mean() < 0.1
-        expected = share * predicted(change.factor, found["m"])
+        expected = share * predicted(change.factor, found["m"], k)
         np.testing.assert_allclose(found[f"shift/{name}"].mean(axis=0), expected, atol=0.01)
+    # The first head is the theorem's, and the others write nothing.
+    by_head = found["heads"].mean(axis=0)
+    np.testing.assert_allclose(by_head[0, 0], share, atol=0.05)
+    np.testing.assert_allclose(np.delete(by_head.ravel(), 0), 0, atol=0.01)
+
+
+def test_an_inverted_count_is_told_from_one_that_is_not() -> None:
+    fit, read = [sequences(16, 0)], [sequences(6, 1)]
+    for inverts, parts in ((True, (1, 0)), (False, (0, 1))):
+        found = counted(theorem((1.0, 0.0), inverts), fit, read, 0)
+        best = found["position/r2"].argmax()
+        share = found["position/share"][:, best].mean(axis=0)
+        np.testing.assert_allclose(share, parts, atol=0.05, err_msg=f"inverts: {inverts}")
+        expected = -(found["m"] + 1) / 2 if inverts else found["position/without"]
+        np.testing.assert_allclose(found["position/shift"].mean(axis=0), expected, rtol=0.1)
+        if inverts:
+            assert found["position/r2"][best] > 0.999
+            np.testing.assert_allclose(predicted_inverse(2, found["m"]), expected)
+
+
+def test_shared_tokens_are_counted_over_groups_of_several_lengths() -> None:
+    groups = [sequences(5, 0, SECOND[:1]), sequences(5, 1, SECOND[:1])[:, :20]]
+    assert n_shared(groups) == 2
+    assert n_shared([groups[0], sequences(5, 1, SECOND[1:])]) == 1
+    assert n_shared([torch.zeros(3, 40, dtype=torch.long)]) == 4  # half of those left unread
 
 
 def test_scaled_attention_is_as_if_the_token_stood_there_as_often() -> None:
@@ -67,15 +124,18 @@ def test_scaled_attention_is_as_if_the_token_stood_there_as_often() -> None:
     twice = torch.cat((tokens[:, :1], tokens), dim=1)
     name = "blocks.0.hook_resid_post"
     [expected] = read_at(model, twice, {name: torch.clone})[name]
-    with scale_attention(model, 0, 2.0) as scaled:
+    with scale_attention(model, [0], 2.0) as scaled:
         [found] = read_at(model, tokens, {name: torch.clone})[name]
         scaled.verify()
     torch.testing.assert_close(found, expected[:, 1:], rtol=1e-4, atol=1e-5)
-    with scale_attention(model, 0, 0.0):
+    with scale_attention(model, [0], 0.0):
         [unseen] = read_at(model, tokens, {name: torch.clone})[name]
     [without] = read_at(model, tokens[:, 1:], {name: torch.clone})[name]
     torch.testing.assert_close(unseen[:, 1:], without, rtol=1e-4, atol=1e-5)
-    with pytest.raises(UserError, match="attention is scaled by -1"), scale_attention(model, 0, -1):
+    with (
+        pytest.raises(UserError, match="attention is scaled by -1"),
+        scale_attention(model, [0], -1),
+    ):
         pass
 
 
@@ -85,11 +145,11 @@ def test_a_given_model_is_read_on_its_own_task(tmp_path: Path) -> None:
     save_model(HookedTransformer(config), path, task="copy-cmc", lengths=(2, 8))
     asked = ReproduceConfig("kazemnejad2023", model=str(path), length=0.25)
     found = counter_findings(asked, Cells(tmp_path / "cells", lambda title: None), "cpu")
-    assert set(found.claims) == {f"counter-{name}" for name in (*CHANGES, "given")}
+    claims = [*CHANGES, "head", "inverted", "given", "given-head", "given-inverted"]
+    assert set(found.claims) == {f"counter-{name}" for name in claims}
     panel = found.figures[0].panels[-1]
     assert panel.series[0].x[-1] == make_task("copy-cmc", lengths=(2, 8)).n_tokens(8)
-    low = {name: found.claims[f"counter-{name}"].ci_low for name in (*CHANGES, "given")}
-    assert np.isfinite(list(low.values())).all()
+    assert np.isfinite([claim.ci_low for claim in found.claims.values()]).all()
     short = TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=110, n_ctx=10)
     save_model(HookedTransformer(short), path, task="copy-cmc", lengths=(2, 3))
     with pytest.raises(UserError, match="too short sequences to count in"):

@@ -1,0 +1,293 @@
+"""The first tokens changed in models without positions, and what is read of position then.
+
+A counter gives each of the m tokens that it sees the weight 1/m, and reads off the weight of the
+first k, which all sequences share: the begin token, and the frame of a task. Where these k weigh c
+times as much, what reads 1/m reads c / (m - k + kc). Where k others are changed in the same way, it
+reads 1 / (m - k + kc). The difference is (c - 1) / (m - k + kc); a pool of all tokens treats both
+alike, and has 0. An MLP that inverts the reading writes (m - k + kc) / c and m - k + kc.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from experiments.results.findings import Array
+from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.intervene import Running, scale_attention
+from nope_interp.shapes import Sequences
+from nope_interp.sites import hook_name
+from nope_interp.streams import read_at
+from probes.moments import LinearMoments
+
+_ALPHA = 1.0  # of the ridge regressions, on standardised features
+_FROM = 8  # the first token that is read: where few have been seen, 1/m is far from linear
+MOST_SHARED = _FROM // 2  # first tokens that are changed; as many others stand before those read
+# What is read, in the order of the fits' columns: 1/m, the same permuted, and m.
+_INVERSE, _PERMUTED, _POSITION = range(3)
+
+# Of one length each.
+Groups = Sequence[Int[Tensor, "_ _"]]
+# Coefficients and intercepts, and what they read.
+Fit = tuple[Array, Array]
+Readings = Float[np.ndarray, "sequence _ site reading"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is done to tokens that follow one another.
+
+    Attributes:
+        factor: c, how many times as much the tokens weigh.
+        tokens: the changed sequences, of intact ones and the tokens' positions.
+        later: how many times their number all later tokens stand further on then.
+        running: the context that the model runs in.
+    """
+
+    factor: float
+    tokens: Callable[[Sequences, range], Sequences]
+    later: int
+    running: Callable[[HookedModel, range], AbstractContextManager[Running | None]]
+
+
+def _duplicated(tokens: Sequences, at: range) -> Int[Tensor, "sequence _"]:
+    return torch.cat((tokens[:, : at.stop], tokens[:, at.start :]), dim=1)
+
+
+def _deleted(tokens: Sequences, at: range) -> Int[Tensor, "sequence _"]:
+    return torch.cat((tokens[:, : at.start], tokens[:, at.stop :]), dim=1)
+
+
+_TWICE = 2.0
+CHANGES = {
+    "scaled": Change(
+        _TWICE,
+        lambda tokens, at: tokens,
+        0,
+        lambda model, at: scale_attention(model, at, _TWICE),
+    ),
+    "duplicated": Change(_TWICE, _duplicated, 1, lambda model, at: nullcontext()),
+    "deleted": Change(0.0, _deleted, -1, lambda model, at: nullcontext()),
+}
+
+
+_ALL = tuple(CHANGES.items())
+
+
+def predicted(factor: float, m: Array, k: int = 1) -> Array:
+    """What a counter reads where the first k tokens weigh c times as much, minus what it reads
+    where k others do.
+
+    Args:
+        factor: c.
+        m: tokens seen in the intact sequence.
+        k: how many tokens.
+    """
+    difference: Array = (factor - 1) / (m - k + k * factor)
+    return difference
+
+
+def predicted_inverse(factor: float, m: Array, k: int = 1) -> Array:
+    """What an inverted reading shifts by, in positions, where `predicted` is the shift of 1/m."""
+    difference: Array = (m - k + k * factor) * (1 / factor - 1)
+    return difference
+
+
+def n_shared(groups: Groups) -> int:
+    """How many first tokens all sequences have in common, at most half of those left unread."""
+    shortest = min(tokens.shape[1] for tokens in groups)
+    every = torch.cat([tokens[:, :shortest] for tokens in groups])
+    same = (every == every[0]).all(dim=0)[:MOST_SHARED]
+    return max(1, int(same.cumprod(dim=0).sum()))
+
+
+class Reader:
+    """Linear readings of 1/m, of the same permuted, and of m, after every layer of a model.
+
+    Args:
+        model: without positions, whose context holds the longest sequences and as many tokens more
+            as all of them share at first.
+        fit: sequences to fit the readings on, of one length or several.
+        seed: of the permutation.
+    """
+
+    def __init__(self, model: HookedModel, fit: Groups, seed: int) -> None:
+        self._model = model
+        self.n_layers = model.cfg.n_layers
+        self.k = n_shared(fit)
+        sites = [hook_name(layer, "resid_post") for layer in range(self.n_layers)]
+        self._fits = _fitted(model, fit, sites, seed)
+        # What a linear reading of 1/m alone, and no inversion of it, makes of m.
+        m = np.concatenate([np.tile(seen(tokens), len(tokens)) for tokens in fit])
+        self.without_inversion = float(np.polyfit(1 / m, m, 1)[0])
+
+    def read(self, tokens: Sequences) -> Readings:
+        """What is read of every token."""
+
+        def reading(x: Tensor, of: Fit) -> Array:
+            values: Array = x.double().cpu().numpy() @ of[0] + of[1]
+            return values
+
+        reads = {site: partial(reading, of=of) for site, of in self._fits.items()}
+        found = read_at(self._model, tokens, reads)
+        return np.stack([np.concatenate(found[site]) for site in self._fits], axis=2)
+
+    def r2(self, read: Groups, reading: int) -> Float[np.ndarray, " site"]:
+        """How well intact sequences are read, from the first token that is read on."""
+        m = np.concatenate([np.tile(seen(tokens), len(tokens)) for tokens in read])
+        wanted = m if reading == _POSITION else 1 / m
+        found = [self.read(tokens)[:, _FROM:, :, reading] for tokens in read]
+        errors = np.concatenate([each.reshape(-1, self.n_layers) for each in found])
+        r2: Array = 1 - ((errors - wanted[:, None]) ** 2).mean(axis=0) / wanted.var()
+        return r2
+
+    def shift(self, tokens: Sequences, change: Change) -> Readings:
+        """The readings with the first tokens changed, minus those with as many others."""
+        first, others = range(self.k), range(self.k, 2 * self.k)
+        return self._changed(tokens, change, first) - self._changed(tokens, change, others)
+
+    def _changed(self, tokens: Sequences, change: Change, at: range) -> Readings:
+        with change.running(self._model, at):
+            read = self.read(change.tokens(tokens, at))
+        return read[:, np.arange(_FROM, tokens.shape[1]) + change.later * len(at)]
+
+    def alone(self, tokens: Sequences) -> Float[np.ndarray, "token site"]:
+        """What scaling the first and the second token alone shifts, as a share of what a counter of
+        that token alone predicts."""
+        m = seen(tokens)
+        intact = self.read(tokens)[:, _FROM:, :, _INVERSE]
+        expected = _TWICE / (m + _TWICE - 1) - 1 / m
+        shares = []
+        for token in (range(1), range(1, 2)):
+            changed = self._changed(tokens, CHANGES["scaled"], token)[..., _INVERSE]
+            shares.append(_share(changed - intact, expected).mean(axis=0))
+        return np.stack(shares)
+
+    def by_head(self, tokens: Sequences, site: int) -> Float[np.ndarray, "sequence layer head"]:
+        """The share of the predicted shift at a site where one head alone is scaled."""
+        shares = np.zeros((len(tokens), self.n_layers, self._model.cfg.n_heads))
+        for layer, head in np.ndindex(site + 1, self._model.cfg.n_heads):
+            one = partial(scale_attention, factor=_TWICE, head=(layer, head))
+            change = replace(CHANGES["scaled"], running=one)
+            shift = self.shift(tokens, change)[:, :, site, _INVERSE]
+            expected = predicted(_TWICE, seen(tokens), self.k)
+            shares[:, layer, head] = _share(shift[..., None], expected)[:, 0]
+        return shares
+
+
+def _fitted(model: HookedModel, fit: Groups, sites: list[str], seed: int) -> dict[str, Fit]:
+    """By site, ridge regressions in the order of what is read.
+
+    Those of 1/m are fitted from position 1 on. That of m is fitted on the tokens that are read: on
+    few tokens an inverted count and a linear reading of 1/m differ most, and what tells the frame
+    of a task would pass for either.
+    """
+    m = np.concatenate([np.tile(np.arange(2.0, n.shape[1] + 1), len(n)) for n in fit])
+    order = torch.randperm(len(m), generator=torch.Generator().manual_seed(seed))
+    inverse = torch.from_numpy(1 / m)
+    labels = torch.stack((inverse, inverse[order]), dim=1)
+    read = torch.from_numpy(m > _FROM)
+
+    def flat(x: Tensor) -> Float[Tensor, "activation d_model"]:
+        return x[:, 1:].flatten(0, 1).double().cpu()
+
+    found = [read_at(model, tokens, dict.fromkeys(sites, flat)) for tokens in fit]
+    fits = {}
+    for site in sites:
+        x = torch.cat([part for of in found for part in of[site]])
+        weights, intercepts = LinearMoments().update(x, labels).ridge(_ALPHA)
+        of_position = LinearMoments().update(x[read], torch.from_numpy(m)[read, None])
+        more_weights, more_intercepts = of_position.ridge(_ALPHA)
+        fits[site] = (
+            np.concatenate((weights, more_weights), axis=1),
+            np.concatenate((intercepts, more_intercepts)),
+        )
+    return fits
+
+
+def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[str, Array]:
+    """How readings shift with the first tokens, after every layer.
+
+    Args:
+        model: without positions, as `Reader` takes it.
+        fit: sequences behind the begin token, to fit the readings on, of one length or several.
+        read: others, to read.
+        seed: of the permutation.
+
+    Returns:
+        `k`, how many first tokens are changed; `m`, the tokens seen. `r2` [site] says how well 1/m
+        is read of the intact sequences. By change `share/...`, of each sequence the shift as a
+        share of the predicted one, [sequence site reading], the second reading being fitted to
+        permuted positions; and `shift/...`, the shift itself of the longest sequences, at the site
+        where 1/m is read best, [sequence pos]. `alone` [token] is what scaling the first and the
+        second token alone shifts there, as a share of what a counter of that token alone predicts.
+        `heads` [sequence layer head] is the share where one head alone is scaled. `position/...` is
+        what `_inverted` finds.
+    """
+    reader = Reader(model, fit, seed)
+    long_enough = [tokens for tokens in read if tokens.shape[1] > _FROM + 1]
+    longest, r2 = long_enough[-1], reader.r2(long_enough, _INVERSE)
+    best = int(r2.argmax())
+    found = {
+        "k": np.array(reader.k),
+        "m": seen(longest),
+        "r2": r2,
+        "alone": reader.alone(longest)[:, best],
+        "heads": np.concatenate([reader.by_head(tokens, best) for tokens in long_enough]),
+    }
+    shifts = {name: [reader.shift(n, change) for n in long_enough] for name, change in _ALL}
+    for name, change in _ALL:
+        expected = [predicted(change.factor, seen(tokens), reader.k) for tokens in long_enough]
+        of_inverse = (shift[..., : _PERMUTED + 1] for shift in shifts[name])
+        found |= {
+            f"share/{name}": np.concatenate(list(map(_share, of_inverse, expected))),
+            f"shift/{name}": shifts[name][-1][:, :, best, _INVERSE],
+        }
+    inverted = _inverted(reader, long_enough, [shift[..., _POSITION] for shift in shifts["scaled"]])
+    return found | {f"position/{name}": array for name, array in inverted.items()}
+
+
+def _inverted(
+    reader: Reader, read: Groups, shifts: Sequence[Float[np.ndarray, "sequence _ site"]]
+) -> dict[str, Array]:
+    """Whether the reading of m shifts as an inverted 1/m does, where tokens are scaled.
+
+    `r2` [site] says how well m is read of the intact sequences. `shift` [sequence pos] is the shift
+    of the longest where m is read best; `without` [pos] is that of a linear reading of 1/m that
+    nothing has inverted. `share` [sequence site part] are the two parts that make up the shift, by
+    least squares: so much of an inverted count's, and so much of that linear reading's.
+    """
+    r2 = reader.r2(read, _POSITION)
+    parts = []
+    for tokens in read:
+        inverted = predicted_inverse(_TWICE, seen(tokens), reader.k)
+        linear = reader.without_inversion * predicted(_TWICE, seen(tokens), reader.k)
+        parts.append(np.stack((inverted, linear), axis=1))
+    shares = [
+        np.einsum("cp,nps->nsc", np.linalg.pinv(part), shift)
+        for part, shift in zip(parts, shifts, strict=True)
+    ]
+    return {
+        "r2": r2,
+        "share": np.concatenate(shares),
+        "shift": shifts[-1][:, :, r2.argmax()],
+        "without": parts[-1][:, 1],
+    }
+
+
+def seen(tokens: Sequences) -> Array:
+    """How many tokens each one that is read has seen."""
+    return np.arange(_FROM, tokens.shape[1]) + 1.0
+
+
+def _share(
+    shift: Float[np.ndarray, "sequence _ *of"], expected: Float[np.ndarray, " _"]
+) -> Float[np.ndarray, "sequence *of"]:
+    """By least squares over positions."""
+    share: Array = np.einsum("np...,p->n...", shift, expected) / (expected @ expected)
+    return share
