@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,16 +35,14 @@ def script_text(source: str) -> Markup:
 
 def number(value: Any, digits: int = 5) -> float | None:
     """The value to that many significant digits; None where it is missing, NaN or infinite."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return None
-    value = float(value)
-    return float(f"{value:.{digits}g}") if np.isfinite(value) else None
+    return float(f"{float(value):.{digits}g}")
 
 
 def numbers(values: Iterable[Any], digits: int = 5) -> list[float | None]:
     """`number` of each."""
-    found: list[float | None] = nested(np.array([*values], dtype=np.float64), digits)
-    return found
+    return [number(value, digits) for value in values]
 
 
 def packed(values: np.ndarray, scale: int) -> str:
@@ -71,9 +70,9 @@ def packed_patterns(pattern: np.ndarray) -> list[list[str]]:
 def nested(values: np.ndarray | np.generic, digits: int = 4) -> Any:
     """The array as lists within lists of `number`s."""
     values = np.asarray(values, dtype=np.float64)
-    rounded = np.char.mod(f"%.{digits}g", values).astype(np.float64).astype(object)
-    rounded[~np.isfinite(values)] = None
-    return rounded.tolist()
+    rounded = np.empty(values.size, dtype=object)
+    rounded[:] = numbers(values.ravel().tolist(), digits)
+    return rounded.reshape(values.shape).tolist()
 
 
 def every(length: int, most: int) -> int:

@@ -45,7 +45,10 @@ _MODELS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "causal, vocabulary of 64": ({"d_vocab": 64}, _FEW),
     "bidirectional, vocabulary of 64": ({"d_vocab": 64, "causal": False}, _FEW),
 }
-_CLAIMS = ("probe", "probe-small-vocabulary", "probe-bidirectional")
+_CLAIMS = ("probe-few", "probe-small-vocabulary", "probe-bidirectional")
+# What a preset adds: the first block alone, where the error is least, on as many as are needed.
+_PRESET, _FIRST_BLOCK = "large", "causal, first block"
+_MOST = (*_MANY, 4096, 16384, 64000)
 _PROBES = {"two_layer": "two-layer probe", "variance": "from the variance alone"}
 
 
@@ -62,14 +65,17 @@ def probes(
         n_ctx=length,
     )
     seeds = config.seeds[:_SEEDS]
+    models = dict(_MODELS)
+    if config.preset == _PRESET:
+        models[_FIRST_BLOCK] = {"n_layers": 1}, _MOST
     counts = {
         title: sorted({config.scaled("training", n, least=8) for n in sizes})
-        for title, (_, sizes) in _MODELS.items()
+        for title, (_, sizes) in models.items()
     }
     read = cells.side_by_side(
         {
             title: partial(_errors, replace(base, **changes), counts[title], device)
-            for title, (changes, _) in _MODELS.items()
+            for title, (changes, _) in models.items()
         },
         seeds,
     )
@@ -80,11 +86,15 @@ def probes(
         return means.min(axis=-1) / middle
 
     claims = {
-        claim: over_seeds(errors["two_layer"][:, -1, 1:], best_share)
-        for claim, errors in zip(_CLAIMS, read.values(), strict=True)
+        claim: over_seeds(read[title]["two_layer"][:, -1, 1:], best_share)
+        for claim, title in zip((*_CLAIMS, "probe"), models, strict=False)
     }
     setting = f"{len(seeds)} seeds, width {base.d_model}, {length} positions, uniform tokens"
-    figures = _layers(base, read, counts, setting), _data(base, read["causal"], counts, setting)
+    by_data = _FIRST_BLOCK if _FIRST_BLOCK in models else "causal"
+    figures = (
+        _layers(base, {title: read[title] for title in _MODELS}, counts, setting),
+        _data(base, read[by_data], counts[by_data], setting),
+    )
     return figures, claims
 
 
@@ -109,12 +119,15 @@ def _layers(
         )
 
 
-@figure("data", "sequences to fit on", "mean absolute error, positions", claims=("probe",), log="x")
+@figure(
+    "data",
+    "sequences to fit on",
+    "mean absolute error, positions",
+    claims=("probe", "probe-few"),
+    log="x",
+)
 def _data(
-    base: TransformerConfig,
-    causal: Mapping[str, Array],
-    counts: Mapping[str, Sequence[int]],
-    setting: str,
+    base: TransformerConfig, causal: Mapping[str, Array], counts: Sequence[int], setting: str
 ) -> Iterator[Panel]:
     """Position by number of sequences to fit on.
 
@@ -125,7 +138,7 @@ def _data(
     for i, site in enumerate(("first attention output", "after block 1")):
         yield panel(
             site,
-            np.array(counts["causal"]),
+            np.array(counts),
             chance=chance_levels(base.n_ctx - 1),
             measured={name: causal[kind][:, :, i] for kind, name in _PROBES.items()},
         )

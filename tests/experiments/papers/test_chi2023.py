@@ -1,5 +1,6 @@
 """Chi et al. 2023 after training and on a given model, against the plain models; and its probes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from experiments.papers.chi2023.trained import _trained, given_model, least_shri
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.registry import paper
 from experiments.papers.reproduce import reproduce
-from experiments.results.findings import Findings, log_spaced
+from experiments.results.findings import Findings, chances, log_spaced
 from experiments.runs.cells import Cells
 from experiments.variants.train import train
 from nope_interp.errors import UserError
@@ -255,3 +256,30 @@ def test_probes_read_position_from_attention_and_not_without_the_mask() -> None:
     blind = chi2023_probes._errors(unmasked, [512], "cpu", 0)
     for errors in blind.values():
         np.testing.assert_allclose(errors, chance, rtol=0.1)
+
+
+def test_a_preset_reads_the_first_block_on_many_more_sequences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted: list[tuple[int, Sequence[int]]] = []
+
+    def errors(base: Any, counts: Sequence[int], device: str, seed: int) -> dict[str, np.ndarray]:
+        fitted.append((base.n_layers, counts))
+        falling = np.geomspace(8, 1, len(counts))[:, None].repeat(base.n_layers + 1, axis=1)
+        return {"two_layer": falling, "variance": falling}
+
+    monkeypatch.setattr(chi2023_probes, "_errors", errors)
+    found = {}
+    for preset in (None, "large"):
+        fitted.clear()
+        config = ReproduceConfig("chi2023", n_seeds=2, preset=preset)
+        cells = Cells(tmp_path / str(preset), lambda title: None)
+        (_, by_data), found[preset] = chi2023_probes.probes(config, cells, "cpu")
+        most = 64000 if preset else 1024
+        n_layers, counts = max(fitted, key=lambda one: one[1][-1])
+        assert (n_layers, counts[-1]) == (1 if preset else 3, most)
+        assert by_data.panels[0].series[-1].x[-1] == most
+    assert "probe" not in found[None]
+    assert found[None]["probe-few"] == found["large"]["probe-few"]
+    # Of 63 positions, without the first.
+    assert found["large"]["probe"].value == pytest.approx(1 / chances(63)[0])
