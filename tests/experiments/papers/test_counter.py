@@ -143,9 +143,10 @@ def test_a_given_model_is_read_on_its_own_task(tmp_path: Path) -> None:
     config = TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=110, n_ctx=32)
     path = tmp_path / "model.safetensors"
     save_model(HookedTransformer(config), path, task="copy-cmc", lengths=(2, 8))
-    asked = ReproduceConfig("kazemnejad2023", model=str(path), length=0.25)
+    asked = ReproduceConfig("kazemnejad2023", model=str(path))
     found = counter_findings(asked, Cells(tmp_path / "cells", lambda title: None), "cpu")
-    claims = [*CHANGES, "head", "inverted", "given", "given-head", "given-inverted"]
+    # Of 1/m, this untrained model tells no more than a constant: nothing is claimed of that.
+    claims = [*CHANGES, "head", "inverted", "given-inverted"]
     assert set(found.claims) == {f"counter-{name}" for name in claims}
     panel = found.figures[0].panels[-1]
     assert panel.series[0].x[-1] == make_task("copy-cmc", lengths=(2, 8)).n_tokens(8)

@@ -435,8 +435,8 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
         "scratchpad-format": "not measured",
     }
     n = (status == "reproduced").sum()
-    assert finished.headline.startswith(f"{n} of 17 claims reproduced, ")
-    assert "11 not measured" in finished.headline
+    assert finished.headline.startswith(f"{n} of 21 claims reproduced, ")
+    assert "13 not measured" in finished.headline
     needs = "Not measured, needs --preset tiny, small or paper: length-generalisation"
     assert any(sentence.startswith(needs) for sentence in finished.sentences)
 
@@ -643,7 +643,7 @@ def test_a_run_first_says_how_long_the_kept_one_took(
     monkeypatch.setattr(kazemnejad2023, "_absolute", stopped)
     with pytest.raises(KeyboardInterrupt):
         reproduce(tiny("kazemnejad2023"), out=tmp_path)
-    said = f"17 claims, 2 seeds; a run with {options} took 12 min on our machine."
+    said = f"21 claims, 2 seeds; a run with {options} took 12 min on our machine."
     assert said in capsys.readouterr().err
 
 
@@ -719,7 +719,7 @@ def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.Mon
             assert title.endswith("…") or title == found.title
             assert found.title.startswith(title.removesuffix("…"))
     assert all(found.title in line for found, line in zip(PAPERS.values(), lines, strict=True))
-    assert re.search(r"kazemnejad2023 .* 6 of 17; 1 contradicted +<1 min \(ours\)", lines[3])
+    assert re.search(r"kazemnejad2023 .* 8 of 21; 3 contradicted +<1 min \(ours\)", lines[3])
     monkeypatch.setattr(run_module, "recorded", lambda name: None)
     first = _printed(of_papers(listing(tmp_path)), 100)[0]
     assert re.search(r"^chi2023 .* not run +–$", first)
@@ -742,14 +742,17 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(r"^ ?theorem-2 +reproduced ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
-    own = r"^ kazemnejad2023 .* \d+ of 17.* <1 min \+1 *$"
+    own = r"^ kazemnejad2023 .* \d+ of 21.* <1 min \+1 *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
     assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 / 1e-06 *$", claims.stdout, re.M)
     assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 10
     assert f"\nSizes by default: {paper('kazemnejad2023').default}.\n" in claims.stdout
     assert f"\ntheorem-2: {paper('kazemnejad2023').claim('theorem-2').says}\n" in claims.stdout
-    assert "\nBounds set after a run had been seen: theorem-1, theorem-2.\n" in claims.stdout
+    assert (
+        "\nBounds set after a run had been seen: theorem-1, theorem-2, counter-given, "
+        in claims.stdout
+    )
     monkeypatch.setenv("COLUMNS", "80")
     narrow = nope_interp("reproduce", "--list", cwd=tmp_path).stdout.splitlines()
     assert max(map(len, narrow[1:11])) == 80
