@@ -22,6 +22,7 @@ from experiments.papers.on_text import given_variant
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measured import Measured
+from experiments.results.measurements import RANDOM_INIT
 from experiments.runs.cells import Cells
 from experiments.variants.embedded import EMBEDDED_MODEL
 from experiments.variants.variants import ModelVariant, random_init
@@ -118,23 +119,25 @@ def _best(found: Found, of: str = "") -> int:
 
 
 def _claims(found: Found) -> dict[str, Measured]:
-    """By what is claimed; without what the readings tell no better than a constant does."""
-    claims = {}
-    if found["r2"].max() > 0:
-        shares = {name: found[f"share/{name}"][:, _best(found), 0] for name in CHANGES}
-        claims = {name: over_seeds(share) for name, share in shares.items()}
-        claims["head"] = _best_head(found)[1]
-    if found["position/r2"].max() > 0:
-        claims["inverted"] = over_seeds(_parts(found)[:, 0])
-    return claims
+    """By what is claimed."""
+    shares = {name: found[f"share/{name}"][:, _best(found), 0] for name in CHANGES}
+    claims = {name: over_seeds(share) for name, share in shares.items()}
+    return claims | {
+        "head": _best_head(found)[1],
+        "inverted": over_seeds(_parts(found)[:, 0]),
+    }
 
 
 def _claims_of_given(found: Found) -> dict[str, Measured]:
+    """Without what the readings tell no better than a constant does."""
     claims = _claims(found)
-    shares = [claims.pop(name) for name in CHANGES if name in claims]
-    named = {f"counter-given-{name}": measured for name, measured in claims.items()}
-    if shares:
+    shares = [claims.pop(name) for name in CHANGES]
+    named = {}
+    if found["r2"].max() > 0:
         named["counter-given"] = min(shares, key=lambda share: share.ci_low)
+        named["counter-given-head"] = claims["head"]
+    if found["position/r2"].max() > 0:
+        named["counter-given-inverted"] = claims["inverted"]
     return named
 
 
@@ -220,7 +223,7 @@ def _by_head(every: Mapping[str, Found]) -> Iterator[Panel]:
     for model, found in every.items():
         shares = {
             name: found[f"{of}heads"].reshape(len(found["heads"]), -1)
-            for name, of in (("trained", ""), ("random-init", _UNTRAINED))
+            for name, of in (("trained", ""), (RANDOM_INIT, _UNTRAINED))
         }
         at = np.arange(float(shares["trained"].shape[1]))
         yield panel(model, at, predicted={"one head counts": 1.0}, measured=shares)

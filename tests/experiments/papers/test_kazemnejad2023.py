@@ -424,7 +424,8 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     assert claims.loc["explicit-fail", "value"] == pytest.approx(0.3)
     # No made-up cells: no model is given, and nothing was learned in so few steps.
     unmeasured = claims.index[claims["status"] == "not measured"]
-    assert list(unmeasured) == ["counter-given", "scratchpads", "scratchpad-format"]
+    given = ["counter-given", "counter-given-head", "counter-given-inverted"]
+    assert list(unmeasured) == [*given, "scratchpads", "scratchpad-format"]
     assert _t5_less_the_next(figures["similarity"]) == pytest.approx(
         claims.loc["like-t5", "value"], abs=1e-9
     )
