@@ -124,7 +124,7 @@ def _claims(found: Found) -> dict[str, Measured]:
     claims = {name: over_seeds(share) for name, share in shares.items()}
     return claims | {
         "head": _best_head(found)[1],
-        "inverted": over_seeds(_parts(found)[:, 0]),
+        "inverted": _inversion(found),
     }
 
 
@@ -141,10 +141,17 @@ def _claims_of_given(found: Found) -> dict[str, Measured]:
     return named
 
 
-def _parts(found: Found, of: str = "") -> Float[Array, "sequence part"]:
-    """What the shift of the reading of m is made up of, where m is read best."""
-    parts: Array = found[f"{of}position/share"][:, _best(found, f"{of}position/")]
-    return parts
+def _inversion(found: Found, of: str = "") -> Measured:
+    """R² of an inverted count's shift: 1 where the reading of m shifts as predicted at every
+    position, 0 where it shifts by the same everywhere, on average as predicted."""
+    expected = predicted_inverse(CHANGES["scaled"].factor, found["m"], int(found["k"]))
+    spread = np.square(expected - expected.mean()).sum()
+
+    def r2(means: Float[Array, "row _"]) -> Float[Array, " row"]:
+        share: Array = 1 - np.square(means - expected).sum(axis=-1) / spread
+        return share
+
+    return over_seeds(found[f"{of}position/shift"], r2)
 
 
 def _best_head(found: Found, of: str = "") -> tuple[tuple[int, int], Measured]:
@@ -159,8 +166,7 @@ def _told(name: str, found: Found) -> Iterator[str]:
     chance = max(abs(found[f"share/{change}"][:, best, 1].mean()) for change in CHANGES)
     (layer, head), share = _best_head(found)
     untrained = _best_head(found, _UNTRAINED)[1]
-    inverted, linear = _parts(found).mean(axis=0)
-    random = _parts(found, _UNTRAINED)[:, 0].mean()
+    inverted, random = _inversion(found), _inversion(found, _UNTRAINED)
     yield (
         f"In {name} 1/m is read best after layer {best + 1}, with an R² of "
         f"{found['r2'][best]:.2f}. First tokens that all sequences share: {found['k']}. Fitted to "
@@ -175,9 +181,8 @@ def _told(name: str, found: Found) -> Iterator[str]:
     )
     yield (
         f"In {name} m is read best after layer {position + 1}, with an R² of "
-        f"{found['position/r2'][position]:.2f}. Its shift is {inverted:.2f} of an inverted "
-        f"count's and {linear:.2f} of that of a linear reading of 1/m. In random weights the "
-        f"part of an inverted count is {random:.2f}."
+        f"{found['position/r2'][position]:.2f}. An inverted count predicts its shift with an R² of "
+        f"{inverted.value:.2f}, and that of random weights with {random.value:.2f}."
     )
 
 

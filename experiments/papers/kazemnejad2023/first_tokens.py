@@ -248,35 +248,24 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
             f"share/{name}": np.concatenate(list(map(_share, of_inverse, expected))),
             f"shift/{name}": shifts[name][-1][:, :, best, _INVERSE],
         }
-    inverted = _inverted(reader, long_enough, [shift[..., _POSITION] for shift in shifts["scaled"]])
+    inverted = _inverted(reader, long_enough, shifts["scaled"][-1][..., _POSITION])
     return found | {f"position/{name}": array for name, array in inverted.items()}
 
 
 def _inverted(
-    reader: Reader, read: Groups, shifts: Sequence[Float[np.ndarray, "sequence _ site"]]
+    reader: Reader, read: Groups, shift: Float[np.ndarray, "sequence _ site"]
 ) -> dict[str, Array]:
-    """Whether the reading of m shifts as an inverted 1/m does, where tokens are scaled.
+    """How the reading of m shifts where tokens are scaled.
 
     `r2` [site] says how well m is read of the intact sequences. `shift` [sequence pos] is the shift
     of the longest where m is read best; `without` [pos] is that of a linear reading of 1/m that
-    nothing has inverted. `share` [sequence site part] are the two parts that make up the shift, by
-    least squares: so much of an inverted count's, and so much of that linear reading's.
+    nothing has inverted.
     """
     r2 = reader.r2(read, _POSITION)
-    parts = []
-    for tokens in read:
-        inverted = predicted_inverse(_TWICE, seen(tokens), reader.k)
-        linear = reader.without_inversion * predicted(_TWICE, seen(tokens), reader.k)
-        parts.append(np.stack((inverted, linear), axis=1))
-    shares = [
-        np.einsum("cp,nps->nsc", np.linalg.pinv(part), shift)
-        for part, shift in zip(parts, shifts, strict=True)
-    ]
     return {
         "r2": r2,
-        "share": np.concatenate(shares),
-        "shift": shifts[-1][:, :, r2.argmax()],
-        "without": parts[-1][:, 1],
+        "shift": shift[:, :, r2.argmax()],
+        "without": reader.without_inversion * predicted(_TWICE, seen(read[-1]), reader.k),
     }
 
 
