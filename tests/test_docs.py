@@ -38,7 +38,7 @@ def test_tutorials_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "tutorial.py"
     script.write_text(code)
-    runpy.run_path(str(script))
+    runpy.run_path(str(script), run_name="__main__")
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def test_examples_run(
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "example.py"
     script.write_text(EXAMPLES[example])
-    runpy.run_path(str(script))
+    runpy.run_path(str(script), run_name="__main__")
     page, index = example
     assert EXPECTED[page][index] in capsys.readouterr().out
     if page == "README.md":

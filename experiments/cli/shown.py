@@ -19,8 +19,8 @@ _OF_CLAIMS = (
     "Quantities, units and bounds: on the run's page, and in docs/papers.md.",
 )
 _OF_PAPERS = (
-    "Reproduced: of all claims of the paper. Took: of the run that most were read from.",
-    "Ours: it comes with the package. +1: some claims were read from one more run.",
+    "Reproduced: of the paper's own claims. Ours: of the questions that we ask beside them.",
+    "Took: of the run that most were read from. Kept: it comes with the package. +1: and one more.",
     "The whole title, each claim, and the runs' sizes: nope-interp reproduce NAME --list.",
 )
 
@@ -167,6 +167,8 @@ def claims_shown(table: Any, name: str | None) -> Shown:
         f"Bounds set {when}: {', '.join(ids)}."
         for when, ids in own.groupby("bounds_set", sort=False)["claim"]
     ]
+    if own["ours"].any():
+        lines.append(f"Ours, not the paper's: {', '.join(own.loc[own['ours'], 'claim'])}.")
     alone = own[own["status"] != own["by_bounds"]]
     lines += [
         f"By its bounds alone, whatever its run can see, each is {word}: {', '.join(ids)}."

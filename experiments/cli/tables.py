@@ -17,7 +17,7 @@ from experiments.results.position_use import Interval
 MOST_ROWS = 11
 _UNTRAINED = "read, untrained"
 # What a list of claims calls the run that is kept with the package.
-_OURS = "recorded"
+_KEPT = "recorded"
 
 _STYLES = {
     "used": "bold green",
@@ -171,7 +171,7 @@ def of_claims(claims: pd.DataFrame) -> Table:
             str(row["claim"]),
             _worded(str(row["status"])),
             "–" if pd.isna(row["value"]) else _number(row),
-            str(row["test"]).removeprefix("the 95% interval lies "),
+            str(row["test"]).rpartition("lies ")[2],
         ]
         for row in measured.to_dict("records")
     ]
@@ -207,8 +207,17 @@ def of_papers(claims: pd.DataFrame) -> Table:
         One line for each paper; a title too long for it ends in an ellipsis.
     """
     papers = claims.groupby("paper", sort=False)
-    rows = [[name, own["title"].iloc[0], _came_out(own), _took(own)] for name, own in papers]
-    table = _table(["paper", "title", "reproduced", "took"], rows)
+    rows = [
+        [
+            name,
+            found["title"].iloc[0],
+            _came_out(found[~found["ours"]]),
+            _came_out(found[found["ours"]]),
+            _took(found),
+        ]
+        for name, found in papers
+    ]
+    table = _table(["paper", "title", "reproduced", "ours", "took"], rows)
     title = table.columns[1]
     # All that the others leave: names, counts and times stay whole.
     title.no_wrap, title.ratio = True, 1
@@ -217,6 +226,8 @@ def of_papers(claims: pd.DataFrame) -> Table:
 
 
 def _came_out(claims: pd.DataFrame) -> str:
+    if claims.empty:
+        return "–"
     if not (claims["run"] != "").any():
         return "not run"
     counts = claims["status"].value_counts()
@@ -226,13 +237,13 @@ def _came_out(claims: pd.DataFrame) -> str:
 
 
 def _took(claims: pd.DataFrame) -> str:
-    """How long the run took that most claims were read from, whether it is ours, and how many runs
-    there are besides."""
+    """How long the run took that most claims were read from, whether it is kept with the package,
+    and how many runs there are besides."""
     runs = _runs(claims).most_common()
     if not runs:
         return "–"
     (_, cost, run), _ = runs[0]
-    told = f"{cost} (ours)" if run == _OURS else cost
+    told = f"{cost} (kept)" if run == _KEPT else cost
     return f"{told} +{len(runs) - 1}" if len(runs) > 1 else told
 
 
@@ -246,7 +257,7 @@ def runs_of(claims: pd.DataFrame) -> Iterator[str]:
         Of each run how many claims are its, its size, its time and where it is kept.
     """
     for (size, cost, run), n in _runs(claims).most_common():
-        where = "kept with the package" if run == _OURS else run
+        where = "kept with the package" if run == _KEPT else run
         yield f"Run of {n} {'claim' if n == 1 else 'claims'}: {size}, {cost}, {where}"
 
 

@@ -1,11 +1,13 @@
 """The registry as a page to read."""
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from experiments.papers.recorded import recorded
 from experiments.papers.registry import PAPERS
-from experiments.results.claims import NOT_MEASURED, Outcome, Paper
+from experiments.results.claims import AFTER, NOT_MEASURED, Outcome, Paper, Verdict
 
 
 def papers_markdown() -> str:
@@ -44,9 +46,35 @@ def papers_markdown() -> str:
         "published, or a choice of ours.",
         "A run that sees only twice what matters needs four times the units.",
     ]
+    parts += ["", *_summary()]
     for found in PAPERS.values():
         parts += ["", *_of_paper(found)]
     return "\n".join(parts) + "\n"
+
+
+def _summary() -> Iterator[str]:
+    """What came of all claims, those of ours apart, and how many have late bounds."""
+    yield "| paper | the paper's own claims | our questions beside them | bounds set after a run |"
+    yield "| --- | --- | --- | --- |"
+    all_outcomes = []
+    for paper in PAPERS.values():
+        kept = recorded(paper.name)
+        unrun = [Outcome(claim, NOT_MEASURED) for claim in paper.claims]
+        outcomes = unrun if kept is None else kept.outcomes
+        yield _counted(f"[{paper.name}](#{paper.name})", outcomes)
+        all_outcomes += outcomes
+    yield _counted("all", all_outcomes)
+
+
+def _counted(name: str, outcomes: Sequence[Outcome]) -> str:
+    """A row of the summary."""
+    cells = [name]
+    for ours in (False, True):
+        counts = Counter(outcome.verdict for outcome in outcomes if outcome.claim.ours == ours)
+        told = [f"{counts[word]} {word}" for word in get_args(Verdict) if counts[word]]
+        cells.append(f"{counts.total()}: {', '.join(told)}" if told else "–")
+    late = sum(outcome.claim.bounds_set == AFTER for outcome in outcomes)
+    return f"| {' | '.join([*cells, str(late)])} |"
 
 
 def _of_paper(paper: Paper) -> Iterator[str]:
@@ -77,7 +105,7 @@ def _of_claim(paper: Paper, outcome: Outcome, ran: bool) -> Iterator[str]:
         "Source": claim.source,
         "How sure": claim.status,
         "Measured": claim.measure,
-        "Reproduced where": claim.test,
+        "Test": claim.test,
         "Bounds set": claim.bounds_set,
         "Came out": _came_out(outcome) if ran else "",
         "Sees": _sees(outcome),

@@ -67,9 +67,9 @@ class Reproduction(RunOfFigures):
 
     @property
     def claims(self) -> pd.DataFrame:
-        """The outcomes as a table: claim, status, what the bounds alone say, value, interval and
-        what it is over, the difference that can be seen, the size needed, expected, difference,
-        test, when its bounds were set."""
+        """The outcomes as a table: claim, whether it is ours, status, what the bounds alone say,
+        value, interval and what it is over, the difference that can be seen, the size needed,
+        expected, difference, test, when its bounds were set."""
         return pd.DataFrame([row_of(o) for o in self.outcomes])
 
     @property
@@ -86,11 +86,16 @@ class Reproduction(RunOfFigures):
 
     @property
     def headline(self) -> str:
-        """How many claims have each verdict."""
-        counts = Counter(outcome.verdict for outcome in self.outcomes)
-        told = f"{counts['reproduced']} of {len(self.outcomes)} claims reproduced"
-        others = [f"{counts[word]} {word}" for word in get_args(Verdict)[1:] if counts[word]]
-        return f"{', '.join([told, *others])}."
+        """How many of the paper's own claims have each verdict, and what came of ours beside it."""
+        own = Counter(o.verdict for o in self.outcomes if not o.claim.ours)
+        told = f"{own['reproduced']} of the paper's {own.total()} claims reproduced"
+        others = [f"{own[word]} {word}" for word in get_args(Verdict)[1:] if own[word]]
+        said = ", ".join([told, *others])
+        ours = Counter(o.verdict for o in self.outcomes if o.claim.ours)
+        if ours:
+            against = f", {ours['contradicted']} contradicted" if ours["contradicted"] else ""
+            said += f"; of our own {ours.total()} {ours['reproduced']} reproduced{against}"
+        return f"{said}."
 
     @property
     def sentences(self) -> list[str]:
@@ -141,6 +146,7 @@ def row_of(outcome: Outcome, *, run: bool = True) -> dict[str, Any]:
     claim, found = outcome.claim, outcome.found
     return {
         "claim": claim.id,
+        "ours": claim.ours,
         "status": outcome.verdict if run else NOT_RUN,
         "by_bounds": outcome.by_bounds if run else NOT_RUN,
         "value": found.value,

@@ -74,6 +74,11 @@ class Claim:
     size_needed: str = ""
 
     @property
+    def ours(self) -> bool:
+        """Whether it is a question of ours, so that it does not count for or against the paper."""
+        return self.status == OURS
+
+    @property
     def effect(self) -> float:
         """The least difference from the bound that would matter; NaN where none is known.
 
@@ -88,10 +93,10 @@ class Claim:
     def test(self) -> str:
         """The test in words."""
         if math.isinf(self.low):
-            return f"the 95% interval lies below {self.high:g}"
+            return f"reproduced where the 95% interval lies below {self.high:g}"
         if math.isinf(self.high):
-            return f"the 95% interval lies above {self.low:g}"
-        return f"the 95% interval lies from {self.low:g} to {self.high:g}"
+            return f"reproduced where the 95% interval lies above {self.low:g}"
+        return f"reproduced where the 95% interval lies from {self.low:g} to {self.high:g}"
 
     def verdict(self, value: float, ci_low: float, ci_high: float) -> Verdict:
         """What the test says of a measured number; NaN stands for one that could not be taken.

@@ -3,6 +3,7 @@ the reading of 1/m shift as a counter's, is it one head that counts, and is its 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from jaxtyping import Float
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.kazemnejad2023.first_tokens import (
     CHANGES,
-    MOST_SHARED,
     counted,
     n_shared,
+    n_unread,
     predicted,
     predicted_inverse,
 )
@@ -36,6 +37,7 @@ from nope_interp.tasks.sources import Split, TokenSource
 # How many sequences are read; of a task, of each length.
 _SPLITS: tuple[tuple[Split, int], ...] = (("fit", 128), ("held_out", 64))
 _LENGTH, _SHORTEST = 127, 16
+_LEAST_READ = 8  # tokens of the longest sequences
 _UNTRAINED = "untrained/"
 
 # What is found in a model, by name.
@@ -76,12 +78,13 @@ def _of(config: ReproduceConfig, device: str) -> dict[str, Array]:
     none = np.array([layer.encoding == "none" for layer in layer_positions(model)])
     drawn = [_sequences(source, model.cfg.n_ctx, n, split, config) for split, n in _SPLITS]
     # Room for the first tokens to stand twice.
-    room = model.cfg.n_ctx - n_shared(drawn[0])
-    fit, read = ([tokens[:, :room] for tokens in part] for part in drawn)
-    if not read or read[-1].shape[1] < _SHORTEST:
+    k = n_shared(drawn[0])
+    fit, read = ([tokens[:, : model.cfg.n_ctx - k] for tokens in part] for part in drawn)
+    needed = n_unread(k) + _LEAST_READ
+    if not read or read[-1].shape[1] < needed:
         raise UserError(
             f"{config.model!r} reads too short sequences to count in: give a model whose context "
-            f"holds {_SHORTEST + MOST_SHARED} tokens."
+            f"holds {needed + k} tokens, and sequences of {needed}."
         )
     untrained = counted(random_init(variant, config.seed).model, fit, read, config.seed)
     return {
@@ -113,9 +116,9 @@ def _loaded(config: ReproduceConfig, device: str) -> ModelVariant:
     return given_variant(config, device, needed={}, **more)
 
 
-def _best(found: Found, of: str = "") -> int:
-    """The site where 1/m, or with "position/" m, is read best of the intact sequences."""
-    return int(found[f"{of}r2"].argmax())
+def _best(found: Found) -> int:
+    """The site where 1/m is read best of the intact sequences."""
+    return int(found["r2"].argmax())
 
 
 def _claims(found: Found) -> dict[str, Measured]:
@@ -141,49 +144,79 @@ def _claims_of_given(found: Found) -> dict[str, Measured]:
     return named
 
 
-def _inversion(found: Found, of: str = "") -> Measured:
+def _inversion(found: Found, shift: str = "shift") -> Measured:
     """R² of an inverted count's shift: 1 where the reading of m shifts as predicted at every
     position, 0 where it shifts by the same everywhere, on average as predicted."""
+    return over_seeds(found[f"position/{shift}"], partial(_r2_of_inverted, found))
+
+
+def _r2_of_inverted(found: Found, means: Float[Array, "row _"]) -> Float[Array, " row"]:
     expected = predicted_inverse(CHANGES["scaled"].factor, found["m"], int(found["k"]))
     spread = np.square(expected - expected.mean()).sum()
-
-    def r2(means: Float[Array, "row _"]) -> Float[Array, " row"]:
-        share: Array = 1 - np.square(means - expected).sum(axis=-1) / spread
-        return share
-
-    return over_seeds(found[f"{of}position/shift"], r2)
+    r2: Array = 1 - np.square(means - expected).sum(axis=-1) / spread
+    return r2
 
 
-def _best_head(found: Found, of: str = "") -> tuple[tuple[int, int], Measured]:
+def _untrained(found: Found) -> Found:
+    """What is found in random weights of the same shape."""
+    parts = {name: array for name, array in found.items() if name.startswith(_UNTRAINED)}
+    return {name.removeprefix(_UNTRAINED): array for name, array in parts.items()}
+
+
+def _best_head(found: Found) -> tuple[tuple[int, int], Measured]:
     """The head with the largest share in every second sequence, and its share in the others."""
-    chosen, scored = found[f"{of}heads"][::2], found[f"{of}heads"][1::2]
+    chosen, scored = found["heads"][::2], found["heads"][1::2]
     layer, head = np.unravel_index(chosen.mean(axis=0).argmax(), chosen.shape[1:])
     return (int(layer), int(head)), over_seeds(scored[:, layer, head])
 
 
 def _told(name: str, found: Found) -> Iterator[str]:
-    best, position = _best(found), _best(found, "position/")
-    chance = max(abs(found[f"share/{change}"][:, best, 1].mean()) for change in CHANGES)
+    random = _untrained(found)
+    best, site = _best(found), int(found["position/site"])
     (layer, head), share = _best_head(found)
-    untrained = _best_head(found, _UNTRAINED)[1]
-    inverted, random = _inversion(found), _inversion(found, _UNTRAINED)
+    chance = max(abs(found[f"share/{change}"][:, best, 1].mean()) for change in CHANGES)
     yield (
-        f"In {name} 1/m is read best after layer {best + 1}, with an R² of "
-        f"{found['r2'][best]:.2f}. First tokens that all sequences share: {found['k']}. Fitted to "
-        f"permuted positions the share is at most {chance:.2f}. Scaled alone, the begin token "
-        f"shifts the reading by {found['alone'][0]:.2f} of what a counter of that token predicts, "
-        f"and the second token by {found['alone'][1]:.2f}."
+        f"In {name} 1/m is read best {_place(found, best)}, with an R² of {found['r2'][best]:.2f} "
+        f"(random weights of the same shape: {random['r2'].max():.2f})."
+    )
+    yield (
+        f"{name}: with the first tokens scaled, the reading shifts by {_shift(found):.2f} of what "
+        f"a counter predicts. In random weights it is {_shift(random):.2f}."
+    )
+    yield (
+        f"{name}: first tokens that all sequences share: {found['k']}. Fitted to permuted "
+        f"positions the share is at most {chance:.2f}. Scaled alone, the begin token shifts the "
+        f"reading by {found['alone'][0]:.2f} of what a counter of that token predicts, and the "
+        f"second token by {found['alone'][1]:.2f}."
     )
     yield (
         f"In {name} the head that counts most is L{layer}H{head}, with a share of "
-        f"{share.value:.2f}. In random weights of the same shape the best head has "
+        f"{share.value:.2f}. In random weights the best head has {_best_head(random)[1].value:.2f}."
+    )
+    inverted, untrained = _inversion(found), _inversion(random)
+    yield (
+        f"In {name} m is read best {_place(found, site)}, with an R² of "
+        f"{found['position/r2'][site]:.2f} (random weights: {random['position/r2'].max():.2f})."
+    )
+    still = _r2_of_inverted(found, np.zeros((1, len(found["m"]))))[0]
+    yield (
+        f"{name}: an inverted count predicts how that reading shifts with an R² of "
+        f"{inverted.value:.2f}. No shift at all would have {still:.2f}. Random weights have "
         f"{untrained.value:.2f}."
     )
-    yield (
-        f"In {name} m is read best after layer {position + 1}, with an R² of "
-        f"{found['position/r2'][position]:.2f}. An inverted count predicts its shift with an R² of "
-        f"{inverted.value:.2f}, and that of random weights with {random.value:.2f}."
-    )
+    if "position/before" in found:
+        before = _inversion(found, "before").value
+        yield f"{name}: before that MLP the R² of an inverted count is {before:.2f}."
+
+
+def _shift(found: Found) -> float:
+    """The share of a counter's shift where the first tokens are scaled."""
+    return float(found["share/scaled"][:, _best(found), 0].mean())
+
+
+def _place(found: Found, site: int) -> str:
+    part = "MLP" if found["after_mlp"][site] else "attention"
+    return f"after the {part} of layer {found['layer'][site]}"
 
 
 @figure(
@@ -227,8 +260,8 @@ def _by_head(every: Mapping[str, Found]) -> Iterator[Panel]:
     """
     for model, found in every.items():
         shares = {
-            name: found[f"{of}heads"].reshape(len(found["heads"]), -1)
-            for name, of in (("trained", ""), (RANDOM_INIT, _UNTRAINED))
+            name: of["heads"].reshape(len(of["heads"]), -1)
+            for name, of in (("trained", found), (RANDOM_INIT, _untrained(found)))
         }
         at = np.arange(float(shares["trained"].shape[1]))
         yield panel(model, at, predicted={"one head counts": 1.0}, measured=shares)
@@ -248,9 +281,10 @@ def _heads(found: Found) -> tuple[str, ...]:
 def _inverted(every: Mapping[str, Found]) -> Iterator[Panel]:
     """Is the count inverted.
 
-    The first tokens weigh twice as much, minus as many others alike, read where m is read best. An
-    inverted count shifts more, the more tokens it has seen. A linear reading of 1/m, which nothing
-    has inverted, shifts less. Bars are 95% intervals over sequences.
+    The first tokens weigh twice as much, minus as many others alike. Readings are after the MLP
+    where m is read best, and before it. An inverted count shifts more, the more tokens it has seen.
+    A linear reading of 1/m, which nothing has inverted, shifts less. Bars are 95% intervals over
+    sequences.
     """
     for model, found in every.items():
         yield panel(
@@ -260,5 +294,8 @@ def _inverted(every: Mapping[str, Found]) -> Iterator[Panel]:
                 "inverted": predicted_inverse(CHANGES["scaled"].factor, found["m"], int(found["k"]))
             },
             reference={"not inverted": found["position/without"]},
-            measured={"measured": found["position/shift"]},
+            measured={
+                "after the MLP": found["position/shift"],
+                **({"before it": found["position/before"]} if "position/before" in found else {}),
+            },
         )

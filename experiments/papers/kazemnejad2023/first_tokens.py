@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from experiments.results.findings import Array
@@ -22,12 +22,11 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Running, scale_attention
 from nope_interp.shapes import Sequences
 from nope_interp.sites import hook_name
-from nope_interp.streams import read_at
+from nope_interp.streams import firing_hooks, read_at
 from probes.moments import LinearMoments
 
 _ALPHA = 1.0  # of the ridge regressions, on standardised features
-_FROM = 8  # the first token that is read: where few have been seen, 1/m is far from linear
-MOST_SHARED = _FROM // 2  # first tokens that are changed; as many others stand before those read
+_UNREAD = 8  # at least so many first tokens are not read: there 1/m is far from linear in m
 # What is read, in the order of the fits' columns: 1/m, the same permuted, and m.
 _INVERSE, _PERMUTED, _POSITION = range(3)
 
@@ -99,32 +98,79 @@ def predicted_inverse(factor: float, m: Array, k: int = 1) -> Array:
 
 
 def n_shared(groups: Groups) -> int:
-    """How many first tokens all sequences have in common, at most half of those left unread."""
+    """How many first tokens all sequences have in common."""
     shortest = min(tokens.shape[1] for tokens in groups)
     every = torch.cat([tokens[:, :shortest] for tokens in groups])
-    same = (every == every[0]).all(dim=0)[:MOST_SHARED]
+    same = (every == every[0]).all(dim=0)
     return max(1, int(same.cumprod(dim=0).sum()))
 
 
+def n_unread(k: int) -> int:
+    """How many first tokens are left unread where k are changed, and in the control k others."""
+    return max(_UNREAD, 2 * k)
+
+
 class Reader:
-    """Linear readings of 1/m, of the same permuted, and of m, after every layer of a model.
+    """Linear readings of 1/m, of the same permuted, and of m, after every attention and every MLP.
+
+    All are fitted on the tokens that are read. On the first few an inverted count and a linear
+    reading of 1/m differ most, and what tells a task's frame would pass for either.
 
     Args:
         model: without positions, whose context holds the longest sequences and as many tokens more
             as all of them share at first.
         fit: sequences to fit the readings on, of one length or several.
         seed: of the permutation.
+
+    Attributes:
+        k: first tokens that are changed: all that the sequences share.
+        sites: layer and hook of each site, in order of depth.
+        without_inversion: what a linear reading of 1/m, which nothing inverts, makes of m.
     """
 
     def __init__(self, model: HookedModel, fit: Groups, seed: int) -> None:
         self._model = model
-        self.n_layers = model.cfg.n_layers
         self.k = n_shared(fit)
-        sites = [hook_name(layer, "resid_post") for layer in range(self.n_layers)]
-        self._fits = _fitted(model, fit, sites, seed)
-        # What a linear reading of 1/m alone, and no inversion of it, makes of m.
-        m = np.concatenate([np.tile(seen(tokens), len(tokens)) for tokens in fit])
+        self._unread = n_unread(self.k)
+        every = {
+            hook_name(layer, hook): (layer, hook)
+            for layer in range(model.cfg.n_layers)
+            for hook in ("resid_mid", "resid_post")
+        }
+        firing = firing_hooks(model, list(every), fit[0][:1])
+        self.sites = [site for name, site in every.items() if name in firing]
+        fit = self.long_enough(fit)
+        m = self._each(fit)
+        self._fits = self._fitted(fit, m, seed)
         self.without_inversion = float(np.polyfit(1 / m, m, 1)[0])
+
+    def long_enough(self, groups: Groups) -> list[Int[Tensor, "_ _"]]:
+        """Those in which two tokens or more are read."""
+        return [tokens for tokens in groups if tokens.shape[1] > self._unread + 1]
+
+    def seen(self, tokens: Sequences) -> Array:
+        """How many tokens each one that is read has seen."""
+        return np.arange(self._unread, tokens.shape[1]) + 1.0
+
+    def _each(self, groups: Groups) -> Array:
+        """The same for all tokens that are read of all sequences."""
+        return np.concatenate([np.tile(self.seen(tokens), len(tokens)) for tokens in groups])
+
+    def _fitted(self, fit: Groups, m: Array, seed: int) -> dict[str, Fit]:
+        """By site, ridge regressions in the order of what is read."""
+        order = np.random.default_rng(seed).permutation(len(m))
+        labels = torch.from_numpy(np.stack((1 / m, 1 / m[order], m), axis=1))
+
+        def flat(x: Tensor) -> Float[Tensor, "activation d_model"]:
+            return x[:, self._unread :].flatten(0, 1).double().cpu()
+
+        names = [hook_name(*site) for site in self.sites]
+        found = [read_at(self._model, tokens, dict.fromkeys(names, flat)) for tokens in fit]
+        fits = {}
+        for name in names:
+            x = torch.cat([part for of in found for part in of[name]])
+            fits[name] = LinearMoments().update(x, labels).ridge(_ALPHA)
+        return fits
 
     def read(self, tokens: Sequences) -> Readings:
         """What is read of every token."""
@@ -139,11 +185,11 @@ class Reader:
 
     def r2(self, read: Groups, reading: int) -> Float[np.ndarray, " site"]:
         """How well intact sequences are read, from the first token that is read on."""
-        m = np.concatenate([np.tile(seen(tokens), len(tokens)) for tokens in read])
+        m = self._each(read)
         wanted = m if reading == _POSITION else 1 / m
-        found = [self.read(tokens)[:, _FROM:, :, reading] for tokens in read]
-        errors = np.concatenate([each.reshape(-1, self.n_layers) for each in found])
-        r2: Array = 1 - ((errors - wanted[:, None]) ** 2).mean(axis=0) / wanted.var()
+        values = [self.read(tokens)[:, self._unread :, :, reading] for tokens in read]
+        found = np.concatenate([each.reshape(-1, len(self.sites)) for each in values])
+        r2: Array = 1 - ((found - wanted[:, None]) ** 2).mean(axis=0) / wanted.var()
         return r2
 
     def shift(self, tokens: Sequences, change: Change) -> Readings:
@@ -154,13 +200,13 @@ class Reader:
     def _changed(self, tokens: Sequences, change: Change, at: range) -> Readings:
         with change.running(self._model, at):
             read = self.read(change.tokens(tokens, at))
-        return read[:, np.arange(_FROM, tokens.shape[1]) + change.later * len(at)]
+        return read[:, np.arange(self._unread, tokens.shape[1]) + change.later * len(at)]
 
     def alone(self, tokens: Sequences) -> Float[np.ndarray, "token site"]:
         """What scaling the first and the second token alone shifts, as a share of what a counter of
         that token alone predicts."""
-        m = seen(tokens)
-        intact = self.read(tokens)[:, _FROM:, :, _INVERSE]
+        m = self.seen(tokens)
+        intact = self.read(tokens)[:, self._unread :, :, _INVERSE]
         expected = _TWICE / (m + _TWICE - 1) - 1 / m
         shares = []
         for token in (range(1), range(1, 2)):
@@ -170,48 +216,19 @@ class Reader:
 
     def by_head(self, tokens: Sequences, site: int) -> Float[np.ndarray, "sequence layer head"]:
         """The share of the predicted shift at a site where one head alone is scaled."""
-        shares = np.zeros((len(tokens), self.n_layers, self._model.cfg.n_heads))
-        for layer, head in np.ndindex(site + 1, self._model.cfg.n_heads):
+        cfg = self._model.cfg
+        shares = np.zeros((len(tokens), cfg.n_layers, cfg.n_heads))
+        for layer, head in np.ndindex(self.sites[site][0] + 1, cfg.n_heads):
             one = partial(scale_attention, factor=_TWICE, head=(layer, head))
             change = replace(CHANGES["scaled"], running=one)
             shift = self.shift(tokens, change)[:, :, site, _INVERSE]
-            expected = predicted(_TWICE, seen(tokens), self.k)
+            expected = predicted(_TWICE, self.seen(tokens), self.k)
             shares[:, layer, head] = _share(shift[..., None], expected)[:, 0]
         return shares
 
 
-def _fitted(model: HookedModel, fit: Groups, sites: list[str], seed: int) -> dict[str, Fit]:
-    """By site, ridge regressions in the order of what is read.
-
-    Those of 1/m are fitted from position 1 on. That of m is fitted on the tokens that are read: on
-    few tokens an inverted count and a linear reading of 1/m differ most, and what tells the frame
-    of a task would pass for either.
-    """
-    m = np.concatenate([np.tile(np.arange(2.0, n.shape[1] + 1), len(n)) for n in fit])
-    order = torch.randperm(len(m), generator=torch.Generator().manual_seed(seed))
-    inverse = torch.from_numpy(1 / m)
-    labels = torch.stack((inverse, inverse[order]), dim=1)
-    read = torch.from_numpy(m > _FROM)
-
-    def flat(x: Tensor) -> Float[Tensor, "activation d_model"]:
-        return x[:, 1:].flatten(0, 1).double().cpu()
-
-    found = [read_at(model, tokens, dict.fromkeys(sites, flat)) for tokens in fit]
-    fits = {}
-    for site in sites:
-        x = torch.cat([part for of in found for part in of[site]])
-        weights, intercepts = LinearMoments().update(x, labels).ridge(_ALPHA)
-        of_position = LinearMoments().update(x[read], torch.from_numpy(m)[read, None])
-        more_weights, more_intercepts = of_position.ridge(_ALPHA)
-        fits[site] = (
-            np.concatenate((weights, more_weights), axis=1),
-            np.concatenate((intercepts, more_intercepts)),
-        )
-    return fits
-
-
 def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[str, Array]:
-    """How readings shift with the first tokens, after every layer.
+    """How readings shift with the first tokens, after every attention and every MLP.
 
     Args:
         model: without positions, as `Reader` takes it.
@@ -220,58 +237,64 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         seed: of the permutation.
 
     Returns:
-        `k`, how many first tokens are changed; `m`, the tokens seen. `r2` [site] says how well 1/m
-        is read of the intact sequences. By change `share/...`, of each sequence the shift as a
-        share of the predicted one, [sequence site reading], the second reading being fitted to
-        permuted positions; and `shift/...`, the shift itself of the longest sequences, at the site
-        where 1/m is read best, [sequence pos]. `alone` [token] is what scaling the first and the
-        second token alone shifts there, as a share of what a counter of that token alone predicts.
-        `heads` [sequence layer head] is the share where one head alone is scaled. `position/...` is
-        what `_inverted` finds.
+        `k`, how many first tokens are changed; `m`, the tokens seen; `layer` and `after_mlp`, which
+        site is which. `r2` [site] says how well 1/m is read of the intact sequences. By change
+        `share/...`, of each sequence the shift as a share of the predicted one, [sequence site
+        reading], the second reading being fitted to permuted positions; and `shift/...`, the shift
+        itself of the longest sequences, at the site where 1/m is read best, [sequence pos]. `alone`
+        [token] is what scaling the first and the second token alone shifts there, as a share of
+        what a counter of that token alone predicts. `heads` [sequence layer head] is the share
+        where one head alone is scaled. `position/...` is what `_inverted` finds.
     """
     reader = Reader(model, fit, seed)
-    long_enough = [tokens for tokens in read if tokens.shape[1] > _FROM + 1]
-    longest, r2 = long_enough[-1], reader.r2(long_enough, _INVERSE)
+    read = reader.long_enough(read)
+    longest, r2 = read[-1], reader.r2(read, _INVERSE)
     best = int(r2.argmax())
     found = {
         "k": np.array(reader.k),
-        "m": seen(longest),
+        "m": reader.seen(longest),
+        "layer": np.array([layer for layer, _ in reader.sites]),
+        "after_mlp": np.array([hook == "resid_post" for _, hook in reader.sites]),
         "r2": r2,
         "alone": reader.alone(longest)[:, best],
-        "heads": np.concatenate([reader.by_head(tokens, best) for tokens in long_enough]),
+        "heads": np.concatenate([reader.by_head(tokens, best) for tokens in read]),
     }
-    shifts = {name: [reader.shift(n, change) for n in long_enough] for name, change in _ALL}
+    shifts = {name: [reader.shift(n, change) for n in read] for name, change in _ALL}
     for name, change in _ALL:
-        expected = [predicted(change.factor, seen(tokens), reader.k) for tokens in long_enough]
+        expected = [predicted(change.factor, reader.seen(tokens), reader.k) for tokens in read]
         of_inverse = (shift[..., : _PERMUTED + 1] for shift in shifts[name])
         found |= {
             f"share/{name}": np.concatenate(list(map(_share, of_inverse, expected))),
             f"shift/{name}": shifts[name][-1][:, :, best, _INVERSE],
         }
-    inverted = _inverted(reader, long_enough, shifts["scaled"][-1][..., _POSITION])
+    inverted = _inverted(reader, read, shifts["scaled"][-1][..., _POSITION], found["after_mlp"])
     return found | {f"position/{name}": array for name, array in inverted.items()}
 
 
 def _inverted(
-    reader: Reader, read: Groups, shift: Float[np.ndarray, "sequence _ site"]
+    reader: Reader,
+    read: Groups,
+    shift: Float[np.ndarray, "sequence _ site"],
+    after_mlp: Bool[np.ndarray, " site"],
 ) -> dict[str, Array]:
     """How the reading of m shifts where tokens are scaled.
 
-    `r2` [site] says how well m is read of the intact sequences. `shift` [sequence pos] is the shift
-    of the longest where m is read best; `without` [pos] is that of a linear reading of 1/m that
-    nothing has inverted.
+    `r2` [site] says how well m is read of the intact sequences; `site` is the MLP after which it
+    is read best. There `shift` [sequence pos] is the shift of the longest, and `before` the same
+    before that MLP, where the model has such a site. `without` [pos] is the shift of a linear
+    reading of 1/m that nothing has inverted.
     """
     r2 = reader.r2(read, _POSITION)
-    return {
+    best = int(np.where(after_mlp, r2, -np.inf).argmax())
+    found = {
         "r2": r2,
-        "shift": shift[:, :, r2.argmax()],
-        "without": reader.without_inversion * predicted(_TWICE, seen(read[-1]), reader.k),
+        "site": np.array(best),
+        "shift": shift[:, :, best],
+        "without": reader.without_inversion * predicted(_TWICE, reader.seen(read[-1]), reader.k),
     }
-
-
-def seen(tokens: Sequences) -> Array:
-    """How many tokens each one that is read has seen."""
-    return np.arange(_FROM, tokens.shape[1]) + 1.0
+    if best > 0 and not after_mlp[best - 1]:
+        found["before"] = shift[:, :, best - 1]
+    return found
 
 
 def _share(

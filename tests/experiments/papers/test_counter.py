@@ -7,11 +7,16 @@ import pytest
 import torch
 
 from experiments.papers.config import ReproduceConfig
-from experiments.papers.kazemnejad2023.counter import _inversion, counter_findings
+from experiments.papers.kazemnejad2023.counter import (
+    _claims_of_given,
+    _inversion,
+    counter_findings,
+)
 from experiments.papers.kazemnejad2023.first_tokens import (
     CHANGES,
     counted,
     n_shared,
+    n_unread,
     predicted,
     predicted_inverse,
 )
@@ -104,6 +109,11 @@ def test_an_inverted_count_is_told_from_one_that_is_not() -> None:
             assert found["position/r2"].max() > 0.999
             np.testing.assert_allclose(predicted_inverse(2, found["m"]), expected)
             assert _inversion(found).value > 0.99
+            # It is the MLP that inverts.
+            assert found["position/site"] == 1
+            before = found["position/before"].mean(axis=0)
+            np.testing.assert_allclose(before, found["position/without"], rtol=0.1)
+            assert _inversion(found, "before").value < 0
         else:
             assert _inversion(found).value < 0
     # Of the right size and not of the right shape.
@@ -111,11 +121,24 @@ def test_an_inverted_count_is_told_from_one_that_is_not() -> None:
     assert _inversion(found | {"position/shift": even}).value == pytest.approx(0)
 
 
+def test_what_is_read_no_better_than_a_constant_is_not_claimed() -> None:
+    found = counted(theorem((1.0, 0.0), inverts=True), [sequences(16, 0)], [sequences(6, 1)], 0)
+    claims = _claims_of_given(found)
+    names = {"counter-given", "counter-given-head", "counter-given-inverted"}
+    assert set(claims) == names
+    assert claims["counter-given"].value == pytest.approx(1, abs=0.05)
+    unread = found | {"r2": np.full_like(found["r2"], -0.1)}
+    assert set(_claims_of_given(unread)) == {"counter-given-inverted"}
+    unread |= {"position/r2": np.full_like(found["r2"], -0.1)}
+    assert not _claims_of_given(unread)
+
+
 def test_shared_tokens_are_counted_over_groups_of_several_lengths() -> None:
     groups = [sequences(5, 0, SECOND[:1]), sequences(5, 1, SECOND[:1])[:, :20]]
     assert n_shared(groups) == 2
     assert n_shared([groups[0], sequences(5, 1, SECOND[1:])]) == 1
-    assert n_shared([torch.zeros(3, 40, dtype=torch.long)]) == 4  # half of those left unread
+    # As many others stand before the first token that is read.
+    assert [n_unread(k) for k in (1, 4, 6)] == [8, 8, 12]
 
 
 def test_scaled_attention_is_as_if_the_token_stood_there_as_often() -> None:
@@ -149,8 +172,7 @@ def test_a_given_model_is_read_on_its_own_task(tmp_path: Path) -> None:
     save_model(HookedTransformer(config), path, task="copy-cmc", lengths=(2, 8))
     asked = ReproduceConfig("kazemnejad2023", model=str(path))
     found = counter_findings(asked, Cells(tmp_path / "cells", lambda title: None), "cpu")
-    # Of 1/m, this untrained model tells no more than a constant: nothing is claimed of that.
-    claims = [*CHANGES, "head", "inverted", "given-inverted"]
+    claims = [*CHANGES, "head", "inverted", "given", "given-head", "given-inverted"]
     assert set(found.claims) == {f"counter-{name}" for name in claims}
     panel = found.figures[0].panels[-1]
     assert panel.series[0].x[-1] == make_task("copy-cmc", lengths=(2, 8)).n_tokens(8)

@@ -217,9 +217,15 @@ def test_sizes_needed_are_sizes_that_a_run_can_have() -> None:
 
 def test_the_test_is_said_in_words() -> None:
     claim = Claim("x", "x", "x", "x", "x", low=0.5)
-    assert claim.test == "the 95% interval lies above 0.5"
-    assert dataclasses.replace(claim, high=1).test == "the 95% interval lies from 0.5 to 1"
-    assert dataclasses.replace(claim, low=-math.inf, high=1).test == "the 95% interval lies below 1"
+    assert claim.test == "reproduced where the 95% interval lies above 0.5"
+    assert (
+        dataclasses.replace(claim, high=1).test
+        == "reproduced where the 95% interval lies from 0.5 to 1"
+    )
+    assert (
+        dataclasses.replace(claim, low=-math.inf, high=1).test
+        == "reproduced where the 95% interval lies below 1"
+    )
 
 
 def test_docs_are_written_from_the_registry() -> None:
@@ -434,9 +440,20 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
         "scratchpads": "not measured",
         "scratchpad-format": "not measured",
     }
-    n = (status == "reproduced").sum()
-    assert finished.headline.startswith(f"{n} of 21 claims reproduced, ")
-    assert "13 not measured" in finished.headline
+    found = finished.claims.set_index("claim")
+    ours = found["ours"]
+    assert set(found.index[~ours]) == {
+        *("theorem-1", "theorem-1-inverse", "theorem-2", "length-generalisation", "explicit-fail"),
+        *("like-t5", "dispersed", "uniform-scale", "head-scale", "scratchpads"),
+        "scratchpad-format",
+    }
+    counts = found["status"][ours].value_counts()
+    against = counts.get("contradicted", 0)
+    said = f", {against} contradicted" if against else ""
+    assert finished.headline == (
+        "3 of the paper's 11 claims reproduced, 8 not measured; of our own 10 "
+        f"{counts['reproduced']} reproduced{said}."
+    )
     needs = "Not measured, needs --preset tiny, small or paper: length-generalisation"
     assert any(sentence.startswith(needs) for sentence in finished.sentences)
 
@@ -719,10 +736,12 @@ def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.Mon
             assert title.endswith("…") or title == found.title
             assert found.title.startswith(title.removesuffix("…"))
     assert all(found.title in line for found, line in zip(PAPERS.values(), lines, strict=True))
-    assert re.search(r"kazemnejad2023 .* 7 of 21; 4 contradicted +<?\d+ min \(ours\)", lines[3])
+    assert re.search(
+        r"kazemnejad2023 .* 3 of 11 +5 of 10; 3 contradicted +<?\d+ min \(kept\)", lines[3]
+    )
     monkeypatch.setattr(run_module, "recorded", lambda name: None)
     first = _printed(of_papers(listing(tmp_path)), 100)[0]
-    assert re.search(r"^chi2023 .* not run +–$", first)
+    assert re.search(r"^chi2023 .* not run +not run +–$", first)
 
 
 def _printed(table: Table, width: int) -> list[str]:
@@ -742,7 +761,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(r"^ ?theorem-2 +reproduced ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
-    own = r"^ kazemnejad2023 .* \d+ of 21.* <1 min \+1 *$"
+    own = r"^ kazemnejad2023 .* 3 of 11 .*\d of 10.* <1 min \+1 *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
     assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 / 1e-06 *$", claims.stdout, re.M)
@@ -750,7 +769,7 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert f"\nSizes by default: {paper('kazemnejad2023').default}.\n" in claims.stdout
     assert f"\ntheorem-2: {paper('kazemnejad2023').claim('theorem-2').says}\n" in claims.stdout
     assert (
-        "\nBounds set after a run had been seen: theorem-1, theorem-2, counter-given, "
+        "\nBounds set after a run had been seen: theorem-1, theorem-2, counter-scaled, "
         in claims.stdout
     )
     monkeypatch.setenv("COLUMNS", "80")
