@@ -127,8 +127,11 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
     Returns:
         One for each code, site and set of positions, in the table's order.
     """
-    rows = finished(measurements)
-    rows = rows[(rows["probe"] == PROBE) & (rows["control"] == "")]
+    every = finished(measurements)
+    every = every[every["probe"] == PROBE]
+    rows = every[every["control"] == ""]
+    guessed = _guessed(every)
+    kept = _kept_without_order(every)
     found: dict[tuple[str, str, int, str], dict[str, dict[str, Any]]] = {}
     for row in rows.to_dict("records"):
         direction, code, moved = condition_of(row["positions"])
@@ -146,11 +149,35 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
                 _effect(of[_DENOISING]),
                 found=of[_NOISING][CARRIED]["value"] > 0,
                 adds=_adds(of[_NOISING], of[_DENOISING]),
+                destroyed=kept.get((denoising(code, moved), layer, site), 0.0) < (1 + guessed) / 2,
+                rests_on_order=1 - guessed,
             )
             for (code, moved, layer, site), of in found.items()
         ]
     )
     return _with_counting(_with_wholes(judged), rows)
+
+
+def _guessed(rows: pd.DataFrame) -> float:
+    """Of the answers that a model gets right, the share that an order-blind guesser could get, too.
+
+    0 where no guesser was asked, and on tasks that no order matters to: there any change counts.
+    """
+    if LOST_BY_SHUFFLE not in rows["metric"].array:
+        return 0.0
+    accuracy = rows[rows["metric"] == ACCURACY].set_index("control")["value"]
+    return min(1.0, float(accuracy[GUESSER] / accuracy[""]))
+
+
+def _kept_without_order(rows: pd.DataFrame) -> dict[tuple[str, int, str], float]:
+    """By condition, layer and site: how large a share of right answers order destroyed may leave,
+    at the upper end of its interval."""
+    destroyed = rows[(rows["metric"] == RESTORED) & (rows["control"] == ORDER_DESTROYED)]
+    kept = destroyed[["positions", "layer", "site", "ci_high"]]
+    return {
+        (where, layer, site): high
+        for where, layer, site, high in kept.itertuples(index=False, name=None)
+    }
 
 
 def _with_wholes(judged: Sequence[Use]) -> list[Use]:

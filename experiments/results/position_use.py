@@ -19,6 +19,10 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
   used* only where the share that a move breaks is surely less than a tenth beyond the control's.
 - Of a code that no site is found to carry mostly noise is put back, which tells positions as the
   model never does. So noising alone decides: *not used* where it says no and breaks nothing.
+- *Redundant* asks that order is really destroyed where the code is put back: most of what order can
+  tell is surely lost. Where most answers stay right, a code that comes back may only mend damage.
+- *Not used* asks that a fifth of the right answers rest on order: those that an order-blind guesser
+  would not get. Where fewer do, a tenth of all answers can hardly follow anything.
 
 | noising | denoising | word |
 | --- | --- | --- |
@@ -39,9 +43,9 @@ whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
 (`experiments.results.interchange.without_order`). These rules were written down before any run, but
-for four. That of halves was set after the first runs of models that need both; those of the second
+for six. That of halves was set after the first runs of models that need both; those of the second
 control and of broken answers after runs of 48 models; that of codes found nowhere after a benchmark
-by the others.
+by the others; what *redundant* and *not used* ask for beside the table after runs of 120 models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,6 +59,8 @@ from probes.bootstrap import benjamini_hochberg
 from probes.code_names import COUNTING
 
 FALSE_DISCOVERIES = 0.05
+# Twice the share that must follow.
+MUST_REST_ON_ORDER = 2 * WORTH_NAMING
 
 # A number and the bounds of its interval.
 Interval = tuple[float, float, float]
@@ -134,6 +140,8 @@ class Use:
         found: whether a test found the code at any of the sites.
         adds: of a half of a mean residual that is used, what the whole does beyond the other half
             alone, in noising and in denoising: shares of answers. None of all others.
+        destroyed: whether order is surely destroyed where the code is put back.
+        rests_on_order: the share of right answers that an order-blind guesser would not get.
     """
 
     code: str
@@ -145,6 +153,8 @@ class Use:
     counts: bool = False
     found: bool = True
     adds: tuple[Interval, Interval] | None = None
+    destroyed: bool = True
+    rests_on_order: float = 1.0
 
     @property
     def name(self) -> str:
@@ -157,10 +167,12 @@ class Use:
         if self.noising is None or self.denoising is None:
             return Word.NOT_USED
         alone = _WORDS.get((self.noising.says, self.denoising.says), Word.UNDECIDED)
-        unbroken = not self.noising.may_break
+        shown = not self.noising.may_break and self.rests_on_order >= MUST_REST_ON_ORDER
         if not self.found:
-            return Word.NOT_USED if self.noising.says is False and unbroken else Word.UNDECIDED
-        if alone is Word.NOT_USED and not unbroken:
+            return Word.NOT_USED if self.noising.says is False and shown else Word.UNDECIDED
+        if alone is Word.NOT_USED and not shown:
+            alone = Word.UNDECIDED
+        if alone is Word.REDUNDANT and not self.destroyed:
             alone = Word.UNDECIDED
         needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
         return Word.USED if alone in _NO_ANSWER and needed else alone
@@ -170,10 +182,17 @@ class Use:
         """Why the word is `undecided`, in words; empty where it is another one."""
         if self.word is not Word.UNDECIDED or self.noising is None or self.denoising is None:
             return ""
+        if self.noising.says is False and self.rests_on_order < MUST_REST_ON_ORDER:
+            return (
+                f"only {self.rests_on_order:.0%} of the right answers rest on order: too few to "
+                "say that none follow"
+            )
         if not self.found:
             return "found at no site; moved at all of them, it may change what the model says"
         if self.noising.says and self.denoising.says is False:
             return "followed, but put back it surely restores less than 10%"
+        if self.noising.says is False and self.denoising.says:
+            return "answers come back with it, but most were right without: order was not destroyed"
         unsure = {"moved": self.noising.unsure, "put back": self.denoising.unsure}
         told = [f"{direction}: {why}" for direction, why in unsure.items() if why]
         return (

@@ -9,9 +9,12 @@ import pytest
 
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED, STREAM
 from experiments.results.interchange import (
+    ACCURACY,
     BEYOND,
     BROKEN,
     CARRIED,
+    GUESSER,
+    LOST_BY_SHUFFLE,
     NET,
     ORDER_DESTROYED,
     PROBE,
@@ -147,6 +150,32 @@ def test_where_the_stream_alone_is_moved_1_over_m_has_to_win_at_all_of_its_sites
         rows += [*identified(BLOCK, 0.5), *identified((1, "resid_post"), later)]
     (use,) = uses(table(rows))
     assert use.name == name
+
+
+@pytest.mark.parametrize(
+    ("right", "guesser", "left", "words"),
+    [
+        # Half of what is right rests on order, and three quarters may be left where it is lost.
+        (0.8, 0.4, 0.65, [Word.REDUNDANT, Word.NOT_USED]),
+        (0.8, 0.4, 0.75, [Word.UNDECIDED, Word.NOT_USED]),
+        (0.8, 0.7, 0.1, [Word.REDUNDANT, Word.UNDECIDED]),
+    ],
+)
+def test_words_are_held_against_what_order_can_tell(
+    right: float, guesser: float, left: float, words: list[Word]
+) -> None:
+    rows = [*effect(MEAN_RESIDUAL, BLOCK, 0.0, 0.5), *effect(VARIANCE, BLOCK, 0.0, 0.0)]
+    for one in rows:
+        if one["control"] == ORDER_DESTROYED:
+            one["value"], one["ci_high"] = left, left + 0.05
+    gates = [
+        row("", STREAMED, ACCURACY, right),
+        row("", STREAMED, ACCURACY, guesser, GUESSER),
+        row("", STREAMED, LOST_BY_SHUFFLE, 0.3),
+    ]
+    assert [use.word for use in uses(table([*rows, *gates]))] == words
+    # On a task that no order matters to any change counts, whoever guesses it.
+    assert uses(table([*rows, *gates[:2]]))[1].word is Word.NOT_USED
 
 
 def test_no_rows_have_no_uses() -> None:

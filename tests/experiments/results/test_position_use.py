@@ -116,6 +116,27 @@ def test_what_a_move_breaks_is_not_said_to_be_unused(
     assert use(replace(YES, broken=broken), YES).word is Word.USED
 
 
+def test_a_code_is_redundant_only_where_order_is_destroyed() -> None:
+    for destroyed, word in ((True, Word.REDUNDANT), (False, Word.UNDECIDED)):
+        found = replace(use(NO, YES), destroyed=destroyed)
+        assert found.word is word
+    assert "order was not destroyed" in found.why
+    # What is followed needs no other to stand in.
+    assert replace(use(YES, YES), destroyed=False).word is Word.USED
+    assert replace(use(NO, NO), destroyed=False).word is Word.NOT_USED
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_a_code_is_unused_only_where_a_fifth_of_the_answers_rest_on_order(found: bool) -> None:
+    for share, word in ((0.2, Word.NOT_USED), (0.15, Word.UNDECIDED)):
+        unused = replace(use(NO, NO), found=found, rests_on_order=share)
+        assert unused.word is word
+    assert unused.why == (
+        "only 15% of the right answers rest on order: too few to say that none follow"
+    )
+    assert replace(use(YES, YES), rests_on_order=0.15).word is Word.USED
+
+
 @pytest.mark.parametrize(
     ("beyond", "says", "least"),
     [
