@@ -21,22 +21,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from experiments.codes.answering import Answers, Asking, Changes
+from experiments.codes.answering import Answers, Asking, Changes, PerExample
 from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.in_depth import Place, moves_in_depth, statistics_at, stream_sites
 from experiments.codes.ranks import FEWEST_SEQUENCES, Ranked, fact, rank_rows
 from experiments.codes.task import InterventionTask
-from experiments.codes.trial import Trial, added_row
+from experiments.codes.trial import Trial, more_row
 from experiments.probing.measure import Site, Split
 from experiments.results import interchange as names
 from experiments.results.code_ablation import EVERYWHERE, STREAM
+from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
 from nope_interp.progress import progress
-from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL
+from probes.code_names import HALVES, JUDGED, MEAN_RESIDUAL, SMOOTH
 from probes.codes.interchange import (
     Move,
     Moved,
@@ -47,7 +49,7 @@ from probes.codes.interchange import (
     variation_at,
 )
 from probes.codes.statistics import CodeStatistics, Intervention
-from probes.codes.trends import carries, sites_to_move
+from probes.codes.trends import Code, carries, functions_of, random_functions, sites_to_move
 
 # The shares of the way that codes are moved.
 DOSES = (0.05, 0.3, 1.0)
@@ -55,6 +57,8 @@ DOSES = (0.05, 0.3, 1.0)
 _FEWEST_COUNTED = 2
 # Draws are made in turns, whose seeds lie so far apart.
 _TURNS = 10_000
+# How often a smooth trend is held against as many random functions of the position.
+_RANDOM_FUNCTIONS = 8
 
 
 def interchange_rows(
@@ -85,6 +89,9 @@ def interchange_rows(
       the code's, on the same examples; 1 where the net effect is not surely a tenth.
     - `added`, of each half of the mean residual: the share that follows where the whole is moved,
       or put back, less the share where the other half alone is.
+    - `beyond random functions`, of a smooth trend: the share that follows it, less the mean share
+      that follows as many random functions of the position. `added beyond random functions` is the
+      same of what it adds. Both stand there only where they can change what is said.
 
     There are none of positions of which the clean model gets answers right in less than two
     sequences.
@@ -206,10 +213,56 @@ class _Run:
                 if code in trials:
                     yield from (found := trials[code].rows(condition))
                     ranks.append((trials[code].rank(found), condition["positions"]))
-        for told, trials in directions if there.keys() >= {MEAN_RESIDUAL, *HALVES} else ():
+        if there.keys() >= {MEAN_RESIDUAL, *HALVES}:
             for half, other in zip(HALVES, reversed(HALVES), strict=True):
-                condition = {**context, "positions": told(half, moved)}
-                yield added_row(trials[MEAN_RESIDUAL], trials[other], condition)
+                added = []
+                for told, trials in directions:
+                    condition = {**context, "positions": told(half, moved)}
+                    whole, rest = (trials[code].own[-1].follows for code in (MEAN_RESIDUAL, other))
+                    added.append(more_row(names.ADDED, trials[half], whole, rest, condition))
+                yield from added
+                if half == SMOOTH:
+                    needed = all(row["ci_low"] >= WORTH_NAMING for row in added)
+                    yield from self._beyond_random(place, context, base, there, back, needed)
+
+    def _beyond_random(
+        self,
+        place: Place,
+        context: Mapping[str, Any],
+        base: Mapping[Site, Moved],
+        there: Mapping[str, Trial],
+        back: Mapping[str, Trial],
+        needed: bool,
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of a smooth trend: does it more than as many random functions of the position?
+
+        Args:
+            place, context, base, there, back: as in `rows`.
+            needed: whether what the trend adds counts.
+        """
+        sites = self._where(SMOOTH, place.sites)
+
+        def noised(code: Code) -> PerExample:
+            return _following(self._noising, self._moves(code, sites))
+
+        def denoised(code: Code) -> PerExample:
+            return _following(self._denoising, self._put_back(code, base))
+
+        n = len(self._elsewhere.among)
+        rank = functions_of(SMOOTH, self._elsewhere.among).shape[1]
+        generator = Generator().manual_seed(self._seed)
+        draws = [random_functions(n, rank, generator) for _ in range(_RANDOM_FUNCTIONS)]
+        directions = ((names.noising, there, noised), (names.denoising, back, denoised))
+        for told, trials, follows in directions:
+            condition = {**context, "positions": told(SMOOTH, self._elsewhere.moved)}
+            one = trials[SMOOTH]
+            trend, rest = (trials[half].own[-1].follows for half in HALVES)
+            if trend.sum() >= WORTH_NAMING * one.asking.n.sum():
+                others = np.mean([follows(some) for some, _ in draws], axis=0)
+                yield more_row(names.PARTICULAR, one, trend, others, condition)
+            if needed:
+                others = np.mean([follows(left) for _, left in draws], axis=0)
+                yield more_row(names.ADDED_PARTICULAR, one, others, rest, condition)
 
     def noised(self, sites: Sequence[Site], context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Rows of a clean run in which positions are moved at all of these sites, without ranks."""
@@ -232,7 +285,7 @@ class _Run:
 
         return moves_in_depth(self._disordered, place.sites, make)
 
-    def _moves(self, code: str, sites: Sequence[Site]) -> dict[Site, Move]:
+    def _moves(self, code: Code, sites: Sequence[Site]) -> dict[Site, Move]:
         """At each site, what tells these positions by a code to be others."""
 
         def make(site: Site, current: CodeStatistics | None) -> Move:
@@ -240,7 +293,7 @@ class _Run:
 
         return moves_in_depth(self._clean, sites, make)
 
-    def _put_back(self, code: str, base: Mapping[Site, Moved]) -> dict[Site, Move]:
+    def _put_back(self, code: Code, base: Mapping[Site, Moved]) -> dict[Site, Move]:
         """At each site, what tells these positions by a code alone where they belong."""
 
         def make(site: Site, current: CodeStatistics | None) -> Move:
@@ -288,6 +341,12 @@ def trial_of(
         return _named(size_matched(moves, variation, generator, dose, together))
 
     return Trial(asking, before, own, drawn, doses, seed)
+
+
+def _following(asking: Asking, moves: Mapping[Site, Move]) -> PerExample:
+    """How many answers of each example follow these moves, made all the way."""
+    changes = {site: move.by(1.0) for site, move in moves.items()}
+    return asking.answers(_named(changes)).follows
 
 
 def _named(made: Mapping[Site, Intervention]) -> Changes:

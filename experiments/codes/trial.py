@@ -116,16 +116,19 @@ class Trial:
         yield from _rows([*columns.values()], weights, n, self.seed, context)
 
 
-def added_row(whole: Trial, part: Trial, context: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of what a code adds to a part of it: the share of answers that then follow as well.
+def more_row(
+    metric: str, one: Trial, follow: PerExample, other: PerExample, context: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The row of how large a share of answers follows one change and not another.
 
     Args:
-        whole: the code moved.
-        part: the part moved in its stead.
+        metric: its name.
+        one: a trial that asks for the same answers.
+        follow: how many answers of each example follow the first change.
+        other: how many follow the second.
         context: fills all other columns.
     """
-    follows = [trial.own[-1].follows for trial in (whole, part)]
-    return _rows(follows, {(names.ADDED, ""): (1, -1)}, whole.asking.n, whole.seed, context)[0]
+    return _rows([follow, other], {(metric, ""): (1, -1)}, one.asking.n, one.seed, context)[0]
 
 
 def _rows(

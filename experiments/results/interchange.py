@@ -41,6 +41,9 @@ NET, BEYOND, BROKEN = "net", "beyond", "broken"
 # Of a half of the mean residual: the share that follows the whole, less what follows the other half
 # alone.
 ADDED = "added"
+# The share that follows a smooth trend, less that which follows as many random functions of the
+# position; and the same of what it adds.
+PARTICULAR, ADDED_PARTICULAR = "beyond random functions", "added beyond random functions"
 # The rank of what a full move does among the control's draws; and whether the site tells position
 # by the code at all.
 RANK, CARRIED = "rank among controls", "carried"
@@ -390,16 +393,25 @@ def by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
 def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:
     if NET not in rows:
         return None
-    beyond, broken = (_interval(rows[of]) if of in rows else None for of in (BEYOND, BROKEN))
-    return Effect(_interval(rows[NET]), rows[RANK]["value"], beyond=beyond, broken=broken)
+    beyond, particular, broken = (
+        _interval(rows[of]) if of in rows else None for of in (BEYOND, PARTICULAR, BROKEN)
+    )
+    return Effect(
+        _interval(rows[NET]),
+        rows[RANK]["value"],
+        beyond=beyond,
+        particular=particular,
+        broken=broken,
+    )
 
 
 def _adds(
     there: Mapping[str, Mapping[str, Any]], back: Mapping[str, Mapping[str, Any]]
-) -> tuple[Interval, Interval] | None:
+) -> tuple[Interval, ...] | None:
     if ADDED not in there:
         return None
-    return _interval(there[ADDED]), _interval(back[ADDED])
+    every = [of[name] for of in (there, back) for name in (ADDED, ADDED_PARTICULAR) if name in of]
+    return tuple(_interval(row) for row in every)
 
 
 def _interval(row: Mapping[Any, Any]) -> Interval:

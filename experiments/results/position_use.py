@@ -12,13 +12,15 @@ vary, and the run where nothing is moved. Intervals are 95%, over sequences and 
 p-value is the rank of the code's full move among those of control draws; q-values hold the
 false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 
-- A direction says yes where both net effects are surely a tenth or more and q is at most 5%; no
+- A direction says yes where all net effects are surely a tenth or more and q is at most 5%; no
   where one is surely less than a tenth; and is unsure otherwise.
 - Positions that are too few for a code say no in both directions: there is nothing to move.
 - Answers that a move breaks follow nothing. So noising and denoising that both say no mean *not
   used* only where the share that a move breaks is surely less than a tenth beyond the control's.
 - Of a code that no site is found to carry mostly noise is put back, which tells positions as the
   model never does. So noising alone decides: *not used* where it says no and breaks nothing.
+- Any few functions of the position tell a few positions apart. So of a smooth trend the share that
+  follows it beyond as many random functions counts as its net effects do, where it was taken.
 - *Redundant* asks that order is really destroyed where the code is put back: most of what order can
   tell is surely lost. Where most answers stay right, a code that comes back may only mend damage.
 - *Not used* asks that a fifth of the right answers rest on order: those that an order-blind guesser
@@ -34,7 +36,8 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 The mean residual is the sum of two halves, a smooth trend and positional vectors. A model may need
 both at once: then neither does anything alone. So a half that this table neither calls used nor
 redundant is used as well where the mean residual is, and where in both directions the whole surely
-does a tenth or more beyond the other half alone.
+does a tenth or more beyond the other half alone. A smooth trend has to add a tenth beyond what as
+many random functions add, too.
 
 A smooth trend is called counting only where 1/m predicts later positions from the first ones surely
 better than a constant, t, log m and a slow cosine do; through the whole stream, where it does so at
@@ -43,9 +46,10 @@ whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
 (`experiments.results.interchange.without_order`). These rules were written down before any run, but
-for six. That of halves was set after the first runs of models that need both; those of the second
+for seven. That of halves was set after the first runs of models that need both; those of the second
 control and of broken answers after runs of 48 models; that of codes found nowhere after a benchmark
-by the others; what *redundant* and *not used* ask for beside the table after runs of 120 models.
+by the others; random functions, and what *redundant* and *not used* ask for beside the table, after
+runs of 120 models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,6 +89,8 @@ class Effect:
         p: the share of control draws that do at least as much as the code.
         q: the same under the false-discovery rate of a run, as `controlled` gives it.
         beyond: the share that follows, less that where nothing is moved; None where that is none.
+        particular: of a smooth trend the share that follows, less that which follows as many random
+            functions of the position; None of other codes, and where it was not taken.
         broken: the share that goes neither way, less that of the control; None where a code is put
             back.
     """
@@ -93,31 +99,32 @@ class Effect:
     p: float
     q: float = float("nan")
     beyond: Interval | None = None
+    particular: Interval | None = None
     broken: Interval | None = None
 
     @property
     def says(self) -> bool | None:
         """Yes, no, or None for unsure."""
-        if any(high < WORTH_NAMING for _, _, high in self._both):
+        if any(high < WORTH_NAMING for _, _, high in self._nets):
             return False
-        surely = all(low >= WORTH_NAMING for _, low, _ in self._both)
+        surely = all(low >= WORTH_NAMING for _, low, _ in self._nets)
         return True if surely and self.q <= FALSE_DISCOVERIES else None
 
     @property
     def least(self) -> Interval:
-        """What is shown: `net` or `beyond`, whichever is less."""
-        return min(self._both)
+        """What is shown: the least of `net`, `beyond` and `particular`."""
+        return min(self._nets)
 
     @property
-    def _both(self) -> list[Interval]:
-        return [self.net] if self.beyond is None else [self.net, self.beyond]
+    def _nets(self) -> list[Interval]:
+        return [net for net in (self.net, self.beyond, self.particular) if net is not None]
 
     @property
     def unsure(self) -> str:
         """Why it says neither yes nor no, in words; empty where it says one of them."""
         if self.says is not None:
             return ""
-        wide = any(low < WORTH_NAMING for _, low, _ in self._both)
+        wide = any(low < WORTH_NAMING for _, low, _ in self._nets)
         return _WIDE if wide else _RANKED
 
     @property
@@ -139,7 +146,8 @@ class Use:
             fitted on, surely better than each other trend of its rank.
         found: whether a test found the code at any of the sites.
         adds: of a half of a mean residual that is used, what the whole does beyond the other half
-            alone, in noising and in denoising: shares of answers. None of all others.
+            alone, in noising and in denoising: shares of answers. Of a smooth trend also what that
+            is beyond random functions. None of all others.
         destroyed: whether order is surely destroyed where the code is put back.
         rests_on_order: the share of right answers that an order-blind guesser would not get.
     """
@@ -152,7 +160,7 @@ class Use:
     denoising: Effect | None
     counts: bool = False
     found: bool = True
-    adds: tuple[Interval, Interval] | None = None
+    adds: tuple[Interval, ...] | None = None
     destroyed: bool = True
     rests_on_order: float = 1.0
 

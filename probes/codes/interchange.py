@@ -19,7 +19,7 @@ from probes.code_names import VARIANCE
 from probes.codes.draws import Draws
 from probes.codes.filter import require_fitted_shape
 from probes.codes.statistics import CodeStatistics
-from probes.codes.trends import functions_of, told_by
+from probes.codes.trends import Code, functions_of, told_by
 from probes.errors import ProbeError
 from probes.shapes import Activations, PerPosition, PositionalVectors, Positions
 from probes.streaming import upcast
@@ -214,7 +214,7 @@ def variation_at(statistics: CodeStatistics) -> Float[Tensor, "example d_model"]
 
 def interchange(
     statistics: CodeStatistics,
-    code: str,
+    code: Code,
     sources: Positions | PerPosition,
     *,
     current: CodeStatistics | None = None,
@@ -230,7 +230,7 @@ def interchange(
     Args:
         statistics: those of the intact model at the site, of the positions that are moved alone
             (`CodeStatistics.among`).
-        code: one of `MOVABLE`.
+        code: one of `MOVABLE`, or functions of the position.
         sources: `[pos]`, for each position fitted on the one (as an index into these) whose code it
             gets; its own where nothing is to move. Between two of them, the code is in between.
         current: of the activations as they come, where interventions before this site have changed
@@ -248,7 +248,7 @@ def interchange(
     means = given.positional_vectors()
     added, scaled = torch.zeros_like(vectors), torch.zeros_like(vectors[:, 0])
     stays = sources == torch.arange(len(sources))
-    if code == VARIANCE:
+    if isinstance(code, str) and code == VARIANCE:
         wanted = _at(_spread(vectors) + _rest(statistics), sources)
         scaled = _factor(wanted - _spread(means), _rest(given)) - 1
         scaled = scaled.masked_fill(stays, 0.0)
@@ -285,7 +285,7 @@ def levelled(statistics: CodeStatistics, *, current: CodeStatistics | None = Non
 
 def put_back(
     statistics: CodeStatistics,
-    code: str,
+    code: Code,
     origins: Positions,
     base: Moved,
     *,
@@ -298,7 +298,7 @@ def put_back(
 
     Args:
         statistics: as in `interchange`.
-        code: one of `MOVABLE`.
+        code: one of `MOVABLE`, or functions of the position.
         origins: `[pos]`, for each position fitted on the one (as an index into these) where what
             stands there belongs.
         base: `levelled` at this site.
@@ -317,7 +317,7 @@ def put_back(
     level = statistics.positional_vectors().mean(dim=0)
     # What all positions share tells none of them, and stays what it is in the intact model.
     told, scaled = (level - here.mean(dim=0)).expand_as(here), torch.zeros_like(off[:, 0])
-    if code == VARIANCE:
+    if isinstance(code, str) and code == VARIANCE:
         scaled = _factor(_rest(statistics)[origins], _rest(given)) - base.scale
         # Deviations are scaled about their mean, which stays where it is.
         told = told - rearrange(scaled, "pos -> pos 1") * off

@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from jaxtyping import Float
 from scipy.special import chdtri
-from torch import Tensor
+from torch import Generator, Tensor
 
 from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH, VARIANCE
 from probes.codes.statistics import CodeStatistics
@@ -26,6 +26,10 @@ from probes.streaming import upcast
 
 # What tells sites apart.
 Key = TypeVar("Key")
+# Orthonormal functions of the position, none of them constant.
+Functions = Float[Tensor, "pos k"]
+# A code by its name, or one in the mean by its functions.
+Code = str | Functions
 
 COUNTING = "1/m"
 # One smooth trend each: what the mean residual says by it is one direction, whatever the trend.
@@ -106,12 +110,12 @@ def _largest_by_chance(freedom: float) -> float:
     return float(chdtri(freedom, _BY_CHANCE)) / freedom if freedom else 1.0
 
 
-def told_by(statistics: CodeStatistics, code: str) -> PositionalVectors:
+def told_by(statistics: CodeStatistics, code: Code) -> PositionalVectors:
     """What the mean residual says of each position by a code: its least-squares fit.
 
     Args:
         statistics: as in `interchange`.
-        code: one of `MOVABLE` but `variance`.
+        code: one of `MOVABLE` but `variance`, or functions of the position.
 
     Returns:
         `[pos d_model]`, of mean 0 over positions.
@@ -124,11 +128,11 @@ def told_by(statistics: CodeStatistics, code: str) -> PositionalVectors:
     return basis @ (basis.mT @ vectors)
 
 
-def functions_of(code: str, positions: Positions) -> Float[Tensor, "pos k"]:
+def functions_of(code: Code, positions: Positions) -> Functions:
     """Orthonormal functions of the position that a code in the mean is made of; none is constant.
 
     Args:
-        code: one of `MOVABLE` but `variance`.
+        code: one of `MOVABLE` but `variance`; functions are given back as they are.
         positions: `[pos]`, counted from 0.
 
     Returns:
@@ -137,6 +141,8 @@ def functions_of(code: str, positions: Positions) -> Float[Tensor, "pos k"]:
     Raises:
         ProbeError: for an unknown code.
     """
+    if isinstance(code, Tensor):
+        return code
     m = positions.double() + 1
     n, last = len(m), int(m[-1])
     ones, each = torch.ones(n, 1).to(m), torch.eye(n).to(m)
@@ -153,6 +159,27 @@ def functions_of(code: str, positions: Positions) -> Float[Tensor, "pos k"]:
         left: Tensor = torch.linalg.svd(rest, full_matrices=False).U[:, : max(n - 3, 0)]
         return left
     raise ProbeError(f"no position code {code!r} that can move: there are {', '.join(MOVABLE)}")
+
+
+def random_functions(
+    n: int, k: int, generator: Generator
+) -> tuple[Functions, Float[Tensor, "pos rest"]]:
+    """Random functions of the position, and those that they leave of all.
+
+    A few positions are told apart by any few functions, if not as well as by the code that a model
+    uses. So what a smooth trend does is held against as many of these.
+
+    Args:
+        n: how many positions there are.
+        k: how many functions, fewer than n.
+        generator: of the draw; the directions are uniform.
+
+    Returns:
+        k functions, and the n - 1 - k others; orthonormal together.
+    """
+    drawn = torch.randn(n, n - 1, generator=generator, dtype=torch.float64)
+    every: Tensor = torch.linalg.qr(drawn - drawn.mean(dim=0)).Q
+    return every[:, :k], every[:, k:]
 
 
 def _orthonormal(functions: list[PerPosition]) -> Float[Tensor, "pos k"]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from experiments.benchmark import judge as module
 from experiments.benchmark.das import das
@@ -14,11 +15,15 @@ from experiments.benchmark.judge import judge_methods
 from experiments.benchmark.methods import METHODS
 from experiments.benchmark.probing import probing
 from experiments.benchmark.result import Benchmark
-from experiments.benchmark.task import elsewhere, site_of
+from experiments.benchmark.task import context, elsewhere, site_of, task_of
+from experiments.codes.counterfactual import Counterfactual
+from experiments.codes.interchange import interchange_rows
 from experiments.probing.measure import Site
+from experiments.results.interchange import followed
+from experiments.results.measurements import table
 from experiments.runs.workers import HERE
 from experiments.sweeps.runs import load_run
-from nope_interp.constructions.planted import Planted, plant
+from nope_interp.constructions.planted import N_CTX, Planted, plant
 from nope_interp.errors import UserError
 from probes.code_names import CODES
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
@@ -172,3 +177,39 @@ def test_interchange_follows_the_code_that_is_used() -> None:
         told = {code: word for code, word in words.items() if code in CODES}
         assert told == {code: planted.truth[code] for code in told}
         assert set(told) == set(CODES) - {"similarity"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_smooth_trend_of_few_positions_is_held_against_random_functions(seed: int) -> None:
+    """Two functions tell eight positions apart in part, whichever they are. This model reads a
+    vector for each position: its smooth trend is the part of them that t and 1/m happen to explain.
+    """
+    planted = plant("few dimensions", seed)
+    task, among = task_of(planted, seed), torch.arange(4, 12)
+    order = torch.randperm(len(among), generator=torch.Generator().manual_seed(seed))
+    sources = torch.empty_like(order).scatter_(0, order, order.roll(1))
+    told = torch.arange(1, N_CTX)
+    told[among - 1] = among[sources]
+    tokens = task.split.held_out
+    own, other, asked = (torch.zeros_like(tokens) for _ in range(3))
+    own[:, 1:], other[:, 1:] = planted.answered(tokens), planted.answered(tokens, told)
+    asked[:, among] = 1
+    some = Counterfactual(
+        moved="positions",
+        among=among,
+        sources=sources,
+        origins=torch.arange(len(among)),
+        own=own,
+        other=other,
+        counted=asked.bool() & (own != other),
+        asked=asked.bool(),
+    )
+    rows = interchange_rows(task, {}, [some], context=context(planted, seed))
+    found = followed(table(rows)).set_index("code")
+    assert found.loc[["mean residual", "positional vectors"], "word"].tolist() == ["used"] * 2
+    # It alone restores answers, as any two functions do; beyond these it does not.
+    trend = found.loc["smooth trend"]
+    assert trend["restored"] - max(trend["destroyed"], trend["restored_size_matched"]) > 0.2
+    assert trend["restored_net_high"] < 0.1
+    assert trend["word"] in ("not used", "undecided")

@@ -11,7 +11,7 @@ from scipy.stats import binom
 from probes.code_names import HALVES, MEAN_RESIDUAL, SMOOTH, VARIANCE
 from probes.codes.interchange import interchange, levelled, put_back, variation_at
 from probes.codes.statistics import CodeStatistics
-from probes.codes.trends import MOVABLE, TRENDS, carries, told_by
+from probes.codes.trends import MOVABLE, TRENDS, carries, random_functions, told_by
 from probes.errors import ProbeError
 from probes.variance import activation_variance
 from tests.probes.codes.test_codes import (
@@ -161,6 +161,13 @@ def test_one_code_alone_is_put_back(
     told = told_by(statistics, code)
     added = (back - base).mean(dim=0)
     torch.testing.assert_close(added, told[origins] - told.mean(dim=0), rtol=1e-3, atol=1e-5)
+
+
+def test_random_functions_and_those_they_leave_are_all_functions_but_the_constant() -> None:
+    few, others = random_functions(9, 2, torch.Generator().manual_seed(0))
+    assert (few.shape, others.shape) == ((9, 2), (9, 6))
+    every = torch.cat([torch.full((9, 1), 1 / 3), few, others], dim=1).double()
+    torch.testing.assert_close(every.mT @ every, torch.eye(9).double())
 
 
 def test_what_a_code_was_made_into_on_the_way_stays(
