@@ -25,8 +25,9 @@ from torch import Tensor
 from experiments.runs.cells import Cells
 from experiments.runs.finished import FinishedRun, Made
 from experiments.runs.folder import RunConfig, RunFolder, fingerprint
+from experiments.runs.ray_cluster import Run
 from experiments.runs.steps import Steps
-from experiments.runs.workers import HERE, Pool, Run, pool_of, threads_beside
+from experiments.runs.workers import HERE, Pool, pool_of, threads_beside
 from nope_interp.devices import check_device
 from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.spec import ModelSpec

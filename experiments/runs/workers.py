@@ -20,17 +20,16 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
 from tqdm import tqdm
 
+from experiments.runs.ray_cluster import Run, deaths, on_ray, room
 from nope_interp.errors import UserError
 from nope_interp.streams import one_thread_pool
-
-Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 # How joblib begins where a worker cannot load what it is sent.
 _UNREAD = "failed to un-serialize"
 
 
 class WorkerDied(UserError):
-    """A worker is gone, and joblib has given up what the others were doing.
+    """A worker is gone, and not all jobs are done.
 
     Args:
         why: what is known of it.
@@ -56,15 +55,15 @@ class Pool:
     Attributes:
         at_once: how many jobs.
         threads: of each; None leaves this process as it is.
-        backend: the context in which joblib finds its workers; None runs jobs in this process.
-        deaths: what it raises where one is gone.
+        workers: the context in which so many workers run jobs; None runs them in this process.
+        deaths: what is raised there where one is gone.
         parent: the process that workers end with; None where something else sees to it.
         remedy: how fewer workers are asked for, as a message says it.
     """
 
     at_once: int = 1
     threads: int | None = None
-    backend: Callable[[], AbstractContextManager[Any]] | None = None
+    workers: Callable[[int], AbstractContextManager[Run]] | None = None
     deaths: tuple[type[Exception], ...] = ()
     parent: int | None = None
     remedy: str = "have fewer at once"
@@ -72,7 +71,7 @@ class Pool:
     @contextmanager
     def opened(self, at_once: int | None = None) -> Iterator[Run]:
         """A function that runs one function on many jobs and gives the results in their order,
-        each as soon as it and those before it are there; on Ray all of them at the end.
+        each as soon as it and those before it are there.
 
         The same workers serve all its calls.
 
@@ -82,27 +81,15 @@ class Pool:
         The function raises WorkerDied where a process ended without a word, UserError where one
         cannot load what it is to run, and what a job raises.
         """
-        if self.backend is None:
+        if self.workers is None:
             yield map
             return
-        # Two workers, of which one is idle, where jobs run one by one: with a single one joblib
-        # would run them in this process, and what kills a job would kill it too.
-        jobs = min(self.at_once, at_once or self.at_once)
-        how: dict[str, Any] = {"pre_dispatch": jobs, "batch_size": 1}
-        if self.parent is not None:  # Ray's pool gives no result before it has them all
-            how["return_as"] = "generator"
-        with (
-            warnings.catch_warnings(),
-            self.backend(),
-            Parallel(max(2, jobs), **how) as parallel,
-        ):
-            # A worker whose memory has grown is replaced by a new one, and nothing is lost.
-            warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
+        with self.workers(min(self.at_once, at_once or self.at_once)) as spread:
 
             def run(function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
                 settled = partial(_settled, function, self.threads, Path.cwd(), self.parent)
                 try:
-                    yield from parallel(delayed(settled)(job) for job in jobs)
+                    yield from spread(settled, jobs)
                 except self.deaths as error:
                     why = next(iter(str(error).splitlines()), "without a word").rstrip(".")
                     if _UNREAD in why:
@@ -129,6 +116,22 @@ class Pool:
 
 
 HERE = Pool()
+
+
+@contextmanager
+def _processes(at_once: int) -> Iterator[Run]:
+    """Processes beside this one. Where one dies, joblib gives up what all others were doing."""
+    # Two of them, of which one is idle, where jobs run one by one: with a single one joblib would
+    # run them in this process, and what kills a job would kill it too.
+    how: dict[str, Any] = {"pre_dispatch": at_once, "batch_size": 1, "return_as": "generator"}
+    with (
+        warnings.catch_warnings(),
+        parallel_config("loky"),
+        Parallel(max(2, at_once), **how) as parallel,
+    ):
+        # A worker whose memory has grown is replaced by a new one, and nothing is lost.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
+        yield lambda function, jobs: parallel(delayed(function)(job) for job in jobs)
 
 
 def _not_loaded(error: Exception) -> UserError:
@@ -159,13 +162,9 @@ def pool_of(
     Raises UserError for a cluster that cannot be used.
     """
     if ray is not None:
-        from experiments.runs.ray_cluster import backend_of, deaths, room
-
-        return Pool(
-            min(wanted, room(ray, gpus)), 1, partial(backend_of, gpus), deaths(), remedy=remedy
-        )
-    processes = partial(parallel_config, "loky")
-    return Pool(wanted, threads, processes, (BrokenProcessPool,), os.getpid(), remedy)
+        at_once = min(wanted, room(ray, gpus))
+        return Pool(at_once, 1, partial(on_ray, gpus), deaths(), remedy=remedy)
+    return Pool(wanted, threads, _processes, (BrokenProcessPool,), os.getpid(), remedy)
 
 
 def one_thread_each() -> Pool:

@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
     def workers(self) -> list[psutil.Process]:
         """Its processes that run a cell."""
         processes = self.head.children(recursive=True)
-        return [p for p in processes if "ray::PoolActor.run_batch" in " ".join(p.cmdline())]
+        return [p for p in processes if "ray::_done" in " ".join(p.cmdline())]
 
 
 @pytest.fixture(scope="module")

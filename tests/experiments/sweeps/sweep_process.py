@@ -17,7 +17,7 @@ from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.sweep import Sweep
 from tests.paths import ROOT
 
-_COMMAND = "from tests.experiments.sweeps.sweep_experiment import command_line; command_line()"
+COMMAND = "from tests.experiments.sweeps.sweep_experiment import command_line; command_line()"
 
 
 def swept(n_cells: int) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def write_sweep(folder: Path, **values: Any) -> str:
 
 
 def start(folder: Path, *options: str, **environment: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", _COMMAND, "sweep", "s.yaml", *options]
+    command = [sys.executable, "-c", COMMAND, "sweep", "s.yaml", *options]
     return subprocess.Popen(
         command,
         cwd=folder,
