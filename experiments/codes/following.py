@@ -10,8 +10,8 @@ from experiments.codes.interchange import check_enough_to_draw, interchange_rows
 from experiments.codes.order import order_rows
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site
-from experiments.results.interchange import without_order
 from experiments.results.measurements import table
+from experiments.results.task_use import without_order
 
 
 def movable(task: InterventionTask, by: int = 1) -> list[Counterfactual]:

@@ -16,8 +16,9 @@ from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import route_rows, text_interchange_rows
 from experiments.codes.text_order import text_order_rows
 from experiments.probing.measure import Site, Split, read_with, sites
-from experiments.results.interchange import followed, without_order
+from experiments.results.interchange import followed
 from experiments.results.measurements import INTACT, table
+from experiments.results.task_use import without_order
 from experiments.results.text_use import routes_read, without_order_on_text
 from experiments.variants.ablation import Ablation
 from experiments.variants.config import ProbingConfig

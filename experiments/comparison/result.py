@@ -10,10 +10,11 @@ import pandas as pd
 
 from experiments.report.data import ReportData
 from experiments.results.answer import Answer, answer_of, judged_by_removal
-from experiments.results.interchange import doses, followed, judged_on_task
+from experiments.results.interchange import doses, followed
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.mechanism import linear_probe_sentence
 from experiments.results.readability import Verdict, verdicts
+from experiments.results.task_use import judged_on_task
 from experiments.results.text_use import judged_on_text
 from experiments.results.usage import UseVerdict, use_verdicts
 from experiments.runs.finished import FinishedRun, Picture

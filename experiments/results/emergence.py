@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.results import interchange, text_use
+from experiments.results import interchange, task_use, text_use
 from experiments.results.measurements import LOSS
 from experiments.results.readability import HYPOTHESES, gain, gain_bounds, verdicts, widened
 from experiments.results.worth import WORTH_NAMING
@@ -102,7 +102,7 @@ def _follows(row: Mapping[Hashable, Any], n_compared: int, knows_order: bool) ->
 
 def _knows_order(rows: pd.DataFrame) -> bool:
     on_text = (rows["probe"] == text_use.PROBE).any()
-    lacks = text_use.without_order_on_text if on_text else interchange.without_order
+    lacks = text_use.without_order_on_text if on_text else task_use.without_order
     return lacks(rows) is None
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.results.answer import OF_ANSWERS, Judged, Score
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.measurements import finished
 from experiments.results.position_use import (
@@ -19,10 +18,8 @@ from experiments.results.position_use import (
     Use,
     Word,
     controlled,
-    strongest,
-    telling,
 )
-from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH
+from probes.code_names import MEAN_RESIDUAL, SMOOTH
 
 PROBE = "interchange"
 # The share of the way in what later layers write, on text.
@@ -90,35 +87,6 @@ def nearer_than(rival: str) -> str:
 def at_dose(dose: float) -> str:
     """The metric `TOWARDS` where a code is moved by a share of the way."""
     return f"{_AT_DOSE}{dose:g}"
-
-
-def without_order(measurements: pd.DataFrame) -> str | None:
-    """Why nothing is said of the codes of a model, where it has not learned order.
-
-    Args:
-        measurements: the tidy table with the rows of `order_rows`.
-
-    Returns:
-        A sentence; None where the model surely beats the guesser who does not know the order, and
-        surely loses where the question's tokens are permuted. On a task that no order matters to
-        the guesser alone is to be beaten.
-    """
-    rows = measurements[measurements["probe"] == PROBE].set_index(["metric", "control"])
-    gates = [(ABOVE_GUESSER, ""), *rows.index.intersection([(LOST_BY_SHUFFLE, "")])]
-    if (rows["ci_low"].loc[gates] > 0).all():
-        return None
-    accuracy = rows.loc[ACCURACY]["value"]
-    own, guesser = accuracy.loc[["", GUESSER]].tolist()
-    if SHUFFLED_QUESTION not in accuracy:
-        return (
-            f"the model has not learned the task: {own:.0%} of its answers are right, and "
-            f"{guesser:.0%} of an order-blind guesser's. Train it longer, or give another one."
-        )
-    return (
-        f"the model has not learned order: {own:.0%} of its answers are right, "
-        f"{accuracy.loc[SHUFFLED_QUESTION]:.0%} on shuffled questions, and {guesser:.0%} of an "
-        "order-blind guesser's. Train it longer, or give another one."
-    )
 
 
 def uses(measurements: pd.DataFrame) -> list[Use]:
@@ -224,47 +192,6 @@ def _with_counting(judged: Sequence[Use], rows: pd.DataFrame) -> list[Use]:
     return [replace(use, counts=use in counting) for use in judged]
 
 
-def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
-    """What moved positions say of the codes of a model on a task, through its whole stream.
-
-    Args:
-        measurements: the tidy table.
-
-    Returns:
-        The same as every intervention tells it; a code's share is what follows, and what is
-        restored what comes back with it alone, both net of controls.
-        Empty where no position was moved in a task.
-    """
-    rows = finished(measurements[measurements["probe"] == PROBE])
-    records = rows.to_dict("records")
-    scores = {row["control"]: row for row in records if row["metric"] == ACCURACY}
-    if not scores:
-        return []
-    first = records[0]
-    accuracy = Score("accuracy", OF_ANSWERS, _interval(scores[""]), scores[GUESSER]["value"])
-    stream = [use for use in uses(rows) if use.layer == EVERYWHERE]
-    words = {name: strongest([use.word for use in of]) for name, of in by_name(stream).items()}
-    reason = without_order(rows)
-    shown = telling(by_name(stream)) if reason is None else {}
-    if reason is not None:
-        words = dict.fromkeys(JUDGED, Word.NO_ORDER)
-    elif not stream:
-        reason = "no right answer of the model would be another one at another position."
-    judged = Judged(
-        variant=str(first["variant"]),
-        tokens=str(first["tokens"]),
-        begin_token=bool(first["begin_token"]),
-        score=accuracy,
-        words=words,
-        shares={name: noising.least for name, (noising, _) in shown.items()},
-        share_of="moved: answers follow",
-        restored={name: denoising.least for name, (_, denoising) in shown.items()},
-        restored_of="put back: answers return",
-        reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
-    )
-    return [judged]
-
-
 def followed(measurements: pd.DataFrame) -> pd.DataFrame:
     """What is said of each code, one row for a code at a site and a set of moved positions.
 
@@ -314,7 +241,7 @@ def doses(measurements: pd.DataFrame) -> pd.DataFrame:
         if row["control"] == SIZE_MATCHED:
             here["size_matched"] = row["value"]
         else:
-            here |= _named(TOWARDS, _interval(row))
+            here |= _named(TOWARDS, interval_of(row))
     keys = ("code", "layer", "site", "moved")
     parts = [
         {**dict(zip(keys, where, strict=True)), "dose": dose, **by_dose[dose]}
@@ -394,10 +321,10 @@ def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:
     if NET not in rows:
         return None
     beyond, particular, broken = (
-        _interval(rows[of]) if of in rows else None for of in (BEYOND, PARTICULAR, BROKEN)
+        interval_of(rows[of]) if of in rows else None for of in (BEYOND, PARTICULAR, BROKEN)
     )
     return Effect(
-        _interval(rows[NET]),
+        interval_of(rows[NET]),
         rows[RANK]["value"],
         beyond=beyond,
         particular=particular,
@@ -411,8 +338,9 @@ def _adds(
     if ADDED not in there:
         return None
     every = [of[name] for of in (there, back) for name in (ADDED, ADDED_PARTICULAR) if name in of]
-    return tuple(_interval(row) for row in every)
+    return tuple(interval_of(row) for row in every)
 
 
-def _interval(row: Mapping[Any, Any]) -> Interval:
+def interval_of(row: Mapping[Any, Any]) -> Interval:
+    """A row's number and the bounds of its interval."""
     return row["value"], row["ci_low"], row["ci_high"]

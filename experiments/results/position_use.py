@@ -45,7 +45,7 @@ each single site at which the trend is used, and there is one; where codes are m
 whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
-(`experiments.results.interchange.without_order`). These rules were written down before any run, but
+(`experiments.results.task_use.without_order`). These rules were written down before any run, but
 for seven. That of halves was set after the first runs of models that need both; those of the second
 control and of broken answers after runs of 48 models; that of codes found nowhere after a benchmark
 by the others; random functions, and what *redundant* and *not used* ask for beside the table, after

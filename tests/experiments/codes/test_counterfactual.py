@@ -10,8 +10,9 @@ from experiments.codes.order import answers_of, order_rows
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig
 from experiments.probing.measure import Site
-from experiments.results.interchange import ASKING, GUESSER, QUESTION, without_order
+from experiments.results.interchange import ASKING, GUESSER, QUESTION
 from experiments.results.measurements import table
+from experiments.results.task_use import without_order
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig

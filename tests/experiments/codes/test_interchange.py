@@ -33,10 +33,10 @@ from experiments.results.interchange import (
     doses,
     followed,
     noising,
-    without_order,
 )
 from experiments.results.measurements import table
 from experiments.results.position_use import FALSE_DISCOVERIES, Word
+from experiments.results.task_use import without_order
 from experiments.results.worth import WORTH_NAMING
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError

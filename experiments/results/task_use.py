@@ -1,0 +1,90 @@
+"""What moved positions say of a model on a task, at a glance. Needs no torch."""
+
+import pandas as pd
+
+from experiments.results.answer import OF_ANSWERS, Judged, Score
+from experiments.results.code_ablation import EVERYWHERE
+from experiments.results.interchange import (
+    ABOVE_GUESSER,
+    ACCURACY,
+    GUESSER,
+    LOST_BY_SHUFFLE,
+    PROBE,
+    SHUFFLED_QUESTION,
+    by_name,
+    interval_of,
+    uses,
+)
+from experiments.results.measurements import finished
+from experiments.results.position_use import Word, strongest, telling
+from probes.code_names import JUDGED
+
+
+def without_order(measurements: pd.DataFrame) -> str | None:
+    """Why nothing is said of the codes of a model, where it has not learned order.
+
+    Args:
+        measurements: the tidy table with the rows of `order_rows`.
+
+    Returns:
+        A sentence; None where the model surely beats the guesser who does not know the order, and
+        surely loses where the question's tokens are permuted. On a task that no order matters to
+        the guesser alone is to be beaten.
+    """
+    rows = measurements[measurements["probe"] == PROBE].set_index(["metric", "control"])
+    gates = [(ABOVE_GUESSER, ""), *rows.index.intersection([(LOST_BY_SHUFFLE, "")])]
+    if (rows["ci_low"].loc[gates] > 0).all():
+        return None
+    accuracy = rows.loc[ACCURACY]["value"]
+    own, guesser = accuracy.loc[["", GUESSER]].tolist()
+    if SHUFFLED_QUESTION not in accuracy:
+        return (
+            f"the model has not learned the task: {own:.0%} of its answers are right, and "
+            f"{guesser:.0%} of an order-blind guesser's. Train it longer, or give another one."
+        )
+    return (
+        f"the model has not learned order: {own:.0%} of its answers are right, "
+        f"{accuracy.loc[SHUFFLED_QUESTION]:.0%} on shuffled questions, and {guesser:.0%} of an "
+        "order-blind guesser's. Train it longer, or give another one."
+    )
+
+
+def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
+    """What moved positions say of the codes of a model on a task, through its whole stream.
+
+    Args:
+        measurements: the tidy table.
+
+    Returns:
+        The same as every intervention tells it; a code's share is what follows, and what is
+        restored what comes back with it alone, both net of controls.
+        Empty where no position was moved in a task.
+    """
+    rows = finished(measurements[measurements["probe"] == PROBE])
+    records = rows.to_dict("records")
+    scores = {row["control"]: row for row in records if row["metric"] == ACCURACY}
+    if not scores:
+        return []
+    first = records[0]
+    accuracy = Score("accuracy", OF_ANSWERS, interval_of(scores[""]), scores[GUESSER]["value"])
+    stream = [use for use in uses(rows) if use.layer == EVERYWHERE]
+    words = {name: strongest([use.word for use in of]) for name, of in by_name(stream).items()}
+    reason = without_order(rows)
+    shown = telling(by_name(stream)) if reason is None else {}
+    if reason is not None:
+        words = dict.fromkeys(JUDGED, Word.NO_ORDER)
+    elif not stream:
+        reason = "no right answer of the model would be another one at another position."
+    judged = Judged(
+        variant=str(first["variant"]),
+        tokens=str(first["tokens"]),
+        begin_token=bool(first["begin_token"]),
+        score=accuracy,
+        words=words,
+        shares={name: noising.least for name, (noising, _) in shown.items()},
+        share_of="moved: answers follow",
+        restored={name: denoising.least for name, (_, denoising) in shown.items()},
+        restored_of="put back: answers return",
+        reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
+    )
+    return [judged]
