@@ -120,10 +120,10 @@ class Reproduction(RunOfFigures):
         more = [id for id in kept.found if id not in here] if kept else []
         if kept is None or not more:
             return ""
-        given = f", with --model {kept.config.model}," if kept.config.model else ""
+        given = " on a model given by --model" if kept.config.model else ""
         return (
-            f"The run kept with the package{given} measured also {', '.join(more)}: "
-            f"nope-interp reproduce {self.paper.name} --list."
+            f"The run that is kept with the package measured {len(more)} more of these claims"
+            f"{given}. See them with nope-interp reproduce {self.paper.name} --list."
         )
 
     def html(self) -> str:

@@ -256,7 +256,9 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
     if verdict.intact[2] >= verdict.chance:
         reason = "This model does not surely beat chance, so nothing is said of its position codes."
     elif all(use.necessity is None for use in uses):
-        reason = "Removing all four codes costs this model nothing sure, so no code is called used."
+        reason = (
+            "Removing all four codes does not surely hurt this model, so no code is called used."
+        )
     return Judged(
         variant=verdict.variant,
         tokens=verdict.tokens,

@@ -196,7 +196,7 @@ class Use:
                 "say that none follow"
             )
         if not self.found:
-            return "found at no site; moved at all of them, it may change what the model says"
+            return "found at no site; still, moving it at all of them may change answers"
         if self.noising.says and self.denoising.says is False:
             return "followed, but put back it surely restores less than 10%"
         if self.noising.says is False and self.denoising.says:

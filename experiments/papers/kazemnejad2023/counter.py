@@ -61,7 +61,7 @@ def counter_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
     return Findings(
         claims,
         (_drawn(found), _by_head(found), _inverted(found)),
-        setting="64 held-out sequences",
+        setting="first tokens changed in 64 held-out sequences of trained models",
         notes=(
             "Changed are the first tokens, which all sequences share, and as many after them. This "
             "is done in 64 held-out sequences, of a task in 64 of each length.",

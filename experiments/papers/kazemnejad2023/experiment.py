@@ -47,7 +47,8 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     theorems = Findings(
         claims,
         (_counting(m, absolute), _distance(length, relative), _reciprocal(m, widths, fits)),
-        setting=f"{len(config.seeds)} draws of {_SEQUENCES} sequences of {length} tokens",
+        setting=f"built models read on {len(config.seeds)} draws of {_SEQUENCES} sequences of "
+        f"{length} tokens",
         notes=(
             "Each draw has other content. Its sequences start with the begin token.",
             "The numbers follow from the weights: the interval is the largest deviation over all "
