@@ -2,12 +2,23 @@
 
 import sys
 
-from benchmarks import explore, forward, heads, interventions, memory, probing, start, training
+from benchmarks import (
+    explore,
+    forward,
+    heads,
+    interventions,
+    memory,
+    probing,
+    start,
+    sweeps,
+    training,
+)
 
 
 def main() -> int:
     missed = 0
-    for module in (start, forward, training, memory, interventions, probing, heads, explore):
+    modules = (start, sweeps, forward, training, memory, interventions, probing, heads, explore)
+    for module in modules:
         for claim in module.claims():
             print(claim, flush=True)
             missed += not claim.met

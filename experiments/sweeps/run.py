@@ -57,7 +57,7 @@ def run_sweep(
         config = SweepConfig.read(Path(config))
     check_cells(config, device, here=ray is None)
     pool = sweep_pool(len(config.cells), jobs, ray, gpus_per_cell)
-    sweep = _begin(config, Path(out))
+    sweep = begin_sweep(config, Path(out))
     with sweep.locked():
         left = [cell for cell in sweep.cells if sweep.state(cell) != "done"]
         for cell in left:
@@ -69,7 +69,7 @@ def run_sweep(
     return sweep
 
 
-def _begin(config: SweepConfig, out: Path) -> Sweep:
+def begin_sweep(config: SweepConfig, out: Path) -> Sweep:
     """The folder of a sweep, with what its cells are."""
     kind = config.experiment
     folders = [kind.folder(out, cell.config) for cell in config.cells]

@@ -11,7 +11,7 @@ from experiments.runs.workers import HERE
 from experiments.sweeps import registry
 from experiments.sweeps import workers as sweep_workers
 from experiments.sweeps.config import SweepConfig
-from experiments.sweeps.run import _begin, run_sweep
+from experiments.sweeps.run import begin_sweep, run_sweep
 from tests.experiments.sweeps.sweep_experiment import QUICK
 from tests.experiments.sweeps.sweep_process import (
     bits,
@@ -38,7 +38,7 @@ def test_killed_sweeps_lose_nothing_and_end_in_the_same_bits(
     write_sweep(tmp_path, **swept(8))
     config, out = SweepConfig.from_dict(swept(8), "s"), tmp_path / "runs"
     # All that a driver leaves which is killed at its start.
-    sweep = _begin(config, out)
+    sweep = begin_sweep(config, out)
     closed = gates(out, config, (3, 5, 7))
 
     driver = start(tmp_path, "--jobs", "2")

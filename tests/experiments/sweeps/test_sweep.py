@@ -32,7 +32,7 @@ from experiments.sweeps.checks import check_cells
 from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.progress import Progress
 from experiments.sweeps.registry import Experiment
-from experiments.sweeps.run import _begin, run_sweep
+from experiments.sweeps.run import begin_sweep, run_sweep
 from experiments.sweeps.sweep import Sweep, _locked, read_sweep
 from experiments.sweeps.workers import _marked, run_all, sweep_pool
 from nope_interp.errors import UserError
@@ -421,7 +421,7 @@ def test_a_full_disk_fails_its_cell_and_no_other(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    sweep = _begin(asked([0, 1, 2]), Path("runs"))
+    sweep = begin_sweep(asked([0, 1, 2]), Path("runs"))
     full = sweep.cells[1].folder.name
     real = os.replace
 
@@ -443,7 +443,7 @@ def test_a_disk_without_room_for_a_log_is_said(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    sweep = _begin(asked([0, 1]), Path("runs"))
+    sweep = begin_sweep(asked([0, 1]), Path("runs"))
 
     def replace(source: Any, target: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
@@ -469,20 +469,20 @@ def test_workers_that_die_before_they_run_anything_are_an_error(
         raise WorkerDied("the pool is broken", "have fewer")
 
     monkeypatch.setattr(Pool, "run", die)
-    sweep = _begin(asked([0, 1]), tmp_path)
+    sweep = begin_sweep(asked([0, 1]), tmp_path)
     with pytest.raises(UserError, match="die before they run anything"):
         run_all(sweep, sweep.cells, HERE, "cpu")
 
 
 def test_a_sweep_is_run_by_one_process_at_a_time(quick: None, tmp_path: Path) -> None:
-    sweep = _begin(asked([0]), tmp_path)
+    sweep = begin_sweep(asked([0]), tmp_path)
     with sweep.locked(), pytest.raises(UserError, match="being run by another process"):
         run_sweep(asked([0]), out=tmp_path, show_progress=False)
     assert set(sweep.states().values()) == {"queued"}
 
 
 def test_states_are_read_off_the_files(quick: None, tmp_path: Path) -> None:
-    sweep = _begin(asked([0, 1, 2]), tmp_path)
+    sweep = begin_sweep(asked([0, 1, 2]), tmp_path)
     first, second, third = sweep.cells
     # A marker that no living process holds is what a killed worker leaves.
     sweep.marker(first).touch()
@@ -524,7 +524,7 @@ def test_the_table_of_all_cells(quick: None, tmp_path: Path) -> None:
     config = SweepConfig.from_dict(
         {"experiment": "quick", "base": {"name": "kazemnejad2023"}, "list": entries}
     )
-    sweep = _begin(config, tmp_path)
+    sweep = begin_sweep(config, tmp_path)
     with pytest.raises(UserError, match=r"no cell .* is finished yet"):
         sweep.dataset()
     for cell in sweep.cells[:2]:
@@ -557,11 +557,11 @@ def test_the_table_of_all_cells(quick: None, tmp_path: Path) -> None:
 
 def test_only_comparisons_say_which_codes_are_used(quick: None, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="quick says nothing of codes: sweep compare"):
-        _begin(asked([0]), tmp_path).verdicts()
+        begin_sweep(asked([0]), tmp_path).verdicts()
 
 
 def test_a_newer_versions_sweep_is_not_gone_on_with(quick: None, tmp_path: Path) -> None:
-    sweep = _begin(asked([0, 1]), tmp_path)
+    sweep = begin_sweep(asked([0, 1]), tmp_path)
     made = sweep.folder / "sweep.json"
     made.write_text(made.read_text().replace('"nope-interp": "', '"nope-interp": "99.'))
     before = made.read_text()
@@ -573,7 +573,7 @@ def test_a_newer_versions_sweep_is_not_gone_on_with(quick: None, tmp_path: Path)
 
 def test_values_of_every_kind_become_columns(quick: None, tmp_path: Path) -> None:
     values = [True, 3, "x", None, 1.5, [1, 2], 2**70]
-    sweep = _begin(asked(list(range(len(values)))), tmp_path)
+    sweep = begin_sweep(asked(list(range(len(values)))), tmp_path)
     cells = []
     for cell, value in zip(sweep.cells, values, strict=True):
         leave(RunFolder(cell.folder), cell.number)
@@ -591,7 +591,7 @@ def test_ten_thousand_cells_are_one_table(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n = 10_000
-    sweep = _begin(asked(list(range(n))), tmp_path)
+    sweep = begin_sweep(asked(list(range(n))), tmp_path)
     template = tmp_path / "template"
     leave(RunFolder(template), 0)
     for cell in sweep.cells:
