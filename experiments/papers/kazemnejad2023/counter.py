@@ -50,11 +50,13 @@ def counter_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
     Raises UserError where the given model cannot be loaded or has a context too short.
     """
     shipped = replace(config, model=str(EMBEDDED_MODEL), positions="auto", text=None)
+    given = None
+    if config.model is not None:  # first, so that a model that cannot be read is refused at once
+        given = cells.arrays("counter of the given model", lambda: _of(config, device))
     small = cells.arrays("counter", lambda: _of(shipped, device))
     found = {"the small model": small}
     claims = {f"counter-{name}": measured for name, measured in _claims(small).items()}
-    if config.model is not None:
-        given = cells.arrays("counter of the given model", lambda: _of(config, device))
+    if config.model is not None and given is not None:
         found[Path(config.model).name] = given
         if given["none"].all():
             claims |= _claims_of_given(given)

@@ -172,16 +172,19 @@ class Reader:
             fits[name] = LinearMoments().update(x, labels).ridge(_ALPHA)
         return fits
 
-    def read(self, tokens: Sequences) -> Readings:
-        """What is read of every token."""
+    def read(self, tokens: Sequences, site: int | None = None) -> Readings:
+        """What is read of every token, at all sites or at one; the model runs no further."""
 
         def reading(x: Tensor, of: Fit) -> Array:
             values: Array = x.double().cpu().numpy() @ of[0] + of[1]
             return values
 
-        reads = {site: partial(reading, of=of) for site, of in self._fits.items()}
+        reads = {name: partial(reading, of=of) for name, of in self._fits.items()}
+        if site is not None:
+            wanted = hook_name(*self.sites[site])
+            reads = {wanted: reads[wanted]}
         found = read_at(self._model, tokens, reads)
-        return np.stack([np.concatenate(found[site]) for site in self._fits], axis=2)
+        return np.stack([np.concatenate(found[name]) for name in reads], axis=2)
 
     def r2(self, read: Groups, reading: int) -> Float[np.ndarray, " site"]:
         """How well intact sequences are read, from the first token that is read on."""
@@ -192,27 +195,28 @@ class Reader:
         r2: Array = 1 - ((found - wanted[:, None]) ** 2).mean(axis=0) / wanted.var()
         return r2
 
-    def shift(self, tokens: Sequences, change: Change) -> Readings:
+    def shift(self, tokens: Sequences, change: Change, site: int | None = None) -> Readings:
         """The readings with the first tokens changed, minus those with as many others."""
-        first, others = range(self.k), range(self.k, 2 * self.k)
-        return self._changed(tokens, change, first) - self._changed(tokens, change, others)
+        parts = range(self.k), range(self.k, 2 * self.k)
+        first, others = (self._changed(tokens, change, part, site) for part in parts)
+        return first - others
 
-    def _changed(self, tokens: Sequences, change: Change, at: range) -> Readings:
+    def _changed(self, tokens: Sequences, change: Change, at: range, site: int | None) -> Readings:
         with change.running(self._model, at):
-            read = self.read(change.tokens(tokens, at))
+            read = self.read(change.tokens(tokens, at), site)
         return read[:, np.arange(self._unread, tokens.shape[1]) + change.later * len(at)]
 
-    def alone(self, tokens: Sequences) -> Float[np.ndarray, "token site"]:
-        """What scaling the first and the second token alone shifts, as a share of what a counter of
-        that token alone predicts."""
+    def alone(self, tokens: Sequences, site: int) -> Float[np.ndarray, " token"]:
+        """What scaling the first and the second token alone shifts at a site, as a share of what a
+        counter of that token alone predicts."""
         m = self.seen(tokens)
-        intact = self.read(tokens)[:, self._unread :, :, _INVERSE]
+        intact = self.read(tokens, site)[:, self._unread :, :, _INVERSE]
         expected = _TWICE / (m + _TWICE - 1) - 1 / m
         shares = []
         for token in (range(1), range(1, 2)):
-            changed = self._changed(tokens, CHANGES["scaled"], token)[..., _INVERSE]
-            shares.append(_share(changed - intact, expected).mean(axis=0))
-        return np.stack(shares)
+            changed = self._changed(tokens, CHANGES["scaled"], token, site)[..., _INVERSE]
+            shares.append(_share(changed - intact, expected).mean())
+        return np.array(shares)
 
     def by_head(self, tokens: Sequences, site: int) -> Float[np.ndarray, "sequence layer head"]:
         """The share of the predicted shift at a site where one head alone is scaled."""
@@ -221,9 +225,9 @@ class Reader:
         for layer, head in np.ndindex(self.sites[site][0] + 1, cfg.n_heads):
             one = partial(scale_attention, factor=_TWICE, head=(layer, head))
             change = replace(CHANGES["scaled"], running=one)
-            shift = self.shift(tokens, change)[:, :, site, _INVERSE]
+            shift = self.shift(tokens, change, site)[..., _INVERSE]
             expected = predicted(_TWICE, self.seen(tokens), self.k)
-            shares[:, layer, head] = _share(shift[..., None], expected)[:, 0]
+            shares[:, layer, head] = _share(shift, expected)[:, 0]
         return shares
 
 
@@ -256,7 +260,7 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         "layer": np.array([layer for layer, _ in reader.sites]),
         "after_mlp": np.array([hook == "resid_post" for _, hook in reader.sites]),
         "r2": r2,
-        "alone": reader.alone(longest)[:, best],
+        "alone": reader.alone(longest, best),
         "heads": np.concatenate([reader.by_head(tokens, best) for tokens in read]),
     }
     shifts = {name: [reader.shift(n, change) for n in read] for name, change in _ALL}

@@ -170,7 +170,7 @@ def test_a_given_model_is_read_on_its_own_task(tmp_path: Path) -> None:
     config = TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=110, n_ctx=32)
     path = tmp_path / "model.safetensors"
     save_model(HookedTransformer(config), path, task="copy-cmc", lengths=(2, 8))
-    asked = ReproduceConfig("kazemnejad2023", model=str(path))
+    asked = ReproduceConfig("kazemnejad2023", model=str(path), length=0.25)
     found = counter_findings(asked, Cells(tmp_path / "cells", lambda title: None), "cpu")
     claims = [*CHANGES, "head", "inverted", "given", "given-head", "given-inverted"]
     assert set(found.claims) == {f"counter-{name}" for name in claims}
