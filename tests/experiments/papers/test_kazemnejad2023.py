@@ -374,7 +374,9 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     monkeypatch.setitem(PRESETS, "tiny", small())
     monkeypatch.setattr(models, "_TUNING_STEPS", 2)
     monkeypatch.setattr(lengths, "trained_and_read", _made_up)
-    config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
+    config = ReproduceConfig(
+        "kazemnejad2023", n_seeds=2, training=0.002, preset="tiny", length=0.25
+    )
     folder = RunFolder.of(tmp_path, config).begin(config).cells
     monkeypatch.setattr(lengths, "LEARNED", 1.1)
     unlearned = lengths.length_findings(config, small(), Cells(folder, lambda title: None), "cpu")

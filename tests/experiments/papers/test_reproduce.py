@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -101,6 +102,12 @@ def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where each paper's tiny run is made once, by whoever asks for it first."""
     return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def copied(finished: Reproduction, tmp_path: Path) -> Reproduction:
+    """The same in a folder of its own, to be damaged."""
+    return Reproduction.load(shutil.copytree(finished.folder, tmp_path / finished.folder.name))
 
 
 @pytest.fixture(scope="module")
@@ -556,14 +563,13 @@ def test_what_is_kept_is_of_todays_claims(name: str) -> None:
         assert number.ci_low <= number.value <= number.ci_high
 
 
-def test_a_reduced_run_never_hides_a_whole_one(tmp_path: Path) -> None:
+def test_a_reduced_run_never_hides_a_whole_one(copied: Reproduction, tmp_path: Path) -> None:
     whole = reproduce(ReproduceConfig("kazemnejad2023", length=0.5), out=tmp_path)
     assert not ReproduceConfig("kazemnejad2023").reduced
     assert whole.config.reduced
     os.utime(RunFolder(whole.folder).info, (0, 0))
-    later = reproduce(tiny("kazemnejad2023"), out=tmp_path)
     shown = listing(tmp_path).set_index(["paper", "claim"]).loc["kazemnejad2023"]
-    assert set(shown["run"]) == {str(later.folder)}
+    assert set(shown["run"]) == {str(copied.folder)}
     # As if its config were what runs by default.
     info = json.loads(RunFolder(whole.folder).info.read_text())
     info["config"]["length"] = 1.0
@@ -574,18 +580,16 @@ def test_a_reduced_run_never_hides_a_whole_one(tmp_path: Path) -> None:
     assert set(shown["size"]) == {"--seeds 3"}
 
 
-def test_words_that_are_no_figures_are_damage(tmp_path: Path) -> None:
-    found = reproduce(tiny("kazemnejad2023"), out=tmp_path)
-    info = json.loads(RunFolder(found.folder).info.read_text())
+def test_words_that_are_no_figures_are_damage(copied: Reproduction) -> None:
+    info = json.loads(RunFolder(copied.folder).info.read_text())
     info["figures"][0]["panels"] = 3
-    RunFolder(found.folder).info.write_text(json.dumps(info))
+    RunFolder(copied.folder).info.write_text(json.dumps(info))
     with pytest.raises(UserError, match=r"info\.json is damaged"):
-        Reproduction.load(found.folder).html()
+        Reproduction.load(copied.folder).html()
 
 
-def test_a_damaged_run_is_listed_as_none(tmp_path: Path) -> None:
-    found = reproduce(tiny("kazemnejad2023"), out=tmp_path)
-    RunFolder(found.folder).measurements.write_bytes(b"damaged")
+def test_a_damaged_run_is_listed_as_none(copied: Reproduction, tmp_path: Path) -> None:
+    RunFolder(copied.folder).measurements.write_bytes(b"damaged")
     assert set(listing(tmp_path)["status"]) == {NOT_RUN}
 
 
