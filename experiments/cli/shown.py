@@ -20,7 +20,8 @@ _OF_CLAIMS = (
 )
 _OF_PAPERS = (
     "Reproduced: of the paper's own claims. Ours: of the questions that we ask beside them.",
-    "Took: of the run that most were read from. Kept: it comes with the package. +1: and one more.",
+    "Took: of the run that most were read from. +1: some were read from one more.",
+    "Kept: the run comes with the package.",
     "The whole title, each claim, and the runs' sizes: nope-interp reproduce NAME --list.",
 )
 

@@ -94,7 +94,7 @@ class Reproduction(RunOfFigures):
         ours = Counter(o.verdict for o in self.outcomes if o.claim.ours)
         if ours:
             against = f", {ours['contradicted']} contradicted" if ours["contradicted"] else ""
-            said += f"; of our own {ours.total()} {ours['reproduced']} reproduced{against}"
+            said += f"; {ours['reproduced']} of our own {ours.total()} reproduced{against}"
         return f"{said}."
 
     @property

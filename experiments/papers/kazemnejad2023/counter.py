@@ -56,8 +56,8 @@ def counter_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
     small = cells.arrays("counter", lambda: _of(shipped, device))
     found = {"the small model": small}
     claims = {f"counter-{name}": measured for name, measured in _claims(small).items()}
-    if config.model is not None and given is not None:
-        found[Path(config.model).name] = given
+    if given is not None:
+        found[Path(str(config.model)).name] = given
         if given["none"].all():
             claims |= _claims_of_given(given)
     return Findings(

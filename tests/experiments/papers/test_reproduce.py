@@ -458,8 +458,8 @@ def test_theorems_hold_and_what_was_not_run_is_said(finished: Reproduction) -> N
     against = counts.get("contradicted", 0)
     said = f", {against} contradicted" if against else ""
     assert finished.headline == (
-        "3 of the paper's 11 claims reproduced, 8 not measured; of our own 10 "
-        f"{counts['reproduced']} reproduced{said}."
+        "3 of the paper's 11 claims reproduced, 8 not measured; "
+        f"{counts['reproduced']} of our own 10 reproduced{said}."
     )
     needs = "Not measured, needs --preset tiny, small or paper: length-generalisation"
     assert any(sentence.startswith(needs) for sentence in finished.sentences)
