@@ -1,11 +1,10 @@
-"""The position codes that can be taken away. Needs no torch."""
+"""What position codes are called. Needs no torch."""
 
+VARIANCE, SIMILARITY, MEAN_RESIDUAL = "variance", "similarity", "mean residual"
+# The mean residual is the sum of what t and 1/m explain of it, and of what is left.
+HALVES = SMOOTH, IRREGULAR = "smooth trend", "irregular part"
+# A smooth trend that 1/m predicts, and the probe that reads 1/m.
 COUNTING = "counting"
-SIMILARITY = "similarity"
-CODES = ("variance", SIMILARITY, COUNTING, "positional vectors")
 
-# What is moved from one position to another. The mean residual is the sum of what t and 1/m explain
-# of it, a smooth trend, and of what is left, positional vectors.
-MEAN_RESIDUAL, SMOOTH, VARIANCE = "mean residual", "smooth trend", "variance"
-HALVES = (SMOOTH, "positional vectors")
-JUDGED = (MEAN_RESIDUAL, *HALVES, VARIANCE)
+CODES = (VARIANCE, SIMILARITY, *HALVES)  # taken away
+JUDGED = (MEAN_RESIDUAL, *HALVES, VARIANCE)  # moved from one position to another

@@ -21,6 +21,7 @@ from experiments.results.worth import WORTH_NAMING
 from nope_interp.constructions.planted import N_CTX, Planted
 from nope_interp.models.transformer import HookedTransformer
 from probes.bootstrap import SequenceBootstrap
+from probes.code_names import SMOOTH
 
 
 def das(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
@@ -36,7 +37,7 @@ def das(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
         seed: of directions and sequences.
 
     Returns:
-        A word for counting.
+        A word for the smooth trend, which a count is.
     """
     if place is None:
         return {}
@@ -47,8 +48,8 @@ def das(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
     bootstrap.update(np.stack([of / intact for of in shares], axis=1))
     net = bootstrap.score("", lambda means: means[:, 0] - means[:, 1], chance=0.0)
     if net.ci_low >= WORTH_NAMING:
-        return {"counting": "used"}
-    return {"counting": "not used" if net.ci_high < WORTH_NAMING else "undecided"}
+        return {SMOOTH: "used"}
+    return {SMOOTH: "not used" if net.ci_high < WORTH_NAMING else "undecided"}
 
 
 def _followed(

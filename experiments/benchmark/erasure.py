@@ -16,11 +16,12 @@ from experiments.results.worth import WORTH_NAMING
 from nope_interp.constructions.planted import Planted
 from nope_interp.interventions.intervene import intervene
 from probes.bootstrap import SequenceBootstrap
+from probes.code_names import HALVES
 from probes.codes.controls import random_subspace
 from probes.codes.directions import Leace, ScaledDirections, leace_of_code
 
 # Codes that lie in the mean, which linear maps can read.
-_LINEAR = ("counting", "positional vectors")
+_LINEAR = HALVES
 
 
 def erasure(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:

@@ -16,7 +16,6 @@ from experiments.probing.measure import Site
 from experiments.results.interchange import uses
 from experiments.results.measurements import FIRST_POSITION, table
 from nope_interp.constructions.planted import N_CTX, Planted
-from probes.code_names import SMOOTH
 
 _EVERY = "positions"
 
@@ -30,15 +29,14 @@ def interchange(planted: Planted, place: Site | None, seed: int) -> dict[str, st
         seed: of sequences and positions.
 
     Returns:
-        A word for each code that can be moved; a smooth trend counts as counting.
+        A word for each code that can be moved.
     """
     task = task_of(planted, seed)
     statistics = {} if place is None else statistics_at(task, [place])
     told = [_counterfactual(planted, task, seed)]
     columns, whole = context(planted, seed), place is None
     rows = interchange_rows(task, statistics, told, context=columns, through_stream=whole)
-    words = {use.code: str(use.word) for use in uses(table(rows))}
-    return {"counting" if code == SMOOTH else code: word for code, word in words.items()}
+    return {use.code: str(use.word) for use in uses(table(rows))}
 
 
 def _counterfactual(planted: Planted, task: InterventionTask, seed: int) -> Counterfactual:

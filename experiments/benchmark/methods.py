@@ -8,7 +8,7 @@ Example:
     >>> from experiments.benchmark.judge import judge_methods
     >>> from experiments.benchmark.methods import METHODS
     >>> def always(planted, place, seed):
-    ...     return {"counting": "used"}
+    ...     return {"smooth trend": "used"}
     >>> METHODS["always"] = always
     >>> judge_methods(seeds=2, methods=["always"])  # doctest: +SKIP
 """

@@ -3,7 +3,7 @@
 from experiments.benchmark.task import context, sites_of, task_of
 from experiments.probing.measure import Site, code_probes, read_with
 from experiments.results.measurements import INTACT, table
-from experiments.results.readability import verdicts
+from experiments.results.readability import READ_AS, verdicts
 from nope_interp.constructions.planted import Planted
 
 _WORDS = {"readable": "used", "unreadable": "not used"}
@@ -24,9 +24,6 @@ def probing(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
     probes = {site: code_probes(seed) for site in sites_of(task, place)}
     columns = {**context(planted, seed), "positions": INTACT}
     reading = read_with(task.model, task.split, probes, columns, batch_size=task.batch_size)
-    found = {verdict.hypothesis: verdict.rows[0] for verdict in verdicts(table(reading.rows))}
-    return {
-        code: _WORDS.get(found[code]["verdict"], "undecided")
-        for code in planted.truth
-        if code in found
-    }
+    found = {of.hypothesis: of.rows[0]["verdict"] for of in verdicts(table(reading.rows))}
+    read = {code: found.get(READ_AS.get(code, code)) for code in planted.truth}
+    return {code: _WORDS.get(word, "undecided") for code, word in read.items() if word is not None}

@@ -80,7 +80,7 @@ def every_condition(seed: int) -> Iterator[Condition]:
         elsewhere = partial(_kept_elsewhere, codes=(code,), generator=generator)
         yield Condition(only(code), SHUFFLED, elsewhere)
     for name, project, linear in (
-        ("counting, by LEACE", _leace, True),
+        ("t and 1/m, by LEACE", _leace, True),
         ("the positional subspace", _subspace, False),
         ("half of the positional channel", _channel, False),
     ):

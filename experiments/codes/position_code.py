@@ -146,7 +146,7 @@ def fit_code(
     Args:
         model: a HookedTransformer or a TransformerBridge, in evaluation mode.
         tokens: sequences of equal length, better some hundreds.
-        name: "mean residual", "smooth trend", "positional vectors", "variance", "1/m", "t",
+        name: "mean residual", "smooth trend", "irregular part", "variance", "1/m", "t",
             "log m", "slow cosine" or "similarity".
         layer: which block, from 0.
         site: where in it: "resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", or

@@ -1,6 +1,6 @@
 """Does a position that is moved inside the model move with it? (After Dong et al. 2024.)
 
-At one site every positional vector p(t) is replaced by p(t + 8). Where later layers compute with
+At one site every mean residual p(t) is replaced by p(t + 8). Where later layers compute with
 these vectors, the position that can be read from what they write moves along: by all of 8, or by a
 part of it where other codes, or the causal mask anew, hold it back. The moved vectors themselves
 stay in the stream up to its end, whoever uses them: they are subtracted before anything is read.

@@ -193,7 +193,7 @@ def _headline(onsets: pd.DataFrame, codes: list[str], first: list[str]) -> str:
     told = "Every code is readable"
     if len(first) < len(codes):
         *others, last = first
-        who = f"{', '.join(others)} and {last} are" if others else f"{last} {_is(last)}"
+        who = f"{', '.join(others)} and {last} are" if others else f"{last} is"
         told = f"On average {who} readable first"
     told = f"{told}, {_in_seeds(onsets[first[0]])}"
     return f"{told}; never surely readable: {', '.join(never)}." if never else f"{told}."
@@ -201,7 +201,7 @@ def _headline(onsets: pd.DataFrame, codes: list[str], first: list[str]) -> str:
 
 def _followed_first(onsets: "pd.Series[float]") -> str:
     name = str(onsets.name)
-    return f"{name[0].upper()}{name[1:]} {_is(name)} followed first, {_in_seeds(onsets)}."
+    return f"{name[0].upper()}{name[1:]} is followed first, {_in_seeds(onsets)}."
 
 
 def _in_seeds(onsets: "pd.Series[float]") -> str:
@@ -211,10 +211,6 @@ def _in_seeds(onsets: "pd.Series[float]") -> str:
         when = f"at step {median:g}" if median else "before training"
         return f"{when} in the median of {len(onsets)} seeds"
     return f"in {onsets.notna().sum()} of {len(onsets)} seeds only"
-
-
-def _is(code: str) -> str:
-    return "are" if code.endswith("vectors") else "is"
 
 
 def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measured]) -> list[str]:
@@ -242,7 +238,7 @@ def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measure
     ]
     sentences = [
         f"Delays after {first} are in doublings of the number of training steps",
-        *(f"{code} {_is(code)} readable {delay(code)}" for code in later if code not in never),
+        *(f"{code} is readable {delay(code)}" for code in later if code not in never),
         f"The loss is half way down {delay(LOSS)}",
         f"Gains (chance 0) that training surely changes: {', '.join(changes) or 'none'}",
         f"Shuffled positions gain {claims[f'largest gain, {SHUFFLED}'].value:.2g} at most",
@@ -256,14 +252,14 @@ def _of_following(onsets: pd.DataFrame, claims: dict[str, Measured]) -> list[str
     for code in _in_order(onsets.fillna(np.inf)) if len(onsets.columns) else []:
         steps = onsets[code].dropna()
         if steps.empty:
-            sentences.append(f"{code} {_is(code)} surely followed at no step, in any seed")
+            sentences.append(f"{code} is surely followed at no step, in any seed")
             continue
         found = claims[f"doublings, following of {code} after loss"]
         word = "surely" if _sure(found, len(onsets.columns)) else "perhaps"
         seeds = f"in {len(steps)} of {len(onsets)} seeds, from step {steps.median():g}"
         delay = f"{word} {_told(found, 'doublings')} after the loss is half way down"
         sentences += [
-            f"{code} {_is(code)} surely followed {seeds} in their median",
+            f"{code} is surely followed {seeds} in their median",
             f"That is {delay}",
         ]
     return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
@@ -316,7 +312,7 @@ def _figure_of_gains(gains: pd.DataFrame) -> Iterator[Panel]:
 
     The gain at the best site of each step, and that of shuffled positions there. Both are means
     over seeds. Chance is 0. A gain is the share of the chance error that the probe removes. For
-    counting it is R² of 1/m, for positional vectors the share of variance explained. Gains of
+    counting it is R² of 1/m, for the mean residual the share of variance explained. Gains of
     different codes cannot be compared. For the headline a code is readable in a seed from the step
     at which that seed's own interval, over sequences, lies above a tenth.
     """

@@ -150,7 +150,7 @@ def _shown(found: Mapping[str, Panels]) -> dict[str, Any]:
 _ABOUT = {
     "linear": "any linear code",
     "two_layer": "two-layer code in the stream",
-    "positional_vectors": "positional vectors",
+    "positional_vectors": "mean residual",
 }
 
 
@@ -168,8 +168,7 @@ _EACH = "best"
 
 
 def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
-    whole = "Positional vectors (= mean residual)"
-    share = ("positional_vectors", "share", whole, "share of the variance explained")
+    share = ("positional_vectors", "share", "Mean residual", "share of the variance explained")
     views: dict[str, Panels] = {}
     for tokens, begin in dict.fromkeys(group[:2] for group in points.groups):
         setting = lookup.view_key(tokens, begin)
@@ -192,7 +191,7 @@ def _probe_chart(points: lookup.Points, best: _Best) -> Chart:
         caption="Dashed: chance. Bars are 95% intervals; the upright line marks where the signal "
         "is read best, by the measure of its verdict.",
         reading="Each panel is one signal. Position can be read where errors lie below chance, and "
-        "where positional vectors' share lies above it. Every point is a probe that was fitted on "
+        "where the mean residual's share lies above it. Every point is a probe that was fitted on "
         "some sequences and scored on others. Dotted lines are the same procedure on shuffled "
         "positions: they should lie on chance.",
         x="after layer",

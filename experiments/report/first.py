@@ -8,7 +8,7 @@ from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.measurements import RANDOM_INIT
 from experiments.results.position_use import Interval
 from experiments.results.worth import WORTH_NAMING
-from probes.code_names import HALVES
+from probes.code_names import IRREGULAR
 
 # A scale goes from no gain to all of it, with room for a mark at either end.
 _START, _LENGTH = 3.0, 94.0
@@ -24,9 +24,8 @@ _TESTS = {
     "removed": "removed",
     "kept alone": "sufficiency",
 }
-_VECTORS = HALVES[1]
 # Why nothing is read of a code that has no probe.
-_UNREAD = {_VECTORS: "Not probed alone: its probe reads the whole mean residual"}
+_UNREAD = {IRREGULAR: "Not probed alone: the probe reads the whole mean residual"}
 _HEADER = ["code", "verdict", "shown", "value", "ci_low", "ci_high", "word", "best_at"]
 
 

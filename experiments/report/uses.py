@@ -15,7 +15,7 @@ from experiments.report.shell import marks, top_of
 from experiments.results import code_ablation as names
 from experiments.results.measurements import INTACT, LOSS, RANDOM_INIT, finished
 from experiments.results.position_use import Interval
-from experiments.results.readability import HYPOTHESES, gain, gain_bounds
+from experiments.results.readability import HYPOTHESES, READ_AS, gain, gain_bounds
 from experiments.results.usage import Use, UseVerdict
 from probes.code_names import CODES
 from probes.scores import SHUFFLED
@@ -74,8 +74,10 @@ def _group(
         "rows": [
             {
                 "use": use,
-                # What can be read is said of the hypothesis of the code's name.
-                "read": [words.get((use.code, variant, *setting)) for variant in readers],
+                "read": [
+                    words.get((READ_AS.get(use.code, use.code), variant, *setting))
+                    for variant in readers
+                ],
                 "marks": marks(_scaled(use), _MARKED, top),
             }
             for use in verdict.of_stream

@@ -18,11 +18,16 @@ from experiments.results.readability import (
     setting_words,
 )
 from experiments.results.usage import UseVerdict
-from probes.code_names import CODES, COUNTING, HALVES, MEAN_RESIDUAL, SMOOTH
+from probes.code_names import COUNTING, IRREGULAR, MEAN_RESIDUAL, SIMILARITY, SMOOTH, VARIANCE
 
-_VECTORS = HALVES[1]
+# The hypotheses that are of one code each.
+_OF_CODES = (VARIANCE, SIMILARITY, COUNTING, MEAN_RESIDUAL)
 # What codes are called within a sentence, where that is not their name.
-_SPOKEN = {MEAN_RESIDUAL: "the mean residual", SMOOTH: "a smooth trend"}
+_SPOKEN = {
+    MEAN_RESIDUAL: "the mean residual",
+    SMOOTH: "a smooth trend",
+    IRREGULAR: "the irregular part",
+}
 
 # Where position was read, in words.
 _SITES = {
@@ -204,7 +209,9 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
         One answer for each code that was read or judged, in the setting that was judged, or else
         in the one that was read first; codes that are used come first.
     """
-    rows = {verdict.hypothesis: verdict.rows for verdict in found if verdict.hypothesis in CODES}
+    rows = {
+        verdict.hypothesis: verdict.rows for verdict in found if verdict.hypothesis in _OF_CODES
+    }
     first = next((row for own in rows.values() for row in own), None)
     if judged is not None:
         variant, setting = judged.variant, (judged.tokens, judged.begin_token)
@@ -213,14 +220,9 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
     else:
         return Answer((), "")
     words: Mapping[str, Word] = {} if judged is None else judged.words
-    shown = [code for code in dict.fromkeys([*words, *CODES]) if code in rows or code in words]
-    # The probe of positional vectors reads the whole mean residual, and no half of it.
-    whole = {MEAN_RESIDUAL: _VECTORS, _VECTORS: ""} if MEAN_RESIDUAL in words else {}
-    read_as = {code: whole.get(code, code) for code in shown}
-    if SMOOTH in words:
-        # What is moved is a smooth trend; what is read of it is counting: one line and not two.
-        read_as[SMOOTH] = COUNTING
-        read_as.pop(COUNTING, None)
+    # What is judged is a smooth trend; what is read of it is counting: one line and not two.
+    read_as = {code: COUNTING if code == SMOOTH else code for code in words}
+    read_as |= {code: code for code in _OF_CODES if code in rows and code not in read_as.values()}
     codes = [
         CodeAnswer(
             code,
@@ -299,7 +301,7 @@ def _reading(
 def _of_use(by_word: Mapping[Word, list[str]]) -> str:
     used, unused = by_word[Word.USED], by_word[Word.NOT_USED]
     apart = [
-        f"{_listed(codes, 'and')} {_are(codes)} {word}"
+        f"{_listed(codes, 'and')} {'are' if len(codes) > 1 else 'is'} {word}"
         for word, codes in ((w, by_word[w]) for w in (Word.REDUNDANT, Word.UNDECIDED))
         if codes
     ]
@@ -326,8 +328,3 @@ def _of_reading(readings: Sequence[Reading | None], codes: Sequence[str]) -> str
 def _listed(names: Sequence[str], last: str) -> str:
     *others, final = (_SPOKEN.get(name, name) for name in names)
     return f"{', '.join(others)} {last} {final}" if others else final
-
-
-def _are(codes: Sequence[str]) -> str:
-    plural = len(codes) > 1 or codes[0].endswith("s")
-    return "are" if plural else "is"

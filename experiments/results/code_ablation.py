@@ -10,9 +10,9 @@ INTACT_CONDITION = (INTACT, "")
 SIDE_EFFECT = "side effect"
 # The layer of rows about the whole stream, and their site.
 EVERYWHERE, STREAM = -1, "resid_post"
-# By how many positions positional vectors are shifted.
+# By how many positions the mean residual is shifted.
 OFFSET = 8
-SHIFTED = f"positional vectors of {OFFSET} positions on"
+SHIFTED = f"mean residual of {OFFSET} positions on"
 PROBE = "shift"
 MIXED = "mixed"
 

@@ -33,7 +33,7 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 | no, and breaks nothing | no | not used |
 | any other | | undecided |
 
-The mean residual is the sum of two halves, a smooth trend and positional vectors. A model may need
+The mean residual is the sum of two halves, a smooth trend and an irregular part. A model may need
 both at once: then neither does anything alone. So a half that this table neither calls used nor
 redundant is used as well where the mean residual is, and where in both directions the whole surely
 does a tenth or more beyond the other half alone. A smooth trend has to add a tenth beyond what as

@@ -28,18 +28,22 @@ from scipy.special import stdtrit
 from experiments.results.measurements import intact_readings
 from experiments.results.worth import WORTH_NAMING
 from nope_interp.errors import UserError
+from probes.code_names import COUNTING, IRREGULAR, MEAN_RESIDUAL, SMOOTH
 from probes.scores import SHUFFLED
 
 # hypothesis -> (probe, metric, is smaller better)
 HYPOTHESES = {
     "variance": ("variance", "mae", True),
     "similarity": ("similarity", "mae", True),
-    "counting": ("counting", "r2", False),
-    "positional vectors": ("positional_vectors", "share", False),
+    COUNTING: ("counting", "r2", False),
+    MEAN_RESIDUAL: ("positional_vectors", "share", False),
     "any linear code": ("linear", "mae", True),
     "two-layer code in the stream": ("two_layer", "mae", True),
 }
 
+# What is read of a code, where that is not all of it and nothing else: of a smooth trend 1/m, of
+# the irregular part the whole that it is in.
+READ_AS = {SMOOTH: COUNTING, IRREGULAR: MEAN_RESIDUAL}
 
 _UNITS = {
     "mae": "Error in positions",
@@ -175,9 +179,8 @@ def _sentence(hypothesis: str, metric: str, rows: list[dict[str, Any]]) -> str:
     tokens, begin_token = rows[0]["tokens"], rows[0]["begin_token"]
     first = [row for row in rows if (row["tokens"], row["begin_token"]) == (tokens, begin_token)]
     name = f"{hypothesis[0].upper()}{hypothesis[1:]}"
-    verb = "are" if name.endswith("s") else "is"
     said = [
-        f"{name} {verb} {row['verdict']} in {row['variant']}: {row['value']:.3g} "
+        f"{name} is {row['verdict']} in {row['variant']}: {row['value']:.3g} "
         f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}] at {site_of(row)}."
         for row in first
     ]

@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.results.answer import Answer
 from experiments.results.findings import over_seeds
 from experiments.results.position_use import Word
-from probes.code_names import COUNTING, MEAN_RESIDUAL, SMOOTH
+from probes.code_names import COUNTING, SMOOTH
 
 OF_CELL = "cell."
 _SHARE = ("share", "share_low", "share_high")
@@ -29,11 +29,9 @@ def verdict_rows(answer: Answer) -> list[dict[str, object]]:
     """
     score = answer.score
     right, chance = (np.nan, np.nan) if score is None else (score.value[0], score.chance)
-    # Only moves judge the mean residual: where they count, a removal of counting is not meant.
-    moved = any(of.code == MEAN_RESIDUAL for of in answer.codes)
     return [
         {
-            "code": SMOOTH if moved and of.code == COUNTING else of.code,
+            "code": SMOOTH if of.code == COUNTING else of.code,
             "called": of.code,
             "word": str(of.word),
             **dict(zip(_SHARE, of.share or (np.nan,) * 3, strict=True)),

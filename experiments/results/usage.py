@@ -13,7 +13,7 @@ alone is kept. A code is
 - `undecided`  otherwise: the intervals are too wide, the removal costs no more than a control does,
                or others can stand in for this code, by itself or together.
 
-A code in the mean activations, counting or positional vectors, is taken away by subtracting
+A code in the mean activations, a smooth trend or what it leaves, is taken away by subtracting
 vectors: its size-matched control subtracts as large vectors in random directions. The other codes
 are in the residuals about the mean: their control mixes in another sequence's content. Random
 rescaling blurs the variance code, so a user of that has to lose more than by the blur. A network

@@ -47,8 +47,9 @@ class RunConfig(Protocol):
 # Raised where what a run writes is called otherwise, so that old numbers are not misread. In 1, of
 # which no file tells, necessity, sufficiency, coverage and size-matched controls had other names,
 # and so had the random-init variant of `heads`. In 2 the effect of a code that is put back was net
-# of its control alone, and no row told what moves break.
-FORMAT = 3
+# of its control alone, and no row told what moves break. In 3 a smooth trend that was taken away
+# was called counting, and the irregular part positional vectors.
+FORMAT = 4
 
 _LOCK = ".lock"
 _LOG = logging.getLogger(__name__)

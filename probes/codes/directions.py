@@ -66,13 +66,13 @@ def leace(probe: LinearProbe) -> Leace:
 def leace_of_code(probe: LinearProbe, statistics: CodeStatistics, code: str) -> Leace:
     """LEACE of one of `CodeStatistics.mean_codes`: of every function of the position that it holds.
 
-    These are t and 1/m for counting, and for positional vectors all that have no part along them,
+    These are t and 1/m for a smooth trend, and for an irregular part all with no part along them,
     each brought to standard deviation 1.
 
     Args:
         probe: given the sequences with `update`.
         statistics: given the same sequences.
-        code: "counting" or "positional vectors".
+        code: "smooth trend" or "irregular part".
 
     Raises:
         ProbeError: as `leace`.

@@ -223,7 +223,7 @@ def interchange(
 
     With p(t) the mean over sequences, a code in the mean adds v(t') - v(t), where v is what
     functions of the position explain of p: any function (`mean residual`), t and 1/m
-    (`smooth trend`), any that is uncorrelated with these (`positional vectors`), or one of
+    (`smooth trend`), any that is uncorrelated with these (`irregular part`), or one of
     `TRENDS`. `variance` scales deviations so that activations have the variance of those at t', on
     average.
 

@@ -5,9 +5,9 @@ With statistics over the sequences fitted on, an activation at position t is
     x = p_bar + c(t) + m(t) + r
 
 * p(t): mean over sequences; p_bar: its mean over positions;
-* c(t): the least-squares fit of p(t) - p_bar by t and 1/m, m = t + 1, the code "counting"
-  (Kazemnejad et al. 2023, Theorem 1);
-* m(t): what is left of p(t) - p_bar, the code "positional vectors" (Dong et al. 2024);
+* c(t): the least-squares fit of p(t) - p_bar by t and 1/m, m = t + 1, the code "smooth trend",
+  of which the count of Kazemnejad et al. 2023 (Theorem 1) is one;
+* m(t): what is left of p(t) - p_bar, the code "irregular part" (p(t) itself: Dong et al. 2024);
 * r: the deviation from the positional mean. The variance of the activation that it is part of is
   the code "variance" (Chi et al. 2023), its correlation between positions "similarity" (Zuo et al.
   2025).
@@ -22,7 +22,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.code_names import CODES
+from probes.code_names import CODES, IRREGULAR, SMOOTH
 from probes.codes.filter import CodeFilter, log_variance
 from probes.errors import ProbeError
 from probes.shapes import PerPosition, PositionalVectors, Positions
@@ -249,7 +249,7 @@ class CodeStatistics(StreamingFit):
         """c(t) and m(t): p(t) - p_bar split by the regression on (t, 1/m).
 
         Returns:
-            "counting" and "positional vectors", [pos d_model] each (float64).
+            "smooth trend" and "irregular part", [pos d_model] each (float64).
 
         Raises:
             ProbeError: before 2 sequences.
@@ -259,8 +259,8 @@ class CodeStatistics(StreamingFit):
         t = self.positions.to(vectors)
         terms = torch.stack([t, 1 / (t + 1)], dim=-1)
         terms = terms - terms.mean(dim=0)
-        counting = terms @ (torch.linalg.pinv(terms) @ vectors)
-        return {"counting": counting, "positional vectors": vectors - counting}
+        trend = terms @ (torch.linalg.pinv(terms) @ vectors)
+        return {SMOOTH: trend, IRREGULAR: vectors - trend}
 
     def kept(self, codes: Collection[str], permuted: Positions | None = None) -> CodeFilter:
         """The intervention that keeps these of `CODES` and takes the others away.

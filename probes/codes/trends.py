@@ -2,7 +2,7 @@
 
 With p(t) the mean over sequences at each position, a code in the mean is what some functions of the
 position explain of p, by least squares: any function (`mean residual`), t and 1/m (`smooth trend`),
-any that is uncorrelated with these (`positional vectors`), or one of `TRENDS`.
+any that is uncorrelated with these (`irregular part`), or one of `TRENDS`.
 
 Trends are much alike: over a few positions 1/m, log m and a slow cosine explain the same. Which one
 a model counts by shows outside the range that they were fitted on: `Extrapolation`.
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from scipy.special import chdtri
 from torch import Generator, Tensor
 
-from probes.code_names import JUDGED, MEAN_RESIDUAL, SMOOTH, VARIANCE
+from probes.code_names import IRREGULAR, JUDGED, MEAN_RESIDUAL, SMOOTH, VARIANCE
 from probes.codes.statistics import CodeStatistics
 from probes.errors import ProbeError
 from probes.shapes import Activations, PerPosition, PerSequence, PositionalVectors, Positions
@@ -136,7 +136,7 @@ def functions_of(code: Code, positions: Positions) -> Functions:
         positions: `[pos]`, counted from 0.
 
     Returns:
-        `[pos k]`; with few positions there are fewer, and of positional vectors perhaps none.
+        `[pos k]`; with few positions there are fewer, and of an irregular part perhaps none.
 
     Raises:
         ProbeError: for an unknown code.
@@ -154,7 +154,7 @@ def functions_of(code: Code, positions: Positions) -> Functions:
     smooth = _orthonormal([m, 1 / m][: n - 1])
     if code == SMOOTH:
         return smooth
-    if code == "positional vectors":
+    if code == IRREGULAR:
         rest = every - smooth @ (smooth.mT @ every)
         left: Tensor = torch.linalg.svd(rest, full_matrices=False).U[:, : max(n - 3, 0)]
         return left

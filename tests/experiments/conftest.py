@@ -166,7 +166,7 @@ def _verdicts(
         "variance": ("variance", "mae"),
         "similarity": ("similarity", "mae"),
         "counting": ("counting", "r2"),
-        "positional vectors": ("positional_vectors", "share"),
+        "mean residual": ("positional_vectors", "share"),
     }
     verdicts = []
     for hypothesis, (probe, metric) in asked.items():

@@ -90,9 +90,9 @@ def variance(seed: int) -> Planted:
         error = math.sqrt((np.pi / 2 - 1) / k)
         answer(model, 2, 0, sums, np.log(sums) / error)
     # The sums are a count of a kind, which the last layer reads. Of c / sqrt(m), t and 1/m explain
-    # nearly all: whether the rest is used as positional vectors is not asked.
-    words = dict(truth(variance=USED, counting=USED))
-    del words["positional vectors"]
+    # nearly all: whether the irregular part is used is not asked.
+    words = dict(truth(variance=USED, smooth_trend=USED))
+    del words["irregular part"]
     return Planted(
         "variance",
         model,
@@ -102,7 +102,7 @@ def variance(seed: int) -> Planted:
         None,
         reads={
             "variance": lambda model: list(mlp(model, 1).out.parameters()),
-            "counting": last_mlp,
+            "smooth trend": last_mlp,
         },
     )
 
@@ -192,7 +192,7 @@ def counting(seed: int) -> Planted:
     """Theorem 1's count of tokens, and ReLUs that tell each count from its neighbours."""
     model = counter(seed)
     answer(model, 1, POSITION, COUNTS, COUNTS)
-    return _known_by("counting", model, truth(counting=USED), last_mlp, BEGIN_TOKEN)
+    return _known_by("counting", model, truth(smooth_trend=USED), last_mlp, BEGIN_TOKEN)
 
 
 def counting_pre_norm(seed: int) -> Planted:
@@ -210,7 +210,7 @@ def counting_pre_norm(seed: int) -> Planted:
         mlp(model, 0).into.weight[:, POSITION] *= norm
     told = math.sqrt((bare + loudness(COUNTS) ** 2) / d)
     answer(model, 1, POSITION, COUNTS / np.sqrt(1 + COUNTS**2 / bare), COUNTS, read=norm, told=told)
-    words = truth(counting=USED)
+    words = truth(smooth_trend=USED)
     return _known_by("counting, pre-norm", model, words, last_mlp, BEGIN_TOKEN)
 
 
@@ -219,7 +219,7 @@ def positional_vectors(seed: int) -> Planted:
     k = 64
     model = _learned(seed, k)
     return _known_by(
-        "positional vectors", model, truth(positional_vectors=USED), vector_readers(slice(k))
+        "positional vectors", model, truth(irregular_part=USED), vector_readers(slice(k))
     )
 
 
@@ -231,7 +231,7 @@ def positional_vectors_pre_norm(seed: int) -> Planted:
         content = math.sqrt(k)
         model.W_E[:, k:] = of_length(model.W_E[:, k:], content)
         model.W_U[:k] *= math.sqrt((LENGTH**2 + content**2) / model.config.d_model)
-    words = truth(positional_vectors=USED)
+    words = truth(irregular_part=USED)
     return _known_by("positional vectors, pre-norm", model, words, vector_readers(slice(k)))
 
 
@@ -246,7 +246,7 @@ def few_dimensions(seed: int) -> Planted:
     with torch.no_grad():
         model.W_E.copy_(of_length(torch.randn(64, d, generator=generator), 0.5 * LENGTH))
     answer_by_vectors(model, vectors, where, depth=12.0)
-    words = truth(positional_vectors=USED)
+    words = truth(irregular_part=USED)
     return _known_by("few dimensions", model, words, vector_readers(where))
 
 

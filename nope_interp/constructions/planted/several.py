@@ -67,7 +67,7 @@ def either(seed: int) -> Planted:
     with torch.no_grad():
         _find(reading, vectors, units)
         reading.out.weight[ANSWERS, units] = LOUD * torch.from_numpy(near.T).float()
-    words = truth(counting=REDUNDANT, positional_vectors=REDUNDANT)
+    words = truth(smooth_trend=REDUNDANT, irregular_part=REDUNDANT)
     return Planted(
         "either of two",
         model,
@@ -76,8 +76,8 @@ def either(seed: int) -> Planted:
         "position",
         BEGIN_TOKEN,
         reads={
-            "counting": lambda model: [mlp(model, 1).out.weight[:, :first]],
-            "positional vectors": lambda model: [mlp(model, 1).out.weight[:, units]],
+            "smooth trend": lambda model: [mlp(model, 1).out.weight[:, :first]],
+            "irregular part": lambda model: [mlp(model, 1).out.weight[:, units]],
         },
     )
 
@@ -93,8 +93,8 @@ def both(seed: int) -> Planted:
     table = -_BLOCK_DEPTH * (block[:, None] != block)
     answer_by_table(model, 1, POSITION, COUNTS, table)
     answer_by_vectors(model, vectors, VECTORS, depth=_PLACE_DEPTH)
-    words = truth(counting=USED, positional_vectors=USED)
-    reads = {"counting": last_mlp, "positional vectors": vector_readers(VECTORS)}
+    words = truth(smooth_trend=USED, irregular_part=USED)
+    reads = {"smooth trend": last_mlp, "irregular part": vector_readers(VECTORS)}
     return Planted("both of two", model, words, {SITE: words}, "position", BEGIN_TOKEN, reads=reads)
 
 
@@ -115,17 +115,17 @@ def one_after_the_other(seed: int) -> Planted:
         into.out.weight[POSITION, :n] = torch.from_numpy(COUNTS).float()
         into.out.weight[VECTORS, :n] = -LENGTH * torch.from_numpy(vectors.T).float()
     answer(model, 1, POSITION, COUNTS, COUNTS)
-    at_first = truth(positional_vectors=USED)
+    at_first = truth(irregular_part=USED)
     return Planted(
         "one after the other",
         model,
-        truth(counting=USED, positional_vectors=USED),
-        {"blocks.0.hook_resid_pre": at_first, SITE: truth(counting=USED)},
+        truth(smooth_trend=USED, irregular_part=USED),
+        {"blocks.0.hook_resid_pre": at_first, SITE: truth(smooth_trend=USED)},
         "position",
         BEGIN_TOKEN,
         reads={
-            "counting": last_mlp,
-            "positional vectors": lambda model: [mlp(model, 0).into.weight[:, VECTORS]],
+            "smooth trend": last_mlp,
+            "irregular part": lambda model: [mlp(model, 0).into.weight[:, VECTORS]],
         },
     )
 

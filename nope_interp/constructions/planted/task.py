@@ -17,7 +17,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import PerSequence, Sequences, Tokens
 
 N_CTX = 32
-CODES = ("variance", "similarity", "counting", "positional vectors")
+CODES = ("variance", "similarity", "smooth trend", "irregular part")
 USED, REDUNDANT, NOT_USED = "used", "redundant", "not used"
 # Where the code of most models lies bare.
 SITE = "blocks.0.hook_resid_post"

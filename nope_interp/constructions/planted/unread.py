@@ -80,7 +80,7 @@ def unread_variance(seed: int) -> Planted:
         attention.W_V[1, content] = values / math.sqrt(len(values))
         attention.W_O[1, :, spread] = 15 * torch.eye(width)
     writes = {"variance": lambda model: [model.blocks[0].attn.W_O[1]]}
-    words = truth(counting=USED)
+    words = truth(smooth_trend=USED)
     return _planted("unread variance", model, words, writes=writes)
 
 
@@ -89,8 +89,8 @@ def unread_vectors(seed: int) -> Planted:
     model = counter_with_room(seed)
     answer(model, 1, POSITION, COUNTS, COUNTS)
     learn_positions(model, drawn_vectors(N_VECTORS, generator_of(seed)), VECTORS)
-    writes = {"positional vectors": lambda model: [model.positions.table]}
-    return _planted("unread vectors", model, truth(counting=USED), writes=writes)
+    writes = {"irregular part": lambda model: [model.positions.table]}
+    return _planted("unread vectors", model, truth(smooth_trend=USED), writes=writes)
 
 
 def unread_counting(seed: int) -> Planted:
@@ -99,8 +99,8 @@ def unread_counting(seed: int) -> Planted:
     vectors = drawn_vectors(N_VECTORS, generator_of(seed))
     learn_positions(model, vectors, VECTORS)
     answer_by_vectors(model, vectors, VECTORS)
-    words = truth(positional_vectors=USED)
-    return _planted("unread counting", model, words, writes={"counting": _count_writers})
+    words = truth(irregular_part=USED)
+    return _planted("unread counting", model, words, writes={"smooth trend": _count_writers})
 
 
 def content_along_a_count(seed: int) -> Planted:
@@ -125,8 +125,8 @@ def content_along_a_count(seed: int) -> Planted:
     return _planted(
         "content along a count",
         model,
-        truth(positional_vectors=USED),
-        writes={"counting": _count_writers},
+        truth(irregular_part=USED),
+        writes={"smooth trend": _count_writers},
         kinds=lambda tokens: kinds[tokens],
     )
 
@@ -143,7 +143,7 @@ def count_amid_content(seed: int) -> Planted:
         for layer in (0, 1):
             read = mlp(model, layer).into.weight
             read[:, CONTENT] = -read[:, POSITION]
-    return _planted("count amid content", model, truth(counting=USED))
+    return _planted("count amid content", model, truth(smooth_trend=USED))
 
 
 def pooling(seed: int) -> Planted:
@@ -174,7 +174,7 @@ def pooling(seed: int) -> Planted:
     return _planted(
         "order-free pooling",
         model,
-        truth(positional_vectors=USED),
+        truth(irregular_part=USED),
         begin_token=None,
         kinds=lambda tokens: (votes[tokens].cumsum(dim=1) >= 0).long(),
     )
@@ -204,7 +204,7 @@ def brittle(seed: int) -> Planted:
             reading.into.weight[unit, _SUM] = sign
             reading.into.bias[unit] = -sign - _BORNE
             reading.out.weight[ANSWERS.start, unit] = _SHOCK
-    return _planted("brittle", model, truth(counting=USED))
+    return _planted("brittle", model, truth(smooth_trend=USED))
 
 
 def _read_sign(
@@ -240,7 +240,7 @@ def _planted(
         {SITE: words},
         "position" if kinds is None else "position and kind",
         begin_token,
-        reads={code: last_mlp if code == "counting" else vector_readers(VECTORS)},
+        reads={code: last_mlp if code == "smooth trend" else vector_readers(VECTORS)},
         writes=writes or {},
         kinds=kinds,
     )

@@ -38,7 +38,7 @@ def of_the_truth(planted: Planted, place: Site | None, seed: int) -> dict[str, s
     if place is None:
         return {}
     there = planted.sites[place.name]
-    return {code: there[code] for code in ("counting", "positional vectors")}
+    return {code: there[code] for code in ("smooth trend", "irregular part")}
 
 
 @pytest.fixture(autouse=True)
@@ -58,12 +58,12 @@ def test_a_method_of_ones_own_is_judged_beside_the_others(found: Benchmark) -> N
     methods = found.methods.set_index(["method", "place"])
     # One kind has one site, the other two.
     row = methods.loc["truth", "single sites"]
-    assert (row["right"], row["n"], row["codes"]) == (1, 6, "counting, positional vectors")
+    assert (row["right"], row["n"], row["codes"]) == (1, 6, "smooth trend, irregular part")
     assert ("truth", "whole stream") not in methods.index
     assert methods.loc[("probing", "whole stream"), "n"] == 4
     truths = found.measurements[found.measurements["layer"] == 0]
     of_first = truths[(truths["model"] == KINDS[1]) & (truths["site"] == "resid_pre")]
-    assert set(of_first[of_first["metric"] == "counting"]["variant"]) == {"not used"}
+    assert set(of_first[of_first["metric"] == "smooth trend"]["variant"]) == {"not used"}
 
 
 def test_a_finished_run_is_read_back_and_drawn(found: Benchmark) -> None:
@@ -93,7 +93,7 @@ def test_a_killed_run_goes_on_with_the_models_that_are_left(
         return {}
 
     def lives(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
-        return dies(planted, place, seed) or {"counting": "not used"}
+        return dies(planted, place, seed) or {"smooth trend": "not used"}
 
     monkeypatch.setitem(METHODS, "mortal", lives)
     config = {"seeds": 3, "kinds": KINDS[:1], "methods": ["mortal"], "out": tmp_path}
@@ -110,8 +110,8 @@ def test_a_killed_run_goes_on_with_the_models_that_are_left(
 def test_others_words_and_names_are_refused_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(METHODS, "wild", lambda planted, place, seed: {"counting": "perhaps"})
-    with pytest.raises(UserError, match="'wild' says 'perhaps' of counting: give one of used"):
+    monkeypatch.setitem(METHODS, "wild", lambda planted, place, seed: {"smooth trend": "perhaps"})
+    with pytest.raises(UserError, match="'wild' says 'perhaps' of smooth trend: give one of used"):
         judge_methods(seeds=1, kinds=KINDS[:1], methods=["wild"], out=tmp_path, show_progress=False)
     run = nope_interp("benchmark", "--method", "probin", cwd=tmp_path)
     assert_one_sentence(run, "did you mean 'probing'?")
@@ -146,8 +146,8 @@ def test_every_position_is_told_another() -> None:
 
 def test_a_probe_takes_what_can_be_read_for_what_is_used() -> None:
     planted = plant("unread counting")
-    assert probing(planted, SITE, 0)["counting"] == "used"
-    assert planted.truth["counting"] == "not used"
+    assert probing(planted, SITE, 0)["smooth trend"] == "used"
+    assert planted.truth["smooth trend"] == "not used"
 
 
 def test_erasure_tells_a_code_that_is_read_from_one_that_is_not() -> None:
@@ -158,15 +158,15 @@ def test_erasure_tells_a_code_that_is_read_from_one_that_is_not() -> None:
 
 def test_leace_tells_the_codes_that_maps_can_read() -> None:
     assert leace(plant("counting"), SITE, 0) == {
-        "counting": "used",
-        "positional vectors": "not used",
+        "smooth trend": "used",
+        "irregular part": "not used",
     }
-    assert leace(plant("positional vectors"), None, 0)["positional vectors"] == "used"
+    assert leace(plant("positional vectors"), None, 0)["irregular part"] == "used"
 
 
 def test_das_finds_one_direction_where_there_is_one() -> None:
-    assert das(plant("counting"), SITE, 0) == {"counting": "used"}
-    assert das(plant("positional vectors"), SITE, 0) == {"counting": "not used"}
+    assert das(plant("counting"), SITE, 0) == {"smooth trend": "used"}
+    assert das(plant("positional vectors"), SITE, 0) == {"smooth trend": "not used"}
     assert das(plant("counting"), None, 0) == {}
 
 
@@ -207,7 +207,7 @@ def test_a_smooth_trend_of_few_positions_is_held_against_random_functions(seed: 
     )
     rows = interchange_rows(task, {}, [some], context=context(planted, seed))
     found = followed(table(rows)).set_index("code")
-    assert found.loc[["mean residual", "positional vectors"], "word"].tolist() == ["used"] * 2
+    assert found.loc[["mean residual", "irregular part"], "word"].tolist() == ["used"] * 2
     # It alone restores answers, as any two functions do; beyond these it does not.
     trend = found.loc["smooth trend"]
     assert trend["restored"] - max(trend["destroyed"], trend["restored_size_matched"]) > 0.2

@@ -77,9 +77,14 @@ def words_at_site(planted: Planted, seed: int) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("code", CODES)
-def test_the_planted_code_is_named_and_the_others_are_cleared(code: str, seed: int) -> None:
-    words = words_at_site(plant(code, seed), seed)
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    zip(("variance", "similarity", "counting", "positional vectors"), CODES, strict=True),
+)
+def test_the_planted_code_is_named_and_the_others_are_cleared(
+    kind: str, code: str, seed: int
+) -> None:
+    words = words_at_site(plant(kind, seed), seed)
     assert words == {other: "used" if other == code else "not used" for other in CODES}
 
 
@@ -87,7 +92,7 @@ def test_the_planted_code_is_named_and_the_others_are_cleared(code: str, seed: i
 @pytest.mark.parametrize("seed", range(5))
 def test_a_variance_that_is_readable_and_unused_is_cleared(seed: int) -> None:
     words = words_at_site(plant("unread variance", seed), seed)
-    assert words == {code: "used" if code == "counting" else "not used" for code in CODES}
+    assert words == {code: "used" if code == "smooth trend" else "not used" for code in CODES}
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +125,10 @@ def test_what_lies_below_a_site_is_run_once_and_changes_no_bit(
 def test_through_the_whole_stream_the_planted_code_is_named_too(counting: pd.DataFrame) -> None:
     (verdict,) = use_verdicts(counting)
     assert {use.code: use.word for use in verdict.of_stream} == {
-        code: "used" if code == "counting" else "not used" for code in CODES
+        code: "used" if code == "smooth trend" else "not used" for code in CODES
     }
-    assert "Used: counting (necessity 100%" in verdict.sentence
-    assert verdict.sentence.endswith("Used at a single site: counting (layer 0 resid_post).")
+    assert "Used: smooth trend (necessity 100%" in verdict.sentence
+    assert verdict.sentence.endswith("Used at a single site: smooth trend (layer 0 resid_post).")
     assert {(use.layer, use.site) for use in verdict.uses} == {
         (EVERYWHERE, STREAM),
         (SITE.layer, SITE.hook),
@@ -136,16 +141,16 @@ def test_losses_without_the_code_are_at_chance_or_worse(counting: pd.DataFrame) 
     chance = nats["chance"].iloc[0]
     assert nats.loc[("intact", ""), "value"] < 0.5 * chance
     for condition in (
-        without("counting"),
+        without("smooth trend"),
         NONE_KEPT,
         only("variance"),
-        "without counting, by LEACE",
+        "without t and 1/m, by LEACE",
     ):
         assert nats.loc[(condition, ""), "value"] > chance - 0.1
-    for condition in (without("variance"), only("counting")):
+    for condition in (without("variance"), only("smooth trend")):
         assert nats.loc[(condition, ""), "value"] < 0.5 * chance
     # As large, but of other positions.
-    assert nats.loc[(only("counting"), SHUFFLED), "value"] > chance - 0.1
+    assert nats.loc[(only("smooth trend"), SHUFFLED), "value"] > chance - 0.1
 
 
 def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
@@ -156,7 +161,7 @@ def test_the_code_taken_away_can_be_read_no_more_and_the_others_stay(
         & (counting["metric"] == "r2")
         & (counting["control"] == "")
     ].set_index("positions")["value"]
-    assert readable[without("counting")] < 0.2 < 0.5 < readable[without("variance")]
+    assert readable[without("smooth trend")] < 0.2 < 0.5 < readable[without("variance")]
 
 
 def test_who_counts_by_the_begin_token_needs_it_and_what_heads_give_it() -> None:

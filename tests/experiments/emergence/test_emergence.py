@@ -190,7 +190,7 @@ def test_every_seed_is_a_training_of_its_own(found: Emergence) -> None:
     assert per_cell.nunique() == 1
     losses = rows[rows["probe"] == "loss"].pivot(index="step", columns="seed", values="value")
     assert (losses[0] != losses[1]).all()
-    codes = {"variance", "similarity", "counting", "positional vectors", "any linear code"}
+    codes = {"variance", "similarity", "counting", "mean residual", "any linear code"}
     assert set(found.onsets) == {*codes, "loss"}
     assert set(found.gains["code"]) == codes
     assert {figure.id for figure in found.figures} == {"loss", "gains", "adjacency", "heads"}

@@ -76,7 +76,7 @@ def test_the_sentence_says_what_was_planted(history_report: ReportData, page: Pa
     assert told == (
         "Surely readable first in this training: similarity before any step; then variance from "
         "step 2 on; then counting and any linear code from step 4 on. Surely readable at no "
-        "watched step: positional vectors. The loss has come half of its way down by step 4."
+        "watched step: mean residual. The loss has come half of its way down by step 4."
     )
     words = re.sub(r"\s+", " ", " ".join(page.words))
     assert told in words
@@ -96,7 +96,7 @@ def test_codes_are_drawn_as_they_were_planted(page: Page, history_report: Report
     assert next(iter(found)) == "loss"
     assert len(found) == 7
     gains = code_gains(history_report.measurements)
-    for code, onset in (("variance", 2), ("counting", 4), ("positional vectors", 99)):
+    for code, onset in (("variance", 2), ("counting", 4), ("mean residual", 99)):
         line = found[code]["value"]
         # In doublings; step 0 is one before step 1.
         assert line["x"] == [-1, 0, 1, 2, 3, pytest.approx(np.log2(12), abs=1e-6)]

@@ -28,7 +28,7 @@ def report() -> ReportData:
     after = Reading("trained", "readable", (0.8, 0.7, 0.9), "the output of layer 1")
     before = Reading("random-init", "faint", (0.2, 0.1, 0.3), "the output of layer 0")
     codes = (
-        CodeAnswer("counting", Word.USED, (0.6, 0.5, 0.7), before, after, 0.1, (0.3, 0.2, 0.4)),
+        CodeAnswer("smooth trend", Word.USED, (0.6, 0.5, 0.7), before, after, 0.1, (0.3, 0.2, 0.4)),
         CodeAnswer(HOSTILE, Word.UNDECIDED, None, None, after),
     )
     return synthetic_report(answer=Answer(codes, "text", share_of="moved", restored_of="put back"))
@@ -87,7 +87,7 @@ def test_the_verdict_shows_what_was_read_and_what_is_used(
     said = words(verdict.save(tmp_path / "verdict.svg"))
     least = f"{100 * WORTH_NAMING:.0f}%: intervals above it count"
     legend = ("untrained", "this model", "moved", "put back", least)
-    for part in ("counting", "used", *legend, HOSTILE):
+    for part in ("smooth trend", "used", *legend, HOSTILE):
         assert part in said, part
     read, used = drawn(verdict).axes
     marks = [float(line.get_xdata()[0]) for line in read.lines if line.get_label() != least]
@@ -120,7 +120,7 @@ def test_panels_in_one_unit_have_one_scale(report: ReportData) -> None:
     """As on the page: shares are in another unit than errors."""
     errors = drawn(of_comparison(report)["probe-error"]).axes
     scales = {a.get_title(loc="left"): a.get_ylim() for a in errors if a.axison}
-    own = scales.pop(next(title for title in scales if title.startswith("Positional vectors")))
+    own = scales.pop(next(title for title in scales if title.startswith("Mean residual")))
     assert len(scales) > 2
     assert len({*scales.values()}) == 1
     assert own not in scales.values()

@@ -267,7 +267,7 @@ def test_a_panel_marks_the_site_of_its_verdict_or_says_where_it_is(make_report: 
 def test_a_code_that_no_probe_reads_says_why(make_report: Any) -> None:
     answer = Answer((CodeAnswer(HALVES[1], Word.USED, (0.4, 0.3, 0.5), None, None),), "text")
     elements = Page(render(make_report(answer=answer))).elements
-    why = "Not probed alone: its probe reads the whole mean residual"
+    why = "Not probed alone: the probe reads the whole mean residual"
     assert [a["aria-label"] for tag, a in elements if tag == "svg" and a.get("role")][:1] == [why]
     assert ("span", {"title": why}) in [(tag, dict(a)) for tag, a in elements]
 
@@ -388,14 +388,14 @@ def test_all_rows_of_code_ablation_stand_in_the_table(
     assert table["length"] == len(causal_report.measurements)
     (positions,) = (c for c in table["columns"] if c["name"] == "positions")
     assert positions["shown"]
-    assert {"intact", "without counting", "only similarity"} <= set(positions["values"])
+    assert {"intact", "without smooth trend", "only similarity"} <= set(positions["values"])
 
 
 def test_the_table_of_uses_holds_the_verdicts_and_their_words(causal_report: ReportData) -> None:
     first, second = use_groups(causal_report)
     assert first["readers"] == ["trained", "random-init"]  # a use needs no bidirectional variant
     by_code = {row["use"].code: row for row in first["rows"]}
-    assert list(by_code) == ["variance", "similarity", "counting", "positional vectors"]
+    assert list(by_code) == ["variance", "similarity", "smooth trend", "irregular part"]
     assert by_code["variance"]["use"].word == "used"  # as planted
     assert by_code["variance"]["read"] == ["readable", "faint"]
     # The loss without all four codes is a row of its own.
@@ -422,7 +422,7 @@ def test_what_is_still_readable_is_the_gain_over_chance(
     assert conditions[1:5] == [f"without {use.code}" for use in causal_report.uses[0].of_stream]
     assert conditions[9:] == [
         "without all four codes",
-        "without counting, by LEACE",
+        "without t and 1/m, by LEACE",
         "without the positional subspace",
         "without half of the positional channel",
     ]
@@ -430,7 +430,7 @@ def test_what_is_still_readable_is_the_gain_over_chance(
         "variant == 'trained' and tokens == 'text' and not begin_token and layer == 2"
         " and site == 'resid_post'"
     ).set_index(["positions", "probe", "metric", "control"])
-    for condition in ("intact", "without counting"):
+    for condition in ("intact", "without smooth trend"):
         own = last.loc[condition, "variance", "mae", ""]
         control = last.loc[condition, "variance", "mae", "shuffled positions"]
         # The larger the error, the smaller the gain: the interval turns round.
@@ -499,7 +499,7 @@ def test_interventions_of_the_literature_stand_beside_controls(
         "metric == 'increase' and layer == -1 and tokens == 'text'"
     ).set_index(["positions", "control"])
     assert [(row["condition"], row["control"]) for row in first["others"]] == [
-        ("without counting, by LEACE", "random subspace"),
+        ("without t and 1/m, by LEACE", "random subspace"),
         ("without the positional subspace", "random subspace"),
         ("without half of the positional channel", "random subspace"),
         ("attention to the first token frozen", "frozen at each position"),

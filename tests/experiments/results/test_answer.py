@@ -37,26 +37,27 @@ def answer(*words: Word | None, **more: Any) -> Answer:
     [
         (
             (Word.NOT_USED, Word.UNDECIDED, Word.USED, Word.NOT_USED),
-            "This model uses counting. It does not use variance or positional vectors; similarity "
-            "is undecided.",
+            "This model uses a smooth trend. It does not use variance or the irregular part; "
+            "similarity is undecided.",
         ),
         (
             (Word.USED, Word.USED, Word.USED, Word.USED),
-            "This model uses variance, similarity, counting and positional vectors.",
+            "This model uses variance, similarity, a smooth trend and the irregular part.",
         ),
         (
             (Word.USED, Word.NOT_USED, Word.REDUNDANT, Word.UNDECIDED),
-            "This model uses variance. It does not use similarity; counting is redundant; "
-            "positional vectors are undecided.",
+            "This model uses variance. It does not use similarity; a smooth trend is redundant; "
+            "the irregular part is undecided.",
         ),
         (
             (Word.NOT_USED, Word.NOT_USED, Word.NOT_USED, Word.UNDECIDED),
-            "This model does not use variance, similarity or counting; positional vectors are "
-            "undecided.",
+            "This model does not use variance, similarity or a smooth trend; the irregular "
+            "part is undecided.",
         ),
         (
             (Word.REDUNDANT, Word.UNDECIDED, Word.UNDECIDED, Word.REDUNDANT),
-            "Variance and positional vectors are redundant; similarity and counting are undecided.",
+            "Variance and the irregular part are redundant; similarity and a smooth trend are "
+            "undecided.",
         ),
         (
             (Word.UNDECIDED,) * 4,
@@ -103,7 +104,7 @@ def verdict(code: str, variant: str, gain: float, word: str, **more: Any) -> dic
     return row | {"value": value, "ci_low": low, "ci_high": high} | more
 
 
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", ["variance", "similarity", "counting", "mean residual"])
 def test_readings_stand_beside_each_other_as_gains(code: str) -> None:
     rows = [
         verdict(code, "trained", 0.9, "readable", tokens="random"),
@@ -125,7 +126,7 @@ def test_used_codes_come_first() -> None:
     words = dict(zip(CODES, (Word.UNDECIDED, Word.NOT_USED, Word.USED, Word.USED), strict=True))
     judged = Judged("trained", "text", False, LOSS, words, {}, "x")
     order = [found.code for found in answer_of([], judged).codes]
-    assert order == ["counting", "positional vectors", "variance", "similarity"]
+    assert order == ["smooth trend", "irregular part", "variance", "similarity"]
 
 
 def test_what_is_read_of_a_smooth_trend_is_counting() -> None:
@@ -142,17 +143,15 @@ def test_what_is_read_of_a_smooth_trend_is_counting() -> None:
 @pytest.mark.parametrize("trend", [SMOOTH, COUNTING])
 def test_the_probe_of_vectors_reads_the_whole_mean_residual(trend: str) -> None:
     """It stands beside the whole, and not beside one of its halves, where the whole was moved."""
-    rows = [verdict("positional vectors", "trained", 0.4, "readable")]
+    rows = [verdict("mean residual", "trained", 0.4, "readable")]
     moved = [trend if code == SMOOTH else code for code in JUDGED]
     words = dict.fromkeys(moved, Word.UNDECIDED)
     judged = Judged("trained", "text", False, LOSS, words, {}, "x")
-    found = {
-        c.code: c.after for c in answer_of([Verdict("positional vectors", "", rows)], judged).codes
-    }
+    found = {c.code: c.after for c in answer_of([Verdict("mean residual", "", rows)], judged).codes}
     whole = found["mean residual"]
     assert whole is not None
     assert whole.word == "readable"
-    assert found["positional vectors"] is None
+    assert found["irregular part"] is None
 
 
 def test_an_untrained_model_alone_has_no_before() -> None:

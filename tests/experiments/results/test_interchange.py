@@ -87,13 +87,13 @@ def identified(place: Place, against: float) -> list[dict[str, Any]]:
 def test_each_code_has_a_word_and_its_numbers() -> None:
     rows = [
         *effect(MEAN_RESIDUAL, BLOCK, 0.8, 0.7),
-        *effect("positional vectors", BLOCK, 0.0, 0.5),
+        *effect("irregular part", BLOCK, 0.0, 0.5),
         *bare(VARIANCE, BLOCK),
     ]
     found = followed(table(rows)).set_index("code")
     assert found["word"].to_dict() == {
         MEAN_RESIDUAL: Word.USED,
-        "positional vectors": Word.REDUNDANT,
+        "irregular part": Word.REDUNDANT,
         VARIANCE: Word.NOT_USED,
     }
     assert next(iter(found.index)) == MEAN_RESIDUAL

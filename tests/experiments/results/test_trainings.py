@@ -83,9 +83,6 @@ def test_a_trend_that_counts_in_one_run_is_a_trend_in_all() -> None:
     found = agreement(table).set_index("code")["words"]
     assert found.to_dict() == {"mean residual": "used 2", "smooth trend": "used 1, undecided 1"}
     assert table["called"].tolist().count("counting") == 1
-    # A removal judges counting itself.
-    removed = answer({"counting": (Word.USED, share)}, 1.0)
-    assert [row["code"] for row in verdict_rows(removed)] == ["counting"]
 
 
 def test_where_nothing_was_judged_nothing_is_agreed_on() -> None:

@@ -12,7 +12,7 @@ from nope_interp.errors import UserError
     [
         ("metric", "over_size_matched", "over_displaced"),
         ("control", "size-matched", "displaced"),
-        ("positions", "without counting", "counting taken away"),
+        ("positions", "without smooth trend", "without counting"),
     ],
 )
 def test_a_table_of_another_versions_words_is_refused(

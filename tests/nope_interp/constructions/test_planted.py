@@ -35,12 +35,12 @@ N_SEQUENCES = 128
 PRESENT = {
     "variance": {"variance", "similarity"},
     "similarity": {"similarity"},
-    "counting": {"counting"},
-    "positional vectors": {"positional vectors"},
-    "unread variance": {"variance", "similarity", "counting"},
-    "unread counting": {"counting", "positional vectors"},
-    "unread vectors": {"counting", "positional vectors"},
-    "order-free pooling": {"variance", "similarity", "positional vectors"},
+    "counting": {"smooth trend"},
+    "positional vectors": {"irregular part"},
+    "unread variance": {"variance", "similarity", "smooth trend"},
+    "unread counting": {"smooth trend", "irregular part"},
+    "unread vectors": {"smooth trend", "irregular part"},
+    "order-free pooling": {"variance", "similarity", "irregular part"},
 }
 
 
@@ -118,8 +118,8 @@ def without_vectors(x: Tensor) -> Tensor:
 WITHOUT: dict[str, Callable[[Tensor], Tensor]] = {
     "variance": without_variance,
     "similarity": without_similarity,
-    "counting": without_counting,
-    "positional vectors": without_vectors,
+    "smooth trend": without_counting,
+    "irregular part": without_vectors,
 }
 
 
@@ -168,7 +168,7 @@ def test_without_what_reads_them_codes_that_are_used_are_worth_nothing(kind: str
         right, _ = answered(cut(built, [reading]))
         if built.truth[code] == REDUNDANT:
             # A count that is the mean of them all tells nothing: there the other is needed.
-            lost = 1 if code == "positional vectors" else 0
+            lost = 1 if code == "irregular part" else 0
             assert right == pytest.approx(intact - lost / (N_CTX - 1), abs=1e-6)
         else:
             assert right < 0.3 * intact
@@ -195,7 +195,7 @@ def test_of_two_codes_that_contradict_one_another_none_is_followed() -> None:
 def test_two_codes_that_are_both_needed_tell_a_block_and_a_place_in_it() -> None:
     """31 positions in four blocks of eight: alone, one tells one of 8, the other one of 4."""
     built = planted("both of two", 0)
-    for code, told in (("counting", 8 / 31), ("positional vectors", 4 / 31)):
+    for code, told in (("smooth trend", 8 / 31), ("irregular part", 4 / 31)):
         right, _ = answered(cut(built, [built.reads[code]]))
         assert right == pytest.approx(told, abs=1e-6)
 
@@ -241,7 +241,7 @@ def test_the_second_code_is_made_from_the_first_which_is_gone() -> None:
     torch.testing.assert_close(then[:, 2], torch.arange(2.0, N_CTX + 1))
     words = [dict(there) for there in built.sites.values()]
     used = [{code for code, word in of.items() if word == USED} for of in words]
-    assert used == [{"positional vectors"}, {"counting"}]
+    assert used == [{"irregular part"}, {"smooth trend"}]
 
 
 @pytest.mark.parametrize("kind", PLANTS)
@@ -313,10 +313,8 @@ def test_rows_hold_the_codes_that_they_should(name: str) -> None:
         "variance": logs.mean(dim=0).var(correction=0) / logs.var(correction=0),
         "similarity": near - far,
         # The same in two halves of the sequences, or noise.
-        "counting": torch.cosine_similarity(count.flatten(), count_too.flatten(), dim=0),
-        "positional vectors": torch.cosine_similarity(
-            vectors.flatten(), vectors_too.flatten(), dim=0
-        ),
+        "smooth trend": torch.cosine_similarity(count.flatten(), count_too.flatten(), dim=0),
+        "irregular part": torch.cosine_similarity(vectors.flatten(), vectors_too.flatten(), dim=0),
     }
     assert {code for code, value in held.items() if value > 0.15} == PRESENT[name]
     assert set(held) == set(CODES)

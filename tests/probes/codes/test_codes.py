@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
 from probes.adjacency import adjacency_a
-from probes.code_names import CODES
+from probes.code_names import CODES, HALVES, IRREGULAR, SMOOTH
 from probes.codes.controls import (
     OtherContent,
     PermutedRescaling,
@@ -134,7 +134,7 @@ def test_codes_kept_are_read_and_codes_taken_are_not(codes, statistics, fresh, f
         assert at_chance(similarity.score("mae"))
 
     linear = feed(LinearProbe(), fit, held_out, POSITIONS)
-    if "counting" in codes:
+    if SMOOTH in codes:
         assert gain(linear["linear"].score("mae")) > 0.1
         assert linear["counting"].score("r2").value > 0.3
     else:
@@ -143,7 +143,7 @@ def test_codes_kept_are_read_and_codes_taken_are_not(codes, statistics, fresh, f
         assert at_chance(linear["counting"].score("r2"))
 
     vectors = feed(PositionalVectorProbe(), fit, held_out, POSITIONS)["positional_vectors"]
-    if {"counting", "positional vectors"} & set(codes):
+    if set(HALVES) & set(codes):
         assert vectors.score("share").value > 0.02
     else:
         assert abs(vectors.score("share").value) < 0.005
@@ -154,8 +154,8 @@ def test_mean_rows_are_the_planted_codes_that_are_kept(codes, statistics):
     means = statistics.kept(codes)(planted(1024, 3)).mean(dim=0).double()
     means = means - means.mean(dim=0)
     for name, truth in (
-        ("counting", planted_counting()),
-        ("positional vectors", planted_vectors()),
+        (SMOOTH, planted_counting()),
+        (IRREGULAR, planted_vectors()),
     ):
         share = float((means * truth).sum() / truth.square().sum())
         assert share == pytest.approx(float(name in codes), abs=0.06), name
@@ -190,7 +190,7 @@ def test_variance_goes_and_the_cosines_of_the_rests_stay(statistics, fresh):
 
 def test_log_variance_has_one_mean_and_deviation_at_all_positions(statistics):
     x = planted(512, 0)
-    changed = statistics.kept(("similarity", "counting", "positional vectors"))(x)
+    changed = statistics.kept(("similarity", *HALVES))(x)
     before, after = (activation_variance(rows).log() for rows in (x, changed))
     mean, deviation = before.mean(dim=0), before.std(dim=0, correction=0)
     torch.testing.assert_close(after.mean(dim=0), mean.mean().expand(24), atol=1e-3, rtol=0)
@@ -200,7 +200,7 @@ def test_log_variance_has_one_mean_and_deviation_at_all_positions(statistics):
     assert torch.equal(after[:, 5].argsort(), before[:, 5].argsort())
 
 
-@pytest.mark.parametrize("taken", ["similarity", "counting", "positional vectors"])
+@pytest.mark.parametrize("taken", ["similarity", *HALVES])
 def test_every_row_keeps_its_variance_where_variance_is_kept(statistics, fresh, taken):
     _, x = fresh
     changed = statistics.kept(set(CODES) - {taken})(x)
@@ -211,7 +211,7 @@ def test_every_row_keeps_its_variance_where_variance_is_kept(statistics, fresh, 
 
 def test_whitened_rests_are_alike_at_all_distances():
     """At enough data the correlation of held-out deviations is the same between all positions."""
-    kept = fitted(planted(2048, 0)).kept(("variance", "counting", "positional vectors"))
+    kept = fitted(planted(2048, 0)).kept(("variance", *HALVES))
     x = kept(planted(512, 1)).double()
     deviations = x - x.mean(dim=0)
     products = torch.einsum("bid,bjd->ij", deviations, deviations)
@@ -260,8 +260,8 @@ def test_a_permuted_code_alone_leaves_no_other(code, statistics, fresh):
         means = rows.mean(dim=0).double()[back]
         means = means - means.mean(dim=0)
         for name, truth in (
-            ("counting", planted_counting()),
-            ("positional vectors", planted_vectors()),
+            (SMOOTH, planted_counting()),
+            (IRREGULAR, planted_vectors()),
         ):
             share = float((means * truth).sum() / truth.square().sum())
             assert share == pytest.approx(float(name == code), abs=0.1), name
@@ -306,9 +306,9 @@ def numpy_rebuilt(fit: np.ndarray, x: np.ndarray, codes: tuple[str, ...]) -> np.
     line = design @ np.linalg.lstsq(design, p, rcond=None)[0]
     level = p.mean(axis=0)
     y = np.tile(level, (len(t), 1))
-    if "counting" in codes:
+    if SMOOTH in codes:
         y += line - level
-    if "positional vectors" in codes:
+    if IRREGULAR in codes:
         y += p - line
 
     deviations = np.moveaxis(fit - p, 1, 0).reshape(len(t), -1)  # [pos (batch d)]
@@ -385,7 +385,7 @@ def test_what_hardly_varies_is_not_blown_up():
     generator = torch.Generator().manual_seed(1)
     x[:, 4] = x[0, 4] + 1e-4 * torch.randn(x[:, 4].shape, generator=generator)
     statistics, fresh = fitted(x), planted(32, 1)
-    for codes in ((), ("variance",), ("similarity", "counting")):
+    for codes in ((), ("variance",), ("similarity", SMOOTH)):
         changed = statistics.kept(codes)(fresh)
         assert torch.isfinite(changed).all()
         assert (changed.norm(dim=-1) < 30 * fresh.norm(dim=-1).max()).all()
@@ -398,8 +398,8 @@ def test_mean_codes_are_numpys_regression(statistics):
     line = design @ np.linalg.lstsq(design, p, rcond=None)[0]
     np.testing.assert_allclose(statistics.positional_vectors().numpy(), p, atol=1e-6)
     codes = statistics.mean_codes()
-    np.testing.assert_allclose(codes["counting"].numpy(), line - p.mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(codes["positional vectors"].numpy(), p - line, atol=1e-6)
+    np.testing.assert_allclose(codes[SMOOTH].numpy(), line - p.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(codes[IRREGULAR].numpy(), p - line, atol=1e-6)
 
 
 @settings(max_examples=25)
@@ -419,7 +419,7 @@ def test_merged_parts_are_the_whole(sizes, scale, offset, where):
         (first if i < where else second).update(batch, POSITIONS[:6])
     first.merge(second)
     assert first.n_fitted == sum(sizes)
-    for codes in ((), ("variance", "counting")):
+    for codes in ((), ("variance", SMOOTH)):
         ours, theirs = first.kept(codes)(x), whole.kept(codes)(x)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * scale)
 
@@ -543,7 +543,7 @@ def test_swapped_vectors_come_from_offset_positions_and_clamp_at_the_ends(statis
 
 def test_other_content_moves_every_row_as_far_and_leaves_every_code(statistics, fresh):
     x = fresh[1]
-    kept = statistics.kept(set(CODES) - {"counting"})
+    kept = statistics.kept(set(CODES) - {SMOOTH})
     sizes = sizes_of(kept, statistics)
     mixed = OtherContent(sizes, statistics)(x)
     means = statistics.positional_vectors().float()
@@ -563,7 +563,7 @@ def test_other_content_moves_every_row_as_far_and_leaves_every_code(statistics, 
 
 def test_what_is_moved_elsewhere_is_as_long_and_takes_no_code(statistics, fresh):
     x = fresh[1]
-    removed = statistics.mean_codes()["counting"].float()
+    removed = statistics.mean_codes()[SMOOTH].float()
     control = moved_elsewhere(removed, seed=1)
     torch.testing.assert_close(control.added @ control.added.mT, removed @ removed.mT)
     changed = control(x)
@@ -571,7 +571,7 @@ def test_what_is_moved_elsewhere_is_as_long_and_takes_no_code(statistics, fresh)
     # The code is where it was, but for what a random direction has of another.
     along = torch.nn.functional.normalize(removed, dim=-1)
     before, after = ((rows * along).sum(-1).mean(0) for rows in (x, changed))
-    taken = statistics.kept(set(CODES) - {"counting"})(x)
+    taken = statistics.kept(set(CODES) - {SMOOTH})(x)
     gone = (taken * along).sum(-1).mean(0)
     assert (after - before).abs().mean() < 0.3 * (gone - before).abs().mean()
 
@@ -591,7 +591,7 @@ def test_each_removal_is_held_against_its_own_displacement(statistics):
     for code in CODES:
         removal = statistics.kept(set(CODES) - {code})
         control = size_matched(removal, sizes, statistics)
-        in_the_mean = code in ("counting", "positional vectors")
+        in_the_mean = code in HALVES
         assert isinstance(control, MovedVectors if in_the_mean else OtherContent)
 
 

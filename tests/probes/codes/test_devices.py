@@ -87,7 +87,7 @@ CONTROLS: dict[str, Callable[[CodeStatistics, LinearProbe], Intervention]] = {
     "channel": lambda of, _: scale_channel(of, 0, 0.5),
     "swap": lambda of, _: swap_vectors(of, 2),
     "LEACE": lambda _, linear: leace(linear),
-    "LEACE of a code": lambda of, linear: leace_of_code(linear, of, "positional vectors"),
+    "LEACE of a code": lambda of, linear: leace_of_code(linear, of, "irregular part"),
 }
 
 

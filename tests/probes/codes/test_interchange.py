@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from probes.code_names import HALVES, MEAN_RESIDUAL, SMOOTH, VARIANCE
+from probes.code_names import HALVES, IRREGULAR, MEAN_RESIDUAL, SMOOTH, VARIANCE
 from probes.codes.interchange import interchange, levelled, put_back, variation_at
 from probes.codes.statistics import CodeStatistics
 from probes.codes.trends import MOVABLE, TRENDS, carries, random_functions, told_by
@@ -46,7 +46,7 @@ def test_who_keeps_the_own_position_keeps_everything(
 
 @pytest.mark.parametrize(
     ("code", "vectors"),
-    [(SMOOTH, planted_counting()), ("positional vectors", planted_vectors())],
+    [(SMOOTH, planted_counting()), (IRREGULAR, planted_vectors())],
 )
 def test_the_planted_vectors_are_exchanged_and_nothing_else(
     statistics: CodeStatistics, activations: torch.Tensor, code: str, vectors: torch.Tensor
@@ -95,7 +95,7 @@ def test_the_mean_residual_is_both_its_parts(
     whole = interchange(statistics, MEAN_RESIDUAL, NEXT)(activations) - activations
     parts = sum(
         interchange(statistics, code, NEXT)(activations) - activations
-        for code in (SMOOTH, "positional vectors")
+        for code in (SMOOTH, IRREGULAR)
     )
     torch.testing.assert_close(whole, parts, rtol=1e-3, atol=1e-4)
     means = activations.double().mean(dim=0)
@@ -210,8 +210,8 @@ def test_a_faint_code_is_found_amid_content(activations: torch.Tensor) -> None:
     draws = torch.Generator().manual_seed(1)
     content = torch.randn(200, 24, 64, generator=draws)
     vectors = torch.randn(24, 64, generator=draws) * 0.4 / math.sqrt(200)
-    assert carries(fitted(content + vectors), "positional vectors")
-    assert not carries(fitted(content), "positional vectors")
+    assert carries(fitted(content + vectors), IRREGULAR)
+    assert not carries(fitted(content), IRREGULAR)
 
 
 def test_variance_alone_is_put_back(statistics: CodeStatistics, activations: torch.Tensor) -> None:
@@ -268,7 +268,7 @@ def test_a_site_without_the_code_has_nothing_to_move(statistics: CodeStatistics)
     assert all(carries(statistics, code) for code in MOVABLE)
     counting = fitted(planted(400, seed=1) - planted_vectors().float())
     assert carries(counting, "1/m")
-    assert not carries(counting, "positional vectors")
+    assert not carries(counting, IRREGULAR)
 
 
 def test_statistics_of_some_positions_are_as_if_there_were_no_others(

@@ -71,5 +71,5 @@ def test_a_code_is_moved_where_it_is_found_and_everywhere_where_it_is_not() -> N
     assert sites_to_move({"one": plain, "two": plain}, "smooth trend") == ["one", "two"]
     # Three positions: what t and 1/m leave of them is nothing.
     few = fitted(content[:, :3], POSITIONS[:3])
-    assert sites_to_move({"one": few}, "positional vectors") == []
+    assert sites_to_move({"one": few}, "irregular part") == []
     assert sites_to_move({"one": few}, "variance") == ["one"]
