@@ -35,14 +35,16 @@ def script_text(source: str) -> Markup:
 
 def number(value: Any, digits: int = 5) -> float | None:
     """The value to that many significant digits; None where it is missing, NaN or infinite."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{float(value):.{digits}g}")
+    (rounded,) = numbers((value,), digits)
+    return rounded
 
 
 def numbers(values: Iterable[Any], digits: int = 5) -> list[float | None]:
     """`number` of each."""
-    return [number(value, digits) for value in values]
+    return [
+        float(f"{float(value):.{digits}g}") if value is not None and math.isfinite(value) else None
+        for value in values
+    ]
 
 
 def packed(values: np.ndarray, scale: int) -> str:
