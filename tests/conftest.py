@@ -3,7 +3,6 @@
 import gc
 import os
 from collections import Counter
-from collections.abc import Generator
 
 # Read when the library is imported: no test may reach a model hub, whatever the network allows.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -31,12 +30,6 @@ check_annotations()
 
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-
-
-@pytest.hookimpl(wrapper=True, optionalhook=True)
-def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """One worker more than cores: those that wait for a browser or a process leave theirs idle."""
-    return (yield) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
