@@ -20,9 +20,6 @@ from probes.code_names import HALVES
 from probes.codes.controls import random_subspace
 from probes.codes.directions import Leace, ScaledDirections, leace_of_code
 
-# Codes that lie in the mean, which linear maps can read.
-_LINEAR = HALVES
-
 
 def erasure(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
     """By `experiments.results.usage`: necessity and sufficiency of each code, and their controls.
@@ -59,7 +56,7 @@ def leace(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
     """
     task = task_of(planted, seed)
     sites = sites_of(task, place)
-    return {code: _without(task, sites, code) for code in _LINEAR}
+    return {code: _without(task, sites, code) for code in HALVES}
 
 
 def _without(task: InterventionTask, sites: list[Site], code: str) -> str:
