@@ -21,7 +21,7 @@ from nope_interp.interventions.intervene import Where
 from nope_interp.models.losses import answer_losses, sequence_losses, unigram_losses
 from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
 
-# Counting, positional vectors and a mean are told apart by more positions than these.
+# A smooth trend, an irregular part and a mean are told apart by more positions than these.
 _FEWEST_POSITIONS = 4
 
 # What a model loses on sequences, mean over the tokens of each, in nats.
