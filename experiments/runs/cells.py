@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,13 @@ _ROWS = "rows.parquet"
 K = TypeVar("K")
 
 
+@cache
+def _no_rows() -> pd.DataFrame:
+    """The table of all cells that are arrays alone: making one for each takes longer than reading
+    small ones. It is only read."""
+    return table([])
+
+
 @dataclass(frozen=True)
 class Cell:
     """What was found of one model variant under one condition.
@@ -30,7 +37,7 @@ class Cell:
         arrays: by name.
     """
 
-    rows: pd.DataFrame = field(default_factory=lambda: table([]))
+    rows: pd.DataFrame = field(default_factory=_no_rows)
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
@@ -220,7 +227,7 @@ def _keep(job: _Job) -> None:
 def _read(path: Path) -> Cell:
     arrays = read_arrays(path)
     rows = arrays.pop(_ROWS, None)
-    return Cell(table([]) if rows is None else read_table(io.BytesIO(rows.tobytes())), arrays)
+    return Cell(_no_rows() if rows is None else read_table(io.BytesIO(rows.tobytes())), arrays)
 
 
 def _stacked(cells: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
