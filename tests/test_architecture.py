@@ -100,10 +100,18 @@ def allowed(room: str) -> set[str]:
     return {f"{package}{name}" if name.startswith(".") else name for name in names}
 
 
+@cache
+def nodes(path: Path) -> list[ast.ImportFrom | ast.Import | ast.Constant]:
+    """What the tests look at of a file: its imports and its constants."""
+    kinds = (ast.ImportFrom, ast.Import, ast.Constant)
+    walked = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in walked if isinstance(node, kinds)]
+
+
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """Line and name of every import of ours, inside functions too, and of every module that is
     named in a string, as for `import_module`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno} imports relatively"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -114,23 +122,30 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, str(node.value)
 
 
-def crossings() -> Iterator[tuple[str, str, str]]:
+@pytest.fixture(scope="module")
+def crossings() -> list[tuple[str, str, str]]:
     """Room, room that it imports, and the line that does."""
+    found = []
     for module, path in modules().items():
         for line, name in imported(path):
             if name in modules() and room_of(name) != room_of(module):
                 where = f"{path.relative_to(ROOT)}:{line} imports {name}"
-                yield room_of(module), room_of(name), where
+                found.append((room_of(module), room_of(name), where))
+    return found
 
 
-def test_a_room_imports_what_the_table_lets_it_and_nothing_else() -> None:
-    wrong = [where for room, other, where in crossings() if other not in allowed(room)]
+def test_a_room_imports_what_the_table_lets_it_and_nothing_else(
+    crossings: list[tuple[str, str, str]],
+) -> None:
+    wrong = [where for room, other, where in crossings if other not in allowed(room)]
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_table_knows_every_room_and_lists_no_more_than_is_used() -> None:
+def test_the_table_knows_every_room_and_lists_no_more_than_is_used(
+    crossings: list[tuple[str, str, str]],
+) -> None:
     used: dict[str, set[str]] = {room: set() for room in ROOMS}
-    for room, other, _ in crossings():
+    for room, other, _ in crossings:
         used[room].add(other)
     assert {room_of(module) for module in modules()} - {f"door of {n}" for n in PACKAGES} == {
         room for room in ROOMS if not room.startswith("door")
@@ -188,7 +203,7 @@ def test_no_source_file_is_long() -> None:
 def test_names_of_models_as_they_are_and_untrained_are_written_once() -> None:
     found: dict[str, set[str]] = {"intact": set(), "random-init": set()}
     for module, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Constant) and node.value in found:
                 found[node.value].add(module)
     # A type has to be spelled out, and `nope_interp` may not look into `probes`.
@@ -202,7 +217,7 @@ def test_probes_stand_on_arrays_alone() -> None:
     known = {"torch", "numpy", "scipy", "sklearn", "einops", "jaxtyping", "concept_erasure"}
     for module, path in modules().items():
         if module.split(".")[0] == "probes":
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in nodes(path):
                 names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
                 foreign = {n.split(".")[0] for n in names} - known - {"probes"}

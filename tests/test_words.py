@@ -130,25 +130,32 @@ def sentences(where: str, text: str) -> Iterator[Sentence]:
 
 
 @pytest.fixture(scope="module")
-def said() -> list[Sentence]:
-    return [
-        *(*in_source(), *captions(), *meanings()),
-        *(*of_papers(), *in_templates(), *in_prose()),
-    ]
+def found() -> dict[str, list[Sentence]]:
+    """All sentences, by the kind of place that they stand in."""
+    kinds = (in_source, captions, meanings, of_papers, in_templates, in_prose)
+    return {kind.__name__: list(kind()) for kind in kinds}
 
 
-def test_sentences_are_found_where_users_meet_them(said: list[Sentence]) -> None:
+@pytest.fixture(scope="module")
+def said(found: dict[str, list[Sentence]]) -> list[Sentence]:
+    return [sentence for of_kind in found.values() for sentence in of_kind]
+
+
+def test_sentences_are_found_where_users_meet_them(
+    said: list[Sentence], found: dict[str, list[Sentence]]
+) -> None:
     assert len(said) > 700
     places = {where.split(":")[0] for where, _ in said}
     wanted = ("errors.py", "results/usage.py", "report/figures.py", "glossary.html", "cli/main.py")
     for name in wanted:
         assert any(place.endswith(name) for place in places), name
-    assert len({where for where, _ in captions()}) > 40
-    assert len({where for where, _ in meanings()}) > 100
-    assert len({where for where, _ in of_papers()}) > 200
-    assert len({where for where, _ in in_prose()}) == len(PROSE) > 25
-    (found,) = texts_of(ast.parse("def f():\n    'Doc.'\n    return f'a {f()} is b.'"))
-    assert found == (3, "a x is b.")
+    n_places = {kind: len({where for where, _ in of_kind}) for kind, of_kind in found.items()}
+    assert n_places["captions"] > 40
+    assert n_places["meanings"] > 100
+    assert n_places["of_papers"] > 200
+    assert n_places["in_prose"] == len(PROSE) > 25
+    (text,) = texts_of(ast.parse("def f():\n    'Doc.'\n    return f'a {f()} is b.'"))
+    assert text == (3, "a x is b.")
 
 
 def test_no_sentence_is_long(said: list[Sentence]) -> None:

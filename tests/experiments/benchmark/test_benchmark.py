@@ -41,17 +41,24 @@ def of_the_truth(planted: Planted, place: Site | None, seed: int) -> dict[str, s
     return {code: there[code] for code in ("smooth trend", "irregular part")}
 
 
+def in_this_process(patch: pytest.MonkeyPatch) -> None:
+    """All is judged in this process, which knows the methods of these tests."""
+    patch.setattr(module, "one_thread_each", lambda: HERE)
+    patch.setitem(METHODS, "truth", of_the_truth)
+
+
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, which knows the test's own methods."""
-    monkeypatch.setattr(module, "one_thread_each", lambda: HERE)
-    monkeypatch.setitem(METHODS, "truth", of_the_truth)
+    in_this_process(monkeypatch)
 
 
-@pytest.fixture
-def found(tmp_path: Path) -> Benchmark:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
     config = {"seeds": 2, "kinds": KINDS, "methods": ["probing", "truth"]}
-    return judge_methods(**config, out=tmp_path, show_progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        in_this_process(patch)
+        patch.setattr("experiments.benchmark.task.N_FIT", 60)
+        return judge_methods(**config, out=tmp_path_factory.mktemp("run"), show_progress=False)
 
 
 def test_a_method_of_ones_own_is_judged_beside_the_others(found: Benchmark) -> None:

@@ -51,6 +51,7 @@ def config(tmp_path: Path) -> str:
 @pytest.mark.slow
 def test_compare_then_report_then_nothing_twice(tmp_path: Path, config: str) -> None:
     asked = ["compare", "--config", config, "--uses", "stream", "--no-variants"]
+    asked += ["--sites", "resid_post"]
     run = in_a_process(*asked, "--json", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
@@ -85,7 +86,7 @@ def test_compare_reads_a_hugging_face_folder(tmp_path: Path) -> None:
     folder = save_folder(tiny_gpt2(), tmp_path / "gpt2")
     (tmp_path / "text.txt").write_text(words(3000))
     arguments = ["--model", str(folder), "--text", "text.txt", "--seq-len", "16"]
-    arguments += ["--sequences", "60", "--layers", "0"]
+    arguments += ["--sequences", "48", "--layers", "0", "--sites", "resid_post"]
     run = nope_interp("compare", *arguments, "--json", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     rows = [row for verdict in json.loads(run.stdout)["verdicts"] for row in verdict["rows"]]
@@ -264,7 +265,7 @@ def test_short_text_is_one_sentence(tmp_path: Path) -> None:
 FIELDS = [*CompareConfig().to_dict(), "transformers", "n_fits"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.dictionaries(st.sampled_from(FIELDS), JUNK, max_size=3),
     st.dictionaries(st.sampled_from([*CompareConfig().to_dict()["transformer"], "n_layer"]), JUNK),

@@ -63,20 +63,20 @@ def reversal(steps: int) -> InterventionTask:
     model = HookedTransformer(config).eval()
     if steps:
         how = TrainingConfig(
-            steps=steps, batch_size=64, seq_len=length, warmup=50, learning_rate=5e-3
+            steps=steps, batch_size=32, seq_len=length, warmup=30, learning_rate=1e-2
         )
         model = train(config, how, task, show_progress=False)
     source, spec = ExampleSource(task), ModelSpec("nowhere", "cpu")
     variant = ModelVariant("reversal", "trained", model, None, (source,), "learned", spec)
     asked = CompareConfig(
-        task="reversal", lengths=(LENGTH, LENGTH), seq_len=length, n_fit=300, n_held_out=100
+        task="reversal", lengths=(LENGTH, LENGTH), seq_len=length, n_fit=100, n_held_out=60
     )
     return intervention_task_of(asked, variant)
 
 
 @pytest.fixture(scope="module")
 def trained() -> InterventionTask:
-    return reversal(600)
+    return reversal(250)
 
 
 CONTEXT = {**OF_TEXT, "tokens": "reversal", "begin_token": True}
@@ -212,7 +212,7 @@ def test_a_checkpoint_is_asked_in_two_lines(trained: InterventionTask, tmp_path:
     saved = tmp_path / "model.safetensors"
     save_model(trained.model, saved, task="reversal", lengths=(LENGTH, LENGTH))
     loaded = ni.load(saved)
-    found = loaded.move_positions(layers=[0], hooks=())
+    found = loaded.move_positions(layers=[0], hooks=(), n_fit=100, n_held_out=60)
     assert set(found["code"]) == set(JUDGED)
     best = found.iloc[0]
     assert (best["code"], best["word"]) == (MEAN_RESIDUAL, Word.USED)

@@ -42,7 +42,7 @@ def letters() -> TextSource:
 
 
 def task_of(model: Any) -> InterventionTask:
-    return on_text(model, letters(), n_fit=400, n_held_out=40, seq_len=LENGTH)
+    return on_text(model, letters(), n_fit=200, n_held_out=40, seq_len=LENGTH)
 
 
 def one_layer(positions: str) -> Any:

@@ -37,7 +37,13 @@ CONFIG = CompareConfig(
     n_fit=64,
     n_held_out=48,
     layers=(0,),
+    batch_size=64,
 )
+# Few sequences, where what is read of them is not looked at.
+FEW: dict[str, Any] = {"n_fit": 16, "n_held_out": 8}
+# Of the model alone, at as few places as there can be.
+BRIEF = FEW | {"sites": ("resid_post",)}
+ALONE = BRIEF | {"variants": False, "uses": "stream"}
 N_PLACES = 1 + 2  # the embedding, and two sites in the layer
 
 
@@ -53,6 +59,12 @@ def weights(found: Comparison) -> Path:
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return run(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """A run of one process that nothing interrupts: the model alone, its codes removed."""
+    return run(tmp_path_factory.mktemp("alone"), **ALONE)
 
 
 def test_every_unmasked_is_read_under_every_condition(comparison: Comparison) -> None:
@@ -119,9 +131,9 @@ def assert_taken_away(found: Comparison, layers: set[int]) -> None:
     assert len(found.uses) == bool(layers)
 
 
-def test_how_far_codes_are_taken_away_can_be_chosen(tmp_path: Path) -> None:
-    asked = {"uses": "stream", "variants": False}
-    assert_taken_away(run(tmp_path, **asked, n_fit=16, n_held_out=8, layers=(0,)), {-1})
+def test_how_far_codes_are_taken_away_can_be_chosen(alone: Comparison) -> None:
+    assert set(intact_readings(alone.measurements)["layer"]) == {0}  # there is a place to do it at
+    assert_taken_away(alone, {-1})
 
 
 def test_without_variants_nothing_is_taken_away_unless_it_is_asked_for() -> None:
@@ -138,7 +150,14 @@ def test_positions_are_taken_away_before_anything_is_read(tmp_path: Path) -> Non
     """What is left of a rotary model is one without positions: its variant without a mask reads
     nothing on random tokens."""
     rotary = dataclasses.replace(CONFIG.transformer, positions="rotary", rotary_base=100.0)
-    small = {"transformer": rotary, "uses": "no", "n_held_out": 32, "layers": (1,)}
+    small: dict[str, Any] = {
+        "transformer": rotary,
+        "uses": "no",
+        "n_fit": 16,
+        "n_held_out": 32,
+        "layers": (1,),
+    }
+    small["sites"] = ("attn_out",)
     found = {how: run(tmp_path, ablate=how, **small) for how in (None, "rotary")}
     for comparison in found.values():
         assert_taken_away(comparison, set())
@@ -187,8 +206,7 @@ def test_what_holds_of_every_variant_is_said_once(tmp_path: Path) -> None:
         ablate="all",
         uses="no",
         layers=(0,),
-        n_fit=16,
-        n_held_out=8,
+        **BRIEF,
     )
     assert set(found.measurements["variant"]) == {"pretrained", "random-init"}
     (said,) = (note for note in found.info["notes"] if "window" in note)
@@ -199,7 +217,7 @@ def test_a_pretrained_model_without_positions_is_read_as_one(tmp_path: Path) -> 
     (tmp_path / "text.txt").write_text(words(3000))
     model = str(save_folder(plain_model("llama"), tmp_path / "llama-nope"))
     asked = {"model": model, "text": str(tmp_path / "text.txt"), "layers": (0,), "uses": "no"}
-    asked |= {"n_fit": 16, "n_held_out": 8, "variants": True}
+    asked |= BRIEF | {"variants": True}
     with pytest.raises(UserError, match="add --positions none, or --positions rotary"):
         run(tmp_path, **asked)
     found = run(tmp_path, **asked, positions="none")
@@ -227,7 +245,7 @@ def test_a_hybrid_is_read_and_shows_the_attention_that_it_has(
     (tmp_path / "text.txt").write_text(words(3000))
     model = str(save_folder(plain_model("olmo_hybrid"), tmp_path / "hybrid"))
     asked = {"model": model, "text": str(tmp_path / "text.txt"), "layers": (0, 3), "uses": "no"}
-    asked |= {"n_fit": 16, "n_held_out": 8, "variants": variants}
+    asked |= BRIEF | {"variants": variants}
     found = run(tmp_path, **asked)
     page = found.html()
     assert '<th scope="row">0-2</th><td>recurrence</td>' in page
@@ -310,27 +328,27 @@ def cells_of(out: Path) -> list[Path]:
 
 
 def test_a_killed_and_damaged_run_goes_on_and_ends_in_the_same_bytes(
-    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same seed gives the same numbers, and cells are gathered in the order that is declared,
     not in that of their files' times."""
-    begun = stopped_at(monkeypatch, 14)
+    begun = stopped_at(monkeypatch, 7)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path)
+        run(tmp_path, **ALONE)
     cells = cells_of(tmp_path)
-    # Twelve conditions, what the model uses in two ways, and one condition's two-layer probes.
-    assert len(cells) == 15
-    next(path for path in cells if path.stem == "codes removed-sites").unlink()
+    # Four conditions, what the model uses, and two conditions' two-layer probes.
+    assert len(cells) == 7
+    next(path for path in cells if path.stem == "codes removed-stream").unlink()
     assert "text-nobegin" in cells[0].stem
     cells[0].write_bytes(cells[0].read_bytes()[:50])
-    resumed = run(tmp_path)
-    assert len(begun) == 14 + 12  # of the 24 readings twelve were whole
+    resumed = run(tmp_path, **ALONE)
+    assert len(begun) == 7 + 3  # of the eight readings five were whole
     for name in ("measurements.parquet", "arrays.safetensors"):
-        assert (resumed.folder / name).read_bytes() == (comparison.folder / name).read_bytes()
-    assert resumed.headline == comparison.headline
+        assert (resumed.folder / name).read_bytes() == (alone.folder / name).read_bytes()
+    assert resumed.headline == alone.headline
     assert not (resumed.folder / "cells").exists()
     before = len(begun)
-    run(tmp_path)
+    run(tmp_path, **ALONE)
     assert len(begun) == before  # finished: nothing is measured at all
 
 
@@ -345,7 +363,7 @@ def test_the_page_is_there_before_the_run_is_finished(
 
     monkeypatch.setattr(parts.TakeAway, "__call__", killed)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path)
+        run(tmp_path, **ALONE | {"uses": "sites"})
     (page,) = (path.read_text() for path in tmp_path.glob("*/report.html"))
     assert f"Still to come: {missing}." in page
     finished = (comparison.folder / "report.html").read_text()
@@ -357,14 +375,14 @@ def test_the_page_is_there_before_the_run_is_finished(
 
 
 def test_cells_side_by_side_are_those_of_one_process(
-    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hypotheses, "one_thread_each", lambda: PicklingPool(at_once=2))
-    found = run(with_weights_of(comparison, tmp_path))
-    assert_same_bits(found, comparison)
+    found = run(with_weights_of(alone, tmp_path), **ALONE)
+    assert_same_bits(found, alone)
 
 
-def test_a_quick_run_says_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_quick_run_says_what_it_leaves_out(alone: Comparison) -> None:
     asked = {"n_fit": 96, "n_held_out": 48, "seq_len": 64, "uses": "stream"}
     assert CompareConfig.from_dict(expanded(CompareConfig, {"quick": True})) == CompareConfig(
         **asked
@@ -377,8 +395,7 @@ def test_a_quick_run_says_what_it_leaves_out(tmp_path: Path) -> None:
     assert "144 sequences under each condition; 768 are the default" in sequences
     assert "Sequences have 64 tokens; 128 are the default" in tokens
     assert "at single sites" in sites
-    found = run(tmp_path, variants=False, layers=(0,))
-    assert found.info["notes"][0] == left_out(CONFIG)[0]
+    assert alone.info["notes"][0] == left_out(dataclasses.replace(CONFIG, **ALONE))[0]
 
 
 def test_a_flipped_table_in_a_cell_is_measured_again(
@@ -387,11 +404,11 @@ def test_a_flipped_table_in_a_cell_is_measured_again(
     begun = stopped_at(monkeypatch, 3)
     model = str(weights(comparison))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, model=model, variants=False)
+        run(tmp_path, model=model, variants=False, **FEW)
     (path, *_) = sorted(tmp_path.rglob("cells/**/*.safetensors"))
     arrays = read_arrays(path)
     write_arrays(arrays | {"rows.parquet": arrays["rows.parquet"][:-8]}, path)
-    run(tmp_path, model=model, variants=False)
+    run(tmp_path, model=model, variants=False, **FEW)
     assert len(begun) == 3 + 7  # of the eight readings one was whole
 
 
@@ -478,10 +495,10 @@ def test_other_configs_have_other_folders(tmp_path: Path) -> None:
 
 def test_one_model_alone_at_chosen_layers(comparison: Comparison, tmp_path: Path) -> None:
     model = str(weights(comparison))
-    alone = run(tmp_path, model=model, variants=False, layers=(1,)).measurements
-    assert set(alone["variant"]) == {"trained"}
-    assert set(alone["layer"]) == {0, 1}
-    assert set(alone.query("layer == 0")["site"]) == {"resid_pre"}
+    found = run(tmp_path, model=model, variants=False, layers=(1,), **FEW).measurements
+    assert set(found["variant"]) == {"trained"}
+    assert set(found["layer"]) == {0, 1}
+    assert set(found.query("layer == 0")["site"]) == {"resid_pre"}
     with pytest.raises(UserError, match="no layer 2: choose from layers 0 to 1"):
         run(tmp_path, model=model, layers=(2,))
 
@@ -495,7 +512,7 @@ def test_a_quick_probe_intervenes_no_more_than_a_slow_one() -> None:
 
 
 def test_reversal_is_read_too(tmp_path: Path) -> None:
-    comparison = run(tmp_path, task="reversal", variants=False)
+    comparison = run(tmp_path, task="reversal", variants=False, **FEW)
     assert set(comparison.measurements["tokens"]) == {"reversal", "random"}
 
 

@@ -132,7 +132,7 @@ def test_every_rate_has_its_scale_and_the_length_tells_it() -> None:
 @pytest.mark.slow
 def test_training_gives_fast_clocks_the_scales_of_the_waveform() -> None:
     """Sines of periods 8 and 32 are drawn by modules that tell them; no sine has 4 or 64."""
-    both = clocks_beside_rotary(64, 400, 3e-2, 0, n_sequences=32)
+    both = clocks_beside_rotary(64, 125, 3e-2, 0, n_sequences=16)
     fastest, untrained = (
         dict(zip(SCALES, both[which][0], strict=True)) for which in ("trained", "random")
     )

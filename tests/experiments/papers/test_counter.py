@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.kazemnejad2023 import counter
 from experiments.papers.kazemnejad2023.counter import (
     _claims_of_given,
     _inversion,
@@ -166,7 +167,10 @@ def test_scaled_attention_is_as_if_the_token_stood_there_as_often() -> None:
         pass
 
 
-def test_a_given_model_is_read_on_its_own_task(tmp_path: Path) -> None:
+def test_a_given_model_is_read_on_its_own_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counter, "_SPLITS", (("fit", 32), ("held_out", 16)))
     config = TransformerConfig(n_layers=1, d_model=16, n_heads=2, d_vocab=110, n_ctx=32)
     path = tmp_path / "model.safetensors"
     save_model(HookedTransformer(config), path, task="copy-cmc", lengths=(2, 8))

@@ -233,7 +233,7 @@ def test_an_interrupted_run_goes_on_with_the_next_encoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = ReproduceConfig(
-        "haviv2022", n_seeds=2, width=0.25, length=0.125, depth=0.5, training=0.004
+        "haviv2022", n_seeds=2, width=0.25, length=0.125, depth=0.5, training=0.001
     )
     trained = haviv2022._trained
     begun: list[tuple[str, int]] = []

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.kazemnejad2023 import counter as counter
 from experiments.papers.kazemnejad2023 import lengths as lengths
 from experiments.papers.kazemnejad2023 import models as models
+from experiments.papers.kazemnejad2023 import position as position
 from experiments.papers.kazemnejad2023.attention import DISTANCES, FLOOR, similarity_findings
 from experiments.papers.kazemnejad2023.lengths import reciprocal_ranks
 from experiments.papers.kazemnejad2023.models import (
@@ -350,9 +352,9 @@ def small() -> Preset:
         PRESETS["tiny"],
         tasks=("copy-rsc", "reverse-mc"),
         sizes=sizes,
-        lengths=(2, 4),
-        n_per_length=10,
-        n_read=8,
+        lengths=(2, 3),
+        n_per_length=6,
+        n_read=6,
         n_patterns=2,
         scratchpads=Scratchpads(
             tasks=("parity",), formats=(PLAIN, FULL), sizes=sizes, lengths=(2, 3), n_per_length=4
@@ -373,6 +375,8 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
 ) -> None:
     monkeypatch.setitem(PRESETS, "tiny", small())
     monkeypatch.setattr(models, "_TUNING_STEPS", 2)
+    monkeypatch.setattr(position, "_RESAMPLES", 100)
+    monkeypatch.setattr(counter, "_SPLITS", (("fit", 32), ("held_out", 16)))
     monkeypatch.setattr(lengths, "trained_and_read", _made_up)
     config = ReproduceConfig(
         "kazemnejad2023", n_seeds=2, training=0.002, preset="tiny", length=0.25
@@ -400,10 +404,10 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     ranked = reproduce(config, out=tmp_path, show_progress=False)
     assert "--preset tiny" in ranked.info["command"]
     figures = {figure.id: figure for figure in ranked.figures}
-    assert figures["lengths"].shaded == (2, 4)
+    assert figures["lengths"].shaded == (2, 3)
     curves = figures["lengths"].panels[0].series
     assert [series.name for series in curves] == list(ENCODINGS)
-    assert all(list(series.x) == [2, 3, 4, 5, 6, 7, 8] for series in curves)
+    assert all(list(series.x) == [2, 3, 4, 5, 6] for series in curves)
     chance, ranks = figures["ranking"].panels[0].series
     assert ranks.y.sum() == pytest.approx(chance.y.sum())
     assert _theirs(ranked.figures) == []
@@ -438,11 +442,11 @@ def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     assert claims.loc["position-extrapolates", "value"] == pytest.approx(within_tasks.y[1])
     assert claims.loc["position-remains", "value"] == pytest.approx(within_tasks.y[2])
     scaled = np.array([[s.y for s in panel.series] for panel in figures["scaling"].panels])
-    gains = (scaled - scaled[:, :1])[..., 3:].mean(axis=(0, 2))
+    gains = (scaled - scaled[:, :1])[..., 2:].mean(axis=(0, 2))
     assert claims.loc["uniform-scale", "value"] == pytest.approx(gains[1])
     assert claims.loc["head-scale", "value"] == pytest.approx(gains[2])
     entropies = np.array([panel.series[1].y for panel in figures["entropy"].panels])
-    rise = (entropies[:, -1] - entropies[:, 2]).mean()
+    rise = (entropies[:, -1] - entropies[:, 1]).mean()
     assert claims.loc["dispersed", "value"] == pytest.approx(rise)
     assert figures["entropy"].panels[0].series[0].y == pytest.approx(1)
     assert ranked.html()

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,20 +24,27 @@ from experiments.cli.tables import of_papers
 from experiments.papers import recorded as recorded_module
 from experiments.papers import reproduce as run_module
 from experiments.papers.barbero2024 import experiment as barbero2024
+from experiments.papers.barbero2024 import previous_token
 from experiments.papers.chi2023 import experiment as chi2023
 from experiments.papers.chi2023 import probes as chi2023_probes
+from experiments.papers.chi2023 import trained as chi2023_trained
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.haviv2022 import experiment as haviv2022
+from experiments.papers.kazemnejad2023 import counter
 from experiments.papers.kazemnejad2023 import experiment as kazemnejad2023
 from experiments.papers.keep import record
+from experiments.papers.kim2025 import experiment as kim2025
+from experiments.papers.kim2025 import trained as kim2025_trained
 from experiments.papers.koutnik2014 import experiment as koutnik2014
+from experiments.papers.koutnik2014 import waveforms
 from experiments.papers.koutnik2014.clocks import SCALES
-from experiments.papers.koutnik2014.waveforms import make_network, matched_sizes
+from experiments.papers.koutnik2014.waveforms import LEARNING_RATES, make_network, matched_sizes
 from experiments.papers.markdown import papers_markdown
 from experiments.papers.recorded import Recorded, recorded
 from experiments.papers.registry import PAPERS, paper
 from experiments.papers.reproduce import RECORDED, listing, reproduce
 from experiments.papers.result import NOT_RUN, Reproduction
+from experiments.papers.zuo2025 import experiment as zuo2025
 from experiments.results.claims import (
     AFTER,
     BEFORE,
@@ -71,14 +79,45 @@ from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
 from tests.paths import ROOT
 
 TINY: dict[str, dict[str, Any]] = {
-    "chi2023": {"width": 0.07, "length": 0.07, "depth": 0.34, "training": 0.1},
-    "haviv2022": {"width": 0.25, "depth": 0.5, "training": 0.01},
+    "chi2023": {"width": 0.07, "length": 0.07, "depth": 0.34, "training": 0.03},
+    "haviv2022": {"width": 0.25, "length": 0.25, "depth": 0.5, "training": 0.004},
     "zuo2025": {"width": 0.25, "length": 0.25, "depth": 0.34},
     "kazemnejad2023": {"length": 0.25},
-    "barbero2024": {"training": 0.01},
-    "koutnik2014": {"width": 0.5, "training": 0.005},
-    "kim2025": {"width": 0.25, "length": 0.3, "training": 0.01},
+    "barbero2024": {"training": 0.003},
+    "koutnik2014": {"width": 0.5, "training": 0.003},
+    "kim2025": {"width": 0.25, "length": 0.3, "training": 0.004},
     "gelberg2025": {"width": 0.25, "length": 0.25, "depth": 0.25, "training": 0.005},
+}
+# Of each paper, what no option makes less of: what is read, drawn or tried.
+LESS: dict[str, list[tuple[ModuleType, str, Any]]] = {
+    "chi2023": [
+        (chi2023_probes, "_HELD_OUT", 16),
+        (chi2023_trained, "_SEQUENCES", 32),
+        (chi2023_trained, "_PREDICTED", 4),
+    ],
+    "haviv2022": [(haviv2022, "_HELD_OUT", 1_600)],
+    "zuo2025": [
+        (zuo2025, "_SEQUENCES", 4),
+        (zuo2025, "_LAW_SEQUENCES", 16),
+        (zuo2025, "_PROBE_SEQUENCES", 8),
+    ],
+    "kazemnejad2023": [(counter, "_SPLITS", (("fit", 32), ("held_out", 16)))],
+    "barbero2024": [
+        (barbero2024, "_HELD_OUT", 64),
+        (barbero2024, "_KEPT", (0.0, 0.75, 1.0)),
+        (previous_token, "_HELD_OUT", 64),
+    ],
+    "koutnik2014": [
+        (koutnik2014, "_CHANCE_DRAWS", 100),
+        (koutnik2014, "LEARNING_RATES", LEARNING_RATES[:2]),
+        (waveforms, "LEARNING_RATES", LEARNING_RATES[:2]),
+    ],
+    "kim2025": [
+        (kim2025, "_DRAWS", 500),
+        (kim2025, "_AT_ONCE", 250),
+        (kim2025_trained, "_SEQUENCES", 64),
+    ],
+    "gelberg2025": [],
 }
 
 
@@ -86,10 +125,12 @@ def tiny(name: str) -> ReproduceConfig:
     return ReproduceConfig(name, n_seeds=2, **TINY[name])
 
 
-@pytest.fixture(autouse=True)
-def _little_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(haviv2022, "_HELD_OUT", 6_400)
-    monkeypatch.setattr(barbero2024, "_HELD_OUT", 64)
+def tiny_run(name: str, out: Path) -> Reproduction:
+    """The run of this config, which reads less than any option asks for."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, constant, value in LESS[name]:
+            patch.setattr(module, constant, value)
+        return reproduce(tiny(name), out=out)
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +153,7 @@ def copied(finished: Reproduction, tmp_path: Path) -> Reproduction:
 
 @pytest.fixture(scope="module")
 def finished(runs: Path) -> Reproduction:
-    return reproduce(tiny("kazemnejad2023"), out=runs)
+    return tiny_run("kazemnejad2023", runs)
 
 
 # ---------------------------------------------------------------- claims and their tests
@@ -317,15 +358,18 @@ def test_clocks_that_tell_any_scale_alike_are_at_chance() -> None:
     r2 = np.random.default_rng(0).random((2, 400, len(periods), len(scales)))
     alike = np.zeros_like(r2[0])
     alike[..., -1] = 1  # all tell the longest scale best: an order of 0
-    above = koutnik2014._order_above_controls(periods, r2[0], alike)
+    ordered = np.where(scales == 2 * periods[:, None], 1.0, 0.0)[None]
+    # In one call, which draws its chance level once.
+    trained = np.concatenate((r2[0], r2[0], ordered, ordered))
+    random = np.concatenate((alike, r2[1], alike[:1], ordered))
+    found = koutnik2014._order_above_controls(periods, trained, random)
+    above, both, (of_training, of_neither) = np.split(found, [400, 800])
     assert above.mean() == pytest.approx(0, abs=0.05)  # some two standard errors
     # Against random modules in place of untrained ones it is below: the larger control counts.
-    both = koutnik2014._order_above_controls(periods, r2[0], r2[1])
     assert (both <= above + 1e-12).all()
-    ordered = np.where(scales == 2 * periods[:, None], 1.0, 0.0)[None]
-    assert koutnik2014._order_above_controls(periods, ordered, alike[:1])[0] > 0.2
+    assert of_training > 0.2
     # What training did not bring about does not count.
-    assert koutnik2014._order_above_controls(periods, ordered, ordered)[0] == 0
+    assert of_neither == 0
 
 
 def test_the_order_of_rates_is_spearmans_by_ranks() -> None:
@@ -564,14 +608,18 @@ def test_what_is_kept_is_of_todays_claims(name: str) -> None:
 
 
 def test_a_reduced_run_never_hides_a_whole_one(copied: Reproduction, tmp_path: Path) -> None:
-    whole = reproduce(ReproduceConfig("kazemnejad2023", length=0.5), out=tmp_path)
+    # The listing reads sizes, and no numbers: another run's stand for a larger one's.
+    folder = shutil.copytree(copied.folder, tmp_path / "reproduce-kazemnejad2023-larger")
+    info = json.loads(RunFolder(folder).info.read_text())
+    info["config"] = ReproduceConfig("kazemnejad2023", length=0.5).to_dict()
+    RunFolder(folder).info.write_text(json.dumps(info))
+    whole = Reproduction.load(folder)
     assert not ReproduceConfig("kazemnejad2023").reduced
     assert whole.config.reduced
     os.utime(RunFolder(whole.folder).info, (0, 0))
     shown = listing(tmp_path).set_index(["paper", "claim"]).loc["kazemnejad2023"]
     assert set(shown["run"]) == {str(copied.folder)}
     # As if its config were what runs by default.
-    info = json.loads(RunFolder(whole.folder).info.read_text())
     info["config"]["length"] = 1.0
     RunFolder(whole.folder).info.write_text(json.dumps(info))
     os.utime(RunFolder(whole.folder).info, (0, 0))
@@ -596,7 +644,7 @@ def test_a_damaged_run_is_listed_as_none(copied: Reproduction, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(PAPERS) - {"kazemnejad2023"}))
 def test_every_paper_runs_and_shows_its_claims(name: str, runs: Path) -> None:
-    found = reproduce(tiny(name), out=runs)
+    found = tiny_run(name, runs)
     assert set(found.claims["claim"]) == {claim.id for claim in paper(name).claims}
     shown = {id for figure in found.figures for id in figure.claims}
     measured = found.claims[found.claims["value"].notna()]
@@ -620,7 +668,7 @@ def test_what_holds_at_any_size_is_reproduced_at_tiny_ones(runs: Path) -> None:
         "kim2025": ("by-hand", "near"),
     }
     for name, ids in expected.items():
-        status = reproduce(tiny(name), out=runs).claims.set_index("claim")["status"]
+        status = tiny_run(name, runs).claims.set_index("claim")["status"]
         assert set(status[list(ids)]) == {"reproduced"}, name
 
 
@@ -634,12 +682,12 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     with monkeypatch.context() as patch:
         patch.setattr(chi2023_probes, "_errors", stopped)
         with pytest.raises(KeyboardInterrupt):
-            reproduce(tiny("chi2023"), out=tmp_path)
+            tiny_run("chi2023", tmp_path)
     assert set(listing(tmp_path)["status"]) == {NOT_RUN}
     with monkeypatch.context() as patch:
         patch.setattr(chi2023, "_variances", stopped)
-        resumed = reproduce(tiny("chi2023"), out=tmp_path)
-    whole = reproduce(tiny("chi2023"), out=runs)
+        resumed = tiny_run("chi2023", tmp_path)
+    whole = tiny_run("chi2023", runs)
     pd.testing.assert_frame_equal(resumed.measurements, whole.measurements)
     assert not RunFolder(resumed.folder).cells.exists()
 
@@ -759,6 +807,8 @@ def _printed(table: Table, width: int) -> list[str]:
 @pytest.mark.slow
 def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "recorded", recorded)
+    for module, constant, value in LESS["kazemnejad2023"]:
+        monkeypatch.setattr(module, constant, value)
     sizes = ("kazemnejad2023", "--seeds", "2", "--length", "0.25")
     run = nope_interp("reproduce", *sizes, cwd=tmp_path)
     assert run.returncode == 0, run.stderr

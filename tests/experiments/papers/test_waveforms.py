@@ -156,15 +156,14 @@ def test_what_cannot_be_is_one_sentence() -> None:
 @pytest.mark.slow
 def test_a_clockwork_rnn_draws_all_four_sines_where_an_rnn_misses_some() -> None:
     left = {
-        (network, seed): fit_waveform(
-            make_network(network, size, seed), waveform(seed), epochs=epochs, learning_rate=rate
+        network: fit_waveform(
+            make_network(network, size, seed=0), waveform(0), epochs=epochs, learning_rate=rate
         )[-1]
         # The RNN is given twice as long.
-        for network, size, rate, epochs in (("clockwork", 64, 3e-2, 125), ("rnn", 48, 1e-3, 250))
-        for seed in (0, 1)
+        for network, size, rate, epochs in (("clockwork", 64, 3e-2, 80), ("rnn", 48, 1e-3, 160))
     }
-    assert max(left["clockwork", 0], left["clockwork", 1]) < 0.05
-    assert min(left["rnn", 0], left["rnn", 1]) > 0.25  # less than one missed sine
+    assert left["clockwork"] < 0.05
+    assert left["rnn"] > 0.25  # less than one missed sine
 
 
 @pytest.mark.slow
@@ -176,5 +175,5 @@ def test_an_lstm_learns_sooner_with_its_forget_gates_open() -> None:
         if not opened:
             with torch.no_grad():
                 model.recurrent.weight_ih_l0[24:48] = 0.0
-        left.append(fit_waveform(model, waveform(0), epochs=400, learning_rate=1e-2)[-1])
+        left.append(fit_waveform(model, waveform(0), epochs=150, learning_rate=2e-2)[-1])
     assert left[0] < left[1] - 0.1

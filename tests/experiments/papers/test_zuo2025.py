@@ -1,5 +1,6 @@
 """The trained part of zuo2025, on models small enough to train here."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,15 @@ from experiments.papers.zuo2025.scores import (
 from experiments.papers.zuo2025.trained import trained_findings
 from experiments.results.findings import Findings
 from experiments.runs.cells import Cells
+from experiments.runs.folder import RunFolder
 from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import make_answer_task
 
-CONFIG = ReproduceConfig("zuo2025", n_seeds=3, preset="tiny", training=0.002)
+CONFIG = ReproduceConfig(
+    "zuo2025", n_seeds=2, preset="tiny", width=0.25, length=0.25, depth=0.34, training=0.002
+)
 
 
 def small() -> Preset:
@@ -50,8 +54,30 @@ def small() -> Preset:
 
 
 def findings(folder: Path) -> Findings:
-    folder.mkdir(exist_ok=True)
     return trained_findings(CONFIG, small(), Cells(folder, lambda title: None), "cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of `CONFIG` whose trained part is done."""
+    out = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        # To draw examples that guesses are taken from takes longer than these trainings.
+        patch.setattr(zuo2025_control, "_GUESSED_FROM", 200)
+        findings(RunFolder.of(out, CONFIG).begin(CONFIG).cells)
+    return out
+
+
+@pytest.fixture
+def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the random models' settings three: the base, another in the claim's range, no mask.
+
+    All of them are run in `test_reproduce.py`.
+    """
+    chosen = {name: zuo2025.SETTINGS[name] for name in (zuo2025.BASE, "1 head")}
+    without_mask = {zuo2025.BIDIRECTIONAL: zuo2025.SETTINGS[zuo2025.BIDIRECTIONAL]}
+    monkeypatch.setattr(zuo2025, "_IN_RANGE", chosen)
+    monkeypatch.setattr(zuo2025, "SETTINGS", chosen | without_mask)
 
 
 # ---------------------------------------------------------------- the numbers
@@ -111,21 +137,22 @@ def test_the_share_left_counts_what_is_above_chance() -> None:
 
 
 def test_trained_models_are_read_and_those_that_learned_decide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unlearned = findings(tmp_path)
-    assert unlearned.claims == {}
-    assert any("ordering: 3 of 3 models" in note for note in unlearned.notes)
-    [panel] = {figure.id: figure for figure in unlearned.figures}["sweep-through-training"].panels
-    assert [row.name for row in panel.series[1:]] == ["base, not learned", "3 layers, not learned"]
-
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError("a kept cell was computed again")
 
-    monkeypatch.setattr(zuo2025_trained, "LEARNED", 0.0)
     for part in (zuo2025_scores, zuo2025_control):
         monkeypatch.setattr(part, "trained_to_answer", refuse)
-    found = findings(tmp_path)
+    cells = RunFolder.of(shutil.copytree(runs, tmp_path / "runs"), CONFIG).begin(CONFIG).cells
+    unlearned = findings(cells)
+    assert unlearned.claims == {}
+    assert any("ordering: 2 of 2 models" in note for note in unlearned.notes)
+    [panel] = {figure.id: figure for figure in unlearned.figures}["sweep-through-training"].panels
+    assert [row.name for row in panel.series[1:]] == ["base, not learned", "3 layers, not learned"]
+
+    monkeypatch.setattr(zuo2025_trained, "LEARNED", 0.0)
+    found = findings(cells)
     # Nothing is filled in better than by guessing, and so there is nothing to take a share of.
     assert set(found.claims) == {"trained", "trained-sweep"}
     assert set(found.claims) <= {id for figure in found.figures for id in figure.claims}
@@ -146,7 +173,7 @@ def test_trained_models_are_read_and_those_that_learned_decide(
         np.testing.assert_array_equal([s.y[0] for s in by_layer], untrained.y)
         np.testing.assert_array_equal([s.y[-1] for s in by_layer], trained.y)
     assert found.claims["trained"].value == pytest.approx(min(lowest))
-    assert found.claims["trained"].n == 3
+    assert found.claims["trained"].n == 2
 
     names = ["base", "3 layers"]
     assert all(
@@ -244,7 +271,7 @@ def test_every_training_and_reading_is_on_the_runs_device(
 
 
 def test_the_trained_part_is_given_the_runs_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few_settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[object] = []
 
@@ -253,9 +280,7 @@ def test_the_trained_part_is_given_the_runs_device(
         return Findings({}, (), "nothing trained")
 
     monkeypatch.setattr(zuo2025, "trained_findings", note)
-    sizes = {"width": 0.25, "length": 0.25, "depth": 0.34}
-    config = ReproduceConfig("zuo2025", n_seeds=2, preset="tiny", **sizes)
-    found = zuo2025.reproduce(config, Cells(tmp_path, lambda title: None), "cpu:0")
+    found = zuo2025.reproduce(CONFIG, Cells(tmp_path, lambda title: None), "cpu:0")
     assert found.setting.endswith("nothing trained")
     assert given == ["cpu:0"]
 
@@ -286,11 +311,12 @@ def test_the_mask_is_what_a_task_is_learned_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_runs_the_trained_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_runs_the_trained_part(
+    few_settings: None, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(PRESETS, "tiny", small())
-    sizes = {"width": 0.25, "length": 0.25, "depth": 0.34, "training": 0.002}
-    config = ReproduceConfig("zuo2025", n_seeds=2, preset="tiny", **sizes)
-    found = reproduce(config, out=tmp_path, show_progress=False)
+    out = shutil.copytree(runs, tmp_path / "runs")
+    found = reproduce(CONFIG, out=out, show_progress=False)
     status = found.claims.set_index("claim")["status"]
     for claim in paper("zuo2025").claims:
         assert (status[claim.id] == "not measured") == bool(claim.needs)

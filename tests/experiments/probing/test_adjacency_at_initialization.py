@@ -17,7 +17,11 @@ from nope_interp.streams import stream
 from probes.adjacency import adjacency_a, adjacency_b, adjacency_c
 from probes.similarity import cosine_similarity
 
-SEEDS, SEQUENCES, LENGTH = 5, 16, 64
+LENGTH = 64
+# Models, and sequences of each: with few of them the last layer of the causal model scatters too
+# far from its mean for the table.
+SIZES = {"causal": (5, 16)}
+FEWER = (2, 8)
 SCORES = (adjacency_a, adjacency_b, adjacency_c)
 
 PLACES = {
@@ -61,7 +65,7 @@ CHANGES = {
 }
 
 
-def measured(changes: dict[str, object]) -> dict[str, np.ndarray]:
+def measured(changes: dict[str, object], seeds: int, sequences: int) -> dict[str, np.ndarray]:
     """The three scores of every sequence of every seed, `[sequence, score]`, by place."""
     scores: dict[str, list[np.ndarray]] = {place: [] for place in PLACES}
 
@@ -69,13 +73,13 @@ def measured(changes: dict[str, object]) -> dict[str, np.ndarray]:
         cosines = cosine_similarity(activations)
         scores[place].append(np.stack([score(cosines).numpy() for score in SCORES], axis=1))
 
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         values = {"rescale_output_projections": True, **changes}
         config = TransformerConfig(
             n_layers=6, d_model=384, n_heads=6, d_vocab=10_000, n_ctx=LENGTH, seed=seed, **values
         )
         generator = torch.Generator().manual_seed(seed)
-        tokens = torch.randint(10_000, (SEQUENCES, LENGTH), generator=generator)
+        tokens = torch.randint(10_000, (sequences, LENGTH), generator=generator)
         listeners = {
             hook_name(*where): partial(keep, place=place) for place, where in PLACES.items()
         }
@@ -86,7 +90,7 @@ def measured(changes: dict[str, object]) -> dict[str, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", sorted(TABLE))
 def test_random_models_match_the_table(setting: str) -> None:
-    found = measured(CHANGES[setting])
+    found = measured(CHANGES[setting], *SIZES.get(setting, FEWER))
     for place, expected in TABLE[setting].items():
         tolerance = np.full(3, 0.02)
         if setting == "large logits":

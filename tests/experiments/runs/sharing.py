@@ -1,7 +1,9 @@
 """Runs in shards and what they are compared with."""
 
+import os
 import pickle
 import shutil
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +25,8 @@ COMPARE = CompareConfig(
     seq_len=16,
     n_fit=45,
     n_held_out=38,
-    batch_size=8,
-    uses="stream",
+    batch_size=16,
+    uses="no",
 )
 
 
@@ -47,6 +49,16 @@ class PicklingPool(Pool):
 
     def run(self, function: Any, jobs: Iterable[Any], at_once: int | None = None) -> Iterator[Any]:
         return (function(travelled(job)) for job in jobs)
+
+
+def drowned(model: Any, share: object, description: str | None) -> None:
+    """Work on a share that its worker does not survive."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def seen(model: Any, share: object, description: str | None) -> tuple[int, int, str]:
+    """Who works on a share, with which model and in which folder."""
+    return os.getpid(), id(model), os.getcwd()
 
 
 def with_weights_of(run: FinishedRun, out: Path) -> Path:

@@ -56,6 +56,23 @@ def _counted(folder: Path, seed: int) -> dict[str, np.ndarray]:
     return _noise(seed)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def two_threads_in_new_processes() -> Iterator[None]:
+    """Unless workers see to it. Of one environment, all tests share their workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        for pool in ("OMP", "OPENBLAS", "MKL"):
+            patch.setenv(f"{pool}_NUM_THREADS", "2")
+        yield
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 def test_pieces_run_in_several_processes_of_one_thread_and_in_order() -> None:
     found = in_processes([partial(_process_and_threads, n) for n in range(6)])
     assert [number for number, *_ in found] == list(range(6))
@@ -92,19 +109,6 @@ def test_the_death_of_a_worker_goes_from_one_process_to_another() -> None:
         "a worker died (it was killed): give it more memory, or have fewer; what was finished is "
         "kept."
     )
-
-
-def test_a_function_that_no_worker_can_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = ModuleType("only_here")
-    exec("def mine():\n    return 1\n", vars(here))
-    monkeypatch.setitem(sys.modules, "only_here", here)
-    with pytest.raises(UserError, match=r"No module named 'only_here'.*can be imported") as refused:
-        in_processes([here.mine, here.mine])
-    assert not isinstance(refused.value, WorkerDied)
-
-
-def _third_is_refused(seed: int) -> dict[str, np.ndarray]:
-    return _noise(_refused(seed))
 
 
 def test_what_a_worker_keeps_is_not_sent_back(tmp_path: Path) -> None:
@@ -168,21 +172,6 @@ def test_cells_side_by_side_have_the_bits_of_cells_one_by_one(tmp_path: Path) ->
     assert titles[:6] == [f"{title}, seed {seed}" for title in found for seed in range(3)]
 
 
-@pytest.mark.parametrize("pool", [HERE, two()])
-def test_a_cell_is_told_of_when_it_is_kept(tmp_path: Path, pool: Pool) -> None:
-    """Progress counts what is done, and nothing is told of the cell that fails."""
-    told: list[str] = []
-
-    def advance(title: str) -> None:
-        assert (tmp_path / f"{title}.safetensors").is_file()
-        told.append(title)
-
-    with pytest.raises(UserError, match="piece 2 cannot be done"):
-        Cells(tmp_path, advance, pool).side_by_side({"t": _third_is_refused}, range(3))
-    assert "t, seed 2" not in told
-    assert pool != HERE or told == ["t, seed 0", "t, seed 1"]
-
-
 def test_only_what_is_missing_or_damaged_is_computed(tmp_path: Path) -> None:
     cells = tmp_path / "cells"
     cells.mkdir()
@@ -205,6 +194,26 @@ def test_a_cell_with_a_flipped_bit_is_computed_again(tmp_path: Path) -> None:
     path.write_bytes(whole)
     np.testing.assert_array_equal(Cells(cells).arrays("t", compute)["x"], _noise(0)["x"])
     assert (tmp_path / "computed 0").read_text() == "xx"
+
+
+def _process_and_all_threads() -> tuple[int, set[int]]:
+    pools = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+    assert pools
+    return os.getpid(), pools | {torch.get_num_threads()}
+
+
+@pytest.mark.parametrize("left", [1, 2])
+@pytest.mark.parametrize("wanted", [1, 2, 3])
+def test_every_piece_has_the_threads_of_all_others(
+    two_threads: None, wanted: int, left: int
+) -> None:
+    """However many there are, and however many run at once."""
+    found = in_processes([_process_and_all_threads] * left, pool_of(wanted, remedy=""))
+    assert len(found) == left
+    for process, threads in found:
+        assert process != os.getpid()
+        assert threads == {1}
+    assert torch.get_num_threads() == 2
 
 
 _WITHOUT_PROCESSES = """
@@ -233,7 +242,35 @@ def test_a_run_without_processes_does_not_end_itself() -> None:
 
 # ---------------------------------------------------------------- workers of their own
 
-# The tests above share two workers, which take seconds to start: those here want new ones.
+# The tests above share two workers, which take seconds to start: those here end them.
+
+
+def test_a_function_that_no_worker_can_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = ModuleType("only_here")
+    exec("def mine():\n    return 1\n", vars(here))
+    monkeypatch.setitem(sys.modules, "only_here", here)
+    with pytest.raises(UserError, match=r"No module named 'only_here'.*can be imported") as refused:
+        in_processes([here.mine])
+    assert not isinstance(refused.value, WorkerDied)
+
+
+def _third_is_refused(seed: int) -> dict[str, np.ndarray]:
+    return _noise(_refused(seed))
+
+
+@pytest.mark.parametrize("pool", [HERE, two()])
+def test_a_cell_is_told_of_when_it_is_kept(tmp_path: Path, pool: Pool) -> None:
+    """Progress counts what is done, and nothing is told of the cell that fails."""
+    told: list[str] = []
+
+    def advance(title: str) -> None:
+        assert (tmp_path / f"{title}.safetensors").is_file()
+        told.append(title)
+
+    with pytest.raises(UserError, match="piece 2 cannot be done"):
+        Cells(tmp_path, advance, pool).side_by_side({"t": _third_is_refused}, range(3))
+    assert "t, seed 2" not in told
+    assert pool != HERE or told == ["t, seed 0", "t, seed 1"]
 
 
 def _killed_in_the_second(seed: int) -> dict[str, np.ndarray]:
@@ -248,33 +285,3 @@ def test_a_dead_worker_is_one_sentence_and_what_was_finished_is_kept(tmp_path: P
         Cells(tmp_path, print, one_by_one).side_by_side({"t": _killed_in_the_second}, [0, 1])
     [kept] = tmp_path.iterdir()
     np.testing.assert_array_equal(read_arrays(kept)["x"], _noise(0)["x"])
-
-
-def _process_and_all_threads() -> tuple[int, set[int]]:
-    pools = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
-    assert pools
-    return os.getpid(), pools | {torch.get_num_threads()}
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("left", [1, 2])
-@pytest.mark.parametrize("wanted", [1, 2, 3])
-def test_every_piece_has_the_threads_of_all_others(
-    two_threads: None, monkeypatch: pytest.MonkeyPatch, wanted: int, left: int
-) -> None:
-    """However many there are, and however many run at once."""
-    for pool in ("OMP", "OPENBLAS", "MKL"):
-        monkeypatch.setenv(f"{pool}_NUM_THREADS", "2")
-    found = in_processes([_process_and_all_threads] * left, pool_of(wanted, remedy=""))
-    assert len(found) == left
-    for process, threads in found:
-        assert process != os.getpid()
-        assert threads == {1}
-    assert torch.get_num_threads() == 2

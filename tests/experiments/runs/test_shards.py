@@ -2,11 +2,12 @@
 
 import dataclasses
 import os
-import signal
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ import torch
 
 from experiments import Comparison, classify_heads, compare
 from experiments.comparison import cells as parts
-from experiments.comparison.config import CompareConfig
 from experiments.heads import classify as heads
 from experiments.heads.config import HeadsConfig
+from experiments.heads.result import HeadClassification
 from experiments.probing import shards as shards_module
 from experiments.probing.measure import (
     Reading,
@@ -32,7 +33,8 @@ from experiments.probing.measure import (
 from experiments.probing.shards import ONE_SHARD, Shards, cut, opened, shard_seed
 from experiments.runs import ray_cluster
 from experiments.runs.finished import FinishedRun
-from experiments.runs.folder import RunFolder
+from experiments.runs.folder import RunConfig
+from experiments.runs.workers import torch_threads
 from experiments.variants.ablation import Ablation
 from experiments.variants.checks import check_shards
 from experiments.variants.variants import bidirectional, random_init, variant_of
@@ -46,7 +48,9 @@ from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.runs.sharing import (
     COMPARE,
     assert_same_bits,
+    drowned,
     pickling,
+    seen,
     travelled,
     with_weights_of,
 )
@@ -70,9 +74,49 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards_module, "opened", pickling)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_pages() -> Iterator[None]:
+    """Tables and arrays are compared here: pages are drawn of these, and take longer than they."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FinishedRun, "write_report", lambda run: run.folder)
+        yield
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return compare(COMPARE, out=tmp_path_factory.mktemp("whole"), show_progress=False)
+
+
+# Its model alone, without variants, but with codes removed.
+ALONE = dataclasses.replace(COMPARE, variants=False, uses="stream")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, whole: Comparison) -> Comparison:
+    """The model of `whole`, read in two shards by one thread, as workers would."""
+    out = with_weights_of(whole, tmp_path_factory.mktemp("alone"))
+    return in_shards(compare, ALONE, out, 2)
+
+
+@pytest.fixture(scope="module")
+def whole_heads(tmp_path_factory: pytest.TempPathFactory) -> HeadClassification:
+    return classify_heads(HEADS, out=tmp_path_factory.mktemp("heads"), show_progress=False)
+
+
+@pytest.fixture(scope="module")
+def shared_heads(
+    tmp_path_factory: pytest.TempPathFactory, whole_heads: HeadClassification
+) -> HeadClassification:
+    """The heads of `whole_heads`, read in three shards by one thread."""
+    out = with_weights_of(whole_heads, tmp_path_factory.mktemp("shared heads"))
+    return in_shards(classify_heads, HEADS, out, 3)
+
+
+def in_shards(run: Callable[..., Any], config: RunConfig, out: Path, n: int) -> Any:
+    """The run by one thread, its shares pickled on their way."""
+    with pytest.MonkeyPatch.context() as patch, torch_threads(1):
+        patch.setattr(shards_module, "opened", pickling)
+        return run(config, out=out, shards=n, show_progress=False)
 
 
 def assert_same_but_for_resampling(whole: pd.DataFrame, shared: pd.DataFrame) -> None:
@@ -127,19 +171,15 @@ def test_recipes_make_the_same_models_again(tmp_path: Path, whole: Comparison) -
 # ---------------------------------------------------------------- compare
 
 
-@pytest.mark.parametrize("n", [2, 5, 12])
-@pytest.mark.parametrize("site", ["resid_post", "attn_out"])
 @pytest.mark.parametrize("ablate", [None, "rotary"])
-def test_any_number_of_shards_measures_the_same(
-    tmp_path: Path, n: int, site: str, ablate: str | None
-) -> None:
+def test_any_number_of_shards_measures_the_same(tmp_path: Path, ablate: str | None) -> None:
+    """At sites with a two-layer probe, which one worker trains alone, and at sites without."""
     positions = "none" if ablate is None else ablate
     changes: dict[str, Any] = {"init_scale": 0.3, "positions": positions}
     model = HookedTransformer(dataclasses.replace(COMPARE.transformer, **changes))
     spec = ModelSpec(str(save_model(model, tmp_path / "model.safetensors", task="text")), "cpu")
-    generator = torch.Generator().manual_seed(n)
-    tokens = torch.randint(256, (60, 12), generator=generator)
-    split, where = Split(tokens[:35], tokens[35:]), sites(1, [site])
+    tokens = torch.randint(256, (60, 12), generator=torch.Generator().manual_seed(2))
+    split, where = Split(tokens[:35], tokens[35:]), sites(1, ["resid_post", "attn_out"])
     how: dict[str, Any] = {"context": {}, "seed": 3, "batch_size": 8}
     how["condition"] = Ablation(ablate).of
 
@@ -147,18 +187,21 @@ def test_any_number_of_shards_measures_the_same(
         return measure(model, split, where, shards=shards, spec=spec, **how)
 
     expected = measured(ONE_SHARD)
-    with pickling(n, None, "cpu") as shards:
-        found = measured(shards)
-    assert len(expected.rows) == len(found.rows)
-    for one, other in zip(expected.rows, found.rows, strict=True):
-        what = {name: value for name, value in one.items() if name not in RESAMPLED}
-        assert what == {name: other[name] for name in what}
-        # The control gets the very same shuffled positions.
-        np.testing.assert_allclose(other["value"], one["value"], **ROUNDING, err_msg=str(what))
-    assert expected.arrays.keys() == found.arrays.keys()
-    for name, array in expected.arrays.items():
-        if not name.endswith(("_low", "_high")):
-            np.testing.assert_allclose(found.arrays[name], array, **ROUNDING, err_msg=name)
+    # Some of several batches; and of as few sequences as there may be.
+    for n in (2, 5, 12) if ablate is None else (2, 5):
+        with pickling(n, None, "cpu") as shards:
+            found = measured(shards)
+        assert len(expected.rows) == len(found.rows)
+        for one, other in zip(expected.rows, found.rows, strict=True):
+            what = {name: value for name, value in one.items() if name not in RESAMPLED}
+            assert what == {name: other[name] for name in what}
+            # The control gets the very same shuffled positions.
+            said = f"{n} shards: {what}"
+            np.testing.assert_allclose(other["value"], one["value"], **ROUNDING, err_msg=said)
+        assert expected.arrays.keys() == found.arrays.keys()
+        for name, array in expected.arrays.items():
+            if not name.endswith(("_low", "_high")):
+                np.testing.assert_allclose(found.arrays[name], array, **ROUNDING, err_msg=name)
 
 
 def test_one_share_is_what_the_probes_themselves_read() -> None:
@@ -192,12 +235,12 @@ def test_positions_are_taken_away_in_shards_too(here: None, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_compare_in_shards_is_compare(here: None, tmp_path: Path, whole: Comparison) -> None:
-    shared = compare(COMPARE, out=with_weights_of(whole, tmp_path), shards=3, show_progress=False)
+    shared = compare(COMPARE, out=with_weights_of(whole, tmp_path), shards=2, show_progress=False)
     assert shared.folder.name == whole.folder.name
     assert_same_but_for_resampling(whole.measurements, shared.measurements)
     # Intervals differ: some have other resamples, and the reader is told.
     assert (whole.measurements["ci_low"] != shared.measurements["ci_low"]).mean() > 0.3
-    assert "in 3 shards" in shared.info["notes"][0]
+    assert "in 2 shards" in shared.info["notes"][0]
     assert shared.info["notes"][1:] == whole.info["notes"]
     for name, array in whole.arrays.items():
         if name.startswith("example/"):
@@ -235,16 +278,11 @@ def assert_same_heads(whole: FinishedRun, shared: FinishedRun) -> None:
             np.testing.assert_allclose(shared.arrays[name], array, **ROUNDING, err_msg=name)
 
 
-def test_heads_in_shards_are_the_heads(here: None, tmp_path: Path) -> None:
-    whole = classify_heads(HEADS, out=tmp_path / "whole", show_progress=False)
-    out = with_weights_of(whole, tmp_path / "shared")
-    shared = classify_heads(HEADS, out=out, shards=3, show_progress=False)
-    assert shared.folder.name == whole.folder.name
-    assert_same_heads(whole, shared)
-    again = classify_heads(
-        HEADS, out=with_weights_of(whole, tmp_path / "again"), shards=3, show_progress=False
-    )
-    assert_same_bits(shared, again)
+def test_heads_in_shards_are_the_heads(
+    whole_heads: HeadClassification, shared_heads: HeadClassification
+) -> None:
+    assert shared_heads.folder.name == whole_heads.folder.name
+    assert_same_heads(whole_heads, shared_heads)
 
 
 @pytest.mark.slow
@@ -260,29 +298,41 @@ def test_a_pretrained_model_with_windows_in_shards(here: None, tmp_path: Path) -
     assert_same_heads(whole, shared)
 
 
+@pytest.mark.parametrize(
+    ("module", "reader", "run", "config", "pure", "n"),
+    [
+        (heads, "read_cell", classify_heads, HEADS, "shared_heads", 3),
+        (parts, "measure", compare, ALONE, "alone", 2),
+    ],
+)
 def test_cells_of_other_shards_are_not_mixed(
-    here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    reader: str,
+    run: Callable[..., Any],
+    config: RunConfig,
+    pure: str,
+    n: int,
 ) -> None:
-    alone = dataclasses.replace(COMPARE, variants=False, uses="no")
-    for module, reader, run, config in (
-        (heads, "read_cell", classify_heads, HEADS),
-        (parts, "measure", compare, alone),
-    ):
-        real, read = getattr(module, reader), []
+    """A run in one piece dies after a cell and goes on in shards: as one in shards all along."""
+    expected = request.getfixturevalue(pure)
+    real: Callable[..., Any] = getattr(module, reader)
+    read: list[int] = []
 
-        def dying(*args: Any, real: Any = real, read: list[int] = read, **kwargs: Any) -> Any:
-            if read:
-                raise KeyboardInterrupt
-            read.append(1)
-            return real(*args, **kwargs)
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        if read:
+            raise KeyboardInterrupt
+        read.append(1)
+        return real(*args, **kwargs)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(module, reader, dying)
-            with pytest.raises(KeyboardInterrupt):
-                run(config, out=tmp_path / "mixed", show_progress=False)  # type: ignore[operator]
-        mixed = run(config, out=tmp_path / "mixed", shards=2, show_progress=False)  # type: ignore[operator]
-        out = with_weights_of(mixed, tmp_path / f"pure {reader}")
-        assert_same_bits(mixed, run(config, out=out, shards=2, show_progress=False))  # type: ignore[operator]
+    out = with_weights_of(expected, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, reader, dying)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, out=out, show_progress=False)
+    assert_same_bits(in_shards(run, config, out, n), expected)
 
 
 # ---------------------------------------------------------------- refusals
@@ -348,36 +398,21 @@ def test_the_command_line_refuses_an_address_without_ray(
 # ---------------------------------------------------------------- processes
 
 
-def read_alone(whole: Comparison, out: Path) -> tuple[CompareConfig, RunFolder]:
-    """A config that reads the model of `whole` without variants, and a folder with the model."""
-    config = dataclasses.replace(COMPARE, variants=False)
-    return config, RunFolder.of(with_weights_of(whole, out), config)
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers of one thread: the same ones in each test."""
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")
 
 
 @pytest.mark.slow
-def test_processes_find_the_same_bits(
-    one_thread: None, tmp_path: Path, whole: Comparison, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")  # one thread for each
-    runs = []
-    for name, opening in (("processes", opened), ("here", pickling)):
-        config, _ = read_alone(whole, tmp_path / name)
-        monkeypatch.setattr(shards_module, "opened", opening)
-        runs.append(compare(config, out=tmp_path / name, shards=2, show_progress=False))
-    assert_same_bits(*runs)
-
-
-def drowned(model: Any, share: object, description: str | None) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def seen(model: Any, share: object, description: str | None) -> tuple[int, int, str]:
-    return os.getpid(), id(model), os.getcwd()
+def test_processes_find_the_same_bits(two_cores: None, tmp_path: Path, alone: Comparison) -> None:
+    out = with_weights_of(alone, tmp_path)
+    assert_same_bits(compare(ALONE, out=out, shards=2, show_progress=False), alone)
 
 
 @pytest.mark.slow
 def test_workers_keep_their_model_and_their_death_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_cores: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_model(HookedTransformer(COMPARE.transformer), Path("a.safetensors"), task="text")

@@ -23,7 +23,7 @@ SAME: dict[str, Any] = {
     "training": TrainingConfig(steps=2, batch_size=2, seq_len=24, warmup=1),
     "seq_len": 24,
 }
-PROBE = CompareConfig(**SAME, variants=False, n_fit=16, n_held_out=8)
+PROBE = CompareConfig(**SAME, variants=False, n_fit=16, n_held_out=8, sites=("resid_post",))
 HEADS = HeadsConfig(**SAME, n_sequences=16)
 QUIET: dict[str, Any] = {"show_progress": False}
 

@@ -30,7 +30,9 @@ PRE_NORM = ("variance, pre-norm", "counting, pre-norm", "positional vectors, pre
 # too, or stand behind a norm.
 BARE = (*ALONE, "unread variance")
 SEEDS = (0, 1, 2)
-N_SEQUENCES = 128
+N_SEQUENCES = 64
+# A loss that is held against a bound close to it is of more.
+N_CLOSE = 128
 # Codes that lie in the rows of each model at its site, whether anything reads them or not.
 PRESENT = {
     "variance": {"variance", "similarity"},
@@ -60,9 +62,9 @@ def cut(built: Planted, parts: Iterable[Callable[..., Iterable[Tensor]]]) -> Pla
     return Planted(**{**vars(built), "model": model})
 
 
-def answered(built: Planted) -> tuple[float, float]:
+def answered(built: Planted, n_sequences: int = N_SEQUENCES) -> tuple[float, float]:
     """The share of right answers, and the loss in nats."""
-    tokens = built.sequences(N_SEQUENCES, seed=100)
+    tokens = built.sequences(n_sequences, seed=100)
     losses = built.losses(built.model, tokens)
     return built.accuracy(built.model, tokens), float(losses.mean())
 
@@ -146,7 +148,7 @@ def loss(built: Planted, *changes: Callable[[Tensor], Tensor]) -> float:
 def test_the_task_is_solved(kind: str) -> None:
     for seed in SEEDS[:2]:
         built = planted(kind, seed)
-        right, loss = answered(built)
+        right, loss = answered(built, N_CLOSE)
         assert loss < 0.67 * built.chance
         # Variance is a noisy code, and a token may equal the one before the previous one.
         least = {"variance": 0.2, "variance, pre-norm": 0.2, "similarity": 0.85}
@@ -266,8 +268,8 @@ def test_the_task_is_solved_by_the_planted_code_alone(kind: str, seed: int) -> N
     built = planted(kind, seed)
     ((used, _),) = [item for item in built.sites[SITE].items() if item[1] == USED]
     others = [change for code, change in WITHOUT.items() if code != used]
+    assert answered(built, N_CLOSE)[1] < 0.67 * built.chance
     intact = loss(built)
-    assert intact < 0.67 * built.chance
     assert built.chance - 0.01 < loss(built, WITHOUT[used]) < built.chance + 1.2
     for change in others:
         assert abs(loss(built, change) - intact) < 0.05

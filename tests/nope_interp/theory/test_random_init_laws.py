@@ -38,9 +38,11 @@ def variances(causal: bool = True) -> dict[str, torch.Tensor]:
         for name in ("q", "k", "v", "z", "attn_out", "resid_pre", "resid_post"):
             value = activations[name, 0].double().flatten(2)
             rows.setdefault(name, []).append(value.square().mean((0, 2)))
-        scores = activations["attn_scores", 0].double()
-        visible = scores.isfinite()
-        rows.setdefault("scores", []).append(scores[visible].square().mean()[None])
+        if causal:  # the law of the scores asks nothing of who sees whom
+            visible = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+            scores = activations["attn_scores", 0][..., visible]
+            assert scores.isfinite().all()
+            rows.setdefault("scores", []).append(scores.square().mean(dtype=torch.double)[None])
     return {name: torch.stack(values).mean(0) for name, values in rows.items()}
 
 

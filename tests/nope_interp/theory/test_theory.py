@@ -36,6 +36,7 @@ def model_error(v: float, d: int, layers: int = 1) -> float:
 
 
 Draw = Callable[[torch.Generator], Tensor]
+Measured = dict[str, tuple[np.ndarray, np.ndarray]]  # mean and standard error
 
 
 def like(config: TransformerConfig, pattern: np.ndarray, sequences: int = 8) -> Draw:
@@ -59,7 +60,7 @@ def over_seeds(
     draw: Draw,
     measure: Callable[[Any], dict[str, Tensor]],
     seeds: int = 24,
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+) -> Measured:
     """Mean and standard error, over models and their own tokens, of what `measure` finds."""
     found: dict[str, list[np.ndarray]] = {}
     for seed in range(seeds):
@@ -150,13 +151,14 @@ def tokens_of(drawn: tuple[TransformerConfig, bool]) -> Draw:
 # The same examples every time: a law that holds to five standard errors may fail one in 10,000.
 @settings(max_examples=10, derandomize=True)
 @given(configs())
-def test_every_step_of_the_first_layer_is_as_the_law_says(
+def test_every_step_of_the_first_layer_and_its_cosines_are_as_the_law_says(
     drawn: tuple[TransformerConfig, bool],
 ) -> None:
     config, distinct = drawn
     law = LayerLaw.of(config, distinct_tokens=distinct)
     seen = np.array([1, 2, 3, 8, 24])
-    second = over_seeds(config, tokens_of(drawn), second_moments)
+    second = over_seeds(config, tokens_of(drawn), lambda c: products(c) | second_moments(c))
+    _cosines_are_as_the_law_says(law, config.d_model, second)
     for name, moments in law.moments(seen).items():
         value, error = (x[seen - 1] for x in second[name])
         slack = model_error(law.logit_variance, config.d_model) * moments.variance
@@ -193,17 +195,11 @@ def test_means_are_zero_but_for_the_pattern() -> None:
         assert (abs(value - moments.mean) <= STANDARD_ERRORS * error + 1e-12).all(), name
 
 
-@pytest.mark.slow
-@settings(max_examples=6, derandomize=True)
-@given(configs())
-def test_cosines_are_as_the_law_says(drawn: tuple[TransformerConfig, bool]) -> None:
-    config, distinct = drawn
-    law = LayerLaw.of(config, distinct_tokens=distinct)
-    measured = over_seeds(config, tokens_of(drawn), products)
+def _cosines_are_as_the_law_says(law: LayerLaw, d: int, measured: Measured) -> None:
     i, j = np.array([1, 1, 2, 4, 8, 12, 3, 24]), np.array([2, 24, 4, 8, 16, 24, 20, 24])
     for step in theory.COSINE_STEPS:
         value, error = (x[i - 1, j - 1] for x in measured[f"cosine {step}"])
-        allowed = STANDARD_ERRORS * error + model_error(law.logit_variance, config.d_model)
+        allowed = STANDARD_ERRORS * error + model_error(law.logit_variance, d)
         assert (abs(value - law.cosine(i, j, step)) <= allowed).all(), step
 
 
@@ -286,6 +282,7 @@ def test_shares_fall_and_cosines_are_cosines(
         assert (np.diff(cosine, axis=1)[np.triu_indices(59, 0, 58)] <= 1e-12).all()
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 16), st.floats(0.001, 0.4), st.integers(1, 40))
 def test_the_recursion_begins_with_the_law(heads: int, v: float, length: int) -> None:
     """Two derivations of the first layer, on sequences of distinct tokens."""
@@ -319,14 +316,49 @@ DEEP: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pattern", [np.arange(24), np.arange(24) % 7], ids=["distinct", "repeats"])
-@pytest.mark.parametrize("changes", DEEP.values(), ids=DEEP)
-def test_covariances_in_every_layer(changes: dict[str, Any], pattern: np.ndarray) -> None:
-    """Every layer's variances, covariances and cosines, causal or not, against random models."""
+PATTERNS = {"distinct": np.arange(24), "repeats": np.arange(24) % 7}
+
+
+@pytest.fixture(scope="module", params=list(DEEP.values()), ids=list(DEEP))
+def deep(request: pytest.FixtureRequest) -> tuple[TransformerConfig, dict[str, Measured]]:
+    """A config, and what random models of it have at sequences of each pattern."""
     sizes = {"d_model": 96, "n_heads": 4, "d_vocab": 100, "n_ctx": 24, "init_scale": 0.06}
-    config = TransformerConfig.from_dict(sizes | changes)
-    measured = over_seeds(config, like(config, pattern), products, seeds=40)
+    config = TransformerConfig.from_dict(sizes | request.param)
+
+    def draw(generator: torch.Generator) -> Tensor:
+        state = generator.get_state()
+        both = []
+        for pattern in PATTERNS.values():
+            generator.set_state(state)
+            both.append(like(config, pattern)(generator))
+        return torch.cat(both)
+
+    def measure(cache: Any) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for nth, pattern in enumerate(PATTERNS):
+            own = {name: cache[name][8 * nth : 8 * (nth + 1)] for name in cache}
+            found |= {f"{pattern} {name}": value for name, value in products(own).items()}
+        return found
+
+    measured = over_seeds(config, draw, measure, seeds=40)
+    return config, {
+        pattern: {
+            name.removeprefix(f"{pattern} "): value
+            for name, value in measured.items()
+            if name.startswith(pattern)
+        }
+        for pattern in PATTERNS
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name_of_pattern", PATTERNS)
+def test_covariances_in_every_layer(
+    deep: tuple[TransformerConfig, dict[str, Measured]], name_of_pattern: str
+) -> None:
+    """Every layer's variances, covariances and cosines, causal or not, against random models."""
+    (config, by_pattern), pattern = deep, PATTERNS[name_of_pattern]
+    measured = by_pattern[name_of_pattern]
     predicted = stream_covariances(config, pattern)
     assert len(predicted) == 1 + config.n_layers * (2 if config.attn_only else 4)
     slack = model_error((96 * 0.06**2) ** 2, 96, config.n_layers)
