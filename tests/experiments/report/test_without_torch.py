@@ -14,6 +14,7 @@ from experiments.emergence.watch import watch_emergence
 from experiments.heads.classify import classify_heads
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
+from experiments.papers.kazemnejad2023 import counter
 from experiments.papers.reproduce import reproduce
 from experiments.runs.finished import FinishedRun
 from nope_interp.models.config import TransformerConfig
@@ -49,14 +50,19 @@ def small(n_ctx: int, **changes: Any) -> dict[str, Any]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     """One of each kind; between them every section of every page is drawn."""
     out = tmp_path_factory.mktemp("runs")
-    comparing = CompareConfig(**small(24), n_fit=48, n_held_out=24, history=True)
+    few: dict[str, Any] = {"n_fit": 16, "n_held_out": 8, "sites": ("resid_post",)}
+    comparing = CompareConfig(**small(24), **few, history=True)
     heads = HeadsConfig(**small(32, positions="rotary"), n_sequences=16, ablate="rotary")
     watched = EmergenceConfig(**small(24), n_seeds=2)
+    claims = ReproduceConfig("kazemnejad2023", n_seeds=2, length=0.125)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counter, "_SPLITS", (("fit", 16), ("held_out", 8)))
+        reproduced = reproduce(claims, out=out)
     return [
         compare(comparing, out=out, show_progress=False),
         classify_heads(heads, out=out, show_progress=False),
         watch_emergence(watched, out=out, show_progress=False),
-        reproduce(ReproduceConfig("kazemnejad2023", n_seeds=2, length=0.25), out=out),
+        reproduced,
     ]
 
 
