@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from experiments.codes.ablation import site_by_site, through_the_stream
 from experiments.codes.in_depth import statistics_at
@@ -24,6 +23,7 @@ from experiments.results.answer import answer_of, judged_by_removal
 from experiments.results.measurements import COLUMNS, table
 from experiments.results.readability import Verdict
 from experiments.results.usage import use_verdicts
+from experiments.runs.workers import torch_threads
 from nope_interp.constructions.planted import N_CTX, plant
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.losses import sequence_losses
@@ -256,13 +256,9 @@ def causal_file(causal_report: ReportData, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def causal_report() -> ReportData:
     """A synthetic run of three layers with real code ablations."""
-    threads = torch.get_num_threads()
     # Of products this small a second thread does nothing but wait, on a busy machine for long.
-    torch.set_num_threads(1)
-    try:
+    with torch_threads(1):
         return with_code_ablations(synthetic_report(n_layers=3, n_positions=N_CTX))
-    finally:
-        torch.set_num_threads(threads)
 
 
 HISTORY_STEPS = (0, 1, 2, 4, 8, 12)
@@ -354,7 +350,5 @@ def downloads(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """The tests' own process computes with one, as workers do."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        yield

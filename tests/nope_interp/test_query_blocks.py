@@ -90,7 +90,7 @@ def test_blocks_of_queries_see_what_all_see_at_once(
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 @given(st.data())
-@settings(max_examples=6)
+@settings(max_examples=12)
 def test_blocks_of_any_size_see_the_same_at_any_length_and_window(
     family: str, data: st.DataObject
 ) -> None:
@@ -125,13 +125,13 @@ def test_nothing_that_is_made_grows_with_the_square_of_the_length(
     monkeypatch.setattr(query_blocks, "_CELLS", 2**14)
     model, sizes = model_of(family), []
     if family == "rotary":
-        config = TransformerConfig(2, 32, 4, d_vocab=50, n_ctx=512, positions="rotary")
+        config = TransformerConfig(2, 32, 4, d_vocab=50, n_ctx=1024, positions="rotary")
         model = HookedTransformer(config).eval()
     if family == "gpt2":
         weight = model.original_model.transformer.wpe.weight
         weight.data = weight.data.repeat(1024 // len(weight), 1)
     heads: list[int] = []
-    for length in (256, 512):
+    for length in (512, 1024):
         tokens = torch.randint(4, 50, (1, length))
         with Largest() as largest:
             streams.stream(
@@ -143,5 +143,5 @@ def test_nothing_that_is_made_grows_with_the_square_of_the_length(
         sizes.append(largest.cells)
     assert heads
     assert sizes[1] <= 2.1 * sizes[0]
-    # Four heads' map of all queries and keys would have this many.
-    assert sizes[1] < 512**2
+    # One head's map of all queries and keys would have this many.
+    assert sizes[1] < 1024**2

@@ -220,7 +220,7 @@ def test_only_the_first_sequences_are_kept(walks, feed):
         SimilarityProbe(n_sequences=1)
 
 
-@settings(max_examples=6)
+@settings(max_examples=15)
 @given(n=st.integers(9, 40), cells=st.integers(1, 3000), seed=st.integers(0, 2**16))
 def test_long_sequences_are_read_few_rows_at_a_time(feed, n, cells, seed):
     """The same numbers as of whole maps; seriation and the map itself are of fewer tokens."""

@@ -265,7 +265,7 @@ def test_short_text_is_one_sentence(tmp_path: Path) -> None:
 FIELDS = [*CompareConfig().to_dict(), "transformers", "n_fits"]
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @given(
     st.dictionaries(st.sampled_from(FIELDS), JUNK, max_size=3),
     st.dictionaries(st.sampled_from([*CompareConfig().to_dict()["transformer"], "n_layer"]), JUNK),

@@ -264,25 +264,20 @@ def test_shares_are_those_of_the_losses(counting: pd.DataFrame) -> None:
         )
 
 
-def untrained_of(n_layers: int) -> InterventionTask:
-    config = TransformerConfig(n_layers=n_layers, d_model=32, n_heads=2, d_vocab=50, n_ctx=12)
+@pytest.fixture(scope="module")
+def untrained() -> InterventionTask:
+    config = TransformerConfig(n_layers=3, d_model=32, n_heads=2, d_vocab=50, n_ctx=12)
     tokens = torch.randint(50, (60, 12), generator=torch.Generator().manual_seed(0))
     split = Split(tokens[:40], tokens[40:])
     return InterventionTask(HookedTransformer(config).eval(), split, sequence_losses, math.log(50))
 
 
-@pytest.fixture(scope="module")
-def untrained() -> InterventionTask:
-    return untrained_of(n_layers=3)
-
-
-def test_where_nothing_is_lost_nothing_is_shared_out() -> None:
+def test_where_nothing_is_lost_nothing_is_shared_out(untrained: InterventionTask) -> None:
     """An untrained model's losses do not depend on position: what differs is chance."""
-    shallow = untrained_of(n_layers=1)
     still = InterventionTask(
-        shallow.model,
-        shallow.split,
-        lambda model, tokens: sequence_losses(shallow.model, tokens) * 0 + 1,
+        untrained.model,
+        untrained.split,
+        lambda model, tokens: sequence_losses(untrained.model, tokens) * 0 + 1,
         2.0,
     )
     rows = table(through_the_stream(still, context=CONTEXT))
@@ -293,9 +288,8 @@ def test_where_nothing_is_lost_nothing_is_shared_out() -> None:
     assert verdict.sentence.endswith("no code has a share in it.")
 
 
-def test_the_same_seed_gives_the_same_rows() -> None:
-    task = untrained_of(n_layers=1)
-    once, again = (table(through_the_stream(task, context=CONTEXT)) for _ in range(2))
+def test_the_same_seed_gives_the_same_rows(untrained: InterventionTask) -> None:
+    once, again = (table(through_the_stream(untrained, context=CONTEXT)) for _ in range(2))
     pd.testing.assert_frame_equal(once, again)
 
 

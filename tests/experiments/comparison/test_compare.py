@@ -63,7 +63,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    """A run of one process that nothing interrupts: the model alone, its codes removed."""
+    """The model alone, its codes removed through the whole stream."""
     return run(tmp_path_factory.mktemp("alone"), **ALONE)
 
 
@@ -328,27 +328,27 @@ def cells_of(out: Path) -> list[Path]:
 
 
 def test_a_killed_and_damaged_run_goes_on_and_ends_in_the_same_bytes(
-    alone: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same seed gives the same numbers, and cells are gathered in the order that is declared,
     not in that of their files' times."""
-    begun = stopped_at(monkeypatch, 7)
+    begun = stopped_at(monkeypatch, 14)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, **ALONE)
+        run(tmp_path)
     cells = cells_of(tmp_path)
-    # Four conditions, what the model uses, and two conditions' two-layer probes.
-    assert len(cells) == 7
-    next(path for path in cells if path.stem == "codes removed-stream").unlink()
+    # Twelve conditions, what the model uses in two ways, and one condition's two-layer probes.
+    assert len(cells) == 15
+    next(path for path in cells if path.stem == "codes removed-sites").unlink()
     assert "text-nobegin" in cells[0].stem
     cells[0].write_bytes(cells[0].read_bytes()[:50])
-    resumed = run(tmp_path, **ALONE)
-    assert len(begun) == 7 + 3  # of the eight readings five were whole
+    resumed = run(tmp_path)
+    assert len(begun) == 14 + 12  # of the 24 readings twelve were whole
     for name in ("measurements.parquet", "arrays.safetensors"):
-        assert (resumed.folder / name).read_bytes() == (alone.folder / name).read_bytes()
-    assert resumed.headline == alone.headline
+        assert (resumed.folder / name).read_bytes() == (comparison.folder / name).read_bytes()
+    assert resumed.headline == comparison.headline
     assert not (resumed.folder / "cells").exists()
     before = len(begun)
-    run(tmp_path, **ALONE)
+    run(tmp_path)
     assert len(begun) == before  # finished: nothing is measured at all
 
 
@@ -375,11 +375,11 @@ def test_the_page_is_there_before_the_run_is_finished(
 
 
 def test_cells_side_by_side_are_those_of_one_process(
-    alone: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hypotheses, "one_thread_each", lambda: PicklingPool(at_once=2))
-    found = run(with_weights_of(alone, tmp_path), **ALONE)
-    assert_same_bits(found, alone)
+    found = run(with_weights_of(comparison, tmp_path))
+    assert_same_bits(found, comparison)
 
 
 def test_a_quick_run_says_what_it_leaves_out(alone: Comparison) -> None:

@@ -14,6 +14,7 @@ from experiments.results.position_use import Word
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 from probes.code_names import MEAN_RESIDUAL, VARIANCE
+from probes.head_rules import RANDOM_INIT
 
 LENGTH = 10  # <begin> a b c d = d c b a
 CONFIG = CompareConfig(
@@ -29,7 +30,6 @@ CONFIG = CompareConfig(
     batch_size=64,
     layers=(0,),
     uses="stream",
-    variants=False,
 )
 # Of what a model that answers by chance does, little is to be known.
 FEW: dict[str, Any] = {"n_fit": 40, "n_held_out": 24, "sites": ("resid_post",)}
@@ -41,7 +41,7 @@ def run(out: Path, **changes: Any) -> Comparison:
 
 def untrained(out: Path, **changes: Any) -> Comparison:
     training = dataclasses.replace(CONFIG.training, steps=2, seq_len=changes.get("seq_len", LENGTH))
-    return run(out, training=training, **{**FEW, **changes})
+    return run(out, training=training, variants=False, **{**FEW, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,10 @@ def test_the_verdict_is_that_of_moved_positions(learned: Comparison) -> None:
     # Similarity was read, and not moved.
     assert words["similarity"] is None
     assert "counting" in words or "smooth trend" in words
+    # Beside the verdict stands what is read of the model before training.
+    before = next(code.before for code in answer.codes if code.code == MEAN_RESIDUAL)
+    assert before is not None
+    assert before.variant == RANDOM_INIT
     assert answer.score is not None
     assert answer.score.name == "accuracy"
     assert answer.score.value[1] > 0.9 > 0.6 > answer.score.chance

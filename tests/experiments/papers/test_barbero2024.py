@@ -25,7 +25,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import make_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
-from tests.gemma import first_blocks
+from tests.gemma import gemma_gguf
 from tests.huggingface import plain_model, save_folder, word_tokenizer, words
 
 SIZES: dict[str, Any] = {"n_layers": 2, "d_model": 32, "n_heads": 2, "d_vocab": 257, "n_ctx": 64}
@@ -222,11 +222,9 @@ def test_a_run_with_a_model_shows_every_claim(
 @pytest.mark.slow
 @pytest.mark.gemma
 def test_the_real_gemma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first six blocks, the last of which is a global layer; both previous-token heads."""
     for name, size in (("_SEQUENCES", 8), ("_LENGTH", 64), ("_TOKENS", 2)):
         monkeypatch.setattr(barbero2024_given, name, size)
-    (tmp_path / "gemma").mkdir()
-    found = read(first_blocks(6, tmp_path / "gemma"), tmp_path / "cells")
+    found = read(gemma_gguf(), tmp_path)
     assert found.claims["frequencies"].ci_low > 0.5
     assert found.claims["positional-heads"].ci_low > 0
     assert found.claims["impossible-given"].value < 1e-4

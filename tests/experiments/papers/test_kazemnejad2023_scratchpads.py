@@ -112,8 +112,8 @@ def test_an_answer_is_right_whatever_the_steps_say(
     model, task = half_trained
     found = []
     for examples in (
-        *dataset(task, 8, split="train", seed=2).values(),
-        *dataset(task, 8, split="test", seed=2).values(),
+        *dataset(task, 24, split="train", seed=2).values(),
+        *dataset(task, 24, split="test", seed=2).values(),
     ):
         right = right_answers(model, task, examples)
         assert right.tolist() == _decoded(model, task, examples)

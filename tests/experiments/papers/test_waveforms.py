@@ -156,14 +156,15 @@ def test_what_cannot_be_is_one_sentence() -> None:
 @pytest.mark.slow
 def test_a_clockwork_rnn_draws_all_four_sines_where_an_rnn_misses_some() -> None:
     left = {
-        network: fit_waveform(
-            make_network(network, size, seed=0), waveform(0), epochs=epochs, learning_rate=rate
+        (network, seed): fit_waveform(
+            make_network(network, size, seed), waveform(seed), epochs=epochs, learning_rate=rate
         )[-1]
         # The RNN is given twice as long.
-        for network, size, rate, epochs in (("clockwork", 64, 3e-2, 80), ("rnn", 48, 1e-3, 160))
+        for network, size, rate, epochs in (("clockwork", 64, 3e-2, 125), ("rnn", 48, 1e-3, 250))
+        for seed in (0, 1)
     }
-    assert left["clockwork"] < 0.05
-    assert left["rnn"] > 0.25  # less than one missed sine
+    assert max(left["clockwork", 0], left["clockwork", 1]) < 0.05
+    assert min(left["rnn", 0], left["rnn", 1]) > 0.25  # less than one missed sine
 
 
 @pytest.mark.slow

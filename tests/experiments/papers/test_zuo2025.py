@@ -312,11 +312,10 @@ def test_the_mask_is_what_a_task_is_learned_with(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_runs_the_trained_part(
-    few_settings: None, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few_settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PRESETS, "tiny", small())
-    out = shutil.copytree(runs, tmp_path / "runs")
-    found = reproduce(CONFIG, out=out, show_progress=False)
+    found = reproduce(CONFIG, out=tmp_path, show_progress=False)
     status = found.claims.set_index("claim")["status"]
     for claim in paper("zuo2025").claims:
         assert (status[claim.id] == "not measured") == bool(claim.needs)

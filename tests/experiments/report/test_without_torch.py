@@ -48,9 +48,9 @@ def small(n_ctx: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
-    """One of each kind; between them every section of every page is drawn."""
+    """One of each kind."""
     out = tmp_path_factory.mktemp("runs")
-    few: dict[str, Any] = {"n_fit": 16, "n_held_out": 8, "sites": ("resid_post",)}
+    few: dict[str, Any] = {"n_fit": 16, "n_held_out": 8}
     comparing = CompareConfig(**small(24), **few, history=True)
     heads = HeadsConfig(**small(32, positions="rotary"), n_sequences=16, ablate="rotary")
     watched = EmergenceConfig(**small(24), n_seeds=2)

@@ -26,7 +26,7 @@ COMPARE = CompareConfig(
     n_fit=45,
     n_held_out=38,
     batch_size=16,
-    uses="no",
+    uses="stream",
 )
 
 

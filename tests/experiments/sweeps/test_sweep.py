@@ -274,7 +274,7 @@ def test_nonsense_is_refused_and_named(values: Any, sentence: str) -> None:
         SweepConfig.from_dict(values)
 
 
-@settings(max_examples=80)
+@settings(max_examples=200)
 @given(
     st.dictionaries(
         st.sampled_from(["base", "grid", "list", "experiment"]),
@@ -379,9 +379,7 @@ def test_an_orphan_leaves_the_marker_of_its_successor(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cells_that_go_wrong_do_not_keep_others_from_running(
-    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_that_go_wrong_do_not_keep_others_from_running(quick: None, tmp_path: Path) -> None:
     config = asked([0, RAISES, 1, REFUSES, 2, LEAVES, DIES, 3, 4])
     sweep = run_sweep(config, out=tmp_path, jobs=2, show_progress=False)
     assert seeds_in(sweep, "done") == {0, 1, 2, 3, 4}
@@ -402,8 +400,7 @@ def test_cells_that_go_wrong_do_not_keep_others_from_running(
     before = {c.folder: file_of(c.folder) for c in sweep.cells if QUICK.finished(c.folder)}
     assert len(before) == 5
     (tmp_path / "mended").touch()
-    monkeypatch.setattr(sweep_workers, "sweep_pool", lambda *_: HERE)  # without new workers
-    again = run_sweep(config, out=tmp_path, show_progress=False)
+    again = run_sweep(config, out=tmp_path, jobs=1, show_progress=False)
     assert again.folder == sweep.folder
     assert set(again.states().values()) == {"done"}
     assert not again.failed()
@@ -590,10 +587,10 @@ def test_values_of_every_kind_become_columns(quick: None, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_thousands_of_cells_are_one_table(
+def test_ten_thousand_cells_are_one_table(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n = 2_500
+    n = 10_000
     sweep = begin_sweep(asked(list(range(n))), tmp_path)
     template = tmp_path / "template"
     leave(RunFolder(template), 0)
@@ -623,7 +620,7 @@ def test_thousands_of_cells_are_one_table(
     assert rows == n * ROWS
     assert sums == ROWS * n * (n - 1) / 2
     grown = psutil.Process().memory_info().rss - before
-    assert grown < n * 20 * 2**10
+    assert grown < 200 * 2**20
 
 
 # ---------------------------------------------------------------- at the command line

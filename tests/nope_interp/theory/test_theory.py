@@ -282,7 +282,6 @@ def test_shares_fall_and_cosines_are_cosines(
         assert (np.diff(cosine, axis=1)[np.triu_indices(59, 0, 58)] <= 1e-12).all()
 
 
-@settings(max_examples=30)
 @given(st.integers(1, 16), st.floats(0.001, 0.4), st.integers(1, 40))
 def test_the_recursion_begins_with_the_law(heads: int, v: float, length: int) -> None:
     """Two derivations of the first layer, on sequences of distinct tokens."""
