@@ -10,7 +10,12 @@ from jaxtyping import Float, Int
 
 from experiments.papers.chi2023.mean_squares import mean_squares
 from experiments.papers.chi2023.probes import probes
-from experiments.papers.chi2023.trained import given_model, least_shrinkage, trained_models
+from experiments.papers.chi2023.trained import (
+    check_text,
+    given_model,
+    least_shrinkage,
+    trained_models,
+)
 from experiments.papers.config import ReproduceConfig
 from experiments.results.figures import figure
 from experiments.results.findings import (
@@ -63,7 +68,8 @@ Squares = Mapping[str, Array]
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """Variance after every step and layer of random models, its controls and sweeps; the probe by
     layer; trained models, and the one that the user gives."""
-    # First, so that a model that cannot be read is said before anything is computed.
+    # First, so that what cannot be read is said before anything is computed.
+    check_text(config)
     given = given_model(config, cells, device) if config.model is not None else None
     d_model = config.scaled("width", 768, multiple_of=12, least=48)
     length = config.scaled("length", 512, least=16)

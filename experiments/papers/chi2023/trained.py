@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from math import floor
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ from experiments.results.measured import Measured
 from experiments.results.measurements import RANDOM_INIT
 from experiments.runs.cells import Cells
 from experiments.variants.variants import random_init
+from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import TransformerConfig
@@ -50,6 +52,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import read_at
 from nope_interp.tasks.registry import make_task
+from nope_interp.tasks.text import TextTask
 from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.validity import OutsideValidity
 from probes.bootstrap import ArrayFunction
@@ -67,11 +70,25 @@ _GIVEN_SEQUENCES = 64
 _PREDICTED = 16  # sequences that the recursion follows
 
 
+def check_text(config: ReproduceConfig) -> None:
+    """Raises UserError where the text that small models are trained on holds too few sequences of
+    the config's length."""
+    length, source = _length(config), TextTask().source()
+    if source.available(length - 1, "held_out") >= _SEQUENCES:
+        return
+    longest = max(n for n in range(length) if source.available(n - 1, "held_out") >= _SEQUENCES)
+    raise UserError(
+        f"length is {config.length:g}: the text that comes with the package holds too few held-out "
+        f"sequences of {length} positions: give a length of at most "
+        f"{floor(100 * longest / _LENGTH) / 100:g}."
+    )
+
+
 def trained_models(
     config: ReproduceConfig, cells: Cells, device: str
 ) -> tuple[tuple[Figure, ...], dict[str, Measured]]:
     """Small models trained on text, beside their random-init and bidirectional variants."""
-    length = config.scaled("length", _LENGTH, least=_LEAST_LENGTH)
+    length = _length(config)
     base = TransformerConfig(
         n_layers=config.scaled("depth", 4, least=2),
         d_model=config.scaled("width", 128, multiple_of=4, least=48),
@@ -158,6 +175,10 @@ def least_shrinkage(means: Float[Array, "row layer_end"]) -> Float[Array, " row"
     return (ends[..., 1] / ends[..., 0]).max(axis=1)
 
 
+def _length(config: ReproduceConfig) -> int:
+    return config.scaled("length", _LENGTH, least=_LEAST_LENGTH)
+
+
 def _trained(
     base: TransformerConfig, steps: int, seen: Int[Array, " point"], device: str, seed: int
 ) -> dict[str, Float[Array, "layer point"]]:
@@ -183,7 +204,7 @@ def _trained(
 def _given(config: ReproduceConfig, device: str) -> dict[str, Array]:
     """By sequence, layer and point, for each source of tokens, model and site."""
     variant = given_variant(config, device, seq_len=_LEAST_LENGTH, needed={})
-    length = min(config.scaled("length", _LENGTH, least=_LEAST_LENGTH), variant.model.cfg.n_ctx)
+    length = min(_length(config), variant.model.cfg.n_ctx)
     seen = log_spaced(length)[1:]
     models = {_GIVEN: variant.model, _RANDOM: random_init(variant, config.seed).model}
     found = {"seen": seen, "without_positions": np.array(variant.positions == "none")}
