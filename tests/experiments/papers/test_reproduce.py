@@ -789,7 +789,7 @@ def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.Mon
             assert found.title.startswith(title.removesuffix("…"))
     assert all(found.title in line for found, line in zip(PAPERS.values(), lines, strict=True))
     assert re.search(
-        r"kazemnejad2023 .* 3 of 11 +5 of 10; 3 contradicted +<?\d+ min \(kept\)", lines[3]
+        r"kazemnejad2023 .* 5 of 11 +5 of 10; 3 contradicted +<?\d+ min \(kept\)", lines[3]
     )
     monkeypatch.setattr(run_module, "recorded", lambda name: None)
     first = _printed(of_papers(listing(tmp_path)), 100)[0]
@@ -815,11 +815,16 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(r"^ ?theorem-2 +reproduced ", run.stdout, re.M)
     assert "report.html" in run.stdout
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
-    own = r"^ kazemnejad2023 .* 3 of 11 .*\d of 10.* <1 min \+1 *$"
+    # The kept run measured more.
+    assert re.search(r"^ kazemnejad2023 .* 5 of 11 .* min \(kept\) \+1 *$", listed.stdout, re.M)
+    monkeypatch.setattr(run_module, "recorded", lambda name: None)
+    listed = nope_interp("reproduce", "--list", cwd=tmp_path)
+    own = r"^ kazemnejad2023 .* 3 of 11 .*\d of 10.* <1 min *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
     assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 / 1e-06 *$", claims.stdout, re.M)
-    assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 10
+    assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 13
+    monkeypatch.setattr(run_module, "recorded", recorded)
     assert f"\nSizes by default: {paper('kazemnejad2023').default}.\n" in claims.stdout
     assert f"\ntheorem-2: {paper('kazemnejad2023').claim('theorem-2').says}\n" in claims.stdout
     assert (
@@ -837,7 +842,8 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(
         r"^Run of \d+ claims: --seeds 2 --length 0.25, <1 min, runs/", claims.stdout, re.M
     )
-    kept = r"^Run of \d+ claims: --seeds 3, .*, kept with the package$"
+    claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
+    kept = r"^Run of \d+ claims: --preset tiny --seeds 3, .*, kept with the package$"
     assert re.search(kept, claims.stdout, re.M)
     # Which this run was not asked for, and the kept one was.
     assert re.search(r"^ ?counter-given +reproduced .* / 0.5 *$", claims.stdout, re.M)
