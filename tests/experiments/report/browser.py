@@ -201,6 +201,7 @@ def start_chromium(profile: Path) -> webdriver.Chrome:
         "--disable-software-rasterizer",
         "--window-size=1200,900",
         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # the network is off
+        "--force-prefers-reduced-motion",  # nothing moves while a test points at it
         f"--user-data-dir={profile}",
     ):
         options.add_argument(argument)

@@ -160,8 +160,11 @@ def test_the_keyboard_walks_the_map(shared: Browser) -> None:
 def test_pointing_at_a_head_shows_its_numbers(shared: Browser, report: HeadsReportData) -> None:
     layer, head = head_of(report, "previous-token")
     row = report.heads.query(f"layer == {layer} and head == {head}").iloc[0]
-    shared.run("arguments[0].scrollIntoView({block: 'center'})", shared.find(cell(layer, head)))
-    ActionChains(shared.driver).move_to_element(shared.find(cell(layer, head))).perform()
+    here = shared.find(cell(layer, head))
+    shared.run("arguments[0].scrollIntoView({block: 'center'})", here)
+    # From a corner: where the pointer is already, it would not move at all.
+    from_corner = ActionChains(shared.driver).move_to_element_with_offset(here, -3, -3)
+    from_corner.move_to_element(here).perform()
     # The head that the keyboard reached last may still be told of.
     shared.wait(lambda: f"L{layer}H{head}: previous-token" in shared.find("#tip").text)
     tip = shared.find("#tip").text
