@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from nope_interp.errors import UserError
 
 # Config, tokenizer, weights and chat template, as transformers names them.
@@ -73,14 +75,25 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
         write(temporary)
         honour_umask(temporary)
         os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {str(path)!r} ({error.strerror or error}): free some space or choose "
-            "another folder."
-        ) from error
+    # Its own kind of error, though it be a full disk.
+    except (OSError, SafetensorError) as error:
+        raise cannot_write(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def cannot_write(path: Path, error: Exception) -> UserError:
+    """What is said of a file or folder that could not be written.
+
+    Args:
+        path: what was to be made.
+        error: what stood in the way.
+    """
+    reason = getattr(error, "strerror", None) or error
+    return UserError(
+        f"cannot write {str(path)!r} ({reason}): free some space or choose another folder."
+    )
 
 
 def honour_umask(path: Path) -> None:
@@ -178,7 +191,7 @@ def read_json(path: Path) -> Any:
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file; raises UserError where it is missing, empty or something else."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.expanduser().read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"the text {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8 first."

@@ -6,10 +6,11 @@ see whole sequences.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from nope_interp.hooked_model import HookedModel
 
 # What one block's scores of all sequences and heads have at most: 16 MiB in single precision.
 _CELLS = 2**22
+
+# Models that are changed inside attention at present, by how many contexts.
+_CHANGED: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 # Families whose score bias or recurrence comes in one piece.
 _WHOLE = ("bloom", "mpt", "t5", "olmo_hybrid")
@@ -31,6 +35,8 @@ def block_size(model: HookedModel, n_sequences: int, length: int) -> int | None:
         n_sequences: in a forward pass.
         length: tokens in each.
     """
+    if _CHANGED.get(model):
+        return None
     size = max(16, _CELLS // max(n_sequences * model.cfg.n_heads * length, 1))
     return size if size < length and comes_in_blocks(model) else None
 
@@ -47,6 +53,34 @@ def comes_in_blocks(model: HookedModel) -> bool:
     config = bridged.config
     alibi = config.model_type == "falcon" and config.alibi
     return not alibi and config.model_type not in _WHOLE
+
+
+@contextmanager
+def all_queries_at_once(model: HookedModel) -> Iterator[None]:
+    """While it is open, no batch of a model's is divided: hooks inside attention see all queries.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+    """
+    _CHANGED[model] = _CHANGED.get(model, 0) + 1
+    try:
+        yield
+    finally:
+        _CHANGED[model] -= 1
+
+
+def few_queries_at_once(
+    model: HookedModel, n_sequences: int, length: int
+) -> AbstractContextManager[None]:
+    """A context in which a pass over such a batch takes little more memory than its activations.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+        n_sequences: in the pass.
+        length: tokens in each.
+    """
+    size = block_size(model, n_sequences, length)
+    return nullcontext() if size is None else queries_in_blocks(model, size)
 
 
 @contextmanager

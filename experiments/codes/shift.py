@@ -17,9 +17,8 @@ from torch import Tensor
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import ALL_BUT_FIRST, Site
 from experiments.results.code_ablation import MIXED, OFFSET, PROBE, SHIFTED, STREAM
-from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import intervene
-from nope_interp.models.transformer import HookedTransformer
+from nope_interp.models.composition import adds_up
 from nope_interp.streams import stream
 from probes.bootstrap import SequenceBootstrap
 from probes.codes.controls import OtherContent, sizes_of
@@ -50,7 +49,7 @@ def shift_rows(
     than three times the offset, where codes are not taken away at all positions, for a model whose
     stream is no sum of what its layers write, nor where the reading itself hardly moves.
     """
-    if task.split.fit.shape[1] < 3 * OFFSET or not task.whole or not writes_add_up(task.model):
+    if task.split.fit.shape[1] < 3 * OFFSET or not task.whole or not adds_up(task.model):
         return []
     read = [site for site in statistics if site.hook in _SITES and site != task.last]
     readers = {site: LinearProbe() for site in read}
@@ -117,10 +116,3 @@ def _written_behind(
     }
     listeners[task.last.name] = subtract
     stream(task.model, tokens, listeners, batch_size=task.batch_size)
-
-
-def writes_add_up(model: HookedModel) -> bool:
-    """Whether the stream is the sum of what layers write, as bridges' is taken to be."""
-    if isinstance(model, HookedTransformer):
-        return model.config.norm_placement == "pre" and model.config.residual
-    return True

@@ -8,7 +8,6 @@ import torch
 from torch import Generator
 
 from experiments.codes.in_depth import Place, moves_in_depth
-from experiments.codes.shift import writes_add_up
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_runs import (
     Elsewhere,
@@ -25,6 +24,7 @@ from experiments.results import interchange as names
 from experiments.results.measurements import FIRST_POSITION
 from nope_interp.interventions.intervene import Where, intervene
 from nope_interp.interventions.reading import SCORES, read_changed
+from nope_interp.models.composition import adds_up
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import ATTENTION_INPUT
 from probes.code_names import MEAN_RESIDUAL, SIMILARITY
@@ -67,7 +67,7 @@ class TextMoves:
     ) -> None:
         self._task, self._codes = task, statistics
         self._variation = {site: variation_at(codes) for site, codes in statistics.items()}
-        self._behind = stream if writes_add_up(task.model) else []
+        self._behind = stream if adds_up(task.model) else []
         self.noised, self.denoised = in_another_order(task, self._behind)
         # Only what codes are fitted on is read of these.
         self._disordered = replace(task, split=Split(self._ordered(task.split.fit), task.split.fit))

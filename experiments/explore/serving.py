@@ -156,7 +156,8 @@ def opened_page(
     door = _listening(port)
     try:
         if not isinstance(model, LoadedModel):
-            check_device(how["device"])
+            if how["device"] != "auto":
+                check_device(how["device"])
             check_weights(Path(model), how["device"], how["dtype"])
             model = load(model, **how)
         playground = Playground(model, out)

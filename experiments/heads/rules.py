@@ -36,7 +36,7 @@ def own_rules(path: str | None) -> tuple[Rule, ...]:
     if path is None:
         return ()
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        values = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
             f"cannot read the rules {path!r} ({error.strerror}): give a TOML file."

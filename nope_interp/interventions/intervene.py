@@ -23,6 +23,7 @@ from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import attention_sinks
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.query_blocks import all_queries_at_once
 from nope_interp.shapes import AttentionMaps, Sequences
 from nope_interp.sites import missing_hook, pattern_hook
 from nope_interp.streams import run_trunk, stream
@@ -93,6 +94,8 @@ def intervene(
         return changed_at(x, functions[name], name, where[name])
 
     with ExitStack() as stack:
+        if any(".attn." in name for name in functions):
+            stack.enter_context(all_queries_at_once(model))
         for name in functions:
             hook = partial(on_output, name=name)
             stack.callback(model.hook_dict[name].register_forward_hook(hook).remove)
@@ -138,7 +141,10 @@ def changed_at(x: Tensor, function: Function, name: str, positions: Where) -> Te
         raise UserError(f"the function at {name} gave NaN or infinite values.")
     if isinstance(positions, slice) and positions.stop is None and positions.step is None:
         kept = x.shape[1] - given.shape[1]
-        return torch.cat((x[:, :kept], changed.to(x)), dim=1) if kept else changed.to(x)
+        # What libraries lay out anew they take as they made it: in one piece.
+        return (
+            torch.cat((x[:, :kept], changed.to(x)), dim=1) if kept else changed.to(x).contiguous()
+        )
     every = x.clone()
     every[:, positions] = changed.to(x)
     return every
@@ -273,22 +279,29 @@ def scale_attention(
     check_patterns_act(model)
     chosen = list(positions)
 
-    def scaled(pattern: AttentionMaps) -> AttentionMaps:
+    def scaled(pattern: AttentionMaps, sunk: bool) -> AttentionMaps:
         more = torch.ones_like(pattern)
         more[..., chosen] = factor
         weighed = pattern * more
-        total = 1 + (factor - 1) * pattern[..., chosen].sum(dim=-1, keepdim=True)
+        # Summed and not subtracted: of a small rest a difference keeps rounding alone.
+        total = weighed.float().sum(dim=-1, keepdim=True)
+        if sunk:
+            total += (1 - pattern.float().sum(dim=-1, keepdim=True)).clamp(min=0)
         # A query that sees these tokens alone goes on seeing them.
-        return torch.where(weighed.any(dim=-1, keepdim=True), weighed / total, pattern)
+        return torch.where(weighed.any(dim=-1, keepdim=True), weighed / total.to(pattern), pattern)
 
-    def scaled_head(pattern: AttentionMaps, of: int) -> AttentionMaps:
+    def scaled_head(pattern: AttentionMaps, sunk: bool, of: int) -> AttentionMaps:
         changed = pattern.clone()
-        changed[:, of] = scaled(pattern)[:, of]
+        changed[:, of] = scaled(pattern, sunk)[:, of]
         return changed
 
-    functions: dict[str, Function] = dict.fromkeys(_patterns(model), scaled)
+    sinks = attention_sinks(model)
+    functions: dict[str, Function] = {
+        name: partial(scaled, sunk=layer in sinks) for layer, name in enumerate(_patterns(model))
+    }
     if head is not None:
-        functions = {pattern_hook(head[0]): partial(scaled_head, of=head[1])}
+        layer, of = head
+        functions = {pattern_hook(layer): partial(scaled_head, sunk=layer in sinks, of=of)}
     with intervene(model, functions) as intervention:
         yield intervention
 

@@ -20,13 +20,13 @@ from nope_interp.models.transformer import HookedTransformer
 
 
 def adds_up(model: HookedModel) -> bool:
-    """Whether the norms of a model leave its stream a sum of what heads write, as pre-norm does.
+    """Whether a model's stream is the sum of what its layers write, as pre-norm leaves it.
 
     Args:
         model: a HookedTransformer or a TransformerBridge.
     """
     if isinstance(model, HookedTransformer):
-        return model.config.norm_placement == "pre"
+        return model.config.norm_placement == "pre" and model.config.residual
     config = model.original_model.config
     # OPT's name for it, and Bloom's, whose residual branch starts behind the norm.
     return getattr(config, "do_layer_norm_before", True) and not getattr(
@@ -54,7 +54,8 @@ def k_composition(model: HookedModel, layer: int, later: int) -> Float[Tensor, "
     """
     if not adds_up(model):
         raise UserError(
-            "heads of a post-norm model do not compose linearly: choose a pre-norm one."
+            "the stream of this model is no sum of what heads write: choose a pre-norm one with a "
+            "residual stream."
         )
     if not 0 <= layer < later < model.cfg.n_layers:
         raise UserError(
@@ -65,9 +66,10 @@ def k_composition(model: HookedModel, layer: int, later: int) -> Float[Tensor, "
     heads = model.cfg.n_heads
     value = _per_head(writes.attn.W_V, heads)
     out = _per_head(writes.attn.W_O, heads) * _gain(getattr(writes, "ln1_post", None), value)
-    gain = _gain(reads.ln1, value)[:, None]
+    norm = getattr(reads, "ln1", None)  # OLMo 2 and 3 have norms behind attention alone
+    gain = _gain(norm, value)[:, None]
     query, key = (_per_head(w, heads) * gain for w in (reads.attn.W_Q, reads.attn.W_K))
-    if _centres(reads.ln1, value):
+    if norm is not None and _centres(norm, value):
         out = out - out.mean(dim=2, keepdim=True)
         query, key = (w - w.mean(dim=1, keepdim=True) for w in (query, key))
 

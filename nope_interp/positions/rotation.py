@@ -92,7 +92,8 @@ def _of_heads(
     for letter, chosen, count in (("q", heads, n_heads), ("k", groups, n_keys)):
         name, pattern = _rotated(model, attn, letter)
         module = getattr(attn, name)
-        yield Change(f"{at}.{name}", module, "output", second.of_heads(pattern, chosen, count))
+        turn = second.of_heads(letter, pattern, chosen, count)
+        yield Change(f"{at}.{name}", module, "output", turn)
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,8 @@ class _SecondRotation:
     def __init__(self, rotation: _Rotation) -> None:
         self.rotation = rotation
         self.cos, self.sin = torch.empty(0), torch.empty(0)
+        # Where the next block of queries, or of keys, begins.
+        self.next: dict[str, int] = {}
 
     def remember(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
         if "position_embeddings" in kwargs:
@@ -185,21 +188,29 @@ class _SecondRotation:
         square = self.rotation.still**2
         self.cos = self.rotation.each_once((new_cos * cos + new_sin * sin) / square)
         self.sin = self.rotation.each_once((new_sin * cos - new_cos * sin) / square)
+        self.next.clear()
         return args, kwargs
 
-    def of_heads(self, pattern: str, heads: list[int], n_heads: int) -> Callable[..., Tensor]:
-        """A change of queries or keys, whose axes `pattern` names, in these heads of `n_heads`."""
+    def of_heads(
+        self, letter: str, pattern: str, heads: list[int], n_heads: int
+    ) -> Callable[..., Tensor]:
+        """A change of queries ("q") or keys ("k"), whose axes `pattern` names, in these heads of
+        `n_heads`. Attention may hand them over in blocks, one after the other."""
 
         def change(x: Tensor) -> Tensor:
             each = rearrange(x, f"{pattern} -> batch head pos d", head=n_heads).clone()
-            each[:, heads] = self._turned(each[:, heads])
+            first = self.next.get(letter, 0)
+            self.next[letter] = last = first + each.shape[2]
+            each[:, heads] = self._turned(each[:, heads], slice(first, last))
             return rearrange(each, f"batch head pos d -> {pattern}")
 
         return change
 
-    def _turned(self, x: Float[Tensor, "batch head pos d"]) -> Float[Tensor, "batch head pos d"]:
+    def _turned(
+        self, x: Float[Tensor, "batch head pos d"], where: slice
+    ) -> Float[Tensor, "batch head pos d"]:
         n = self.rotation.n_frequencies
-        cos, sin = self.cos.unsqueeze(1), self.sin.unsqueeze(1)
+        cos, sin = self.cos[:, where].unsqueeze(1), self.sin[:, where].unsqueeze(1)
         columns = "(frequency pair)" if self.rotation.neighbours else "(pair frequency)"
         a, b = rearrange(
             x[..., : 2 * n].float(),

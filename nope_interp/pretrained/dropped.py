@@ -9,8 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from nope_interp.errors import UserError
-from nope_interp.files import honour_umask, make_folder, read_json, write_json
+from nope_interp.files import cannot_write, honour_umask, make_folder, read_json, write_json
 from nope_interp.positions.layers import WITHOUT, family_encoding
 from nope_interp.pretrained.published import Format, add_norms, check_norms, published_form
 from nope_interp.pretrained.quiet import quiet
@@ -75,11 +77,8 @@ def save_folder(model: Any, tokenizer: Any, folder: Path) -> Path:
         for made in list(part.iterdir()):
             honour_umask(made)
         os.replace(part, folder)
-    except OSError as error:
-        raise UserError(
-            f"cannot write the model to {str(folder)!r} ({error.strerror or error}): free some "
-            "space or choose another folder."
-        ) from error
+    except (OSError, SafetensorError) as error:
+        raise cannot_write(folder, error) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return folder

@@ -9,10 +9,16 @@ from contextlib import contextmanager
 @contextmanager
 def quiet() -> Iterator[None]:
     """Hold back the progress bars and advice of the libraries underneath."""
-    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
     from transformers.utils import logging as transformers_logging
 
-    level = transformers_logging.get_verbosity()
+    level, disabled = transformers_logging.get_verbosity(), logging.root.manager.disable
+    drawn = transformers_logging.is_progress_bar_enabled()
+    hub_draws = not are_progress_bars_disabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     disable_progress_bars()
@@ -22,7 +28,9 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(logging.NOTSET)
-        enable_progress_bars()
-        transformers_logging.enable_progress_bar()
+        logging.disable(disabled)
+        # Those of transformers bring the hub's with them.
+        if drawn:
+            transformers_logging.enable_progress_bar()
+        (enable_progress_bars if hub_draws else disable_progress_bars)()
         transformers_logging.set_verbosity(level)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,24 @@ def test_full_disk_is_one_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="No space left on device"):
         write_atomically(tmp_path / "x", full)
+
+
+@pytest.mark.parametrize("write", ["tensors", "arrays"])
+def test_a_disk_that_is_really_full_is_one_sentence_too(write: str, tmp_path: Path) -> None:
+    """No file may grow beyond some bytes here: the library beneath fails by itself."""
+    path = tmp_path / "x.safetensors"
+    writers = {
+        "tensors": lambda: save_tensors(path, {"x": torch.zeros(9999)}, {}),
+        "arrays": lambda: write_arrays({"x": np.zeros(9999)}, path),
+    }
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(UserError, match=r"cannot write '.*x.safetensors' .*: free some space"):
+            writers[write]()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_unwritable_folder_is_named(tmp_path: Path) -> None:

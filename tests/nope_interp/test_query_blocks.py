@@ -1,7 +1,8 @@
 """Attention in blocks of queries: the same as at once, in memory that grows with the length."""
 
 import dataclasses
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nope_interp import query_blocks, streams
 from nope_interp.hooked_model import HookedModel
+from nope_interp.interventions.intervene import (
+    freeze_first_attention,
+    intervene,
+    mean_first_attention,
+    without_position,
+)
 from nope_interp.models.config import TransformerConfig
+from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.ablation import ablate_positions
 from tests.huggingface import FAMILIES, bridged_model
@@ -86,6 +94,56 @@ def test_blocks_of_queries_see_what_all_see_at_once(
     change = nullcontext() if how is None else ablate_positions(model, how, lift_window=lift)
     with change:
         assert_blocks_see_the_same(model, LENGTH, BLOCK)
+
+
+def whole_map(pattern: Tensor) -> Tensor:
+    """Equal weights for all that a query sees: what only a map of all queries can be told."""
+    seen = torch.ones(LENGTH, LENGTH).tril()
+    return (seen / seen.sum(dim=1, keepdim=True)).expand_as(pattern)
+
+
+def mean_over_positions(z: Tensor) -> Tensor:
+    return z.mean(dim=1, keepdim=True).expand_as(z)
+
+
+def first_frozen(model: HookedModel) -> AbstractContextManager[Any]:
+    tokens = torch.randint(4, 50, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+    return freeze_first_attention(model, without_position(mean_first_attention(model, tokens)))
+
+
+CHANGES: dict[str, Callable[[HookedModel], AbstractContextManager[Any]]] = {
+    "patterns": partial(intervene, functions={"blocks.1.attn.hook_pattern": whole_map}),
+    "outputs": partial(intervene, functions={"blocks.0.attn.hook_z": mean_over_positions}),
+    "the first token": first_frozen,
+    "heads": partial(ablate_positions, how="rotary", heads=[0, 1]),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        *((family, change) for family in ("rotary", "llama", "gemma3") for change in CHANGES),
+        *((family, "heads") for family in ("gpt_neox", "phi3", "cohere")),
+        *(("gpt2", change) for change in CHANGES if change != "heads"),
+    ],
+)
+def test_what_is_changed_inside_attention_does_not_depend_on_blocks(
+    family: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPT-2 at its usual width is read in blocks from 86 tokens on."""
+    model = model_of(family)
+    tokens = torch.randint(4, 50, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+    with CHANGES[change](model):
+        whole = sequence_losses(model, tokens)
+    monkeypatch.setattr(query_blocks, "_CELLS", 1)
+    assert query_blocks.block_size(model, *tokens.shape) == 16
+    with CHANGES[change](model):
+        found = sequence_losses(model, tokens)
+    torch.testing.assert_close(found, whole, atol=1e-5, rtol=1e-5)
+    intact = sequence_losses(model, tokens)
+    assert (intact - whole).abs().max() > 1e-4
+    # What was changed inside is undone: blocks are read as before.
+    assert query_blocks.block_size(model, *tokens.shape) == 16
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

@@ -264,6 +264,7 @@ def test_a_model_that_accelerate_places_is_dropped_to_the_same_bits(
         ({"read_lengths": (32, 64)}, "a prompt with a passkey takes 1.. tokens, but 32"),
         ({"training.seq_len": 400_000}, "the text is too short to recalibrate on"),
         ({"training.compile": True}, "training.compile is not for pretrained models"),
+        ({"dtype": "bfloat16"}, "dtype means nothing to a drop: leave it out"),
         ({"vocabulary": "some"}, "unknown drop vocabulary 'some'"),
     ],
 )

@@ -16,9 +16,11 @@ import nope_interp as ni
 from experiments.explore import serving
 from experiments.explore.playground import Playground
 from experiments.explore.serving import Explorer
+from experiments.variants.embedded import EMBEDDED_MODEL
 from nope_interp import memory
 from nope_interp.errors import UserError
 from nope_interp.memory import check_weights
+from tests.byte_llama import byte_llama
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.explore.states import OTHER, PROMPT
 
@@ -73,6 +75,15 @@ def test_a_page_is_served_on_this_machine_until_it_is_closed(embedded: Playgroun
     page.close()
     with pytest.raises(urllib.error.URLError):
         asked(page.url, {"prompt": PROMPT})
+
+
+def test_a_pretrained_model_may_be_spread_over_all_devices(tmp_path: Path) -> None:
+    folder = byte_llama(tmp_path / "tiny")
+    how = {"device": "auto", "dtype": "float32", "revision": None, "positions": "auto"}
+    page = serving.opened_page(folder, port=0, out=tmp_path, framed=False, text=None, **how)
+    page.close()
+    with pytest.raises(UserError, match="'auto' is for pretrained models"):
+        serving.opened_page(EMBEDDED_MODEL, port=0, out=tmp_path, framed=False, text=None, **how)
 
 
 def test_twenty_killed_connections_leave_the_server_right(embedded: Playground) -> None:

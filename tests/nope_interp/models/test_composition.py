@@ -86,10 +86,29 @@ def test_what_layer_norm_hides_is_no_composition() -> None:
     assert k_composition(model, 0, 1)[0].max() < 0.6
 
 
+@pytest.mark.parametrize("family", ["olmo2", "olmo3"])
+def test_attention_that_reads_the_stream_as_it_is(family: str) -> None:
+    """OLMo 2 and 3 have norms behind attention alone."""
+    model = bridged_model(family)
+    plain = model.original_model.model.layers
+    with torch.no_grad():
+        for layer in plain:
+            layer.post_attention_layernorm.weight.copy_(torch.rand(32) + 0.5)
+    writes_as = torch.diag(plain[0].post_attention_layernorm.weight.detach().clone())
+    expected = by_definition(model, 0, 1, torch.eye(32), writes_as, shared=2)
+    torch.testing.assert_close(k_composition(model, 0, 1), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_without_a_stream_heads_do_not_add_up() -> None:
+    config = TransformerConfig(2, 24, 3, d_vocab=20, n_ctx=16, residual=False)
+    with pytest.raises(UserError, match="no sum of what heads write"):
+        k_composition(HookedTransformer(config), 0, 1)
+
+
 def test_post_norm_models_are_refused() -> None:
     config = TransformerConfig(2, 24, 3, d_vocab=20, n_ctx=16, norm_placement="post")
-    with pytest.raises(UserError, match="post-norm"):
+    with pytest.raises(UserError, match="choose a pre-norm one"):
         k_composition(HookedTransformer(config), 0, 1)
-    with pytest.raises(UserError, match="post-norm"):
+    with pytest.raises(UserError, match="choose a pre-norm one"):
         k_composition(bridged_model("opt_post_norm"), 0, 1)
     assert k_composition(bridged_model("opt"), 0, 1).shape == (4, 4)
