@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sphinx.application import Sphinx
 
+from experiments.report.words import words_markdown
 from tests.experiments.report.browser import start_chromium
 from tests.experiments.report.parsed_page import Page
 from tests.paths import ROOT
@@ -109,8 +110,16 @@ def test_a_hostile_prompt_stays_text_in_the_gallery(gallery: Any, tmp_path: Path
     assert "img" not in {tag for tag, _ in page.elements}
 
 
-def test_the_glossary_has_every_word_of_the_pages(site: Path) -> None:
-    shown = (site / "glossary.html").read_text(encoding="utf-8")
+def test_the_words_of_the_pages_are_written_from_their_template() -> None:
+    """`python -m experiments.report.words > docs/words.md` writes them again."""
+    page = (DOCS / "words.md").read_text(encoding="utf-8")
+    assert page == words_markdown()
+    # An empty line ends a block of HTML, and Markdown would read on.
+    assert "\n\n" not in page[page.index("<dl") :]
+
+
+def test_the_words_have_every_entry_of_the_pages(site: Path) -> None:
+    shown = (site / "words.html").read_text(encoding="utf-8")
     template = ROOT / "experiments" / "report" / "templates" / "glossary.html"
     names = re.findall(r'call entry\("([\w-]+)"', template.read_text(encoding="utf-8"))
     assert len(names) > 40

@@ -2,13 +2,11 @@
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
 from sphinx.application import Sphinx
 from typer.models import ArgumentInfo
 
@@ -30,18 +28,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
 def _write(app: Sphinx) -> None:
     folder = Path(app.srcdir) / "generated"
     folder.mkdir(exist_ok=True)
-    pages = {"options.md": options_page(), "api.md": api_page(), "words.html": words()}
+    pages = {"options.md": options_page(), "api.md": api_page()}
     for name, text in pages.items():
         path = folder / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-
-
-def words() -> str:
-    """Every entry of the glossary that pages have, as HTML."""
-    loader = PackageLoader("experiments.report", "templates")
-    found = Environment(loader=loader, autoescape=True).get_template("glossary.html").render()
-    return re.sub(r' data-\w+="[^"]*"', "", found)
 
 
 def options_page() -> str:

@@ -40,7 +40,7 @@ _ADJACENCY = {
     "adjacency_b": "B: neighbouring cells only",
     "adjacency_c": "C: both sides",
 }
-_LEAST = "a tenth: intervals above it count"
+_LEAST = "a tenth: a whole interval above it counts"
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,7 +8,7 @@ from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.measurements import RANDOM_INIT
 from experiments.results.position_use import Interval
 from experiments.results.worth import WORTH_NAMING
-from probes.code_names import IRREGULAR
+from probes.code_names import IRREGULAR, MEAN_RESIDUAL, SMOOTH
 
 # A scale goes from no gain to all of it, with room for a mark at either end.
 _START, _LENGTH = 3.0, 94.0
@@ -24,6 +24,8 @@ _TESTS = {
     "removed": "removed",
     "kept alone": "sufficiency",
 }
+# What these two are halves of.
+_PARTS = dict.fromkeys((SMOOTH, IRREGULAR), f"part of the {MEAN_RESIDUAL}")
 # Why nothing is read of a code that has no probe.
 _UNREAD = {IRREGULAR: "Not probed alone: the probe reads the whole mean residual"}
 _HEADER = ["code", "verdict", "shown", "value", "ci_low", "ci_high", "word", "best_at"]
@@ -113,6 +115,7 @@ def _row(code: CodeAnswer, judged: bool) -> dict[str, Any]:
     return {
         "code": code.code,
         "term": code.code.replace(" ", "-"),
+        "part": _PARTS.get(code.code, ""),
         "word": None if word is None else str(word),
         "before": _read(code.before),
         "after": _read(after),

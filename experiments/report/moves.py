@@ -35,7 +35,7 @@ def moves_of(data: ReportData) -> dict[str, Any] | None:
     if data.followed.empty:
         return None
     return {
-        "rows": [_row(row) for row in data.followed.to_dict("records")],
+        "rows": [_row(row) for row in _by_code(data.followed).to_dict("records")],
         "share_of": _share_of(data),
         "nothing": text_use.nothing_further_on(data.measurements),
     }
@@ -96,6 +96,14 @@ def _dose_series(variant: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
         lookup.make_series("control", variant, x, control, f"{variant}, {_CONTROL}"),
         lookup.make_series("value", variant, x, value, variant, low, high),
     ]
+
+
+def _by_code(followed: pd.DataFrame) -> pd.DataFrame:
+    """A code's moves under each other, where they are compared; the code followed most first."""
+    furthest = followed.groupby("code")[names.NET].transform("max")
+    # Where two codes tie the name keeps the rows of each together.
+    keys = ["furthest", "code", names.NET]
+    return followed.assign(furthest=furthest).sort_values(keys, ascending=False)
 
 
 def _share_of(data: ReportData) -> str:

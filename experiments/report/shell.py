@@ -87,7 +87,7 @@ def drawn(
 ) -> str:
     """The page that a template makes of its scripts, its data and these words; as `fill` says."""
     page = (
-        _environment()
+        environment()
         .get_template(template)
         .render(
             script=script,
@@ -102,17 +102,17 @@ def drawn(
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     """Keeps the templates that it has read: a live page is saved again and again."""
-    environment = Environment(
+    made = Environment(
         loader=PackageLoader("experiments.report", "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"figure": _figure, "percent": _percent, "split": _sentences}
-    return environment
+    made.filters |= {"figure": _figure, "percent": _percent, "split": _sentences}
+    return made
 
 
 def _told(info: Mapping[str, Any]) -> dict[str, Any]:

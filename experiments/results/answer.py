@@ -25,7 +25,7 @@ _OF_CODES = (VARIANCE, SIMILARITY, COUNTING, MEAN_RESIDUAL)
 # What codes are called within a sentence, where that is not their name.
 _SPOKEN = {
     MEAN_RESIDUAL: "the mean residual",
-    SMOOTH: "a smooth trend",
+    SMOOTH: "the smooth trend",
     IRREGULAR: "the irregular part",
 }
 

@@ -44,7 +44,8 @@ def _verdict(drawn: Drawn, answer: Answer) -> None:
         low, high = axis.get_xlim()
         axis.set_xlim(min(-3, low), max(103, high))
         least = 100 * WORTH_NAMING
-        axis.axvline(least, label=f"{least:.0f}%: intervals above it count", **LOOKS["reference"])
+        label = f"{least:.0f}%: a whole interval above it counts"
+        axis.axvline(least, label=label, **LOOKS["reference"])
     legend(drawn)
 
 

@@ -47,6 +47,18 @@ def test_each_move_has_a_line_and_names_stay_text(causal_report: ReportData) -> 
     assert "answers that follow" in text
 
 
+def test_moves_of_a_code_stand_together(causal_report: ReportData) -> None:
+    """Codes by their largest move, and of a code the larger move first; ties by name."""
+    nets = {("trend", "a"): 0.1, ("mean", "a"): 0.3, ("even", "a"): 0.2, ("trend", "b"): 0.2}
+    order = pd.concat([FOLLOWED.iloc[:1]] * len(nets)).assign(
+        code=[code for code, _ in nets], moved=[moved for _, moved in nets], net=[*nets.values()]
+    )
+    found = moves_of(replace(causal_report, followed=order.reset_index(drop=True)))
+    assert found is not None
+    drawn = [(row["code"], row["moved"]) for row in found["rows"]]
+    assert drawn == [("mean", "a"), ("trend", "b"), ("trend", "a"), ("even", "a")]
+
+
 def test_smaller_moves_are_drawn_from_no_move_on(causal_report: ReportData) -> None:
     rows = causal_report.measurements
     shares = {names.at_dose(0.3): (0.2, 0.02), names.TOWARDS: (0.7, 0.1)}

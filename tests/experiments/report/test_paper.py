@@ -85,7 +85,7 @@ def test_the_verdict_shows_what_was_read_and_what_is_used(
 ) -> None:
     verdict = of_comparison(report)["verdict"]
     said = words(verdict.save(tmp_path / "verdict.svg"))
-    least = f"{100 * WORTH_NAMING:.0f}%: intervals above it count"
+    least = f"{100 * WORTH_NAMING:.0f}%: a whole interval above it counts"
     legend = ("untrained", "this model", "moved", "put back", least)
     for part in ("smooth trend", "used", *legend, HOSTILE):
         assert part in said, part

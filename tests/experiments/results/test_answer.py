@@ -37,26 +37,26 @@ def answer(*words: Word | None, **more: Any) -> Answer:
     [
         (
             (Word.NOT_USED, Word.UNDECIDED, Word.USED, Word.NOT_USED),
-            "This model uses a smooth trend. It does not use variance or the irregular part; "
+            "This model uses the smooth trend. It does not use variance or the irregular part; "
             "similarity is undecided.",
         ),
         (
             (Word.USED, Word.USED, Word.USED, Word.USED),
-            "This model uses variance, similarity, a smooth trend and the irregular part.",
+            "This model uses variance, similarity, the smooth trend and the irregular part.",
         ),
         (
             (Word.USED, Word.NOT_USED, Word.REDUNDANT, Word.UNDECIDED),
-            "This model uses variance. It does not use similarity; a smooth trend is redundant; "
+            "This model uses variance. It does not use similarity; the smooth trend is redundant; "
             "the irregular part is undecided.",
         ),
         (
             (Word.NOT_USED, Word.NOT_USED, Word.NOT_USED, Word.UNDECIDED),
-            "This model does not use variance, similarity or a smooth trend; the irregular "
+            "This model does not use variance, similarity or the smooth trend; the irregular "
             "part is undecided.",
         ),
         (
             (Word.REDUNDANT, Word.UNDECIDED, Word.UNDECIDED, Word.REDUNDANT),
-            "Variance and the irregular part are redundant; similarity and a smooth trend are "
+            "Variance and the irregular part are redundant; similarity and the smooth trend are "
             "undecided.",
         ),
         (
