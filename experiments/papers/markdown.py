@@ -7,7 +7,7 @@ from typing import get_args
 
 from experiments.papers.recorded import recorded
 from experiments.papers.registry import PAPERS
-from experiments.results.claims import AFTER, NOT_MEASURED, Outcome, Paper, Verdict
+from experiments.results.claims import AFTER, NOT_MEASURED, SETTING_LATER, Outcome, Paper, Verdict
 
 
 def papers_markdown() -> str:
@@ -54,8 +54,11 @@ def papers_markdown() -> str:
 
 def _summary() -> Iterator[str]:
     """What came of all claims, those of ours apart, and how many have late bounds."""
-    yield "| paper | the paper's own claims | our questions beside them | bounds set after a run |"
-    yield "| --- | --- | --- | --- |"
+    yield (
+        "| paper | the paper's own claims | our questions beside them | bounds set after a run | "
+        "bounds before, setting changed after a run |"
+    )
+    yield "| --- | --- | --- | --- | --- |"
     all_outcomes = []
     for paper in PAPERS.values():
         kept = recorded(paper.name)
@@ -73,8 +76,9 @@ def _counted(name: str, outcomes: Sequence[Outcome]) -> str:
         counts = Counter(outcome.verdict for outcome in outcomes if outcome.claim.ours == ours)
         told = [f"{counts[word]} {word}" for word in get_args(Verdict) if counts[word]]
         cells.append(f"{counts.total()}: {', '.join(told)}" if told else "–")
-    late = sum(outcome.claim.bounds_set == AFTER for outcome in outcomes)
-    return f"| {' | '.join([*cells, str(late)])} |"
+    for late in (AFTER, SETTING_LATER):
+        cells.append(str(sum(outcome.claim.bounds_set == late for outcome in outcomes)))
+    return f"| {' | '.join(cells)} |"
 
 
 def _of_paper(paper: Paper) -> Iterator[str]:
