@@ -76,8 +76,8 @@ def _counted(name: str, outcomes: Sequence[Outcome]) -> str:
         counts = Counter(outcome.verdict for outcome in outcomes if outcome.claim.ours == ours)
         told = [f"{counts[word]} {word}" for word in get_args(Verdict) if counts[word]]
         cells.append(f"{counts.total()}: {', '.join(told)}" if told else "–")
-    for late in (AFTER, SETTING_LATER):
-        cells.append(str(sum(outcome.claim.bounds_set == late for outcome in outcomes)))
+    set_at = Counter(outcome.claim.bounds_set for outcome in outcomes)
+    cells += [str(set_at[late]) for late in (AFTER, SETTING_LATER)]
     return f"| {' | '.join(cells)} |"
 
 

@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
 from experiments.results.code_ablation import EVERYWHERE
-from experiments.results.findings import Figure, Panel, Series
+from experiments.results.findings import Figure, Panel, Series, share
 from experiments.results.measurements import INTACT
 from experiments.results.position_use import Word
 
@@ -285,15 +284,6 @@ def _shares(method: str, place: str, words: pd.DataFrame) -> dict[str, Any]:
         "n": len(right),
     }
     for outcome, (count, n) in counts.items():
-        found |= dict(
-            zip((outcome, f"{outcome}_low", f"{outcome}_high"), _wilson(count, n), strict=True)
-        )
+        of = share(int(count), int(n))
+        found |= {outcome: of.value, f"{outcome}_low": of.ci_low, f"{outcome}_high": of.ci_high}
     return found
-
-
-def _wilson(count: int, n: int) -> tuple[float, float, float]:
-    """A share of n and Wilson's 95% interval; NaN of none."""
-    if not n:
-        return np.nan, np.nan, np.nan
-    interval = binomtest(int(count), int(n)).proportion_ci(method="wilson")
-    return count / n, float(interval.low), float(interval.high)

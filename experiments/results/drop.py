@@ -9,7 +9,16 @@ import pandas as pd
 from jaxtyping import Float
 
 from experiments.results.figures import figure
-from experiments.results.findings import Array, Figure, Panel, over_seeds, panel
+from experiments.results.findings import (
+    Array,
+    Figure,
+    Panel,
+    line,
+    over_seeds,
+    panel,
+    share,
+    share_curve,
+)
 from experiments.results.measured import Measured
 from experiments.results.measurements import INTACT, LOSS, table
 
@@ -128,7 +137,7 @@ class Dropped:
                 for j, depth in enumerate(self.facts["depths"]):
                     metric = f"said at {length} tokens, depth {depth:g}"
                     told = {"probe": _PASSKEY, "metric": metric, "chance": _GUESSED}
-                    yield row(variant, over_seeds(said[:, j]), **told)
+                    yield row(variant, share(int(said[:, j].sum()), len(said)), **told)
 
     @property
     def cost(self) -> Measured:
@@ -257,10 +266,15 @@ def _by_depth(found: Dropped) -> Iterator[Panel]:
     """Passkeys by depth.
 
     The share of prompts whose whole key the model says. Depth 0 is the beginning of the prompt, 1
-    its end. Bars are 95% intervals over prompts.
+    its end. Bars are Wilson's 95% intervals over prompts.
     """
     depths = np.array(found.facts["depths"])
     for length in found.facts["lengths"]:
         said = {variant: found.passkeys(variant, length) for variant in found.variants}
-        measured = {variant: share for variant, share in said.items() if share is not None}
-        yield panel(f"{length} tokens", depths, chance={"guessed": _GUESSED}, measured=measured)
+        measured = [
+            share_curve(variant, "measured", depths, each)
+            for variant, each in said.items()
+            if each is not None
+        ]
+        guessed = line("guessed", "chance", depths, _GUESSED)
+        yield Panel(f"{length} tokens", (guessed, *measured))

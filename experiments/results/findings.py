@@ -6,6 +6,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from jaxtyping import Float
+from scipy.stats import binomtest
 
 from experiments.results.measured import Measured
 from nope_interp.errors import UserError
@@ -101,6 +102,22 @@ def over_seeds(values: Float[Array, "seed *k"], function: ArrayFunction | None =
     return Measured(score.value, score.ci_low, score.ci_high, score.n)
 
 
+def share(count: int, n: int) -> Measured:
+    """How many of so many did it, with Wilson's 95% interval (Wilson 1927), which lies from 0 to 1.
+
+    Args:
+        count: those that did.
+        n: all of them.
+
+    Returns:
+        The share; NaN of none.
+    """
+    if not n:
+        return Measured(np.nan, np.nan, np.nan, 0)
+    interval = binomtest(int(count), int(n)).proportion_ci(method="wilson")
+    return Measured(count / n, float(interval.low), float(interval.high), int(n))
+
+
 def exactly(values: Iterable[float]) -> Measured:
     """The largest of numbers that follow from weights exactly: there is nothing to resample."""
     found = [float(value) for value in values]
@@ -125,6 +142,23 @@ def curve(name: str, kind: Kind, x: Array, values: Float[Array, "unit point"]) -
     bootstrap = SequenceBootstrap().update(values)
     low, high = bootstrap.interval()
     return Series(name, kind, x, bootstrap.mean(), low, high, bootstrap.n)
+
+
+def share_curve(name: str, kind: Kind, x: Array, did: Float[Array, "unit point"]) -> Series:
+    """The share of units that did something, point by point, with Wilson's intervals.
+
+    Args:
+        name: what the legend calls it.
+        kind: how it is drawn.
+        x: the points, in any unit.
+        did: 1 for each unit that did, else 0.
+    """
+    shares = [share(int(column.sum()), len(column)) for column in did.T]
+    value, low, high = (
+        np.array([getattr(found, part) for found in shares])
+        for part in ("value", "ci_low", "ci_high")
+    )
+    return Series(name, kind, np.asarray(x, dtype=float), value, low, high, len(did))
 
 
 def line(name: str, kind: Kind, x: Array, y: Array | float) -> Series:
