@@ -102,7 +102,8 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
     every = every[every["probe"] == PROBE]
     rows = every[every["control"] == ""]
     guessed = _guessed(every)
-    kept = _kept_without_order(every)
+    kept = _under(every, RESTORED, ORDER_DESTROYED, "ci_high")
+    breaks = _under(every, NEITHER, SIZE_MATCHED, "value")
     found: dict[tuple[str, str, int, str], dict[str, dict[str, Any]]] = {}
     for row in rows.to_dict("records"):
         direction, code, moved = condition_of(row["positions"])
@@ -116,7 +117,7 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
                 layer,
                 site,
                 moved,
-                _effect(of[_NOISING]),
+                _effect(of[_NOISING], breaks.get((noising(code, moved), layer, site), 0.0)),
                 _effect(of[_DENOISING]),
                 found=of[_NOISING][CARRIED]["value"] > 0,
                 adds=_adds(of[_NOISING], of[_DENOISING]),
@@ -140,14 +141,15 @@ def _guessed(rows: pd.DataFrame) -> float:
     return min(1.0, float(accuracy[GUESSER] / accuracy[""]))
 
 
-def _kept_without_order(rows: pd.DataFrame) -> dict[tuple[str, int, str], float]:
-    """By condition, layer and site: how large a share of right answers order destroyed may leave,
-    at the upper end of its interval."""
-    destroyed = rows[(rows["metric"] == RESTORED) & (rows["control"] == ORDER_DESTROYED)]
-    kept = destroyed[["positions", "layer", "site", "ci_high"]]
+def _under(
+    rows: pd.DataFrame, metric: str, control: str, what: str
+) -> dict[tuple[str, int, str], float]:
+    """By condition, layer and site: a share of answers under a control, or a bound of it."""
+    found = rows[(rows["metric"] == metric) & (rows["control"] == control)]
+    kept = found[["positions", "layer", "site", what]]
     return {
-        (where, layer, site): high
-        for where, layer, site, high in kept.itertuples(index=False, name=None)
+        (where, layer, site): value
+        for where, layer, site, value in kept.itertuples(index=False, name=None)
     }
 
 
@@ -317,7 +319,7 @@ def by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
     return {name if code == SMOOTH else code: of for code, of in found.items()}
 
 
-def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:
+def _effect(rows: Mapping[str, Mapping[str, Any]], control_breaks: float = 0.0) -> Effect | None:
     if NET not in rows:
         return None
     beyond, particular, broken = (
@@ -329,6 +331,7 @@ def _effect(rows: Mapping[str, Mapping[str, Any]]) -> Effect | None:
         beyond=beyond,
         particular=particular,
         broken=broken,
+        control_breaks=control_breaks,
     )
 
 

@@ -9,6 +9,7 @@ from scipy import stats
 
 from experiments.results.position_use import (
     FALSE_DISCOVERIES,
+    HIDES,
     Effect,
     Use,
     Word,
@@ -114,6 +115,19 @@ def test_what_a_move_breaks_is_not_said_to_be_unused(
     for denoising in (YES, NO, WIDE):
         assert replace(use(breaking, denoising), found=False).word is word
     assert use(replace(YES, broken=broken), YES).word is Word.USED
+
+
+@pytest.mark.parametrize(
+    ("breaks", "word"), [(HIDES - 1e-9, Word.NOT_USED), (HIDES, Word.UNDECIDED)]
+)
+def test_a_control_that_breaks_half_clears_no_code(breaks: float, word: Word) -> None:
+    hidden = replace(NO, control_breaks=breaks)
+    assert use(hidden, NO).word is word
+    assert replace(use(hidden, NO), found=False).word is word
+    assert ("breaks 50%" in use(hidden, NO).why) == (word is Word.UNDECIDED)
+    # What is followed beyond such a control is followed.
+    assert use(replace(YES, control_breaks=breaks), YES).word is Word.USED
+    assert use(hidden, YES).word is Word.REDUNDANT
 
 
 def test_a_code_is_redundant_only_where_order_is_destroyed() -> None:
