@@ -141,10 +141,11 @@ def check_room(
     while too_long - fits > 1:
         middle = (fits + too_long) // 2
         fits, too_long = (middle, too_long) if needed(middle) <= free else (fits, middle)
+    remedy = f"give at most {fits}, or" if fits else "free some memory, or give"
     raise FieldError(
         name,
         f"is {length}: a pass takes about {needed(length) / _GIB:,.1f} GiB, and {free / _GIB:,.1f} "
-        f"GiB are free: give at most {fits}, or fewer sequences at a time.",
+        f"GiB are free: {remedy} fewer sequences at a time.",
     )
 
 
@@ -217,4 +218,12 @@ def _left_in_container() -> float:
     limit, used = _CONTAINER / "memory.max", _CONTAINER / "memory.current"
     if not (limit.is_file() and used.is_file()) or limit.read_text().strip() == "max":
         return float("inf")
-    return float(limit.read_text()) - float(used.read_text())
+    left = float(limit.read_text()) - float(used.read_text()) + _files_let_go()
+    return max(left, 0.0)
+
+
+def _files_let_go() -> float:
+    """What the container's memory holds of files that were read, and gives up where it is short."""
+    told = _CONTAINER / "memory.stat"
+    lines = told.read_text().splitlines() if told.is_file() else []
+    return sum(float(line.split()[1]) for line in lines if line.startswith("inactive_file "))

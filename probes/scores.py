@@ -1,4 +1,4 @@
-"""What every probe returns, and the interface that streams drive."""
+"""What every probe returns."""
 
 from dataclasses import dataclass, field
 

@@ -1,1 +1,1 @@
-"""Taking position codes away from a running model, and what it then loses."""
+"""Position codes moved inside a running model, or taken away, and what it then does."""

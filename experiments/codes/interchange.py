@@ -13,7 +13,7 @@ activations at the site vary. Effects are net of it, and of the run where nothin
 intervals, over sequences, cover draws.
 
 At one site codes are those of the intact model. Through the whole stream, at the sites of
-`ablation.stream_sites`, moves are made in order of depth: what the moves below have already moved
+`in_depth.stream_sites`, moves are made in order of depth: what the moves below have already moved
 is not moved again.
 """
 

@@ -58,7 +58,7 @@ class Emergence(RunOfFigures):
 
     @cached_property
     def onsets(self) -> pd.DataFrame:
-        """One row for each seed: `history.onsets`, of each code and of the loss."""
+        """One row for each seed: `results.emergence.onsets`, of each code and of the loss."""
         found = {seed: onsets(rows) for seed, rows in self.measurements.groupby("seed")}
         return pd.DataFrame(found).T.rename_axis("seed")
 

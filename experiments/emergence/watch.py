@@ -1,7 +1,7 @@
 """When do the position codes appear? One training under several seeds, read as it goes on.
 
-Each training is read after 0, 1, 2, 4, 8, ... optimiser steps (`emergence.history`). How times are
-compared, and what they do not say, stands at the head of `emergence.result`.
+Each training is read after 0, 1, 2, 4, 8, ... optimiser steps (`experiments.codes.history`). How
+times are compared, and what they do not say, stands at the head of `experiments.emergence.result`.
 """
 
 from functools import partial

@@ -61,8 +61,8 @@ def classify_heads(
 
     Args:
         config: which model, what to ablate, how much to read, or just the model: a hub name, a
-            folder, a GGUF file or our model.safetensors; by default the embedded small model is
-            trained.
+            folder, a GGUF file or our model.safetensors; by default the small model that
+            ships with the package.
         out: the folder that run folders are made in.
         device: a torch device, or "auto" to spread a pretrained model over several.
         shards: into how many shares the sequences are cut, each read by a worker with a model of

@@ -102,6 +102,11 @@ def test_free_memory_is_the_machines_or_the_containers(
     assert free_bytes(torch.device("cpu")) > 2**22
     (tmp_path / "memory.max").write_text("5242880\n")
     assert free_bytes(torch.device("cpu")) == 2**22
+    # Files that were read are in it, and are let go where memory is short.
+    (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 524288\nactive_file 9\n")
+    assert free_bytes(torch.device("cpu")) == 2**22 + 2**19
+    (tmp_path / "memory.current").write_text("9999999\n")
+    assert free_bytes(torch.device("cpu")) == 0
 
 
 @pytest.mark.parametrize("command", ["heads", "drop"])  # the others load as heads does
