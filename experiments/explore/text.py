@@ -125,7 +125,7 @@ def probes_for(playground: Playground, n_tokens: int) -> PositionProbes:
     """
     for _ in probes_in_steps(playground, n_tokens):
         pass
-    return playground.made["probes", length_for(playground, n_tokens)]
+    return playground.made["probes"][length_for(playground, n_tokens)]
 
 
 def probes_in_steps(playground: Playground, n_tokens: int) -> Iterator[Step]:
@@ -141,8 +141,8 @@ def probes_in_steps(playground: Playground, n_tokens: int) -> Iterator[Step]:
     Raises:
         UserError: for too short a text.
     """
-    key = ("probes", length_for(playground, n_tokens))
-    if key in playground.made:
+    length = length_for(playground, n_tokens)
+    if length in playground.made.get("probes", {}):
         return
     # The bootstrap of their errors is not shown.
     probes = [LinearProbe(n_resamples=2) for _ in range(playground.model.cfg.n_layers)]
@@ -160,7 +160,9 @@ def probes_in_steps(playground: Playground, n_tokens: int) -> Iterator[Step]:
             feed(playground.model, some, by_site, "evaluate", batch_size=_BATCH)
     scores = [probe.result()["linear"].score("mae") for probe in probes]
     errors = [score.value for score in scores]
-    playground.made[key] = PositionProbes(probes, errors, scores[0].chance, len(fit))
+    # Of one length only: each layer's probe holds a matrix of d_model x d_model.
+    found = PositionProbes(probes, errors, scores[0].chance, len(fit))
+    playground.made["probes"] = {length: found}
 
 
 def _batches(
