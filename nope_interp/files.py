@@ -196,8 +196,8 @@ def read_text(path: Path) -> str:
         raise UserError(
             f"the text {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8 first."
         ) from error
-    # ValueError: a name that no file can have.
-    except (OSError, ValueError) as error:
+    # ValueError: a name that no file can have. RuntimeError: the folder of a user that is none.
+    except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
             f"cannot read the text {str(path)!r} ({reason}): give a UTF-8 file."

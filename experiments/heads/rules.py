@@ -37,7 +37,7 @@ def own_rules(path: str | None) -> tuple[Rule, ...]:
         return ()
     try:
         values = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise UserError(
             f"cannot read the rules {path!r} ({error.strerror}): give a TOML file."
         ) from error

@@ -103,7 +103,7 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
     rows = every[every["control"] == ""]
     guessed = _guessed(every)
     kept = _under(every, RESTORED, ORDER_DESTROYED, "ci_high")
-    breaks = _under(every, NEITHER, SIZE_MATCHED, "value")
+    breaks = _under(every, NEITHER, SIZE_MATCHED, "ci_high")
     found: dict[tuple[str, str, int, str], dict[str, dict[str, Any]]] = {}
     for row in rows.to_dict("records"):
         direction, code, moved = condition_of(row["positions"])

@@ -17,10 +17,11 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 - Positions that are too few for a code say no in both directions: there is nothing to move.
 - Answers that a move breaks follow nothing. So noising and denoising that both say no mean *not
   used* only where the share that a move breaks is surely less than a tenth beyond the control's.
-- A control that breaks half of the answers or more hides what a move as large does. So *not used*
-  asks that it breaks fewer.
+- A control that may break half of the answers or more hides what a move as large does. So *not
+  used* and *redundant* ask that it surely breaks fewer.
 - Of a code that no site is found to carry mostly noise is put back, which tells positions as the
-  model never does. So noising alone decides: *not used* where it says no and breaks nothing.
+  model never does. So noising alone decides: *not used* where it says no, breaks nothing, and has a
+  control that hides nothing.
 - Any few functions of the position tell a few positions apart. So of a smooth trend the share that
   follows it beyond as many random functions counts as its net effects do, where it was taken.
 - *Redundant* asks that order is really destroyed where the code is put back: most of what order can
@@ -31,8 +32,8 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 | noising | denoising | word |
 | --- | --- | --- |
 | yes | yes | used |
-| no | yes | redundant: another code stands in for it |
-| no, and breaks nothing | no | not used |
+| no, its control hides nothing | yes | redundant: another code stands in for it |
+| the same, and breaks nothing | no | not used |
 | any other | | undecided |
 
 The mean residual is the sum of two halves, a smooth trend and an irregular part. A model may need
@@ -99,8 +100,8 @@ class Effect:
             functions of the position; None of other codes, and where it was not taken.
         broken: the share that goes neither way, less that of the control; None where a code is put
             back.
-        control_breaks: the share that goes neither way under the control, 0 to 1; 0 where a code is
-            put back.
+        control_breaks: the share that goes neither way under the control, 0 to 1, at the upper end
+            of its interval; 0 where a code is put back.
     """
 
     net: Interval
@@ -142,10 +143,15 @@ class Effect:
         return self.broken is not None and self.broken[2] >= WORTH_NAMING
 
     @property
+    def hidden(self) -> bool:
+        """Whether the control may break half of the answers."""
+        return self.control_breaks >= HIDES
+
+    @property
     def shows_nothing(self) -> str:
         """Why what follows nothing may yet be used, in words; empty where it may not."""
-        if self.control_breaks >= HIDES:
-            why = f"a random move as large breaks {self.control_breaks:.0%}"
+        if self.hidden:
+            why = f"a random move as large may break {self.control_breaks:.0%}"
         elif self.may_break:
             why = "what it breaks, minus its control, may reach 10%"
         else:
@@ -200,7 +206,7 @@ class Use:
             return Word.NOT_USED if self.noising.says is False and shown else Word.UNDECIDED
         if alone is Word.NOT_USED and not shown:
             alone = Word.UNDECIDED
-        if alone is Word.REDUNDANT and not self.destroyed:
+        if alone is Word.REDUNDANT and (self.noising.hidden or not self.destroyed):
             alone = Word.UNDECIDED
         needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
         return Word.USED if alone in _NO_ANSWER and needed else alone
@@ -216,9 +222,12 @@ class Use:
                 "say that none follow"
             )
         if not self.found:
-            return "found at no site; still, moving it at all of them may change answers"
+            why = self.noising.shows_nothing if self.noising.says is False else ""
+            return why or "found at no site; still, moving it at all of them may change answers"
         if self.noising.says and self.denoising.says is False:
             return "followed, but put back it surely restores less than 10%"
+        if self.noising.says is False and self.denoising.says and self.destroyed:
+            return self.noising.shows_nothing
         if self.noising.says is False and self.denoising.says:
             return "answers come back with it, but most were right without: order was not destroyed"
         unsure = {"moved": self.noising.unsure, "put back": self.denoising.unsure}

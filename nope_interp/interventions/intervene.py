@@ -94,7 +94,8 @@ def intervene(
         return changed_at(x, functions[name], name, where[name])
 
     with ExitStack() as stack:
-        if any(".attn." in name for name in functions):
+        # What a block's attention puts out is one of its hooks, too, by another name.
+        if any("attn" in name for name in functions):
             stack.enter_context(all_queries_at_once(model))
         for name in functions:
             hook = partial(on_output, name=name)
@@ -284,9 +285,10 @@ def scale_attention(
         more[..., chosen] = factor
         weighed = pattern * more
         # Summed and not subtracted: of a small rest a difference keeps rounding alone.
-        total = weighed.float().sum(dim=-1, keepdim=True)
+        precise = torch.promote_types(pattern.dtype, torch.float32)
+        total = weighed.to(precise).sum(dim=-1, keepdim=True)
         if sunk:
-            total += (1 - pattern.float().sum(dim=-1, keepdim=True)).clamp(min=0)
+            total += (1 - pattern.to(precise).sum(dim=-1, keepdim=True)).clamp(min=0)
         # A query that sees these tokens alone goes on seeing them.
         return torch.where(weighed.any(dim=-1, keepdim=True), weighed / total.to(pattern), pattern)
 

@@ -113,6 +113,9 @@ def first_frozen(model: HookedModel) -> AbstractContextManager[Any]:
 
 CHANGES: dict[str, Callable[[HookedModel], AbstractContextManager[Any]]] = {
     "patterns": partial(intervene, functions={"blocks.1.attn.hook_pattern": whole_map}),
+    "what attention writes": partial(
+        intervene, functions={"blocks.0.hook_attn_out": mean_over_positions}
+    ),
     "outputs": partial(intervene, functions={"blocks.0.attn.hook_z": mean_over_positions}),
     "the first token": first_frozen,
     "heads": partial(ablate_positions, how="rotary", heads=[0, 1]),
