@@ -38,9 +38,8 @@ def own_rules(path: str | None) -> tuple[Rule, ...]:
     try:
         values = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, RuntimeError) as error:
-        raise UserError(
-            f"cannot read the rules {path!r} ({error.strerror}): give a TOML file."
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read the rules {path!r} ({reason}): give a TOML file.") from error
     except ValueError as error:
         raise UserError(f"the rules {path!r} are no valid TOML ({error}): mend them.") from error
     tables = values.get("rule")

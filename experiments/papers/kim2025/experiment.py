@@ -27,6 +27,8 @@ from experiments.runs.cells import Cells
 from nope_interp.constructions.kim import parameter_free_scores
 
 _LAYERS = 4
+# The first layer has no pattern at all.
+_SEEN = range(1, _LAYERS)
 _DRAWS, _AT_ONCE = 4000, 500
 _PRINTED = {(1, 0): 0.154, (2, 0): 0.132, (2, 1): 0.150}
 # What is changed of inputs of about unit length that are drawn independently.
@@ -73,20 +75,30 @@ def _without_parameters(config: ReproduceConfig, cells: Cells) -> Findings:
     nearer = {
         (name, layer): over_seeds(nearer_share(means[name][:, layer]))
         for name in _JUDGED
-        for layer in range(1, _LAYERS)
+        for layer in _SEEN
     }
+    within = {
+        name: cells.per_seed(
+            f"within one input, {name}",
+            config.seeds,
+            partial(_within_one, width, length, **changes),
+        )["nearer"]
+        for name, changes in _JUDGED.items()
+    }
+    alone = [over_seeds(shares[:, layer]) for shares in within.values() for layer in _SEEN]
     name, layer = least = min(nearer, key=lambda where: nearer[where].ci_low)
     bent = np.stack([variation(means[kind][:, -1]) for kind in (_ROTARY, _ROTARY_NO_MASK)], axis=1)
     claims = {
         "by-hand": exactly([_off_by_hand()]),
         "near": exactly(nearer_share(exact[1:2])),
         "near-random": nearer[least],
+        "near-one": min(alone, key=lambda found: found.ci_low),
         "no-mask": over_seeds(nearer_share(means[_NO_MASK])[:, 1:].mean(axis=1)),
         "rope": over_seeds(bent, lambda rows: share_beyond(rows) @ np.array([1, -1])),
     }
     return Findings(
         claims,
-        (_rows(exact, means), _shares(means), _bends(means)),
+        (_rows(exact, means), _shares(means), _alone(within), _bends(means)),
         setting=f"{_LAYERS} attention layers without parameters, {length} positions, "
         f"width {width}, {_DRAWS} draws of the inputs for each of {len(config.seeds)} seeds",
         notes=(f"Random inputs favour nearby keys least with {name}, in layer {layer + 1}.",),
@@ -100,12 +112,27 @@ def _mean_scores(
     generator = torch.Generator().manual_seed(seed)
     total = torch.zeros(_LAYERS, length, length, dtype=torch.float64)
     for _ in range(_DRAWS // _AT_ONCE):
-        own = torch.randn(_AT_ONCE, length, width, generator=generator)
-        common = torch.randn(_AT_ONCE, 1, width, generator=generator)
-        inputs = correlation**0.5 * common + (1 - correlation) ** 0.5 * own
-        inputs /= width**0.5
+        inputs = _inputs(width, length, correlation, generator)
         total += parameter_free_scores(inputs, _LAYERS, **changes).double().sum(dim=1)
     return {"mean": (total / _DRAWS).numpy()}
+
+
+def _within_one(
+    width: int, length: int, seed: int, *, correlation: float
+) -> dict[str, Float[Array, " layer"]]:
+    """What an average over inputs hides: the share of pairs within each, mean over inputs."""
+    inputs = _inputs(width, length, correlation, torch.Generator().manual_seed(seed))
+    scores = parameter_free_scores(inputs, _LAYERS).double().numpy()
+    return {"nearer": nearer_share(scores).mean(axis=1)}
+
+
+def _inputs(
+    width: int, length: int, correlation: float, generator: torch.Generator
+) -> Float[torch.Tensor, "draw pos d_model"]:
+    own = torch.randn(_AT_ONCE, length, width, generator=generator)
+    common = torch.randn(_AT_ONCE, 1, width, generator=generator)
+    inputs = correlation**0.5 * common + (1 - correlation) ** 0.5 * own
+    return inputs / width**0.5
 
 
 def _off_by_hand() -> float:
@@ -146,6 +173,18 @@ def _shares(means: Means) -> Iterator[Panel]:
         name: nearer_share(means[name].mean(axis=0))[1:] for name in (*_JUDGED, *_DRAWN, _NO_MASK)
     }
     yield panel("without parameters", np.arange(_LAYERS - 1), measured=shares)
+
+
+@figure("one", "layer", "share of pairs of keys", claims=("near-one",))
+def _alone(within: Mapping[str, Float[Array, "seed layer"]]) -> Iterator[Panel]:
+    """The same within one input.
+
+    Share of pairs of earlier keys of which the nearer scores higher within one random input, mean
+    over inputs. 0.5 is no pattern. Bars are 95% intervals over seeds.
+    """
+    layers = np.arange(2, _LAYERS + 1)
+    shares = {name: each[:, 1:] for name, each in within.items()}
+    yield panel("without parameters", layers, chance={"no pattern": 0.5}, measured=shares)
 
 
 @figure("rope", "layer", "share of variation", claims=("rope",))
