@@ -135,7 +135,7 @@ class Reproduction(RunOfFigures):
         from experiments.report.findings import PageData, render_reproduction
 
         info = {k: v for k, v in self.info.items() if k not in ("figures", "experiment")}
-        title = f"Do the claims hold of “{self.paper.title}” ({self.paper.name})?"
+        title = f"Do the claims of “{self.paper.title}” ({self.paper.name}) hold?"
         data = PageData(title, self.headline, self.measurements, info)
         said = (self.sentences, self.kept)
         return render_reproduction(data, self.paper, self.outcomes, self.figures, *said)
