@@ -62,15 +62,15 @@ RULES = (
         "induction",
         0.4,
         _OFFSETS,
-        "on repeated random tokens it attends to the token after the earlier copy of its own",
+        "on repeated random tokens it attends to the token after the earlier copy of its own token",
     ),
     Rule(
         "duplicate-token",
         "duplicate_token",
         0.3,
         _OFFSETS,
-        "on repeated random tokens it attends to the earlier copy of its own. Half is the most for "
-        "a head that matches tokens, since it matches itself as well.",
+        "on repeated random tokens it attends to the earlier copy of its own token. Half is the "
+        "most for a head that matches tokens, since it matches itself as well.",
     ),
     Rule("previous-token", "previous_token", 0.4, _OFFSETS, "it attends to the token before"),
     Rule("diagonal", "diagonal", 0.4, _OFFSETS, "it attends to its own token"),
@@ -103,7 +103,7 @@ RULES = (
         0.25,
         (SHUFFLED_TOKENS, RANDOM_INIT),
         "which token the key is, wherever it stands, explains a quarter or more of its scores' "
-        "variance",
+        "variance. It rises where positions no longer vary scores",
     ),
 )
 

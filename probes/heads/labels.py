@@ -243,9 +243,14 @@ class DependenceRule:
 # Bounds of our choosing, as the thresholds are.
 DEPENDENCE_RULES = (
     DependenceRule(
-        "positional", -np.inf, 1 / 3, "most of the habit goes with the layer's positional encoding"
+        "positional", -np.inf, 1 / 3, "most of the score goes with the layer's positional encoding"
     ),
-    DependenceRule("content", 2 / 3, np.inf, "most of the habit stays without it"),
+    DependenceRule(
+        "content",
+        2 / 3,
+        np.inf,
+        "most of the score stays without it; the label *content* means something else",
+    ),
     DependenceRule("mixed", -np.inf, np.inf, "part of it stays, or the data cannot tell"),
 )
 
