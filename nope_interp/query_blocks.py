@@ -6,7 +6,7 @@ see whole sequences.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -69,32 +69,18 @@ def all_queries_at_once(model: HookedModel) -> Iterator[None]:
         _CHANGED[model] -= 1
 
 
-def few_queries_at_once(
-    model: HookedModel, n_sequences: int, length: int
-) -> AbstractContextManager[None]:
-    """A context in which a pass over such a batch takes little more memory than its activations.
-
-    Args:
-        model: a HookedTransformer or a bridge.
-        n_sequences: in the pass.
-        length: tokens in each.
-    """
-    size = block_size(model, n_sequences, length)
-    return nullcontext() if size is None else queries_in_blocks(model, size)
-
-
 @contextmanager
-def queries_in_blocks(model: HookedModel, size: int) -> Iterator[None]:
+def queries_in_blocks(model: HookedModel, size: int | None) -> Iterator[None]:
     """While it is open, attention computes so many queries at a time.
 
     Args:
         model: one that `comes_in_blocks`.
-        size: of a block; the last one may be smaller.
+        size: of a block, as `block_size` gives it; the last one may be smaller.
     """
     with ExitStack() as undo:
         if getattr(model, "original_model", None) is None:
             undo.enter_context(_lazy_of_ours(model, size))
-        else:
+        elif size is not None:
             undo.enter_context(_masks_by_rows())
             for block in model.blocks:
                 # Set as a plain attribute it would go to the module that the bridge wraps.
@@ -105,7 +91,7 @@ def queries_in_blocks(model: HookedModel, size: int) -> Iterator[None]:
 
 
 @contextmanager
-def _lazy_of_ours(model: HookedModel, size: int) -> Iterator[None]:
+def _lazy_of_ours(model: HookedModel, size: int | None) -> Iterator[None]:
     for block in model.blocks:
         block.attn.query_block = size
     try:

@@ -9,7 +9,7 @@ TransformerLens's `TransformerBridge`.
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -166,11 +166,10 @@ def stream(
 
     for batch, start in enumerate(bar):
         hooks = [(name, partial(listen, name=name, batch=batch)) for name in listeners]
-        blocks = nullcontext() if size is None else queries_in_blocks(model, size)
         with (
             torch.no_grad(),
             one_thread_pool(),
-            blocks,
+            queries_in_blocks(model, size),
             model.hooks(fwd_hooks=hooks),
             suppress(_Enough),
         ):

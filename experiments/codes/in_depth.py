@@ -23,7 +23,7 @@ from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Stage, feed
 from experiments.results.code_ablation import STREAM
 from nope_interp.interventions.intervene import intervene
-from nope_interp.query_blocks import few_queries_at_once
+from nope_interp.query_blocks import block_size, queries_in_blocks
 from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk, run_until
 from probes.codes.controls import size_matched, sizes_of
 from probes.codes.filter import CodeFilter
@@ -151,7 +151,7 @@ def made_in_depth(
     with (
         torch.no_grad(),
         intervene(model, made, task.positions) as acted,
-        few_queries_at_once(model, *tokens.shape),
+        queries_in_blocks(model, block_size(model, *tokens.shape)),
     ):
         with reading_last(task, probes, "update"):
             if probes:

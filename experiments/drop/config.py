@@ -12,7 +12,7 @@ from nope_interp.training.config import TrainingConfig
 _CONTEXTS = (0.5, 1, 2, 4)
 _LEAST_CONTEXT = 16
 # What it has in common with other experiments, and a drop does not read.
-_MEANINGLESS = ("dtype", "task", "lengths", "scratchpad")
+MEANINGLESS = ("dtype", "task", "lengths", "scratchpad")
 
 
 def default_training() -> TrainingConfig:
@@ -69,8 +69,8 @@ class DropConfig(ExperimentConfig):
                 f"{self.model!r} is a model of ours: drop takes a pretrained one; train yours "
                 "with --positions none."
             )
-        for name in _MEANINGLESS:
-            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+        for name in MEANINGLESS:
+            if getattr(self, name) != getattr(DropConfig, name):
                 raise FieldError(name, "means nothing to a drop: leave it out.")
         if self.training.compile:
             raise FieldError("training.compile", "is not for pretrained models: leave it out.")

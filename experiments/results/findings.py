@@ -114,8 +114,8 @@ def share(count: int, n: int) -> Measured:
     """
     if not n:
         return Measured(np.nan, np.nan, np.nan, 0)
-    interval = binomtest(int(count), int(n)).proportion_ci(method="wilson")
-    return Measured(count / n, float(interval.low), float(interval.high), int(n))
+    interval = binomtest(count, n).proportion_ci(method="wilson")
+    return Measured(count / n, float(interval.low), float(interval.high), n)
 
 
 def exactly(values: Iterable[float]) -> Measured:

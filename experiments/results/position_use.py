@@ -148,10 +148,10 @@ class Effect:
         return self.control_breaks >= HIDES
 
     @property
-    def shows_nothing(self) -> str:
+    def why_not_cleared(self) -> str:
         """Why what follows nothing may yet be used, in words; empty where it may not."""
         if self.hidden:
-            why = f"a random move as large may break {self.control_breaks:.0%}"
+            why = f"a random move as large may break {min(1, self.control_breaks):.0%}"
         elif self.may_break:
             why = "what it breaks, minus its control, may reach 10%"
         else:
@@ -201,7 +201,7 @@ class Use:
         if self.noising is None or self.denoising is None:
             return Word.NOT_USED
         alone = _WORDS.get((self.noising.says, self.denoising.says), Word.UNDECIDED)
-        shown = not self.noising.shows_nothing and self.rests_on_order >= MUST_REST_ON_ORDER
+        shown = not self.noising.why_not_cleared and self.rests_on_order >= MUST_REST_ON_ORDER
         if not self.found:
             return Word.NOT_USED if self.noising.says is False and shown else Word.UNDECIDED
         if alone is Word.NOT_USED and not shown:
@@ -222,17 +222,17 @@ class Use:
                 "say that none follow"
             )
         if not self.found:
-            why = self.noising.shows_nothing if self.noising.says is False else ""
+            why = self.noising.why_not_cleared if self.noising.says is False else ""
             return why or "found at no site; still, moving it at all of them may change answers"
         if self.noising.says and self.denoising.says is False:
             return "followed, but put back it surely restores less than 10%"
         if self.noising.says is False and self.denoising.says and self.destroyed:
-            return self.noising.shows_nothing
+            return self.noising.why_not_cleared
         if self.noising.says is False and self.denoising.says:
             return "answers come back with it, but most were right without: order was not destroyed"
         unsure = {"moved": self.noising.unsure, "put back": self.denoising.unsure}
         told = [f"{direction}: {why}" for direction, why in unsure.items() if why]
-        return "; ".join(told) or self.noising.shows_nothing
+        return "; ".join(told) or self.noising.why_not_cleared
 
 
 _WORDS: dict[tuple[bool | None, bool | None], Word] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.benchmark.config import BenchmarkConfig
 from experiments.comparison.config import CompareConfig
-from experiments.drop.config import DropConfig
+from experiments.drop.config import MEANINGLESS, DropConfig
 from experiments.emergence.config import EmergenceConfig
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
@@ -116,9 +116,7 @@ EXPERIMENTS = {
             "Drop a rotary model's positions for good, and recalibrate it.",
             DropConfig,
             ("experiments.drop.drop", "drop"),
-            meaningless=frozenset(
-                {"dtype", "task", "lengths", "scratchpad", "transformer", "training.compile"}
-            ),
+            meaningless=frozenset({*MEANINGLESS, "transformer", "training.compile"}),
         ),
         Experiment(
             "emergence",

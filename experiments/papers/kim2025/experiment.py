@@ -4,7 +4,7 @@ Without parameters, with trained ones, and on what rotary positions leave relati
 user's is read where the config names one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,8 @@ _CONTROLS: dict[str, dict[str, Any]] = {
     _ROTARY_NO_MASK: {"rotary": True, "causal": False},
 }
 
+Draw = Callable[..., dict[str, Array]]
+Settings = Mapping[str, dict[str, Any]]
 # Mean scores by setting.
 Means = Mapping[str, Float[Array, "seed layer pos pos"]]
 
@@ -63,27 +65,22 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
 def _without_parameters(config: ReproduceConfig, cells: Cells) -> Findings:
     width = config.scaled("width", 64, multiple_of=8, least=16)
     length = config.scaled("length", 50, least=8)
-    means = {
-        name: cells.per_seed(
-            f"without parameters, {name}",
-            config.seeds,
-            partial(_mean_scores, width, length, **changes),
-        )["mean"]
-        for name, changes in (_JUDGED | _DRAWN | _CONTROLS).items()
-    }
+
+    def kept(title: str, draw: Draw, settings: Settings) -> dict[str, Array]:
+        return {
+            name: cells.per_seed(
+                f"{title}, {name}", config.seeds, partial(draw, width, length, **changes)
+            )["mean"]
+            for name, changes in settings.items()
+        }
+
+    means = kept("without parameters", _mean_scores, _JUDGED | _DRAWN | _CONTROLS)
+    within = kept("within one input", _within_one, _JUDGED)
     exact = parameter_free_scores(torch.eye(length)[None].double(), _LAYERS)[:, 0].numpy()
     nearer = {
         (name, layer): over_seeds(nearer_share(means[name][:, layer]))
         for name in _JUDGED
         for layer in _SEEN
-    }
-    within = {
-        name: cells.per_seed(
-            f"within one input, {name}",
-            config.seeds,
-            partial(_within_one, width, length, **changes),
-        )["nearer"]
-        for name, changes in _JUDGED.items()
     }
     alone = [over_seeds(shares[:, layer]) for shares in within.values() for layer in _SEEN]
     name, layer = least = min(nearer, key=lambda where: nearer[where].ci_low)
@@ -123,7 +120,7 @@ def _within_one(
     """What an average over inputs hides: the share of pairs within each, mean over inputs."""
     inputs = _inputs(width, length, correlation, torch.Generator().manual_seed(seed))
     scores = parameter_free_scores(inputs, _LAYERS).double().numpy()
-    return {"nearer": nearer_share(scores).mean(axis=1)}
+    return {"mean": nearer_share(scores).mean(axis=1)}
 
 
 def _inputs(
@@ -177,14 +174,13 @@ def _shares(means: Means) -> Iterator[Panel]:
 
 @figure("one", "layer", "share of pairs of keys", claims=("near-one",))
 def _alone(within: Mapping[str, Float[Array, "seed layer"]]) -> Iterator[Panel]:
-    """The same within one input.
+    """Where the nearer of two keys scores higher within one input.
 
-    Share of pairs of earlier keys of which the nearer scores higher within one random input, mean
-    over inputs. 0.5 is no pattern. Bars are 95% intervals over seeds.
+    Share of pairs of earlier keys within one random input, mean over inputs. 0.5 is no pattern. In
+    the first layer scores do not know the mask: a control. Bars are 95% intervals over seeds.
     """
-    layers = np.arange(2, _LAYERS + 1)
-    shares = {name: each[:, 1:] for name, each in within.items()}
-    yield panel("without parameters", layers, chance={"no pattern": 0.5}, measured=shares)
+    layers = np.arange(1, _LAYERS + 1)
+    yield panel("without parameters", layers, chance={"no pattern": 0.5}, measured=within)
 
 
 @figure("rope", "layer", "share of variation", claims=("rope",))

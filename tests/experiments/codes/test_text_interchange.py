@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
-from experiments.codes.in_depth import statistics_at
+from experiments.codes.in_depth import made_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_interchange import text_interchange_rows
 from experiments.codes.text_runs import (
@@ -22,11 +23,13 @@ from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
 from experiments.results.measurements import table
 from experiments.results.text_use import WAY
+from nope_interp import query_blocks
 from nope_interp.errors import UserError
 from nope_interp.models.losses import next_log_probabilities
 from nope_interp.tasks.sources import TextSource
 from probes.code_names import HALVES
 from tests.experiments.codes.on_text import CONTEXT, embedded, on_text
+from tests.huggingface import bridged_model
 from tests.small_models import D_VOCAB
 from tests.small_models import model as own_model
 
@@ -222,3 +225,29 @@ def test_few_or_short_sequences_are_refused() -> None:
     short = on_text(embedded(), n_fit=60, n_held_out=20, seq_len=31)
     with pytest.raises(UserError, match="31 tokens are too short to move"):
         text_interchange_rows(short, {}, context=CONTEXT)
+
+
+def test_all_sequences_that_are_fitted_on_at_once_are_read_in_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Changes are fitted on the way in one pass, whose maps would grow with the square."""
+    model = bridged_model("gpt2", vocab_size=257)
+    task = on_text(model, letters(), n_fit=20, n_held_out=20, seq_len=LENGTH)
+    sites = [Site(0, "resid_post"), Site(1, "resid_post")]
+
+    def fitted() -> Tensor:
+        seen: list[Tensor] = []
+
+        def keep_mean(x: Tensor) -> Tensor:
+            seen.append(x.mean(dim=(0, 1)))
+            return x
+
+        made_in_depth(task, {site.name: keep_mean for site in sites})  # type: ignore[dict-item]
+        return torch.stack(seen)
+
+    whole, rows = fitted(), list[int]()
+    monkeypatch.setattr(query_blocks, "_CELLS", 1)
+    hook = "blocks.0.attn.hook_pattern"
+    with task.model.hooks(fwd_hooks=[(hook, lambda x, hook: rows.append(x.shape[-2]))]):
+        torch.testing.assert_close(fitted(), whole, atol=1e-5, rtol=1e-5)
+    assert max(rows) == 16

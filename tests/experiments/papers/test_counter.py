@@ -31,6 +31,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Sequences
 from nope_interp.streams import read_at
 from nope_interp.tasks.registry import make_task
+from tests.huggingface import bridged_model
 
 LENGTH, BEGINS, SECOND = 32, 0, (1, 2)
 
@@ -165,6 +166,25 @@ def test_scaled_attention_is_as_if_the_token_stood_there_as_often() -> None:
         scale_attention(model, [0], -1),
     ):
         pass
+
+
+@pytest.mark.parametrize("factor", [0.0, 3.0])
+def test_an_attention_sink_keeps_its_weight_beside_scaled_tokens(factor: float) -> None:
+    """Its score is one more term of the sum, whatever precision the pattern has."""
+    model = bridged_model("gpt_oss").to(torch.bfloat16)
+    tokens = torch.randint(4, 50, (2, 12), generator=torch.Generator().manual_seed(0))
+    name = "blocks.1.attn.hook_pattern"
+    [intact] = read_at(model, tokens, {name: torch.Tensor.double})[name]
+    assert (intact.sum(dim=-1) < 0.99).any()
+    with scale_attention(model, [0, 3], factor, head=(1, 0)):
+        [found] = read_at(model, tokens, {name: torch.Tensor.double})[name]
+    more = torch.ones(12, dtype=torch.float64)
+    more[[0, 3]] = factor
+    kept = (intact * more)[:, 0]
+    expected = kept / (kept.sum(dim=-1, keepdim=True) + 1 - intact[:, 0].sum(-1, keepdim=True))
+    torch.testing.assert_close(found[:, 0, 1:], expected[:, 1:], atol=0.01, rtol=0.02)
+    assert (found >= 0).all()
+    torch.testing.assert_close(found[:, 1:], intact[:, 1:])
 
 
 def test_a_given_model_is_read_on_its_own_task(
