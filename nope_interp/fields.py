@@ -117,7 +117,7 @@ def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
         UserError: where `values` is no mapping, for unknown names and for missing ones.
     """
     if not isinstance(values, Mapping):
-        raise UserError(f"{what} is {type(values).__name__}: expected named values.")
+        raise UserError(f"{what} is {type(values).__name__}: give named values.")
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     names = [field.name for field in fields]
     for key in values:
@@ -126,7 +126,7 @@ def from_mapping(cls: type[Config], values: Any, what: str) -> Config:
     required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
     missing = [name for name in required if name not in values]
     if missing:
-        raise UserError(f"{what} lacks {', '.join(missing)}: these have no default.")
+        raise UserError(f"{what} lacks {', '.join(missing)}: these have no default, so give them.")
     return cls(**values)
 
 

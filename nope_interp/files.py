@@ -185,7 +185,9 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"cannot read {str(path)!r} ({error.strerror or error}).") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{str(path)!r} is not valid JSON ({error}).") from error
+        raise UserError(
+            f"{str(path)!r} is not valid JSON ({error}): mend it, or give another file."
+        ) from error
 
 
 def read_text(path: Path) -> str:

@@ -72,9 +72,9 @@ def run_until(model: HookedModel, tokens: Tokens, name: str) -> None:
     """
 
     def end(activations: Tensor, hook: object) -> None:
-        raise _Enough
+        raise Enough
 
-    with model.hooks(fwd_hooks=[(name, end)]), suppress(_Enough):
+    with model.hooks(fwd_hooks=[(name, end)]), suppress(Enough):
         run_trunk(model, tokens)
 
 
@@ -162,7 +162,7 @@ def stream(
             n_queries += activations.shape[-2] if name.endswith(_MAPS) else length
             if n_queries >= length:
                 n_queries = 0
-                raise _Enough
+                raise Enough
 
     for batch, start in enumerate(bar):
         hooks = [(name, partial(listen, name=name, batch=batch)) for name in listeners]
@@ -171,7 +171,7 @@ def stream(
             one_thread_pool(),
             queries_in_blocks(model, size),
             model.hooks(fwd_hooks=hooks),
-            suppress(_Enough),
+            suppress(Enough),
         ):
             run(model, tokens[start : start + batch_size].to(device))
     silent = [name for name, count in fired.items() if count == 0]
@@ -220,8 +220,8 @@ def _joined(pieces: list[Tensor], piece: Tensor, length: int) -> Tensor | None:
     return whole
 
 
-class _Enough(Exception):
-    """Ends a forward pass whose last listener has heard."""
+class Enough(Exception):
+    """Ends a forward pass of which all that anybody wants has been computed."""
 
 
 def firing_hooks(model: HookedModel, names: Iterable[str], tokens: Tokens) -> set[str]:
@@ -253,7 +253,8 @@ def _never_fired(name: str, fired: list[str]) -> UserError:
     if layers_with(name, fired):
         return missing_hook(name, fired)
     return UserError(
-        f"the hook {name!r} exists but never fired: this architecture does not compute it."
+        f"the hook {name!r} exists but never fired, since this architecture does not compute it: "
+        "choose another one."
     )
 
 
@@ -264,7 +265,10 @@ def _hear(listener: Listener, activations: Tensor, name: str, batch: int) -> Non
     # Hidden keys have scores of minus infinity, or near it.
     hidden = total == -math.inf and name.endswith("attn.hook_attn_scores")
     if not (torch.isfinite(total) or hidden):
-        raise UserError(f"activations at {name}, batch {batch}, hold NaN or infinite values.")
+        raise UserError(
+            f"activations at {name}, batch {batch}, hold NaN or infinite values: "
+            "look at the weights, or give --dtype float32."
+        )
     try:
         listener(activations)
     except ValueError as error:

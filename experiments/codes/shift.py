@@ -32,7 +32,7 @@ _LEAST = 0.1
 _SITES = ("resid_pre", "resid_mid", STREAM)
 
 # Takes a site and what the layers behind it wrote, [batch pos d_model].
-Listener = Callable[[Site, Tensor], None]
+SiteListener = Callable[[Site, Tensor], None]
 
 
 def shift_rows(
@@ -99,7 +99,7 @@ def _written_behind(
     task: InterventionTask,
     tokens: Int[Tensor, "sequence pos"],
     sites: Iterable[Site],
-    listener: Listener,
+    listener: SiteListener,
 ) -> None:
     """Lets the listener see, for each site, the last block's output less the stream there."""
     at_site: dict[Site, Tensor] = {}

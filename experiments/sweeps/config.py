@@ -88,7 +88,7 @@ class SweepConfig:
         `MOST_CELLS`, and cells whose configs make no sense.
         """
         if not isinstance(values, dict):
-            raise UserError(f"the sweep is {type(values).__name__}: expected named values.")
+            raise UserError(f"the sweep is {type(values).__name__}: give named values.")
         for key in values:
             if key not in _KEYS:
                 raise unknown_name("key of the sweep", key, _KEYS)

@@ -217,6 +217,11 @@ class ExperimentConfig(Worded):
         """Whether the model is one that we train, and so a small one."""
         return self.model is None or self.model.endswith(".safetensors")
 
+    @property
+    def changes_scores(self) -> bool:
+        """Whether something is changed inside attention, which then sees all queries at once."""
+        return False
+
     def model_name(self) -> str:
         """The model in a form that a file name can hold.
 
@@ -340,6 +345,11 @@ class ProbingConfig(ExperimentConfig):
     def code_ablation(self) -> str:
         """How position codes are taken away: one of `USES`."""
         return self.uses or ("sites" if self.is_ours else "stream")
+
+    @property
+    def changes_scores(self) -> bool:
+        """Whether position codes are moved, one of them in the scores alone."""
+        return self.code_ablation != "no"
 
     @property
     def n_shareable(self) -> int:

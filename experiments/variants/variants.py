@@ -1,6 +1,7 @@
 """The models that an experiment reads, the one in question and its variants, and their tokens."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from nope_interp.positions.layers import LayerPositions, layer_positions, positi
 from nope_interp.positions.order import position_table
 from nope_interp.pretrained.load import Pretrained, load_pretrained, reinitialized
 from nope_interp.pretrained.spec import ModelSpec, untrained
+from nope_interp.query_blocks import all_queries_at_once
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.tasks.registry import Task
@@ -315,7 +317,8 @@ def _check_memory(
 ) -> None:
     """Raise UserError, before anything is read, for sequences that memory cannot hold."""
     n_at_once = min(config.batch_size, max(needed.values(), default=1))
-    check_room("seq_len", config.seq_len, partial(forward_bytes, model, n_at_once), model)
+    with all_queries_at_once(model) if config.changes_scores else nullcontext():
+        check_room("seq_len", config.seq_len, partial(forward_bytes, model, n_at_once), model)
 
 
 def _check_source(

@@ -216,7 +216,7 @@ def within(parent: str, make: Callable[[Any], Any], values: Any) -> Any:
 def flat(what: str, values: Any) -> dict[str, Any]:
     """Nested names as dotted words; raises UserError where a name is no word or comes twice."""
     if not isinstance(values, dict):
-        raise UserError(f"{what} is {type(values).__name__}: expected named values.")
+        raise UserError(f"{what} is {type(values).__name__}: give named values.")
     found: dict[str, Any] = {}
     for key, value in values.items():
         if not isinstance(key, str):

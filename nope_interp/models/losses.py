@@ -17,7 +17,7 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Activations, PerSequence, Sequences, Tokens
-from nope_interp.streams import Listener, check_tokens, stream
+from nope_interp.streams import Enough, Listener, check_tokens, stream
 
 # Logits held at one time, 16 MiB in single precision, and of how many kinds of tokens: those of all
 # kinds are of so few tokens that to read the weights again for each of them takes half of the time.
@@ -266,21 +266,17 @@ def logit_differences(
     return difference
 
 
-class _Enough(Exception):
-    """Ends a pass whose logits nobody wants."""
-
-
 def _read_last(model: HookedModel, tokens: Tokens, seen: Any) -> Tensor:
     """What a bridge's unembedding reads behind the last token, `[run d_model]`."""
     kept: list[Tensor] = []
 
     def keep(module: object, args: tuple[Tensor, ...]) -> None:
         kept.append(args[0][:, -1])
-        raise _Enough
+        raise Enough
 
     handle = model.unembed.register_forward_pre_hook(keep)
     try:
-        with suppress(_Enough):
+        with suppress(Enough):
             model.original_model(tokens, use_cache=False, past_key_values=seen)
     finally:
         handle.remove()

@@ -22,7 +22,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import ENCODINGS, AddedToEmbedding
 from nope_interp.models.hooked_module import HookedModule, Tokenizer
 from nope_interp.models.initialization import Initializer
-from nope_interp.models.memory import StreamMemory
+from nope_interp.models.stream_memory import StreamMemory
 from nope_interp.shapes import Tokens
 
 _NORMALIZATION_TYPES = {"layer": "LN", "rms": "RMS", "none": None}

@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from nope_interp.hooked_model import HookedModel
+from nope_interp.streams import Listener
 
 Ablated = Callable[[HookedModel], AbstractContextManager[Any]]
-Listener = Callable[[Tensor], None]
 
 
 class AloneAblated:

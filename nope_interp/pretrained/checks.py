@@ -105,7 +105,9 @@ def _check_pattern(
             "another model."
         )
     if pattern.triu(1).abs().max() > 0:
-        raise UserError(f"attention {whose} sees the future in layer {layer}: it is not causal.")
+        raise UserError(
+            f"attention {whose} sees the future in layer {layer}: choose a causal model."
+        )
 
 
 def dtype_name(x: Tensor) -> str:

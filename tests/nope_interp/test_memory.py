@@ -22,6 +22,7 @@ from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import layer_positions
 from nope_interp.pretrained.load import load_plain, load_pretrained
+from nope_interp.query_blocks import all_queries_at_once
 from nope_interp.streams import stream
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.recalibrate import last_losses, recalibrate
@@ -121,3 +122,19 @@ def test_what_memory_cannot_hold_is_refused_before_it_is_read(
     run = nope_interp(command, str(folder), *long, "2048", "--quiet", cwd=tmp_path)
     said = f"{long[-1]} is 2048: a pass takes about", "GiB are free: give at most"
     assert_one_sentence(run, *said)
+
+
+def test_moved_codes_take_whole_maps_and_a_probe_takes_blocks(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_pretrained(str(folder)).model
+    blocks = forward_bytes(model, 1, 2048)
+    with all_queries_at_once(model):
+        assert forward_bytes(model, 1, 2048) > 3 * blocks
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2.0 * blocks)
+    read = "--seq-len", "2048", "--batch-size", "1", "--quiet"
+    # The text is too short for the probe, which is said once memory has been found.
+    run = nope_interp("probe", "--model", str(folder), *read, "--sequences", "9000", cwd=tmp_path)
+    assert_one_sentence(run, "text")
+    run = nope_interp("compare", "--model", str(folder), *read, cwd=tmp_path)
+    assert_one_sentence(run, "--seq-len is 2048: a pass takes about", "give at most")

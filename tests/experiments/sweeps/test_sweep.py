@@ -200,7 +200,7 @@ def test_a_grid_is_the_product_of_its_lists(grid: dict[str, list[Any]]) -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        (3, "the sweep is int: expected named values"),
+        (3, "the sweep is int: give named values"),
         ({"experimant": 1}, "unknown key of the sweep 'experimant': did you mean 'experiment'"),
         ({"grid": {"seed": [0]}}, "names no experiment"),
         ({"experiment": "comparre", "grid": {"seed": [0]}}, "did you mean 'compare'"),

@@ -132,7 +132,7 @@ def test_a_header_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
         ({"lengths": [0, 3]}, "lengths are [0, 3]: give the shortest and the longest"),
         ({"lengths": [8, 3]}, "lengths are [8, 3]: give the shortest and the longest"),
         ({"lenghts": [2, 3]}, "unknown field of the header 'lenghts': did you mean 'lengths'?"),
-        ({"config": [1]}, "the model's config is list: expected named values"),
+        ({"config": [1]}, "the model's config is list: give named values"),
         ({"config": {}}, "the model's config lacks n_layers"),
     ],
 )

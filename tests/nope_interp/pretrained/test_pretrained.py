@@ -171,7 +171,7 @@ def test_non_causal_models_are_refused(tmp_path: Path) -> None:
     model.config.use_bidirectional_attention = True
     model.config.sliding_window = 64
     folder = save_folder(model, tmp_path / "bidirectional")
-    with pytest.raises(UserError, match="sees the future in layer 0: it is not causal"):
+    with pytest.raises(UserError, match="sees the future in layer 0: choose a causal model"):
         load_pretrained(str(folder))
 
 
