@@ -70,7 +70,13 @@ class FieldError(UserError):
 def nearest_name(name: object, choices: Iterable[str], closeness: float = 0.5) -> str | None:
     """The choice that a wrong name most likely stands for; of a dotted one its end is enough.
 
-    None where no choice has so large a share of its letters, from 0 to 1.
+    Args:
+        name: the wrong one.
+        choices: the right ones.
+        closeness: how large a share of its letters, from 0 to 1, the choice has to have.
+
+    Returns:
+        One of the choices; None where none is so close.
 
     Example:
         >>> nearest_name("n_layer", ["layers", "transformer.n_layers"])

@@ -89,6 +89,9 @@ def cannot_write(path: Path, error: Exception) -> UserError:
     Args:
         path: what was to be made.
         error: what stood in the way.
+
+    Returns:
+        The error, to be raised.
     """
     reason = getattr(error, "strerror", None) or error
     return UserError(

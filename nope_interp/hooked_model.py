@@ -21,25 +21,32 @@ class HookedModel(Protocol):
     tokenizer: Any
 
     @property
-    def cfg(self) -> Any: ...
+    def cfg(self) -> Any:
+        """Sizes of the model, by TransformerLens's names."""
 
     @property
-    def hook_dict(self) -> Mapping[str, nn.Module]: ...
+    def hook_dict(self) -> Mapping[str, nn.Module]:
+        """Every hook point by its name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     # A torch module finds its parts (`blocks`, `unembed`, ...) when they are asked for.
     def __getattr__(self, name: str) -> Any: ...
 
-    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All weights, each once."""
 
-    def hooks(self, fwd_hooks: Any = ..., bwd_hooks: Any = ...) -> AbstractContextManager[Any]: ...
+    def hooks(self, fwd_hooks: Any = ..., bwd_hooks: Any = ...) -> AbstractContextManager[Any]:
+        """A context in which hook functions act at named hook points."""
 
-    def run_with_cache(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]: ...
+    def run_with_cache(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """What the model gives, and all activations by hook name."""
 
-    def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any: ...
+    def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives while hook functions act."""
 
-    def to_tokens(self, text: str | list[str]) -> Any: ...
+    def to_tokens(self, text: str | list[str]) -> Any:
+        """Ids of a text or of several, `[batch pos]`."""
 
 
 def key_heads(model: HookedModel) -> int:

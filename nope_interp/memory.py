@@ -82,6 +82,9 @@ def forward_bytes(model: HookedModel, n_sequences: int, length: int) -> float:
         model: a HookedTransformer or a bridge.
         n_sequences: in the pass.
         length: tokens in each.
+
+    Returns:
+        Bytes.
     """
     of = Widths.of(model)
     queries = block_size(model, n_sequences, length) or length
@@ -96,6 +99,9 @@ def plain_bytes(model: Any, n_sequences: int, length: int) -> float:
         model: of transformers.
         n_sequences: in the pass.
         length: tokens in each.
+
+    Returns:
+        Bytes.
     """
     of = Widths.of_plain(model)
     masks = 0 if getattr(model.config, "sliding_window", None) is None else _MASKS
@@ -110,6 +116,9 @@ def training_bytes(model: Any, n_sequences: int, length: int, n_kinds: int) -> f
         n_sequences: in a step.
         length: tokens in each.
         n_kinds: kinds of tokens that losses are over.
+
+    Returns:
+        Bytes: activations kept for the gradient, logits, gradients and moments.
     """
     of = Widths.of_plain(model)
     kept = _KEPT_STREAMS * of.d_model + _KEPT_HEADS * of.d_heads + _KEPT_INNER * of.d_mlp

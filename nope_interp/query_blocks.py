@@ -34,6 +34,9 @@ def block_size(model: HookedModel, n_sequences: int, length: int) -> int | None:
         model: a HookedTransformer or a bridge.
         n_sequences: in a forward pass.
         length: tokens in each.
+
+    Returns:
+        Queries in a block, 16 at least.
     """
     if _CHANGED.get(model):
         return None
@@ -76,6 +79,9 @@ def queries_in_blocks(model: HookedModel, size: int | None) -> Iterator[None]:
     Args:
         model: one that `comes_in_blocks`.
         size: of a block, as `block_size` gives it; the last one may be smaller.
+
+    Yields:
+        Nothing.
     """
     with ExitStack() as undo:
         if getattr(model, "original_model", None) is None:
@@ -116,7 +122,16 @@ class MaskRows:
         return int(seen.expand(len(keys)).int().argmax())
 
     def rows(self, first: int, last: int, first_key: int) -> Tensor:
-        """The rows of some queries, the columns from a key on up to the last query's own."""
+        """The rows of some queries, the columns from a key on up to the last query's own.
+
+        Args:
+            first: the first query, counted from 0.
+            last: the query after the last one.
+            first_key: the key of the first column.
+
+        Returns:
+            The part of the mask, as transformers would make it.
+        """
         queries, keys = (first, last - first), (first_key, last - first_key)
         return self.make(
             mask_function=self.sees,

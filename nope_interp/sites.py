@@ -28,6 +28,9 @@ def hook_name(layer: int, site: str) -> str:
         layer: which block, from 0.
         site: one of `RESIDUAL_SITES`, or `ATTENTION_INPUT`.
 
+    Returns:
+        The name of the hook point.
+
     Raises:
         UserError: for an unknown site.
 
@@ -76,6 +79,9 @@ def missing_hook(name: str, known: Collection[str]) -> UserError:
     Args:
         name: the hook point that was asked for.
         known: all that the model has.
+
+    Returns:
+        The error, to be raised.
 
     Example:
         >>> str(missing_hook("blocks.0.hook_attn_out", ["blocks.1.hook_attn_out"]))

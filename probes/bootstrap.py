@@ -288,7 +288,18 @@ class NamedBootstrap:
         return lambda means: means[..., number]
 
     def difference(self, name: Hashable, other: Hashable) -> ArrayFunction:
-        """By how much the mean of a column is above that of another."""
+        """By how much the mean of a column is above that of another.
+
+        Args:
+            name: of the column.
+            other: of the column that is subtracted.
+
+        Returns:
+            A function of means, for `score`.
+
+        Raises:
+            KeyError: for a column that is not there.
+        """
         number, less = self._number[name], self._number[other]
         return lambda means: means[..., number] - means[..., less]
 
@@ -297,12 +308,29 @@ class NamedBootstrap:
         return self._bootstrap.interval_of(function)
 
     def score(self, metric: str, function: ArrayFunction, *, chance: float) -> Score:
-        """The Score of such a function, with its 95% interval."""
+        """The Score of such a function, with its 95% interval.
+
+        Args:
+            metric: its name.
+            function: of means, as `mean`, `difference` and `ratio` make it.
+            chance: what knowing nothing gives, in the function's unit.
+
+        Returns:
+            The value on all sequences, with the interval.
+        """
         return self._bootstrap.score(metric, function, chance=chance)
 
 
 def ratio(part: ArrayFunction, whole: ArrayFunction) -> ArrayFunction:
-    """One function of means over another."""
+    """One function of means over another.
+
+    Args:
+        part: the numerator.
+        whole: the denominator.
+
+    Returns:
+        A function of means, for `NamedBootstrap.score`.
+    """
     return lambda means: part(means) / whole(means)
 
 

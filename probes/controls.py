@@ -36,6 +36,9 @@ def shuffled_positions(
         batch: how many sequences.
         positions: [pos], those of every sequence.
         generator: what the orders are drawn from.
+
+    Returns:
+        `[batch pos]`, each sequence in an order of its own.
     """
     orders = torch.rand(batch, len(positions), generator=generator).argsort(dim=-1)
     return positions[orders]

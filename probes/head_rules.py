@@ -48,6 +48,7 @@ class Rule:
 
     @property
     def condition(self) -> str:
+        """When the rule holds, as text."""
         return f"{self.metric} > {self.threshold}"
 
 

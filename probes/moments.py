@@ -130,7 +130,7 @@ class LinearMoments:
 
     @property
     def deviation(self) -> Float[Tensor, " d"]:
-        """The features' standard deviations, of all the activations seen (float64)."""
+        """The features' standard deviations `[d]`, of all the activations seen (float64)."""
         return (self._gram.diagonal() / self.n).sqrt()
 
     def gram(self) -> Float[Tensor, "d d"]:

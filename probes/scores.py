@@ -41,7 +41,18 @@ class ProbeResult:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def score(self, metric: str, control: str = "") -> Score:
-        """The score of that name; raises ProbeError, with the known names, where it has none."""
+        """The score of a metric.
+
+        Args:
+            metric: its name.
+            control: the name of its control; empty for the measurement itself.
+
+        Returns:
+            The first score of that name.
+
+        Raises:
+            ProbeError: where there is none; the known names are in it.
+        """
         for score in self.scores:
             if score.metric == metric and score.control == control:
                 return score

@@ -42,6 +42,9 @@ def cosine_similarity(
     Args:
         x: activations.
         rows: those whose cosines with all of them are asked for; all by default.
+
+    Returns:
+        `[row pos]` of each sequence, in single precision at least.
     """
     x = upcast(x)
     norms = torch.linalg.vector_norm(x, dim=-1).clamp(min=torch.finfo(x.dtype).tiny)
@@ -64,6 +67,9 @@ def cosine_profile(
         cosines: -1 to 1, of each activation with those of its sequence.
         n_quantiles: how many, from the smallest to the largest.
         rows: which rows are given; all by default.
+
+    Returns:
+        `[row quantile]` of each sequence, on the CPU.
     """
     columns = torch.arange(cosines.shape[-1], device=cosines.device)
     diagonal = columns == columns[rows, None]

@@ -59,9 +59,16 @@ def require_tensor(given: object, name: str) -> None:
 
 
 def require_numbers(given: Any, name: str, axes: Sequence[str], square: str = "") -> None:
-    """Raises ProbeError for anything but a filled tensor of floats with these axes.
+    """Refuses anything but a filled tensor of floats with these axes.
 
-    `square` says, where the last two axes have to be of one length, how to ask for it.
+    Args:
+        given: what is checked.
+        name: what it is, in the plural, as the message says it.
+        axes: the names of its axes, in order.
+        square: how to ask for the last two axes to be of one length; empty where they need not be.
+
+    Raises:
+        ProbeError: for anything else, in words that name it.
     """
     require_tensor(given, name)
     shape = tuple(given.shape)

@@ -30,9 +30,18 @@ _RELATIVE = "Theorem 2 (relative position)"
 def counting_config(
     n_ctx: int, d_vocab: int, n_layers: int = 2, **changes: int
 ) -> TransformerConfig:
-    """A config that both theorems fit: no norm, causal, ReLU; `changes` are sizes.
+    """A config that both theorems fit: no norm, causal, ReLU.
 
     An MLP of width n_ctx, the default, interpolates 1/x at every 1/m.
+
+    Args:
+        n_ctx: tokens in the longest sequence.
+        d_vocab: how many tokens there are, the begin token included.
+        n_layers: Theorem 1 needs one, Theorem 2 two.
+        changes: other sizes, such as `d_model`, `n_heads` or `d_mlp`.
+
+    Returns:
+        The config.
     """
     given = {"n_layers": n_layers, "d_vocab": d_vocab, "n_ctx": n_ctx}
     sizes = {"d_model": 16, "n_heads": 2, "d_mlp": n_ctx} | changes
@@ -125,6 +134,13 @@ def relative_position(config: TransformerConfig, begin_token: int | None) -> Cou
     `blocks.1.attn.hook_attn_scores` are then content product + (m - n), ALiBi's bias with slope 1,
     whatever the config's attention scale. The content product is that of the drawn weights between
     components 4 and up of the two tokens' embeddings.
+
+    Args:
+        config: as `counting_config` makes them.
+        begin_token: what every sequence starts with.
+
+    Returns:
+        The model, and how far its 1/m is off.
 
     Raises:
         UserError: as `absolute_position`, and where there is no second layer or no room for

@@ -162,6 +162,9 @@ def mean_first_attention(model: HookedModel, tokens: Sequences, *, batch_size: i
         tokens: sequences of equal length, at least two tokens.
         batch_size: sequences in a forward pass.
 
+    Returns:
+        `[layer head query]`, on the CPU.
+
     Raises:
         UserError: for sequences too short, and as `stream`.
     """
@@ -212,6 +215,9 @@ def freeze_first_attention(model: HookedModel, shares: Shares) -> Iterator[Runni
     Args:
         model: a HookedTransformer, or a TransformerBridge whose patterns act on what follows.
         shares: of each layer, head and position, from 0 to 1; sequences are to be as long.
+
+    Yields:
+        What says, by `verify()`, whether every layer was reached.
 
     Raises:
         UserError: for shares of another shape or out of range, and for a bridge that shows its
@@ -271,6 +277,9 @@ def scale_attention(
         factor: c, 0 or more; with 0 no later query sees the tokens.
         head: the layer and the head whose attention is scaled; every head's without.
 
+    Yields:
+        What says, by `verify()`, whether each of these heads' layers was reached.
+
     Raises:
         UserError: for a factor that is none, and for a bridge that shows its patterns without
             using them.
@@ -320,6 +329,9 @@ def idle_patterns(model: HookedModel, layer: int) -> UserError:
     Args:
         model: the bridge.
         layer: whose attention goes on without what its pattern hook gives back.
+
+    Returns:
+        The error, to be raised.
     """
     return UserError(
         f"this {type(model.original_model).__name__} computes attention past its pattern hooks "

@@ -82,7 +82,12 @@ class MLP(nn.Module):
         self.hook_pre, self.hook_post = HookPoint(), HookPoint()
 
     def initialize(self, draw: Initializer, shrink_output: float) -> None:
-        """Draws each branch's input weights, then the output's; biases start at zero."""
+        """Draws each branch's input weights, then the output's; biases start at zero.
+
+        Args:
+            draw: fills a weight, in the order of its calls.
+            shrink_output: what the output's drawn weights are divided by.
+        """
         for weight in self.into.weight.chunk(self.branches):
             draw(weight)
         draw(self.out.weight, shrink=shrink_output)
@@ -106,18 +111,22 @@ class MLP(nn.Module):
 
     @property
     def W_in(self) -> Float[Tensor, "d_model d_mlp"]:
+        """The weights into the hidden layer, `[d_model d_mlp]`; of a gated MLP not the gate's."""
         return self.into.weight.chunk(self.branches)[-1].T
 
     @property
     def b_in(self) -> Float[Tensor, " d_mlp"]:
+        """The bias of `W_in`, `[d_mlp]`."""
         return self.into.bias.chunk(self.branches)[-1]
 
     @property
     def W_out(self) -> Float[Tensor, "d_mlp d_model"]:
+        """What the hidden layer writes, `[d_mlp d_model]`."""
         return self.out.weight.T
 
     @property
     def b_out(self) -> Float[Tensor, " d_model"]:
+        """The bias of `W_out`, `[d_model]`."""
         return self.out.bias
 
 

@@ -238,16 +238,19 @@ class ClockworkRNN(HookedModule):
 
     @property
     def W_H(self) -> Float[Tensor, "d_hidden d_hidden"]:
-        """The recurrent weights as the paper writes them: row blocks, zeros for faster modules."""
+        """The recurrent weights as the paper writes them, `[d_hidden d_hidden]`: row blocks, zeros
+        for faster modules."""
         width = self.config.width
         return torch.cat([F.pad(c.W_H, (i * width, 0)) for i, c in enumerate(self.clocks)])
 
     @property
     def W_I(self) -> Float[Tensor, "d_hidden d_in"]:
+        """What the modules read of the inputs, `[d_hidden d_in]`."""
         return torch.cat([clock.W_I for clock in self.clocks])
 
     @property
     def W_U(self) -> Float[Tensor, "d_hidden d_out"]:
+        """What the outputs read of the modules, `[d_hidden d_out]`."""
         return self.readout.weight.T
 
     def _initialize(self) -> None:

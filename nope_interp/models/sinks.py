@@ -37,6 +37,9 @@ def sink_share(
     Args:
         scores: before the softmax, hidden keys at minus infinity or near it.
         sinks: a logit for each head.
+
+    Returns:
+        `[batch head query]`, in single precision.
     """
     column = rearrange(sinks, "head -> 1 head 1 1").to(scores).expand(*scores.shape[:3], 1)
     every = torch.cat((scores, column), dim=-1)

@@ -96,8 +96,15 @@ class LayerPositions:
 
 
 def edge_notes(layers: Iterable[LayerPositions], seq_len: int) -> tuple[str, ...]:
-    """What the windows and chunks of attention in these layers show in sequences of `seq_len`
-    tokens, in sentences: one for each that is shorter."""
+    """What the windows and chunks of attention show in longer sequences, in sentences.
+
+    Args:
+        layers: as `layer_positions` finds them.
+        seq_len: tokens in a sequence.
+
+    Returns:
+        One for each window or chunk that is shorter than the sequences; none where there is none.
+    """
     edges: dict[str, list[int]] = {}
     for layer in layers:
         if layer.reach is not None and layer.reach < seq_len:
@@ -145,6 +152,9 @@ def rotary_frequencies(model: HookedModel, layer: int) -> Float[Tensor, " freque
     Args:
         model: a HookedTransformer or a bridge.
         layer: which block, from 0.
+
+    Returns:
+        `[frequency]`.
 
     Raises:
         UserError: as `layer_positions`.

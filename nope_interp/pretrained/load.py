@@ -137,8 +137,13 @@ def load_plain(
     """A model as transformers has it, without hooks, to be trained.
 
     Args:
-        name_or_path, revision, dtype, positions, device, device_map: as `load_pretrained` takes
-            them.
+        name_or_path: a hub name, a Hugging Face folder or a `.gguf` file, as for `load_pretrained`.
+        revision: branch, tag or commit of a hub name.
+        dtype: "float32", "bfloat16" or "float16".
+        positions: which positions its weights were trained with, or "auto", as for
+            `load_pretrained`.
+        device: a torch device.
+        device_map: spreads the model over several devices; needs `device` left alone.
 
     Returns:
         The model, its tokenizer or None, and sentences about how its files were read.

@@ -40,6 +40,9 @@ def scaled_rotary(model: Any, scaling: str, context: int, length: int) -> Iterat
         scaling: one of `SCALINGS`.
         context: the length that it was trained on, in tokens.
         length: the length that it is to read.
+
+    Yields:
+        Nothing.
     """
     config, factor = copy.deepcopy(model.config), length / context
     for name, kind in _kinds(config.rope_parameters).items():

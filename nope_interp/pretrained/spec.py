@@ -61,6 +61,9 @@ def untrained(model: HookedTransformer, draw: int) -> HookedTransformer:
     Args:
         model: one of ours.
         draw: which draw of the weights, from 0.
+
+    Returns:
+        A new model, on the same device.
     """
     seed = (model.config.seed + draw) % (LARGEST_SEED + 1)
     config = replace(model.config, seed=seed)

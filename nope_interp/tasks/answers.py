@@ -70,7 +70,7 @@ class Examples:
 
     @property
     def answer(self) -> Bool[Tensor, "example pos"]:
-        """Which tokens are the answer or its end: what a loss counts and exact match looks at."""
+        """The answer and its end, `[example pos]`: what losses and exact match look at."""
         position = torch.arange(self.tokens.shape[1])
         return (position >= self.prompt_length[:, None]) & (position < self.length[:, None])
 
@@ -151,6 +151,7 @@ class AnswerTask(ABC):
 
     @property
     def d_vocab(self) -> int:
+        """How many tokens there are."""
         return self.tokenizer.d_vocab
 
     def vocabulary(self) -> tuple[str, ...]:

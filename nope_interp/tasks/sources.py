@@ -59,6 +59,9 @@ class TokenSource(ABC):
             begin: how many begin tokens come before, 1 or 0.
             split: what they are drawn from.
             generator: what they are drawn with.
+
+        Returns:
+            Tokens, `[sequence pos]`, without the begin token.
         """
 
 
@@ -118,7 +121,7 @@ class TextSource(TokenSource):
 
     @property
     def known(self) -> Int[Tensor, " known"]:
-        """All the text that is not held out, in reading order."""
+        """All the text that is not held out, `[known]`, in reading order."""
         return torch.cat([self._trained_on, self._part("fit")])
 
     def drawn(
@@ -136,7 +139,15 @@ class TextSource(TokenSource):
         return part[: available * length].view(available, length)[chosen]
 
     def available(self, length: int, split: Split) -> int:
-        """How many windows of `length` tokens a split holds."""
+        """How many windows of a length a split holds.
+
+        Args:
+            length: tokens in a window, without a begin token.
+            split: `fit` or `held_out`.
+
+        Returns:
+            Windows that do not overlap.
+        """
         return len(self._part(split)) // length if length > 0 else 0
 
     def _part(self, split: Split) -> Int[Tensor, " token"]:
@@ -171,7 +182,15 @@ class RepeatedSource(UniformSource):
 
     @staticmethod
     def period(seq_len: int, *, begin_token: bool) -> int:
-        """How many tokens there are before they come again."""
+        """How many tokens there are before they come again.
+
+        Args:
+            seq_len: tokens in a sequence, the begin token included.
+            begin_token: whether it begins with one.
+
+        Returns:
+            The distance of a token from its copy, in tokens.
+        """
         return (seq_len - begin_token) // 2
 
     def drawn(

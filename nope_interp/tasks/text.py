@@ -46,6 +46,7 @@ class TextTask:
 
     @property
     def d_vocab(self) -> int:
+        """How many tokens there are."""
         return self.tokenizer.d_vocab
 
     def source(self) -> TextSource:

@@ -77,7 +77,12 @@ def recalibrate(
         text: tokens in reading order.
         begin_id: what sequences begin with; None for nothing.
         parts: of the names of parameters that are trained; None trains all.
-        header, title, state_path, watch, show_progress: as `optimize` takes them.
+        header: tells this training from others, beside `training`.
+        title: what the progress bar is called.
+        state_path: file that keeps the training state, so that a stopped training goes on from
+            there; None keeps nothing.
+        watch: called at each of `watched_steps`, as `optimize` says; None calls nothing.
+        show_progress: draw a bar with the loss on standard error.
 
     Raises:
         UserError: as `optimize` and `choose_trained` do.
@@ -133,7 +138,10 @@ def last_losses(model: Any, tokens: Sequences, n_last: int, *, batch_size: int) 
     """Mean cross-entropy of the last tokens of each sequence, in nats per token.
 
     Args:
-        model, tokens, n_last, batch_size: as `last_log_probabilities` takes them.
+        model: of transformers, in evaluation mode.
+        tokens: `[sequence pos]`, longer than `n_last`.
+        n_last: how many tokens at the end are scored.
+        batch_size: sequences in a forward pass.
 
     Returns:
         `[sequence]`, on the CPU.
@@ -153,6 +161,9 @@ def only_tokens(model: Any, ids: Text | None) -> Iterator[None]:
     Args:
         model: of transformers.
         ids: sorted, each once; None leaves the model as it is.
+
+    Yields:
+        Nothing.
     """
     if ids is None:
         yield

@@ -25,6 +25,9 @@ def sizes_of(intervention: Intervention, statistics: CodeStatistics) -> PerPosit
         intervention: takes activations of the site and gives them back changed.
         statistics: those of the site.
 
+    Returns:
+        `[pos]`, at most 2.
+
     Raises:
         ProbeError: before 2 sequences, and what the intervention raises.
     """
@@ -131,6 +134,9 @@ def size_matched(
         sizes: [pos], how far it moves activations, as `sizes_of` says.
         statistics: those of the site.
         seed: of the control's randomness.
+
+    Returns:
+        The control, to be called with activations of the site.
     """
     if removal.removed.any():
         return moved_elsewhere(removal.removed, seed)
@@ -146,6 +152,9 @@ def random_subspace(projection: ScaledDirections | Leace, seed: int = 0) -> Scal
     Args:
         projection: the intervention that is matched.
         seed: of the directions.
+
+    Returns:
+        The control, of the same rank, centre and factor; LEACE is matched by a factor of 0.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = (projection.rank, len(projection.centre))
@@ -192,6 +201,9 @@ def side_effects(x: Activations, changed: Activations) -> dict[str, PerSequence]
     Args:
         x: [batch pos d_model], before.
         changed: the same after.
+
+    Returns:
+        `[batch]` by name: norm and cosine.
     """
     x, changed = upcast(x), upcast(changed)
     before, after = (torch.linalg.vector_norm(rows, dim=-1) for rows in (x, changed))

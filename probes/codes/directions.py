@@ -74,6 +74,9 @@ def leace_of_code(probe: LinearProbe, statistics: CodeStatistics, code: str) -> 
         statistics: given the same sequences.
         code: "smooth trend" or "irregular part".
 
+    Returns:
+        The intervention, to be called with activations of the site.
+
     Raises:
         ProbeError: as `leace`.
     """
@@ -163,6 +166,9 @@ def positional_rank(statistics: CodeStatistics, share: float) -> int:
         statistics: those of the site.
         share: of the variance, 0 to 1.
 
+    Returns:
+        The number of directions.
+
     Raises:
         ProbeError: before 2 sequences.
     """
@@ -181,6 +187,9 @@ def project_out(statistics: CodeStatistics, rank: int) -> ScaledDirections:
     Args:
         statistics: those of the site.
         rank: how many directions, from 1.
+
+    Returns:
+        The intervention, to be called with activations of the site.
 
     Raises:
         ProbeError: for a rank that there are no directions for.
@@ -204,6 +213,9 @@ def scale_channel(statistics: CodeStatistics, index: int, factor: float) -> Scal
         statistics: those of the site.
         index: which direction; 0 has the largest variance.
         factor: on the component; 0.5 halves it.
+
+    Returns:
+        The intervention, to be called with activations of the site.
 
     Raises:
         ProbeError: where there is no direction of that index (0 has the largest variance).
@@ -239,6 +251,9 @@ def swap_vectors(statistics: CodeStatistics, offset: int) -> MovedVectors:
     Args:
         statistics: those of the site.
         offset: in steps of the positions fitted on, negative ones towards the start.
+
+    Returns:
+        The intervention, to be called with activations of the site.
 
     Raises:
         ProbeError: for an offset that would leave a single vector.

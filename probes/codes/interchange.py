@@ -110,6 +110,9 @@ class Move:
             generator: of the draws; the same state gives the same directions for each dose.
             dose: as in `by`.
             together: how many sequences in a row share a draw.
+
+        Returns:
+            The control, to be called with the same activations as the move.
         """
         draws = Draws((self._curve.shape[1], len(variation)), generator, together)
         return SizeMatched(self.base, dose * self._curve, variation, draws)
@@ -137,6 +140,9 @@ def size_matched(
         generator: of the draws at a site, from its number.
         dose: as in `Move.by`.
         together: as in `Move.size_matched`.
+
+    Returns:
+        A control by site.
     """
     return {
         site: move.size_matched(variation[site], generator(number), dose, together=together)
@@ -150,6 +156,9 @@ def together(moves: Sequence[tuple[Positions, Move]], n: int) -> Move:
     Args:
         moves: at least one, each with the indices of its positions.
         n: how many positions there are.
+
+    Returns:
+        One move of all `n` positions.
     """
     d_model = moves[0][1].told.shape[1]
     means, added, told = (torch.zeros(n, d_model) for _ in range(3))
@@ -272,6 +281,9 @@ def levelled(statistics: CodeStatistics, *, current: CodeStatistics | None = Non
     Args:
         statistics: as in `interchange`.
         current: as in `interchange`.
+
+    Returns:
+        The change, to be called with activations at the positions fitted on.
 
     Raises:
         ProbeError: before 2 sequences.

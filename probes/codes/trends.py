@@ -64,6 +64,9 @@ def carries(statistics: CodeStatistics, code: str) -> bool:
         statistics: as in `interchange`.
         code: one of `MOVABLE`.
 
+    Returns:
+        True where the test rejects chance.
+
     Raises:
         ProbeError: for an unknown code, and before 2 sequences.
     """

@@ -53,6 +53,7 @@ class HeadScores:
 
     @property
     def n_heads(self) -> int:
+        """How many heads the layer has."""
         return len(self.value)
 
     def column(self, metric: str) -> int:
@@ -378,6 +379,9 @@ def offset_chance(length: int, window: int | None = None) -> Float[np.ndarray, "
     Args:
         length: tokens in a sequence.
         window: how many keys back a query sees, itself included; None for all.
+
+    Returns:
+        `[offset]`, shares of attention from 0 to 1.
     """
     m = n_visible(length, window)
     seen = [

@@ -45,7 +45,15 @@ class FrequencyUsage:
         return self._high.n
 
     def update(self, queries: Queries, keys: Keys) -> None:
-        """Adds sequences. Heads that share keys are repeated; raises ProbeError for odd shapes."""
+        """Adds sequences. Heads that share keys are repeated.
+
+        Args:
+            queries: `[batch pos head d_head]`, before rotation or after it.
+            keys: the same of the keys, of as many heads or fewer.
+
+        Raises:
+            ProbeError: for shapes that do not fit together, and numbers that are not finite.
+        """
         query, key = _norms(queries, keys, self.rotated)
         self._query = self._query + query.sum(0)
         self._key = self._key + key.sum(0)
@@ -107,6 +115,9 @@ def frequency_shares(queries: Queries, keys: Keys, rotated: int) -> Norms:
         queries: before rotation or after it, which leaves norms alone.
         keys: the same.
         rotated: how many of a head's dimensions rotate, its first ones.
+
+    Returns:
+        `[batch head frequency]`.
 
     Raises:
         ProbeError: for shapes that do not fit together, and numbers that are not finite.

@@ -107,7 +107,9 @@ def early_labels(
     Shares of scores are judged on fewer sequences, too, but by the same fits.
 
     Args:
-        scores, null: as `label_heads` takes them.
+        scores: one for each layer, from the same feeds.
+        null: the layers of random-init models, scored alike; without them a label has only its
+            shuffled null to beat.
 
     Returns:
         How many sequences of natural text, and a label for each head, layer by layer; the most

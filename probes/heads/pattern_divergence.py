@@ -25,6 +25,9 @@ def jensen_shannon(p: Weights, q: Weights) -> PerRow:
     Args:
         p: weights of queries over keys; rows sum to 1.
         q: the same, over the same keys.
+
+    Returns:
+        One number for each query.
     """
     mean = (p + q) / 2
     return _entropy(mean) - (_entropy(p) + _entropy(q)) / 2
@@ -39,6 +42,9 @@ def from_mean(p: Weights, q: Weights) -> PerRow:
     Args:
         p: weights of queries over keys; rows sum to 1.
         q: the same, over the same keys.
+
+    Returns:
+        One number for each query.
     """
     mean = (p + q) / 2
     least = torch.finfo(p.dtype).tiny
@@ -59,6 +65,9 @@ def head_distances(
         q: those of another, on the same tokens.
         rows: which queries of each example count.
         divergence: of two weights, in nats.
+
+    Returns:
+        `[layer example head head]`, in nats: heads of p before heads of q.
     """
     sources = rearrange(p, "layer example head query key -> layer example head 1 query key")
     targets = rearrange(q, "layer example head query key -> layer example 1 head query key")

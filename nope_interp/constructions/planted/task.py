@@ -136,6 +136,9 @@ class Planted:
         Args:
             model: the one built here, or a changed one.
             tokens: [batch pos].
+
+        Returns:
+            `[batch asked answer]`.
         """
         found = torch.cat([model(batch)[:, 1:] for batch in tokens.split(_BATCH)])
         return found[..., self.answer_tokens]
@@ -147,6 +150,9 @@ class Planted:
         Args:
             model: the one built here, or a changed one.
             tokens: [batch pos].
+
+        Returns:
+            `[batch]`.
         """
         by_class = rearrange(self.logits(model, tokens), "batch pos answer -> batch answer pos")
         return F.cross_entropy(by_class, self.answers(tokens), reduction="none").mean(dim=1)
@@ -158,6 +164,9 @@ class Planted:
         Args:
             model: the one built here, or a changed one.
             tokens: [batch pos].
+
+        Returns:
+            The share over all sequences and positions.
         """
         said = self.logits(model, tokens).argmax(dim=-1)
         return float((said == self.answers(tokens)).double().mean())
