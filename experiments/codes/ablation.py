@@ -87,7 +87,11 @@ def through_the_stream(
         description: label of the progress bar; None draws no bar.
         codes_only: leave out what no verdict needs: other interventions, and what can be read.
 
-    Raises UserError where the activations at a site cannot be fitted.
+    Returns:
+        The rows.
+
+    Raises:
+        UserError: where the activations at a site cannot be fitted.
     """
     found = {INTACT_CONDITION: _scored(task, {})}
     rows = []
@@ -116,10 +120,18 @@ def site_by_site(
 ) -> list[dict[str, Any]]:
     """As `through_the_stream`, with the codes taken away at one site at a time, and no probes.
 
-    `statistics` are of the fit sequences at each site, as from `statistics_at`.
+    Args:
+        task: the model, its sequences and its losses.
+        statistics: of the fit sequences at each site, as from `statistics_at`.
+        context: fills the columns that a model and its tokens decide.
+        description: label of the progress bar; None draws no bar.
 
-    Raises UserError where the activations at a site cannot be fitted, and for a site that the model
-    lacks.
+    Returns:
+        The rows, with the layer and site of each.
+
+    Raises:
+        UserError: where the activations at a site cannot be fitted, and for a site that the model
+            lacks.
     """
     intact = _scored(task, {})
     rows: list[dict[str, Any]] = []

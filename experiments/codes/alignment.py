@@ -73,6 +73,9 @@ def untrained_twin(model: HookedTransformer, seed: int) -> HookedTransformer:
     Args:
         model: any.
         seed: of its weights.
+
+    Returns:
+        The new model, on the same device.
     """
     twin = HookedTransformer(replace(model.config, seed=seed, init_scale=None))
     return twin.to(next(model.parameters()).device)
@@ -177,6 +180,9 @@ def told_others(positions: Asked, among: Bool[Tensor, " asked"], generator: Gene
         positions: all that are asked.
         among: which of them are to be told so.
         generator: of the order.
+
+    Returns:
+        `[asked]`, the position that each is told to be.
     """
     told = positions.clone()
     chosen = positions[among]

@@ -72,7 +72,11 @@ def history_rows(
         experiment: fills the column of that name.
         description: label of the progress bar; None draws none.
 
-    Raises UserError where a kept model is missing or damaged.
+    Yields:
+        The rows, model by model in the order of their steps.
+
+    Raises:
+        UserError: where a kept model is missing or damaged.
     """
     n_fit, n_held_out = min(config.n_fit, N_FIT), min(config.n_held_out, N_HELD_OUT)
     task = intervention_task_of(replace(config, n_fit=n_fit, n_held_out=n_held_out), variant)

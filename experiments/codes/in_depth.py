@@ -101,7 +101,19 @@ def fitted_in_depth(
     """The condition's interventions at all of these sites at once, by hook name.
 
     One forward pass over all fit sequences at once makes them: memory grows with these, but holds
-    one layer at a time. `probes` are fitted in it to what they make of the last block's output.
+    one layer at a time.
+
+    Args:
+        task: the model, and what they are fitted on.
+        condition: makes an intervention from the activations at a site.
+        sites: in order of depth.
+        probes: are fitted in the same pass to what they make of the last block's output.
+
+    Returns:
+        The interventions, each fitted on what those before it leave.
+
+    Raises:
+        UserError: as `made_in_depth` does.
     """
     how = {"sized": condition.takes_code, "linear": condition.linear}
     made = partial(FittedOnTheWay, condition.make, task.numbers(), **how)
@@ -207,7 +219,18 @@ def reading_last(
 
 
 def statistics_at(task: InterventionTask, sites: Sequence[Site]) -> dict[Site, CodeStatistics]:
-    """What interventions at single sites are made from, in one stream of the intact model."""
+    """What interventions at single sites are made from, in one stream of the intact model.
+
+    Args:
+        task: the model, and the sequences to fit on.
+        sites: which are read.
+
+    Returns:
+        The statistics of each site, at the task's positions.
+
+    Raises:
+        UserError: as `feed` does.
+    """
     found = {site: CodeStatistics() for site in sites}
     each = {site: [statistics] for site, statistics in found.items()}
     read = partial(feed, batch_size=task.batch_size, positions=task.positions)

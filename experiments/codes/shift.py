@@ -40,14 +40,20 @@ def shift_rows(
 ) -> list[dict[str, Any]]:
     """Rows of the tidy table: the share of the shift that the position read behind it follows.
 
-    `statistics` are of the fit sequences at each site, as from `statistics_at`; sites that are
-    not in the stream, and the last block's output, are left out.
-
     Metric `followed`, 1 where it moves by as much as the intact model's own reading moves over as
     many positions, 0 by chance; the control mixes in as much of another sequence's content. The
     last `OFFSET` positions have no vectors to take and do not count. No rows for sequences shorter
     than three times the offset, where codes are not taken away at all positions, for a model whose
     stream is no sum of what its layers write, nor where the reading itself hardly moves.
+
+    Args:
+        task: the model, and sequences to fit readers on and to score them on.
+        statistics: of the fit sequences at each site, as from `statistics_at`; sites that are not
+            in the stream, and the last block's output, are left out.
+        context: fills the columns that a model and its tokens decide.
+
+    Returns:
+        One row for each site and control.
     """
     if task.split.fit.shape[1] < 3 * OFFSET or not task.whole or not adds_up(task.model):
         return []

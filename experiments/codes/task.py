@@ -76,10 +76,18 @@ class InterventionTask:
 
 
 def check_enough_to_fit(config: ProbingConfig, d_model: int, positions: int) -> None:
-    """Raise UserError where codes cannot be taken away from activations of that width and number.
+    """Refuse too few sequences to take codes away from activations of that width and number.
 
     As many numbers as positions are needed to tell the correlation between positions, and more
     activations than directions for LEACE.
+
+    Args:
+        config: says how many sequences are fitted on, and whether codes are taken away at all.
+        d_model: width of the activations.
+        positions: how many positions codes are taken away at.
+
+    Raises:
+        UserError: for too few, with the number that is enough.
     """
     least = max(1 + math.ceil(positions / d_model), math.ceil((d_model + 2) / positions))
     if config.code_ablation != "no" and config.n_fit < least:
@@ -94,10 +102,18 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
 
     Text of pretrained models starts with their begin token, where they have one: without what they
     always saw in training they may do worse than chance. Ours were trained on text without. On a
-    task with answers the sequences are examples of the longest training length that fits,
-    those that are scored from prompts that training never saw, and only answers are scored.
+    task with answers the sequences are examples of the longest training length that fits, those
+    that are scored from prompts that training never saw, and only answers are scored.
 
-    Raises UserError for too few sequences to fit on.
+    Args:
+        config: how many sequences, how long, and their seed.
+        variant: the model, with its sources.
+
+    Returns:
+        The task.
+
+    Raises:
+        UserError: for too few sequences to fit on.
     """
     d_model = variant.model.cfg.d_model
     check_enough_to_fit(config, d_model, config.seq_len - FIRST_POSITION)

@@ -29,10 +29,11 @@ def head_history(
         config: how its models are read.
         begin_token: whether sequences start with one.
 
-    Returns a function of a model and the columns that its rows share. Its rows are of the probe
-    "heads", every detector's score of every head, and of the probe "label", what the head is
-    called, as the metric, with the model at step 0 for the untrained one, and its confidence.
-    Sequences too short to tell heads apart have neither.
+    Returns:
+        A function of a model and the columns that its rows share. Its rows are of the probe
+        "heads", every detector's score of every head, and of the probe "label", what the head is
+        called, as the metric, with the model at step 0 for the untrained one, and its confidence.
+        Sequences too short to tell heads apart have neither.
     """
     if config.seq_len < HeadsConfig.least["seq_len"]:
         return lambda model, context: iter(())

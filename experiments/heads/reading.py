@@ -295,6 +295,13 @@ def on_rotated(
     They come after norms of queries and keys: after the rotation where the model shows it there,
     else before, as their norms are the same. What a frequency turns stands one half of the rotated
     dimensions apart, wherever the model has it.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+        readers: by layer, what takes its queries and its keys, `[batch pos head d_head]` each.
+
+    Returns:
+        Listeners by hook name, for `stream`.
     """
     layers = layer_positions(model)
     after = {layer: f"blocks.{layer}.attn.hook_rot_" for layer in readers}

@@ -47,7 +47,21 @@ def trained_to_answer(
 ) -> HookedTransformer:
     """A model trained on the task's training lengths, with room for its test lengths.
 
-    `watch` and `blanks` are those of `nope_interp.training.train.train`.
+    Args:
+        task: what it is trained on.
+        sizes: of the model and its training.
+        steps: of the optimiser.
+        seed: of the model and its training.
+        positions: its encoding; "none" by default.
+        watch: called with the model now and then, as `nope_interp.training.train.train` says.
+        masking: hides the answers; None predicts one token after the other.
+        device: a torch device.
+
+    Returns:
+        The model, in evaluation mode.
+
+    Raises:
+        UserError: as `nope_interp.training.train.train` does.
     """
 
     def room(lengths: Sequence[int]) -> int:
@@ -75,7 +89,18 @@ def trained_to_answer(
 def accuracies(
     model: HookedTransformer, task: AnswerTask, n_per_length: int, split: TaskSplit, seed: int
 ) -> Float[Array, " length"]:
-    """The share of exact answers, for each length of a split."""
+    """The share of exact answers, for each length of a split.
+
+    Args:
+        model: one of ours, trained on the task.
+        task: what is asked.
+        n_per_length: examples of each length.
+        split: `train`, `validation` or `test`.
+        seed: of the examples.
+
+    Returns:
+        `[length]`, from 0 to 1.
+    """
     every = dataset(task, n_per_length, split=split, seed=seed).values()
     return np.array([float(exact_matches(model, some).double().mean()) for some in every])
 
@@ -83,7 +108,16 @@ def accuracies(
 def by_unit(
     tasks: Iterable[str], names: Iterable[str], read: Callable[[str, str], Float[Array, " seed"]]
 ) -> Float[Array, "seed task name"]:
-    """What is read of the models of each task and of each of several names."""
+    """What is read of the models of each task and of each of several names.
+
+    Args:
+        tasks: the names of tasks.
+        names: what else tells models apart, such as encodings.
+        read: gives `[seed]` for a task and a name.
+
+    Returns:
+        `[seed task name]`.
+    """
     return np.stack(
         [np.stack([read(task, name) for name in names], axis=-1) for task in tasks], axis=1
     )
@@ -100,6 +134,13 @@ def by_task(
     """The mean over the seeds that count, of each task that has any.
 
     Models of one task are alike: intervals are taken over tasks, not over models.
+
+    Args:
+        values: of each model.
+        counted: which models count.
+
+    Returns:
+        `[learned_task *k]`, without the tasks of which no model counts.
     """
     tasks = np.flatnonzero(counted.any(axis=0))
     return np.stack([values[counted[:, task], task].mean(axis=0) for task in tasks])

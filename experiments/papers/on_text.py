@@ -29,6 +29,9 @@ def trained_on_text(
         steps: of the training, the first 100 of which warm up.
         device: a torch device.
         training: further values of `TrainingConfig`.
+
+    Returns:
+        The model, in evaluation mode.
     """
     schedule = TrainingConfig(
         steps=steps, warmup=min(100, steps), seq_len=config.n_ctx, seed=config.seed, **training
@@ -37,7 +40,20 @@ def trained_on_text(
 
 
 def held_out(source: TokenSource, count: int, length: int, seed: int) -> Sequences:
-    """Sequences for no one to learn from, behind a begin token where the source has one."""
+    """Sequences for no one to learn from, behind a begin token where the source has one.
+
+    Args:
+        source: what they are drawn from.
+        count: how many.
+        length: tokens in each, the begin token included.
+        seed: of the draws.
+
+    Returns:
+        Tokens, `[sequence pos]`.
+
+    Raises:
+        UserError: where the source has too few tokens.
+    """
     begin = source.begin_id is not None
     return source.sequences(count, length, begin_token=begin, split="held_out", seed=seed)
 
@@ -45,11 +61,21 @@ def held_out(source: TokenSource, count: int, length: int, seed: int) -> Sequenc
 def given_variant(
     config: ReproduceConfig, device: str, *, seq_len: int, needed: Mapping[Split, int], **more: Any
 ) -> ModelVariant:
-    """The model that `config.model` names, with text to read it on, or what `more` values of
-    `ProbingConfig` say.
+    """The model that `config.model` names, with text to read it on.
 
-    Raises UserError where it cannot be loaded, has too short a context for `seq_len` tokens, or its
-    text has fewer than the `needed` sequences.
+    Args:
+        config: names the model, its positions, the text and the seed.
+        device: a torch device, or "auto" to spread a pretrained model over several.
+        seq_len: tokens in a sequence.
+        needed: how many sequences of the text will be read.
+        more: other values of `ProbingConfig`.
+
+    Returns:
+        The model, loaded.
+
+    Raises:
+        UserError: where it cannot be loaded, has too short a context for the sequences, or its text
+            has fewer than are needed.
     """
     read = ProbingConfig(
         model=config.model,

@@ -70,8 +70,20 @@ class Split:
 
     @classmethod
     def of(cls, source: TokenSource, n_fit: int, n_held_out: int, **how: Any) -> "Split":
-        """So many sequences of each kind; `how` are the length, begin token and seed of
-        `source.sequences`."""
+        """So many sequences of each kind.
+
+        Args:
+            source: what they are drawn from.
+            n_fit: sequences to fit on.
+            n_held_out: sequences to score on.
+            how: length, begin token and seed, as `source.sequences` takes them.
+
+        Returns:
+            The sequences.
+
+        Raises:
+            UserError: as `source.sequences` does.
+        """
         fit = source.sequences(n_fit, split="fit", **how)
         return cls(fit, source.sequences(n_held_out, split="held_out", **how))
 
@@ -99,7 +111,11 @@ def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = No
         sites: hooks of each layer.
         layers: which ones; None for all.
 
-    Raises UserError for a layer that the model lacks.
+    Returns:
+        The sites; the embedding comes first, and only once.
+
+    Raises:
+        UserError: for a layer that the model lacks.
     """
     for layer in layers or ():
         if not 0 <= layer < n_layers:
@@ -123,12 +139,28 @@ def code_probes(seed: int) -> list[StreamingProbe]:
 
 
 def two_layer_probes(site: Site, seed: int) -> list[StreamingProbe]:
-    """The two-layer probe, the costly one: it reads the stream only."""
+    """The two-layer probe, the costly one: it reads the stream only.
+
+    Args:
+        site: where it reads.
+        seed: of its training, its control and resamples.
+
+    Returns:
+        The probe; none where the site is not in the stream.
+    """
     return [TwoLayerProbe(seed=seed)] if site.hook.startswith("resid") else []
 
 
 def make_probes(site: Site, seed: int) -> list[StreamingProbe]:
-    """All probes for one site."""
+    """All probes for one site.
+
+    Args:
+        site: where they read.
+        seed: of controls, resamples and gradient descent.
+
+    Returns:
+        The probes, which have seen nothing yet.
+    """
     return [*code_probes(seed), *two_layer_probes(site, seed)]
 
 
@@ -165,8 +197,12 @@ def measure(
         shards: who reads the sequences.
         spec: how workers make the model; see `Shards.map`.
 
-    Raises UserError where a site does not exist in the model or its activations are not finite, and
-    where a worker dies.
+    Returns:
+        Rows, arrays and probes of all sites.
+
+    Raises:
+        UserError: where a site does not exist in the model or its activations are not finite, and
+            where a worker dies.
     """
     learners: Learners = {site: probes(site, seed) for site in where}
     run = partial(shards.map, model=model, spec=spec, condition=condition)
@@ -205,7 +241,11 @@ def read_with(
         context: fills the columns that a model and its tokens decide.
         batch_size: sequences in a forward pass.
 
-    Raises UserError as `stream` does.
+    Returns:
+        Rows, arrays and the same probes.
+
+    Raises:
+        UserError: as `stream` does.
     """
     read = partial(feed, model, probes=probes, batch_size=batch_size)
     read(split.fit, stage="update")
@@ -250,7 +290,15 @@ def feed(
 
 
 def reading_of(probes: dict[Site, list[StreamingProbe]], context: dict[str, Any]) -> Reading:
-    """What probes that have been fitted and scored found."""
+    """What probes that have been fitted and scored found.
+
+    Args:
+        probes: by site.
+        context: fills the columns that a model and its tokens decide.
+
+    Returns:
+        Rows, arrays and the same probes.
+    """
     reading = Reading([], {}, probes)
     with one_thread_pool():
         results = [(site, probe.result()) for site in probes for probe in probes[site]]

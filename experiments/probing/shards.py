@@ -77,7 +77,11 @@ class Shards:
             description: label of the progress bars; None draws none.
             condition: what the model is under while a share is worked on.
 
-        Raises UserError where a worker dies, and whatever `work` raises.
+        Returns:
+            As many results as there are shares.
+
+        Raises:
+            UserError: where a worker dies, and whatever `work` raises.
         """
         if self.run is None:
             with condition(model):
@@ -170,7 +174,11 @@ def read_once(
         show_progress: draw progress bars on standard error.
         pool: where those cells are read that are asked for side by side.
 
-    Raises UserError for a device or a cluster that cannot be had, and as `FinishedRun.once` does.
+    Returns:
+        The finished run, read back where it was finished before.
+
+    Raises:
+        UserError: for a device or a cluster that cannot be had, and as `FinishedRun.once` does.
     """
     if device != "auto":
         check_device(device)
@@ -208,14 +216,30 @@ def opened(n: int, ray: str | None, device: str) -> Iterator[Shards]:
 
 
 def cut(tokens: Int[Tensor, "sequence pos"], n: int) -> list[tuple[int, Tensor]]:
-    """Sequences cut into n shares of nearly equal size, each with the number of its first."""
+    """Sequences cut into shares of nearly equal size, each with the number of its first.
+
+    Args:
+        tokens: `[sequence pos]`.
+        n: how many shares.
+
+    Returns:
+        Of each share the number of its first sequence, from 0, and its tokens.
+    """
     parts = tokens.tensor_split(n)
     starts = np.cumsum([0, *(len(part) for part in parts[:-1])]).tolist()
     return list(zip(starts, parts, strict=True))
 
 
 def shard_seed(seed: int, shard: int) -> int:
-    """The seed of a shard's bootstrap, another for each; the first has the run's own."""
+    """The seed of a shard's bootstrap, another for each; the first has the run's own.
+
+    Args:
+        seed: of the run.
+        shard: its number, from 0.
+
+    Returns:
+        The seed.
+    """
     if shard == 0:
         return seed
     return int(np.random.SeedSequence([seed, shard]).generate_state(1, np.uint64)[0])

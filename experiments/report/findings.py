@@ -32,8 +32,19 @@ def render_figures(
     first: Mapping[str, Any] | None = None,
     **words: Any,
 ) -> str:
-    """The page that `template` makes of figures, sentences and the `words` that it asks for; of a
-    first figure that is none of these, `first` has the numbers that are saved."""
+    """The page that a template makes of figures and sentences.
+
+    Args:
+        template: its file name.
+        data: what every page tells.
+        figures: in the order of the page.
+        sentences: what the run found, a list of sentences.
+        first: the numbers that are saved of a first figure that is none of these; None without one.
+        words: what else the template asks for.
+
+    Returns:
+        The page as valid Unicode.
+    """
     words |= {"sentences": sentences}
     page_data = {
         "figures": [_figure(figure) for figure in figures],

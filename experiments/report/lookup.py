@@ -157,7 +157,16 @@ def words_at(stream: str, depth: int) -> str:
 
 
 def view_key(tokens: str, begin: bool, *choices: Any) -> str:
-    """The name of a view: the setting, then what each menu is set to."""
+    """The name of a view: the setting, then what each menu is set to.
+
+    Args:
+        tokens: what was read, such as "text".
+        begin: whether sequences start with a begin token.
+        choices: of the menus, in their order.
+
+    Returns:
+        A key of `Chart.views`.
+    """
     return "|".join([tokens, "begin" if begin else "nobegin", *map(str, choices)])
 
 

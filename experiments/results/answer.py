@@ -281,7 +281,15 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
 
 
 def site_words(site: str, layer: int) -> str:
-    """A site as sentences and figures name it, such as the output of layer 1."""
+    """A site as sentences and figures name it, such as the output of layer 1.
+
+    Args:
+        site: as the tidy table has it.
+        layer: counted from 0.
+
+    Returns:
+        Words that fit within a sentence.
+    """
     return _SITES.get(site, f"{site} of layer {{layer}}").format(layer=layer)
 
 

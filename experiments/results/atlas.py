@@ -83,6 +83,9 @@ def headline(heads: pd.DataFrame, ablations: Mapping[str, str | None]) -> str:
     Args:
         heads: what `all_heads` gives.
         ablations: by model, the condition without positions, if any.
+
+    Returns:
+        One sentence.
     """
     conditions = set(ablations.values())
     ablation = "each in its own way" if len(conditions) > 1 else conditions.pop()

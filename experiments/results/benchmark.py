@@ -192,7 +192,15 @@ def _best_first(measurements: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def told(row: "pd.Series[Any]", outcome: str) -> str:
-    """A share with its interval, in words."""
+    """A share with its interval, in words.
+
+    Args:
+        row: of `by_method`.
+        outcome: one of `OUTCOMES`.
+
+    Returns:
+        Percentages; a dash where the share is of no models.
+    """
     if np.isnan(row[outcome]):
         return "–"
     return f"{row[outcome]:.0%} [{row[f'{outcome}_low']:.0%}, {row[f'{outcome}_high']:.0%}]"

@@ -39,6 +39,9 @@ def read_key(variant: str, length: int, what: str) -> str:
         variant: which model.
         length: in tokens.
         what: "losses" or "passkeys".
+
+    Returns:
+        A key of `Dropped.arrays`.
     """
     return f"read/{variant}/{length}/{what}"
 
@@ -49,6 +52,9 @@ def step_key(variant: str, step: int) -> str:
     Args:
         variant: what the training ends in.
         step: of the optimiser.
+
+    Returns:
+        A key of `Dropped.arrays`.
     """
     return f"step/{variant}/{step}"
 
@@ -83,7 +89,15 @@ class Dropped:
         return np.stack(found, axis=1)
 
     def passkeys(self, variant: str, length: int) -> PerUnit | None:
-        """Of each prompt whether the key is said, at each depth; None where none was asked for."""
+        """Of each prompt whether the key is said, at each depth.
+
+        Args:
+            variant: which model.
+            length: in tokens.
+
+        Returns:
+            `[prompt depth]`, 1 where it is said, else 0; None where none was asked for.
+        """
         found = self.arrays.get(read_key(variant, length, "passkeys"))
         return None if found is None else found[..., 0].T
 
@@ -100,6 +114,9 @@ class Dropped:
         Args:
             experiment: its name.
             seed: of the run.
+
+        Returns:
+            One row for each number, with its interval.
         """
         return table(self._rows({"experiment": experiment, "model": self.facts["model"]}, seed))
 

@@ -162,7 +162,17 @@ def share_curve(name: str, kind: Kind, x: Array, did: Float[Array, "unit point"]
 
 
 def line(name: str, kind: Kind, x: Array, y: Array | float) -> Series:
-    """A curve without an interval; a number is drawn as a level."""
+    """A curve without an interval.
+
+    Args:
+        name: what the legend calls it.
+        kind: how it is drawn.
+        x: the points, in any unit.
+        y: the values at these points; one number is drawn as a level.
+
+    Returns:
+        The curve.
+    """
     x = np.asarray(x, dtype=float)
     return Series(name, kind, x, np.broadcast_to(np.asarray(y, dtype=float), x.shape).copy())
 
@@ -188,7 +198,15 @@ def panel(title: str, x: Array, **drawn: Mapping[str, Array | float]) -> Panel:
 
 
 def log_spaced(length: int, points: int = 20) -> np.ndarray:
-    """Whole numbers from 1 to `length`, evenly spread on a logarithmic axis."""
+    """Whole numbers from 1 on, evenly spread on a logarithmic axis.
+
+    Args:
+        length: the last number.
+        points: how many at most; equal ones are left out.
+
+    Returns:
+        `[point]`, growing.
+    """
     return np.unique(np.geomspace(1, length, points).round().astype(int))
 
 
@@ -212,7 +230,15 @@ def chance_levels(n_positions: int) -> dict[str, float]:
 
 
 def slope(x: Array, curves: Float[Array, "*rows point"]) -> Float[Array, "*rows"]:
-    """Least-squares slope of log curve over log x."""
+    """Least-squares slope of log curve over log x.
+
+    Args:
+        x: the points, above 0.
+        curves: values at these points, above 0.
+
+    Returns:
+        One slope for each curve; -1 of a curve 1/x.
+    """
     centred = np.log(x) - np.log(x).mean()
     slopes: Array = np.log(curves) @ centred / (centred @ centred)
     return slopes

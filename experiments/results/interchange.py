@@ -58,12 +58,28 @@ _AT_DOSE = f"{TOWARDS} at dose "
 
 
 def noising(code: str, moved: str) -> str:
-    """The name of the condition in which these positions are told by this code to be others."""
+    """The name of the condition in which these positions are told by this code to be others.
+
+    Args:
+        code: which one is moved.
+        moved: the positions, in words.
+
+    Returns:
+        What stands in the column `positions`.
+    """
     return f"{_NOISING}: {code} of the {moved}"
 
 
 def denoising(code: str, moved: str) -> str:
-    """The name of the condition in which this code alone tells these positions."""
+    """The name of the condition in which this code alone tells these positions.
+
+    Args:
+        code: which one is put back.
+        moved: the positions, in words.
+
+    Returns:
+        What stands in the column `positions`.
+    """
     return f"{_DENOISING}: {code} of the {moved}"
 
 

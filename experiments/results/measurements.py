@@ -52,7 +52,15 @@ INTACT, LOSS = "intact", "loss"
 
 
 def rows_of(result: ProbeResult, context: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row for each score, with the columns in `context` filled in."""
+    """One row for each score, with the columns in `context` filled in.
+
+    Args:
+        result: what a probe found.
+        context: values by column, the same for all rows.
+
+    Returns:
+        The rows, by column.
+    """
     return [{**context, **vars(score)} for score in result.scores]
 
 
@@ -74,7 +82,18 @@ def intact_readings(measurements: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_table(measurements: pd.DataFrame, path: Path) -> Path:
-    """Write the table as Parquet with checksums, atomically."""
+    """Write the table as Parquet with checksums, atomically.
+
+    Args:
+        measurements: the tidy table.
+        path: a Parquet file.
+
+    Returns:
+        `path`.
+
+    Raises:
+        UserError: where it cannot be written.
+    """
     return write_atomically(
         path,
         lambda part: measurements.to_parquet(part, index=False, write_page_checksum=True),
@@ -99,7 +118,18 @@ def read_table(path: Path | BytesIO) -> pd.DataFrame:
 
 
 def write_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> Path:
-    """Write the arrays that figures draw with a digest of them, atomically."""
+    """Write the arrays that figures draw with a digest of them, atomically.
+
+    Args:
+        arrays: by name.
+        path: a safetensors file.
+
+    Returns:
+        `path`.
+
+    Raises:
+        UserError: where it cannot be written.
+    """
     # Not ascontiguousarray, which makes a list of one out of a single number.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     metadata = _metadata(contiguous)

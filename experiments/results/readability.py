@@ -141,7 +141,9 @@ def widened(value: float, low: float, high: float, n_compared: int, n: int) -> t
     """A 95% interval, which has Student's tails, stretched to hold for many at once.
 
     Args:
-        value, low, high: the number and its interval.
+        value: the number.
+        low: the lower end of its interval.
+        high: the upper end.
         n_compared: how many numbers are compared.
         n: units, such as sequences, behind the number.
 
@@ -158,12 +160,29 @@ def _stretch(n_compared: int, n: int) -> float:
 
 
 def gain(value: float, chance: float, smaller: bool) -> float:
-    """The share of the chance error removed where smaller is better, else what is above chance."""
+    """The share of the chance error removed where smaller is better, else what is above chance.
+
+    Args:
+        value: what was measured.
+        chance: what knowing nothing gives, in the same unit.
+        smaller: whether a smaller value is better, as of an error.
+
+    Returns:
+        0 at chance, 1 where an error is gone.
+    """
     return 1 - value / chance if smaller else value - chance
 
 
 def gain_bounds(row: Mapping[str, Any] | pd.Series, smaller: bool) -> tuple[float, float]:
-    """The bounds of the gain of a row of the tidy table, the lower one first."""
+    """The bounds of the gain of a row of the tidy table.
+
+    Args:
+        row: has the interval and the chance level.
+        smaller: whether a smaller value is better, as of an error.
+
+    Returns:
+        The lower bound first.
+    """
     low, high = sorted(gain(row[end], row["chance"], smaller) for end in ("ci_low", "ci_high"))
     return low, high
 

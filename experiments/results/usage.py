@@ -214,7 +214,8 @@ def uses_at(losses: pd.DataFrame, layer: int, site: str) -> list[Use]:
 
     Args:
         losses: rows of the probe "loss" of one setting, at all of its sites.
-        layer, site: where codes were taken away.
+        layer: of the site where codes were taken away.
+        site: its hook.
 
     Returns:
         One for each code.

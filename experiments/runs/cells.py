@@ -82,9 +82,11 @@ class Cells:
             title: tells the cell from the run's others.
             compute: what makes it.
 
-        Returns the cell as it is kept.
+        Returns:
+            The cell as it is kept.
 
-        Raises UserError where it cannot be kept, and whatever `compute` raises.
+        Raises:
+            UserError: where it cannot be kept, and whatever `compute` raises.
         """
         return self._every({title: compute}, HERE)[title]
 
@@ -111,10 +113,12 @@ class Cells:
             alone: whether they are computed in this process instead, one after the other, each with
                 all of its threads.
 
-        Yields their titles in that order, each as soon as it and those before it are there and
-        `gathered` has them.
+        Returns:
+            Their titles in that order, each as soon as it and those before it are there and
+            `gathered` has them.
 
-        Raises as `all` does.
+        Raises:
+            UserError: as `all` does, once the titles are asked for.
         """
         return self._one_by_one(computes, HERE if alone else self._pool)
 
@@ -150,7 +154,18 @@ class Cells:
     # Cells of arrays alone, which are all that papers have.
 
     def arrays(self, title: str, compute: Callable[[], Mapping[str, Array]]) -> dict[str, Array]:
-        """The arrays of a cell of arrays alone; raises as `get` does."""
+        """The arrays of a cell of arrays alone.
+
+        Args:
+            title: tells the cell from the run's others.
+            compute: what makes the arrays, by name.
+
+        Returns:
+            The arrays as they are kept.
+
+        Raises:
+            UserError: as `get` does.
+        """
         return dict(self.get(title, partial(_of_arrays, compute)).arrays)
 
     def per_seed(
@@ -163,7 +178,11 @@ class Cells:
             seeds: in the order of the first axis.
             compute: what makes the cell of a seed.
 
-        Returns the arrays stacked along a new first axis; raises as `get` does.
+        Returns:
+            The arrays stacked along a new first axis.
+
+        Raises:
+            UserError: as `get` does.
         """
         return self._over_seeds({title: compute}, seeds, str, HERE)[title]
 
@@ -173,15 +192,20 @@ class Cells:
         seeds: Sequence[int],
         title: Callable[[K], str] = str,
     ) -> dict[K, dict[str, Array]]:
-        """As `per_seed`, for several titles and with all of their cells computed in the pool: for
-        what takes long and was given nothing that cannot be sent to another process.
+        """As `per_seed`, for several titles and with all of their cells computed in the pool.
+
+        It is for what takes long and was given nothing that cannot be sent to another process.
 
         Args:
             computes: by key, what makes the cell of a seed.
             seeds: in the order of the first axis.
             title: of a key; by default the key is the title.
 
-        Returns the stacked arrays by key; raises as `all` does.
+        Returns:
+            The stacked arrays by key.
+
+        Raises:
+            UserError: as `all` does.
         """
         return self._over_seeds(computes, seeds, title, self._pool)
 

@@ -40,7 +40,18 @@ class Picture(Protocol):
 
 
 def chosen(pictures: Mapping[str, Picture], name: str) -> Picture:
-    """The figure of that name; raises UserError where there is none."""
+    """The figure of that name.
+
+    Args:
+        pictures: a run's figures by name.
+        name: which one.
+
+    Returns:
+        The figure.
+
+    Raises:
+        UserError: where there is none.
+    """
     if name not in pictures:
         raise unknown_name("figure", name, pictures)
     return pictures[name]

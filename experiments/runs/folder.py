@@ -96,10 +96,20 @@ class RunFolder:
 
     @classmethod
     def of(cls, parent: Path, config: RunConfig) -> "RunFolder":
-        """Where under `parent` a config's run is kept, whether it was begun or not.
+        """Where a config's run is kept, whether it was begun or not.
 
-        A local model or text whose content has changed is another run; the same content is the
-        same one, wherever it lies. Raises UserError for a folder that holds no model.
+        A local model or text whose content has changed is another run; the same content is the same
+        one, wherever it lies.
+
+        Args:
+            parent: the folder that run folders are made in.
+            config: what is run.
+
+        Returns:
+            The folder, which need not be there.
+
+        Raises:
+            UserError: for a model that is a folder without a model in it.
         """
         return cls(parent / f"{config.run_name()}-{short_hash(identity(config))}")
 
@@ -174,7 +184,15 @@ class RunFolder:
         return info
 
     def require(self, info: Any, keys: Set[str]) -> None:
-        """Raise UserError where a run's info lacks what a report cannot be drawn without."""
+        """Make sure that a run's info has what a report cannot be drawn without.
+
+        Args:
+            info: what `info.json` holds.
+            keys: what has to be in it.
+
+        Raises:
+            UserError: where something is missing.
+        """
         if not isinstance(info, dict) or not info.keys() >= keys:
             raise UserError(f"the run's info.json is damaged: {self._advice()}")
 
@@ -277,8 +295,15 @@ def _digest(file: Path, size: int, modified_ns: int) -> str:
 
 
 def check_format(values: Any, folder: Path) -> None:
-    """Raise UserError where what is kept in `folder`, of which `values` tell, has another format
-    than what is written today; where they tell none it is 1."""
+    """Make sure that what is kept has the format that is written today.
+
+    Args:
+        values: what is told of the kept files; where they tell no format it is 1.
+        folder: where these lie, for the message.
+
+    Raises:
+        UserError: for another format.
+    """
     found = values.get("format", 1)
     if found != FORMAT:
         raise UserError(

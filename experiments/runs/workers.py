@@ -109,7 +109,12 @@ class Pool:
             jobs: what there is to do; each is taken when it is its turn.
             at_once: how many, where fewer than the pool's are wanted.
 
-        Raises as `opened` says.
+        Yields:
+            Each result as soon as it and those before it are there.
+
+        Raises:
+            WorkerDied: where a process ended without a word.
+            UserError: where a process cannot load what it is to run, and whatever a job raises.
         """
         with self.opened(at_once) as run:
             yield from run(function, jobs)
@@ -159,7 +164,11 @@ def pool_of(
         threads: of each process here.
         remedy: how fewer workers are asked for, should one die.
 
-    Raises UserError for a cluster that cannot be used.
+    Returns:
+        The pool; no process is begun yet.
+
+    Raises:
+        UserError: for a cluster that cannot be used.
     """
     if ray is not None:
         at_once = min(wanted, room(ray, gpus))

@@ -14,7 +14,17 @@ from nope_interp.files import read_text
 
 
 def check_pool(jobs: int | None, ray: str | None, gpus_per_cell: float, device: str) -> None:
-    """Raise UserError for workers that no sweep can have, as `run_sweep` is asked for them."""
+    """Refuse workers that no sweep can have, as `run_sweep` is asked for them.
+
+    Args:
+        jobs: cells at once; None for as many as there is room for.
+        ray: HOST:PORT of a Ray cluster; None for processes here.
+        gpus_per_cell: that Ray keeps for each cell.
+        device: a torch device for each cell.
+
+    Raises:
+        UserError: for less than one job, less than no GPU, and GPUs without Ray or a CUDA device.
+    """
     if jobs is not None and jobs < 1:
         raise UserError(f"jobs is {shown(jobs)}: give at least 1.")
     if not gpus_per_cell >= 0:

@@ -84,8 +84,16 @@ class SweepConfig:
     def from_dict(cls, values: Any, name: str = "sweep") -> "SweepConfig":
         """From what the file holds; every cell is checked, and an impossible one is named.
 
-        Raises UserError for unknown keys, a grid or list without cells or with more than
-        `MOST_CELLS`, and cells whose configs make no sense.
+        Args:
+            values: the experiment, a base, and a grid or a list.
+            name: the readable half of the sweep folder's name.
+
+        Returns:
+            The sweep.
+
+        Raises:
+            UserError: for unknown keys, a grid or list without cells or with more than
+                `MOST_CELLS`, and cells whose configs make no sense.
         """
         if not isinstance(values, dict):
             raise UserError(f"the sweep is {type(values).__name__}: give named values.")

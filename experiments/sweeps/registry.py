@@ -64,7 +64,13 @@ class Experiment:
         return getattr(import_module(module), function)
 
     def run(self, config: AnyConfig, out: Path, device: str) -> None:
-        """Run it in its folder under `out`, in silence."""
+        """Run it in its folder, in silence.
+
+        Args:
+            config: what is run.
+            out: the folder that run folders are made in.
+            device: a torch device.
+        """
         self.load()(config, out=out, device=device, show_progress=False)
 
     def finished(self, folder: Path) -> bool:

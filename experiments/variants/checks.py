@@ -11,9 +11,14 @@ from nope_interp.pretrained.source import check_source
 
 
 def check_files(config: RunConfig, read: Callable[[Path], str] = read_text) -> None:
-    """Raise UserError where a config's model, text or rules are a file that cannot be used.
+    """Make sure that a config's model, text and rules can be used where they are files.
 
-    `read` reads a text, or remembers that it did.
+    Args:
+        config: names the files.
+        read: reads a text, or remembers that it did.
+
+    Raises:
+        UserError: for a file that cannot be used.
     """
     if config.model is not None:
         check_source(config.model)
@@ -24,7 +29,15 @@ def check_files(config: RunConfig, read: Callable[[Path], str] = read_text) -> N
 
 
 def check_device_for(config: RunConfig, device: str) -> None:
-    """Raise UserError where a config's model cannot be on a device of that name anywhere."""
+    """Make sure that a config's model can be on a device of that name somewhere.
+
+    Args:
+        config: names the model.
+        device: a torch device, or "auto".
+
+    Raises:
+        UserError: where it can be on none such anywhere.
+    """
     check_spread(config, device)
     if device != "auto":
         check_device_name(device)
@@ -38,7 +51,17 @@ def check_spread(config: RunConfig, device: str) -> None:
 
 
 def check_shards(n: int, ray: str | None, *, n_sequences: int, device: str) -> None:
-    """Raise UserError where `n_sequences` cannot be read in `n` shards, or not on that cluster."""
+    """Make sure that sequences can be read in so many shards, and on that cluster.
+
+    Args:
+        n: how many shards.
+        ray: HOST:PORT of a Ray cluster; None for workers here.
+        n_sequences: how many sequences can be shared out, as `n_shareable` of a config says.
+        device: a torch device, or "auto".
+
+    Raises:
+        UserError: where they cannot.
+    """
     if n < 1:
         raise FieldError("shards", f"is {shown(n)}: give at least 1.")
     if n > n_sequences // 2:

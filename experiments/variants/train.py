@@ -60,7 +60,18 @@ def train(
 
 
 def training_folder(parent: Path, config: ExperimentConfig) -> RunFolder:
-    """Where under `parent` the model that a config trains is kept; nothing else names it."""
+    """Where the model that a config trains is kept; nothing else names it.
+
+    Args:
+        parent: the folder that the folders of trainings are made in.
+        config: which training.
+
+    Returns:
+        The folder, which need not be there.
+
+    Raises:
+        UserError: as `identity` does.
+    """
     name = f"train-{config.transformer.positions}-{config.task}"
     return RunFolder(parent / f"{name}-{short_hash(_told(config))}")
 
@@ -152,15 +163,32 @@ def _save(config: ExperimentConfig, path: Path, model: HookedTransformer) -> Non
 
 
 def task_of(config: ExperimentConfig, make: Callable[..., Task] = make_task) -> Task:
-    """The task that a config names; raises UserError where there is none such.
+    """The task that a config names.
 
-    `make` makes a task, or remembers that it did.
+    Args:
+        config: names the task, its text, lengths and scratchpad.
+        make: makes a task, or remembers that it did.
+
+    Returns:
+        The task.
+
+    Raises:
+        UserError: where there is none such.
     """
     return make(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
 
 
 def check_training(config: ExperimentConfig, task: Task) -> None:
-    """Raise UserError for a config that cannot be trained on its task as it asks."""
+    """Refuse a config that cannot be trained on its task as it asks.
+
+    Args:
+        config: which training.
+        task: the one that it names, as from `task_of`.
+
+    Raises:
+        UserError: where model, training and task do not fit, or the asked lengths need longer
+            sequences.
+    """
     check_trainable(config.transformer, config.training, task)
     # Of lengths by default, those that fit are trained on.
     if config.lengths is None or not isinstance(task, AnswerTask):
@@ -178,11 +206,20 @@ _SEQUENCES = 64
 
 
 def held_out_loss(config: ExperimentConfig, model: Path) -> float | None:
-    """Mean loss in nats per token of the model at that path, on its own task.
+    """Mean loss of the model at that path, on its own task.
 
     It is taken over text that is never trained on, or over answers to held-out prompts of the
-    training lengths. None where the text is too short to hold out a sequence. Raises UserError
-    where the model or the task cannot be had.
+    training lengths.
+
+    Args:
+        config: which training the model ended.
+        model: its weights, a safetensors file.
+
+    Returns:
+        Nats per token; None where the text is too short to hold out a sequence.
+
+    Raises:
+        UserError: where the model or the task cannot be had.
     """
     trained, task, training = load_model(model)[0], task_of(config), config.training
     if isinstance(task, AnswerTask):

@@ -61,6 +61,7 @@ class ModelVariant:
 
     @property
     def n_layers(self) -> int:
+        """How many layers the model has."""
         return self.model.cfg.n_layers
 
     def context(
@@ -72,8 +73,18 @@ class ModelVariant:
         positions: str = INTACT,
         tokens: str | None = None,
     ) -> dict[str, Any]:
-        """The columns of the tidy table that are the same for all that is read of this variant;
-        tokens are by default those that it was made for."""
+        """The columns of the tidy table that are the same for all that is read of this variant.
+
+        Args:
+            experiment: its name.
+            seed: of the run.
+            begin_token: whether sequences start with one.
+            positions: the condition that the model is read under; as it is by default.
+            tokens: the name of what it is read on; by default what it was made for.
+
+        Returns:
+            Values by column.
+        """
         return {
             "experiment": experiment,
             "model": self.name,
@@ -125,8 +136,12 @@ def variant_of(
         needed: how many sequences of its tokens will be read.
         keep_history: whether it is kept as it was early in its training, too.
 
-    Raises UserError, before anything is trained, where its text has fewer than the `needed`
-    sequences, and as `trained_model` and `loaded_variant` do.
+    Returns:
+        The variant, its model in evaluation mode.
+
+    Raises:
+        UserError: before anything is trained, where its text has fewer than the `needed` sequences,
+            and as `trained_model` and `loaded_variant` do.
     """
     if config.model is not None:
         return loaded_variant(config, device, needed=needed)
@@ -146,6 +161,9 @@ def config_of(model: str, **how: str | None) -> ProbingConfig:
     Args:
         model: as in `ProbingConfig`.
         how: more of its fields.
+
+    Returns:
+        The settings.
 
     Raises:
         UserError: for a damaged model of ours, and settings that fit none.
@@ -172,8 +190,12 @@ def loaded_variant(
         device: a torch device, or "auto" to spread a pretrained model over several.
         needed: how many sequences of its tokens will be read.
 
-    Raises UserError where it cannot be loaded, where it does not fit the task, and where the text
-    has fewer than the `needed` sequences.
+    Returns:
+        The variant, its model in evaluation mode.
+
+    Raises:
+        UserError: where it cannot be loaded, where it does not fit the task, and where the text has
+            fewer than the `needed` sequences.
     """
     assert config.model is not None
     if config.model.endswith(".safetensors"):
@@ -184,13 +206,16 @@ def loaded_variant(
 def random_init(variant: ModelVariant, seed: int, *, draw: int = 0) -> ModelVariant:
     """The same architecture with untrained weights; each `draw` gives others, and another variant.
 
+    Draw 0 of a model of ours has the very weights that its training began with; a pretrained
+    model's are drawn by its own initialisation from `seed`.
+
     Args:
         variant: a model of ours or a pretrained one.
         seed: of a pretrained model's untrained weights.
-        draw: which weights.
+        draw: which weights, from 0.
 
-    Draw 0 of a model of ours has the very weights that its training began with; a pretrained
-    model's are drawn by its own initialisation from `seed`.
+    Returns:
+        The variant, on the same device.
     """
     if isinstance(variant.model, HookedTransformer):
         model: HookedModel = untrained(variant.model, draw)

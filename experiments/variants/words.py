@@ -130,7 +130,15 @@ def _documented(kind: type) -> dict[str, str]:
 
 
 def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of fields for those of words; a field's own value wins over a shorthand's."""
+    """The values of fields for those of words; a field's own value wins over a shorthand's.
+
+    Args:
+        kind: the config.
+        given: values by field or shorthand.
+
+    Returns:
+        Values by field.
+    """
     spread: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for word, value in given.items():
@@ -182,7 +190,16 @@ def asked(kind: type[Asked], given: object, words: Mapping[str, Any]) -> Asked:
 
 
 def word_for(kind: type[Worded], given: Mapping[str, Any], field: str) -> str | None:
-    """The given word that set a field, if any did."""
+    """The given word that set a field.
+
+    Args:
+        kind: the config.
+        given: values by field or shorthand.
+        field: which one.
+
+    Returns:
+        The field itself or a shorthand; None where none set it.
+    """
     if field in given:
         return field
     short = (word for word in given if word in kind.shorthands)
@@ -214,7 +231,18 @@ def within(parent: str, make: Callable[[Any], Any], values: Any) -> Any:
 
 
 def flat(what: str, values: Any) -> dict[str, Any]:
-    """Nested names as dotted words; raises UserError where a name is no word or comes twice."""
+    """Nested names as dotted words.
+
+    Args:
+        what: holds the values, as a message calls it.
+        values: by name, some of them nested.
+
+    Returns:
+        Values by dotted word.
+
+    Raises:
+        UserError: where these are no named values, and where a name is no word or comes twice.
+    """
     if not isinstance(values, dict):
         raise UserError(f"{what} is {type(values).__name__}: give named values.")
     found: dict[str, Any] = {}
