@@ -19,7 +19,8 @@ from experiments.codes.ranks import FEWEST_SEQUENCES
 from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, REVERSED
 from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError
-from nope_interp.tasks.answers import AnswerTask, Examples, dataset
+from nope_interp.tasks.answers import AnswerTask, dataset
+from nope_interp.tasks.examples import Examples
 
 Positions = Int[Tensor, " chosen"]
 Places = Float[Tensor, " chosen"]

@@ -35,7 +35,8 @@ from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError
 from nope_interp.models.losses import sequence_losses
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask, Examples
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.examples import Examples
 from probes.bootstrap import SequenceBootstrap
 from probes.code_names import JUDGED
 from probes.codes.interchange import Move, interchange, together, variation_at

@@ -7,7 +7,8 @@ from torch import Generator, Tensor
 from experiments.explore.playground import Playground
 from experiments.heads.prompts import readable
 from nope_interp.errors import UserError
-from nope_interp.tasks.answers import Examples, ExampleSource
+from nope_interp.tasks.answers import ExampleSource
+from nope_interp.tasks.examples import Examples
 from nope_interp.tasks.sources import TextSource
 
 _MOST = 6

@@ -13,16 +13,16 @@ Hugging Face tokenizer.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Generator, Tensor
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.shapes import Marked, Sequences, Tokens
+from nope_interp.tasks.examples import Examples
 from nope_interp.tasks.sources import Split, TokenSource, UniformSource
 from nope_interp.tasks.token_grid import (
     GAP,
@@ -51,31 +51,6 @@ _PROMPTS_LOOKED_AT = 512
 _LARGEST_SHARE = 0.25
 # Drawn at a time at most, to bound the memory that the prompts of the other split take.
 _MOST_DRAWN = 2**16
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Prompts and their answers.
-
-    Attributes:
-        tokens: begin token, prompt, answer, end token; then padding, which no token before it can
-            see in a causal model.
-        prompt_length: tokens of the begin token and the prompt.
-        length: tokens without the padding.
-    """
-
-    tokens: Int[Tensor, "example pos"]
-    prompt_length: Int[Tensor, " example"]
-    length: Int[Tensor, " example"]
-
-    @property
-    def answer(self) -> Bool[Tensor, "example pos"]:
-        """The answer and its end, `[example pos]`: what losses and exact match look at."""
-        position = torch.arange(self.tokens.shape[1])
-        return (position >= self.prompt_length[:, None]) & (position < self.length[:, None])
-
-    def __getitem__(self, which: slice | Int[Tensor, " chosen"]) -> "Examples":
-        return Examples(self.tokens[which], self.prompt_length[which], self.length[which])
 
 
 class AnswerTask(ABC):
@@ -208,7 +183,15 @@ class AnswerTask(ABC):
         return Examples(tokens, 1 + (prompt != GAP).sum(1), lengths)
 
     def check_split(self, length: int, split: str) -> None:
-        """Raise UserError for an unknown split, and for a length that the split does not have."""
+        """Make sure that a split has examples of a length.
+
+        Args:
+            length: of the examples.
+            split: `train`, `validation` or `test`.
+
+        Raises:
+            UserError: for an unknown split, and for a length that the split does not have.
+        """
         self._check_possible(length)
         if split not in get_args(TaskSplit):
             raise unknown_name("split", split, get_args(TaskSplit))
@@ -272,7 +255,15 @@ class AnswerTask(ABC):
         return torch.cat([part.expand(n, part.shape[-1]) for part in encoded], dim=1)
 
     def listed(self, items: Int[Tensor, "example item *word"], mark: str) -> Words:
-        """The items one after another, with the word `mark` between each two."""
+        """The items one after another, with a word between each two.
+
+        Args:
+            items: a word each, or a row of words with gaps.
+            mark: what stands between them.
+
+        Returns:
+            `[example pos]`, with the gaps of the items.
+        """
         if items.ndim == 2:
             items = rearrange(items, "example item -> example item 1")
         return joined(items, *self.tokenizer.encode(mark))

@@ -6,7 +6,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from nope_interp.errors import UserError
-from nope_interp.tasks.answers import AnswerTask, Examples
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.examples import Examples
 
 
 def retokenized(task: AnswerTask, examples: Examples, tokenizer: Any) -> Examples:

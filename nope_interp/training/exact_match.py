@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nope_interp.models.marked import logits_at
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import Examples
+from nope_interp.tasks.examples import Examples
 from nope_interp.training.answer_masking import AnswerMasking
 
 

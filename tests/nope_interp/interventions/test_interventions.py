@@ -22,7 +22,7 @@ from nope_interp.models.marked import logits_at
 from nope_interp.positions.layers import layer_positions
 from nope_interp.sites import hook_name
 from nope_interp.streams import stream
-from nope_interp.tasks.answers import Examples
+from nope_interp.tasks.examples import Examples
 from nope_interp.training.exact_match import exact_matches
 from tests.huggingface import WINDOW, bridged_model
 from tests.small_models import model as own_model

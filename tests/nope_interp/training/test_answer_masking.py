@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask, Examples
+from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.examples import Examples
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig

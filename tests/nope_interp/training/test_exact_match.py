@@ -4,7 +4,8 @@ import torch
 
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import Examples, dataset
+from nope_interp.tasks.answers import dataset
+from nope_interp.tasks.examples import Examples
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.exact_match import exact_matches

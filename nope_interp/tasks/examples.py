@@ -1,0 +1,32 @@
+"""Prompts and their answers, as the tasks with answers draw them."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Prompts and their answers.
+
+    Attributes:
+        tokens: begin token, prompt, answer, end token; then padding, which no token before it can
+            see in a causal model.
+        prompt_length: tokens of the begin token and the prompt.
+        length: tokens without the padding.
+    """
+
+    tokens: Int[Tensor, "example pos"]
+    prompt_length: Int[Tensor, " example"]
+    length: Int[Tensor, " example"]
+
+    @property
+    def answer(self) -> Bool[Tensor, "example pos"]:
+        """The answer and its end, `[example pos]`: what losses and exact match look at."""
+        position = torch.arange(self.tokens.shape[1])
+        return (position >= self.prompt_length[:, None]) & (position < self.length[:, None])
+
+    def __getitem__(self, which: slice | Int[Tensor, " chosen"]) -> "Examples":
+        return Examples(self.tokens[which], self.prompt_length[which], self.length[which])
