@@ -17,7 +17,7 @@ from experiments.codes.text_runs import (
     exceeds_noise,
     in_another_order,
 )
-from experiments.codes.text_trial import TextTrial
+from experiments.codes.text_trial import TextTrial, ToldAnother
 from experiments.codes.way import Way, way_between
 from experiments.probing.measure import ALL_BUT_FIRST, Site, Split
 from experiments.results import interchange as names
@@ -42,6 +42,7 @@ from probes.codes.interchange import (
 from probes.codes.similarity import moved_similarity
 from probes.codes.statistics import CodeStatistics, Intervention
 from probes.codes.trends import carries, sites_to_move
+from probes.shapes import Positions
 
 # The shares of the way that codes are moved where they are noised.
 DOSES = (0.3, 1.0)
@@ -104,10 +105,14 @@ class TextMoves:
     def by_route(self, layer: int, route: str, head: int) -> TextTrial:
         """The positional part of what one head's queries, keys or values are made of, moved: the
         mean of what attention reads, past the normalization, which so keeps its value."""
-        site, sources = Site(layer, ATTENTION_INPUT), self._of_all(self.noised.sources)
-        moves = {site: interchange(self._codes[site], MEAN_RESIDUAL, sources)}
+        site = Site(layer, ATTENTION_INPUT)
+
+        def moves(sources: Positions) -> dict[Site, Move]:
+            told = self._of_all(sources)
+            return {site: interchange(self._codes[site], MEAN_RESIDUAL, told)}
+
         within = partial(self._in_scores, routes=(route,), heads=(head,))
-        return self._trial(self.noised, self.noised.way, {}, moves, (1.0,), within)
+        return self._noising(self.noised, {}, moves, (1.0,), within)
 
     def carries(self, site: Site, code: str) -> bool:
         """Whether a site tells position by a code at all."""
@@ -123,14 +128,18 @@ class TextMoves:
         """Positions told by a code to be where they stand elsewhere."""
         if code == SIMILARITY:
             return self._resembling(elsewhere, sites)
-        sources = self._of_all(elsewhere.sources)
         sites = sites_to_move({site: self._codes[site] for site in sites}, code)
 
-        def make(site: Site, current: CodeStatistics | None) -> Move:
-            return interchange(self._codes[site], code, sources, current=current)
+        def moves(sources: Positions) -> dict[Site, Move]:
+            told = self._of_all(sources)
 
-        moves = moves_in_depth(self._task, sites, make)
-        return self._trial(elsewhere, elsewhere.way, elsewhere.written, moves, DOSES)
+            def make(site: Site, current: CodeStatistics | None) -> Move:
+                return interchange(self._codes[site], code, told, current=current)
+
+            return moves_in_depth(self._task, sites, make)
+
+        within = partial(self._within, run=elsewhere.run)
+        return self._noising(elsewhere, elsewhere.written, moves, DOSES, within)
 
     def _back(self, code: str, sites: Sequence[Site]) -> TextTrial:
         """Tokens in another order told by one code alone, where they stand, then where they
@@ -152,7 +161,8 @@ class TextMoves:
         # The clean run is where the way of the noised one starts.
         start = elsewhere.run.read(within=self._within(base, elsewhere.run)).predictions
         way = way_between(start, self.noised.way.start)
-        return replace(self._trial(elsewhere, way, {}, moves, (1.0,)), back=True)
+        within = partial(self._within, run=elsewhere.run)
+        return replace(self._trial(elsewhere, way, {}, moves, (1.0,), within), back=True)
 
     def _bare(self, sites: tuple[Site, ...]) -> dict[Site, Moved]:
         """What leaves no code at sites of the disordered text, whichever is then put back."""
@@ -164,6 +174,23 @@ class TextMoves:
             self._level[sites] = moves_in_depth(self._disordered, sites, level)
         return self._level[sites]
 
+    def _noising(
+        self,
+        elsewhere: Elsewhere,
+        written: Mapping[Site, Way],
+        moves: Callable[[Positions], Mapping[Site, Move]],
+        doses: Sequence[float],
+        within: Callable[[Mapping[Site, Change]], Within],
+    ) -> TextTrial:
+        """A clean run, moved to where its tokens stand elsewhere, and to a different order."""
+        own = moves(elsewhere.sources)
+        trial = self._trial(elsewhere, elsewhere.way, written, own, doses, within)
+        if (different := elsewhere.different) is None:
+            return trial
+        at = torch.arange(len(different.sources))
+        told = {site: move.at(at).by(1.0) for site, move in moves(different.sources).items()}
+        return replace(trial, told_another=ToldAnother(within(told), different.reached))
+
     def _trial(
         self,
         elsewhere: Elsewhere,
@@ -171,11 +198,10 @@ class TextMoves:
         written: Mapping[Site, Way],
         moves: Mapping[Site, Move],
         doses: Sequence[float],
-        within: Callable[[Mapping[Site, Change]], Within] | None = None,
+        within: Callable[[Mapping[Site, Change]], Within],
     ) -> TextTrial:
         at = torch.arange(len(elsewhere.sources))
         moves = {site: move.at(at) for site, move in moves.items()}
-        within = partial(self._within, run=elsewhere.run) if within is None else within
 
         def own(dose: float) -> Within:
             return within({site: move.by(dose) for site, move in moves.items()})
@@ -189,9 +215,12 @@ class TextMoves:
 
     def _resembling(self, elsewhere: Elsewhere, sites: Sequence[Site]) -> TextTrial:
         """Queries and keys that resemble one another as elsewhere."""
-        sources = elsewhere.sources
-        changes = {site: moved_similarity(self._codes[site], sources) for site in sites}
-        at = torch.arange(len(sources))
+
+        def resembling(sources: Positions) -> dict[Site, Intervention]:
+            return {site: moved_similarity(self._codes[site], sources) for site in sites}
+
+        changes = resembling(elsewhere.sources)
+        at = torch.arange(len(elsewhere.sources))
 
         def drawn(_: float, turn: int, together: int) -> Within:
             mixed: dict[Site, Intervention] = {}
@@ -200,9 +229,11 @@ class TextMoves:
                 mixed[site] = OtherContent(sizes_of(change, codes), codes, generator, together)
             return self._in_scores(mixed)
 
-        own = self._in_scores(changes)
-        seed = self._task.seed
-        return TextTrial(elsewhere.run, elsewhere.way, {}, lambda _: own, drawn, (1.0,), seed)
+        own, different, told = self._in_scores(changes), elsewhere.different, None
+        if different is not None:
+            told = ToldAnother(self._in_scores(resembling(different.sources)), different.reached)
+        run, way, seed = elsewhere.run, elsewhere.way, self._task.seed
+        return TextTrial(run, way, {}, lambda _: own, drawn, (1.0,), seed, told_another=told)
 
     def _generator(self, turn: int, site: int) -> Generator:
         seed = (self._task.seed * _TURNS + turn) * _SITES + site

@@ -8,7 +8,8 @@ Two counterfactuals of a clean run, each with the way from its predictions to th
   averaged over several, in two halves, of which the way is made; what it tells is the noise that
   bounds what can be seen. Where the way is not surely longer there is nothing to follow.
 - *In another order*: all tokens but the first and the last few are permuted, by one order for all
-  sequences. The last few are asked.
+  sequences. The last few are asked. Whatever loses the order goes a part of that way, too: so there
+  is a third order, and how far text in that one goes.
 
 The first token stays where it is: it is the begin token, or serves as an attention sink.
 """
@@ -24,7 +25,14 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from experiments.codes.task import InterventionTask
-from experiments.codes.way import Predictions, Way, as_written, mean_prediction, way_between
+from experiments.codes.way import (
+    Measured,
+    Predictions,
+    Way,
+    as_written,
+    mean_prediction,
+    way_between,
+)
 from experiments.probing.measure import Site
 from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
@@ -124,6 +132,19 @@ class TextRun:
 
 
 @dataclass(frozen=True)
+class DifferentOrder:
+    """An order that is neither the text's nor the one that a way leads to.
+
+    Attributes:
+        sources: as those of `Elsewhere`.
+        reached: how far text in this order goes that way, as `Way.measured` tells it.
+    """
+
+    sources: Positions
+    reached: Measured
+
+
+@dataclass(frozen=True)
 class Elsewhere:
     """A run, and what would become of it if positions were others.
 
@@ -134,6 +155,7 @@ class Elsewhere:
             those that codes are fitted at) where it stands there.
         way: from its predictions to those elsewhere.
         written: the same of what is written behind each of some sites.
+        different: a different order, where the way leads to another one.
     """
 
     moved: str
@@ -141,6 +163,7 @@ class Elsewhere:
     sources: Positions
     way: Way
     written: Mapping[Site, Way]
+    different: DifferentOrder | None = None
 
 
 def behind_more_text(task: InterventionTask, sites: Sequence[Site] = ()) -> Elsewhere:
@@ -184,17 +207,26 @@ def in_another_order(
     tokens = task.split.held_out
     length = tokens.shape[1]
     generator = Generator().manual_seed(task.seed)
-    order = torch.arange(length)
-    middle = torch.randperm(length - FIRST_POSITION - _KEPT, generator=generator)
-    order[FIRST_POSITION : length - _KEPT] = middle + FIRST_POSITION
+    order, third = (_drawn_order(length, generator) for _ in range(2))
     runs = [_run(task, some, _KEPT) for some in (tokens, tokens[:, order])]
     clean, disordered = (run.read(sites) for run in runs)
     # In the other order the token of place t stands where that order names t.
     stands, comes_from = _indices(order.argsort()), _indices(order)
+    there, written = _ways(clean, disordered)
+    reached = there.measured(replace(runs[0], tokens=tokens[:, third]).read().predictions)
+    different = DifferentOrder(_indices(third.argsort()), reached)
     return (
-        Elsewhere(EARLIER, runs[0], stands, *_ways(clean, disordered)),
+        Elsewhere(EARLIER, runs[0], stands, there, written, different),
         Elsewhere(EARLIER, runs[1], comes_from, *_ways(disordered, clean)),
     )
+
+
+def _drawn_order(length: int, generator: Generator) -> Int[Tensor, " pos"]:
+    """Of all tokens but the first and the last few, which stay."""
+    order = torch.arange(length)
+    middle = torch.randperm(length - FIRST_POSITION - _KEPT, generator=generator)
+    order[FIRST_POSITION : length - _KEPT] = middle + FIRST_POSITION
+    return order
 
 
 def exceeds_noise(way: Way, seed: int) -> bool:

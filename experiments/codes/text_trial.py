@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from experiments.codes.ranks import PANEL, PerDraw, Rank
 from experiments.codes.text_runs import TextRun, Within
-from experiments.codes.way import Way, share
+from experiments.codes.way import Measured, Way, share
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
@@ -24,11 +24,24 @@ from probes.bootstrap import SequenceBootstrap
 
 # Draws of the control in a turn.
 _TURN = 4
-# Along, changed and length of a run, for each sequence.
-Measured = Float[np.ndarray, "sequence 3"]
 # In which column these begin, of two runs side by side: a move, and its control or its part. Then
 # the same of what each writes behind the place.
 _FIRST, _SECOND, _FIRST_WRITES, _SECOND_WRITES = range(0, 12, 3)
+# Of three: a move, the move to a different order, and the text in that order.
+_TOLD_ANOTHER, _IN_ANOTHER = _SECOND, _FIRST_WRITES
+
+
+@dataclass(frozen=True)
+class ToldAnother:
+    """The same code moved to an order that is not the one at the end of the way.
+
+    Attributes:
+        within: makes the context.
+        text: how far text in that order goes.
+    """
+
+    within: Within
+    text: Measured
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,7 @@ class TextTrial:
         doses: shares of the way that it is moved, the last one all of it.
         seed: of the intervals.
         back: whether the way is back to the text as it was.
+        told_another: the move to a different order, where the way leads to another one.
     """
 
     run: TextRun
@@ -55,6 +69,7 @@ class TextTrial:
     doses: Sequence[float]
     seed: int
     back: bool = False
+    told_another: ToldAnother | None = None
 
     @cached_property
     def own(self) -> list[Measured]:
@@ -67,7 +82,7 @@ class TextTrial:
         Args:
             context: fills all other columns.
         """
-        return [*self._shares(context), *self._smaller(context)]
+        return [*self._shares(context), *self._beyond_another(context), *self._smaller(context)]
 
     def rank(self, rows: Sequence[Mapping[str, Any]]) -> Rank:
         """The rank of the net effect that stands in these rows."""
@@ -117,6 +132,20 @@ class TextTrial:
         for metric, function in (net if self.back else {**net, names.BROKEN: _broken}).items():
             yield {**context, **vars(bootstrap.score(metric, function, chance=0.0))}
 
+    def _beyond_another(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """How much further a full move goes than one to a different order, of what that leaves."""
+        if self.told_another is None:
+            return
+        told = self._measured(self.told_another.within)[0]
+        ends = np.concatenate([self.own[0], told, self.told_another.text], axis=1)
+        bootstrap = SequenceBootstrap(seed=self.seed).update(ends)
+        for first, side in ((_TOLD_ANOTHER, names.DIFFERENT), (_IN_ANOTHER, names.TEXT_DIFFERENT)):
+            for metric in (names.TOWARDS, names.STAYS, names.NEITHER):
+                score = bootstrap.score(metric, share(metric, first), chance=math.nan, control=side)
+                yield {**context, **vars(score)}
+        score = bootstrap.score(names.THIS_ORDER, _beyond_another, chance=0.0)
+        yield {**context, **vars(score)}
+
     def _smaller(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What share of the way smaller doses go on the panel, and so their controls."""
         for dose in self.doses[:-1]:
@@ -151,6 +180,17 @@ def _toward(panels: Float[np.ndarray, "panel sequence to"]) -> PerDraw:
 def _broken(means: np.ndarray) -> np.ndarray:
     """The share of a run that goes neither way less that of its control."""
     return np.asarray(share(names.NEITHER, _FIRST)(means) - share(names.NEITHER, _SECOND)(means))
+
+
+def _beyond_another(means: np.ndarray) -> np.ndarray:
+    """1 where a move goes all of the way, 0 where it goes as far as one to a different order.
+
+    Text in that order goes a part of the way itself: no more than the rest can be told by an order.
+    """
+    own, told, text = (
+        share(names.TOWARDS, first)(means) for first in (_FIRST, _TOLD_ANOTHER, _IN_ANOTHER)
+    )
+    return np.asarray((own - told) / np.maximum(1 - text, np.finfo(float).eps))
 
 
 def _more_towards(means: np.ndarray) -> np.ndarray:

@@ -36,6 +36,8 @@ from experiments.results.interchange import NEITHER, STAYS, TOWARDS
 # What runs are held against one another by: log-probabilities, or what layers write.
 Predictions = Float[Tensor, "sequence asked d"]
 PerSequence = Float[np.ndarray, " sequence"]
+# Along, changed and length of a run.
+Measured = Float[np.ndarray, "sequence 3"]
 # Of means [row k] with the columns along, changed and length.
 Share = Callable[[np.ndarray], np.ndarray]
 
@@ -64,7 +66,7 @@ class Way:
         start, difference = self.start[at], self.difference[at]
         return Way(start, difference, self.length[at], self.noise[at], self.dual)
 
-    def measured(self, reached: Predictions) -> Float[np.ndarray, "sequence 3"]:
+    def measured(self, reached: Predictions) -> Measured:
         """What a run goes along the way, what it changes at all, and the way's length.
 
         Args:

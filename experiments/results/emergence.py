@@ -82,7 +82,7 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
     """
     probes = (interchange.PROBE, text_use.PROBE)
     kept = measurements[measurements["step"].notna() & measurements["probe"].isin(probes)]
-    nets = kept[kept["metric"] == interchange.NET]
+    nets = interchange.net_rows(kept)
     knows = {step: _knows_order(rows) for step, rows in kept.groupby("step")}
     found = [_follows(row, len(nets), knows[row["step"]]) for row in nets.to_dict("records")]
     table = pd.DataFrame(found, columns=["code", "step", "net", "low", "high", "word"])

@@ -41,6 +41,10 @@ ADDED = "added"
 # The share that follows a smooth trend, less that which follows as many random functions of the
 # position; and the same of what it adds.
 PARTICULAR, ADDED_PARTICULAR = "beyond random functions", "added beyond random functions"
+# On text that is told to stand in another order: how much further the code goes than where it tells
+# a different order, of what text in that order leaves of the way; and these two controls.
+THIS_ORDER = "beyond a different order"
+DIFFERENT, TEXT_DIFFERENT = "told a different order", "in a different order"
 # The rank of what a full move does among the control's draws; and whether the site tells position
 # by the code at all.
 RANK, CARRIED = "rank among controls", "carried"
@@ -221,11 +225,13 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
         stream), site, moved, word, why it is undecided (`why`), the share of sites that are found
         to carry the code (`carried`); the shares of moved answers, 0 to 1, that go towards those of
         the other positions (`towards`), that stay or do neither, and that go towards them under the
-        size-matched control (`size_matched`); the same of what later layers write, on text at
-        single sites (`written`, `written_size_matched`); what goes towards them less that under the
-        control, or less nothing where that is less still (`net`), with its 95% interval over
-        sequences and draws, and its q-value; what does neither less what so does under the control
-        (`broken`). Then the same of the answers that are restored where the code alone is put back
+        size-matched control (`size_matched`); on text that is told to stand in another order, the
+        share that goes towards it where the code tells a different one, and where the text stands
+        in that one (`different_order`, `text_different`); the same as `towards` of what later
+        layers write, on text at single sites (`written`, `written_size_matched`); the least of what
+        goes towards them beyond its controls (`net`), with its 95% interval over sequences and
+        draws, and its q-value; what does neither less what so does under the control (`broken`).
+        Then the same of the answers that are restored where the code alone is put back
         (`restored`), with the share where none is (`destroyed`), which is subtracted where it is
         more than the control's. The most followed first. Empty where nothing was moved.
     """
@@ -295,6 +301,8 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
         STAYS: share(moved, STAYS),
         NEITHER: share(moved, NEITHER),
         "size_matched": share(moved, TOWARDS, SIZE_MATCHED),
+        "different_order": share(moved, TOWARDS, DIFFERENT),
+        "text_different": share(moved, TOWARDS, TEXT_DIFFERENT),
         "written": share(moved, WRITTEN),
         "written_size_matched": share(moved, WRITTEN, SIZE_MATCHED),
         **_net(use.noising, ""),
@@ -319,6 +327,21 @@ def _named(name: str, interval: Interval | None) -> dict[str, float]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), every, strict=True))
 
 
+def net_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """How far each code that is moved is followed beyond its controls.
+
+    Args:
+        rows: of the tidy table.
+
+    Returns:
+        The rows of `NET`, in their order; where text is told to stand in another order, those of
+        `THIS_ORDER` that are less.
+    """
+    nets = rows[rows["metric"].isin([NET, THIS_ORDER])].sort_values("value", kind="stable")
+    each = ["layer", "head", "site", "step", "positions"]
+    return nets.drop_duplicates(each).sort_index()
+
+
 def by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
     """The uses of each code, by what it is called: a smooth trend is counting where all that are
     used count.
@@ -338,14 +361,16 @@ def by_name(judged: Sequence[Use]) -> dict[str, list[Use]]:
 def _effect(rows: Mapping[str, Mapping[str, Any]], control_breaks: float = 0.0) -> Effect | None:
     if NET not in rows:
         return None
-    beyond, particular, broken = (
-        interval_of(rows[of]) if of in rows else None for of in (BEYOND, PARTICULAR, BROKEN)
+    beyond, particular, this_order, broken = (
+        interval_of(rows[of]) if of in rows else None
+        for of in (BEYOND, PARTICULAR, THIS_ORDER, BROKEN)
     )
     return Effect(
         interval_of(rows[NET]),
         rows[RANK]["value"],
         beyond=beyond,
         particular=particular,
+        this_order=this_order,
         broken=broken,
         control_breaks=control_breaks,
     )

@@ -24,6 +24,9 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
   control that hides nothing.
 - Any few functions of the position tell a few positions apart. So of a smooth trend the share that
   follows it beyond as many random functions counts as its net effects do, where it was taken.
+- Whatever loses the order of a text goes a part of the way to that text in another order. So where
+  it is told to stand in one, it counts as well how much further the code goes than where it tells a
+  different order, as a share of what text in that order leaves of the way.
 - *Redundant* asks that order is really destroyed where the code is put back: most of what order can
   tell is surely lost. Where most answers stay right, a code that comes back may only mend damage.
 - *Not used* asks that a fifth of the right answers rest on order: those that an order-blind guesser
@@ -49,11 +52,11 @@ whole stream alone, at each site of the stream that carries it.
 
 A model that does not surely know order gets no word but `has not learned order`
 (`experiments.results.task_use.without_order`). These rules were written down before any run, but
-for eight. That of halves was set after the first runs of models that need both; those of the second
+for nine. That of halves was set after the first runs of models that need both; those of the second
 control and of broken answers after runs of 48 models; that of codes found nowhere after a benchmark
 by the others; random functions, and what *redundant* and *not used* ask for beside the table, after
 runs of 120 models; that of controls that break half, after runs of two longer trained models of
-text.
+text; that of a different order, after two models had been seen to go 41% and 63% of the way in one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,6 +101,9 @@ class Effect:
         beyond: the share that follows, less that where nothing is moved; None where that is none.
         particular: of a smooth trend the share that follows, less that which follows as many random
             functions of the position; None of other codes, and where it was not taken.
+        this_order: on text that is told to stand in another order how much further it goes than
+            where the code tells a different one, as a share of what text in that order leaves; None
+            elsewhere.
         broken: the share that goes neither way, less that of the control; None where a code is put
             back.
         control_breaks: the share that goes neither way under the control, 0 to 1, at the upper end
@@ -109,6 +115,7 @@ class Effect:
     q: float = float("nan")
     beyond: Interval | None = None
     particular: Interval | None = None
+    this_order: Interval | None = None
     broken: Interval | None = None
     control_breaks: float = 0.0
 
@@ -122,12 +129,13 @@ class Effect:
 
     @property
     def least(self) -> Interval:
-        """What is shown: the least of `net`, `beyond` and `particular`."""
+        """What is shown: the least of what has to be a tenth."""
         return min(self._nets)
 
     @property
     def _nets(self) -> list[Interval]:
-        return [net for net in (self.net, self.beyond, self.particular) if net is not None]
+        nets = (self.net, self.beyond, self.particular, self.this_order)
+        return [net for net in nets if net is not None]
 
     @property
     def unsure(self) -> str:

@@ -100,8 +100,9 @@ def routes_read(measurements: pd.DataFrame) -> pd.DataFrame:
     Returns:
         layer, head, route; the share of the way to text in another order that predictions go where
         this route alone reads other positions (`towards`), that of its size-matched control, the
-        difference (`net`) with its 95% interval over sequences, and its q-value. The most followed
-        first; empty where no attention reads a position in the mean.
+        difference, or less where a different order is followed as far (`net`), with its 95%
+        interval over sequences, and its q-value. The most followed first; empty where no attention
+        reads a position in the mean.
     """
     rows = measurements[measurements["head"].notna() & (measurements["probe"] == names.PROBE)]
     keys = ["layer", "head", "positions"]
@@ -109,10 +110,11 @@ def routes_read(measurements: pd.DataFrame) -> pd.DataFrame:
         rows[rows["control"] == side].pivot(index=keys, columns="metric", values="value")
         for side in ("", SIZE_MATCHED)
     )
-    net = rows[rows["metric"] == names.NET].set_index(keys)
-    told = own.reindex(columns=[names.TOWARDS, names.NET, names.RANK])
+    net = names.net_rows(rows).set_index(keys)
+    told = own.reindex(columns=[names.TOWARDS, names.RANK])
     found = told.assign(
         size_matched=control.get(names.TOWARDS),
+        net=net["value"],
         net_low=net["ci_low"],
         net_high=net["ci_high"],
         q=benjamini_hochberg(told[names.RANK].to_numpy()),

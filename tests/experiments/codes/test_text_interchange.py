@@ -84,6 +84,25 @@ def test_a_table_of_positions_is_followed_all_of_the_way_and_put_back(
     assert words["earlier tokens"] == "used"
 
 
+def test_a_table_that_tells_a_different_order_goes_as_far_as_text_in_that_order(
+    learned: pd.DataFrame,
+) -> None:
+    found = at_embedding(learned, names.noising("mean residual", "earlier tokens"))
+    told, text = (
+        found.loc[(names.TOWARDS, control), "value"]
+        for control in (names.DIFFERENT, names.TEXT_DIFFERENT)
+    )
+    # Any order goes a part of the way to another one, since both have lost the text's.
+    assert 0.2 < text < 0.8
+    assert told == pytest.approx(text, abs=0.02)
+    own = found.loc[(names.TOWARDS, ""), "value"]
+    beyond = found.loc[(names.THIS_ORDER, "")]
+    assert beyond["value"] == pytest.approx((own - told) / (1 - text))
+    assert beyond["ci_low"] > 0.8
+    further_on = at_embedding(learned, names.noising("mean residual", "text by 8 positions"))
+    assert (names.THIS_ORDER, "") not in further_on.index
+
+
 def test_later_layers_write_what_they_would_elsewhere(learned: pd.DataFrame) -> None:
     found = names.followed(learned).set_index(["code", "layer", "moved"])
     moved = found.loc[("mean residual", 0, "earlier tokens")]

@@ -13,6 +13,7 @@ from experiments.results.interchange import (
     BEYOND,
     BROKEN,
     CARRIED,
+    DIFFERENT,
     GUESSER,
     LOST_BY_SHUFFLE,
     NET,
@@ -21,6 +22,8 @@ from experiments.results.interchange import (
     QUESTION,
     RANK,
     RESTORED,
+    TEXT_DIFFERENT,
+    THIS_ORDER,
     TOWARDS,
     at_dose,
     denoising,
@@ -28,6 +31,7 @@ from experiments.results.interchange import (
     extrapolated,
     followed,
     nearer_than,
+    net_rows,
     noising,
     uses,
 )
@@ -205,6 +209,26 @@ def test_what_comes_back_in_the_destroyed_order_alone_is_subtracted() -> None:
         Word.UNDECIDED,
         "followed, but put back it surely restores less than 10%",
     )
+
+
+def test_what_a_different_order_does_as_well_follows_no_order() -> None:
+    used = effect(MEAN_RESIDUAL, BLOCK, 0.8, 0.7)
+    told = noising(MEAN_RESIDUAL, QUESTION)
+    assert word_of([*used, row(told, BLOCK, THIS_ORDER, 0.9)]) == (Word.USED, "")
+    as_far = table(
+        [
+            *used,
+            row(told, BLOCK, TOWARDS, 0.85, DIFFERENT),
+            row(told, BLOCK, TOWARDS, 0.5, TEXT_DIFFERENT),
+            row(told, BLOCK, THIS_ORDER, 0.02),
+        ]
+    )
+    found = followed(as_far).iloc[0]
+    assert found["word"] == Word.REDUNDANT  # put back, it restores
+    assert (found["net"], found["towards"]) == pytest.approx((0.02, 0.9))
+    assert (found["different_order"], found["text_different"]) == pytest.approx((0.85, 0.5))
+    (least,) = net_rows(as_far)[net_rows(as_far)["positions"] == told].to_dict("records")
+    assert (least["metric"], least["value"]) == (THIS_ORDER, 0.02)
 
 
 def test_a_code_that_is_found_at_no_site_is_not_called_used() -> None:

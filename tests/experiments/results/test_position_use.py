@@ -163,12 +163,12 @@ def test_a_code_is_unused_only_where_a_fifth_of_the_answers_rest_on_order(found:
         ((0.02, 0.0, 0.05), False, (0.02, 0.0, 0.05)),
     ],
 )
-def test_an_effect_is_net_of_a_run_where_nothing_is_moved_too(
+def test_an_effect_is_net_of_its_other_control_too(
     beyond: tuple[float, float, float], says: bool | None, least: tuple[float, float, float]
 ) -> None:
-    effect = replace(YES, beyond=beyond)
-    assert effect.says is says
-    assert effect.least == least
+    for effect in (replace(YES, beyond=beyond), replace(YES, this_order=beyond)):
+        assert effect.says is says
+        assert effect.least == least
 
 
 def test_yes_begins_at_a_tenth_and_no_ends_there() -> None:
