@@ -23,6 +23,7 @@ _STYLES = {
     "used": "bold green",
     "readable": "green",
     "reproduced": "green",
+    "contributes": "green",
     "redundant": "cyan",
     "contradicted": "red",
     "invalid": "red",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.results.measurements import RANDOM_INIT
-from experiments.results.position_use import Interval, Word
+from experiments.results.position_use import STRONGEST, Interval, Word
 from experiments.results.readability import (
     HYPOTHESES,
     Verdict,
@@ -41,8 +41,12 @@ _SITES = {
 # The unit of a score that is a share, 0 to 1.
 OF_ANSWERS = "of answers"
 
-# In which order codes are shown.
-_FIRST = (Word.USED, Word.REDUNDANT, Word.UNDECIDED, Word.NOT_USED, Word.NO_ORDER)
+# How words are told of one code, and of several.
+_TOLD = {
+    Word.CONTRIBUTES: ("contributes", "contribute"),
+    Word.REDUNDANT: ("is redundant", "are redundant"),
+    Word.UNDECIDED: ("is undecided", "are undecided"),
+}
 
 # How a reading is told after "position is".
 _READ = ("readable", "faint", "unreadable", "undecided", "invalid")
@@ -238,7 +242,7 @@ def answer_of(found: Sequence[Verdict], judged: Judged | None) -> Answer:
     tokens = setting_words(*setting)
     if judged is None:
         return Answer(tuple(codes), tokens)
-    codes.sort(key=lambda code: _FIRST.index(code.word or Word.UNDECIDED))
+    codes.sort(key=lambda code: STRONGEST.index(code.word or Word.UNDECIDED))
     of = (judged.share_of, judged.restored_of)
     return Answer(tuple(codes), tokens, judged.score, *of, judged.reason)
 
@@ -309,11 +313,11 @@ def _reading(
 def _of_use(by_word: Mapping[Word, list[str]]) -> str:
     used, unused = by_word[Word.USED], by_word[Word.NOT_USED]
     apart = [
-        f"{_listed(codes, 'and')} {'are' if len(codes) > 1 else 'is'} {word}"
-        for word, codes in ((w, by_word[w]) for w in (Word.REDUNDANT, Word.UNDECIDED))
-        if codes
+        f"{_listed(codes, 'and')} {told[len(codes) > 1]}"
+        for word, told in _TOLD.items()
+        if (codes := by_word[word])
     ]
-    if not used and not unused and not by_word[Word.REDUNDANT]:
+    if not any(codes for word, codes in by_word.items() if word is not Word.UNDECIDED):
         return "Whether this model uses any of these position codes is undecided."
     parts = []
     if unused:

@@ -19,7 +19,7 @@ from experiments.results.answer import (
     answer_of,
     judged_by_removal,
 )
-from experiments.results.position_use import Word
+from experiments.results.position_use import STRONGEST, Word
 from experiments.results.readability import Verdict
 from experiments.results.usage import use_verdicts
 from probes.code_names import CODES, COUNTING, JUDGED, SMOOTH
@@ -60,6 +60,16 @@ def answer(*words: Word | None, **more: Any) -> Answer:
             "undecided.",
         ),
         (
+            (Word.USED, Word.NOT_USED, Word.CONTRIBUTES, Word.UNDECIDED),
+            "This model uses variance. It does not use similarity; the smooth trend contributes; "
+            "the irregular part is undecided.",
+        ),
+        (
+            (Word.CONTRIBUTES, Word.CONTRIBUTES, Word.UNDECIDED, Word.UNDECIDED),
+            "Variance and similarity contribute; the smooth trend and the irregular part are "
+            "undecided.",
+        ),
+        (
             (Word.UNDECIDED,) * 4,
             "Whether this model uses any of these position codes is undecided.",
         ),
@@ -70,7 +80,7 @@ def test_the_sentence_tells_each_word(words: tuple[Word, ...], sentence: str) ->
 
 
 def test_every_sentence_has_at_most_25_words_and_names_every_code_once() -> None:
-    for words in product((Word.USED, Word.NOT_USED, Word.REDUNDANT, Word.UNDECIDED), repeat=4):
+    for words in product(STRONGEST[:-1], repeat=4):
         said = answer(*words).sentence
         assert len(said.split()) <= 25, said
         if set(words) != {Word.UNDECIDED}:

@@ -205,10 +205,7 @@ def test_what_comes_back_in_the_destroyed_order_alone_is_subtracted() -> None:
     assert word_of([*used, row(back, BLOCK, BEYOND, 0.6)]) == (Word.USED, "")
     found = followed(table([*used, row(back, BLOCK, BEYOND, 0.02)])).iloc[0]
     assert found["restored_net"] == pytest.approx(0.02)
-    assert (found["word"], found["why"]) == (
-        Word.UNDECIDED,
-        "followed, but put back it surely restores less than 10%",
-    )
+    assert (found["word"], found["why"]) == (Word.CONTRIBUTES, "")
 
 
 def test_what_a_different_order_does_as_well_follows_no_order() -> None:

@@ -34,7 +34,7 @@ def use(noising: Effect | None, denoising: Effect | None) -> Use:
         (YES, YES, Word.USED),
         (NO, YES, Word.REDUNDANT),
         (NO, NO, Word.NOT_USED),
-        (YES, NO, Word.UNDECIDED),
+        (YES, NO, Word.CONTRIBUTES),
         (WIDE, YES, Word.UNDECIDED),
         (YES, WIDE, Word.UNDECIDED),
         (NO_RANK, YES, Word.UNDECIDED),
@@ -54,7 +54,7 @@ def test_both_directions_have_to_agree(
         (YES, YES, ""),
         (NO, NO, ""),
         (None, None, ""),
-        (YES, NO, "followed, but put back it surely restores less than 10%"),
+        (YES, NO, ""),
         (WIDE, YES, "moved: its interval contains 10%"),
         (
             NO_RANK,
@@ -83,7 +83,7 @@ SURE, UNSURE = (0.6, 0.5, 0.7), (0.2, 0.05, 0.3)
         ((SURE, SURE), use(NO, NO), Word.USED),
         ((SURE, SURE), use(YES, NO), Word.USED),
         ((SURE, UNSURE), use(NO, NO), Word.NOT_USED),
-        ((UNSURE, SURE), use(YES, NO), Word.UNDECIDED),
+        ((UNSURE, SURE), use(YES, NO), Word.CONTRIBUTES),
         # A half that does it alone needs no other.
         ((UNSURE, UNSURE), use(YES, YES), Word.USED),
         ((SURE, SURE), use(NO, YES), Word.REDUNDANT),
@@ -132,6 +132,14 @@ def test_a_control_that_breaks_half_clears_no_code(breaks: float, word: Word) ->
     redundant = use(hidden, YES)
     assert redundant.word is (Word.REDUNDANT if word is Word.NOT_USED else word)
     assert ("may break 50%" in redundant.why) == (word is Word.UNDECIDED)
+
+
+def test_a_code_that_is_followed_contributes_only_where_it_could_come_back() -> None:
+    assert use(YES, NO).word is Word.CONTRIBUTES
+    standing = replace(use(YES, NO), destroyed=False)
+    assert standing.word is Word.UNDECIDED
+    assert "little could come back" in standing.why
+    assert strongest([Word.REDUNDANT, Word.CONTRIBUTES]) is Word.CONTRIBUTES
 
 
 def test_a_code_is_redundant_only_where_order_is_destroyed() -> None:
