@@ -11,8 +11,9 @@ sequence further on. The way is then that to the same text behind so many more t
 texts. Where it is not surely longer than what prefixes of one length differ by, there is nothing to
 follow.
 
-A control moves each activation as far, in directions drawn for each sequence as the activations at
-the site vary; for ranks, for a panel of sequences that the code is moved in, too.
+One control tells a *different order* by the same code: whatever loses the order goes a part of
+every way. Another moves each activation as far, in directions drawn for each sequence as the
+activations at the site vary; for ranks, for a panel of sequences that the code is moved in, too.
 Similarity acts in the scores alone: queries and keys read activations that resemble one another as
 those elsewhere, values and the stream stay. Its control mixes in as much of another sequence's
 content there.
@@ -32,7 +33,7 @@ from experiments.codes.task import InterventionTask
 from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_order import text_order_rows
 from experiments.codes.text_runs import SHORTEST
-from experiments.codes.text_trial import TextTrial, added_text_row
+from experiments.codes.text_trial import TextTrial, added_text_rows
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
 from experiments.results import text_use
@@ -65,10 +66,14 @@ def text_interchange_rows(
       at these, or, where there are none, at all.
     - `TOWARDS`, `STAYS` and `NEITHER` share out the way (`experiments.codes.way`), and so they do
       under the control `SIZE_MATCHED`; of the way back there is the share `RESTORED`.
-    - `NET`: what is gone of the way less the control's, by chance 0; `BEYOND`, less nothing.
+    - `NET`: what is gone of the way less the control's, by chance 0; of the way back `BEYOND`, less
+      nothing.
+    - `THIS_ORDER`: what is gone of the way less what is gone where the code tells a different
+      order, as a share of what text in that order leaves of the way, by chance 0. Beside it are the
+      shares of these two, under the controls `DIFFERENT` and `TEXT_DIFFERENT`.
     - `BROKEN`: what does neither, less the control's, by chance 0.
     - `ADDED`, of each half of the mean residual: what the whole goes of the way less what the other
-      half alone does.
+      half alone does; `ADDED_THIS_ORDER`, the same of `THIS_ORDER`.
     - `WRITTEN`: the share of the way in what is written behind a site.
     - `at_dose`: the share towards where a smaller dose moves the code, and the control's, on the
       panel; of the way back there is none.
@@ -287,10 +292,11 @@ def _rows_at(
             trials |= dict.fromkeys(conditions, trial)
             yield from ({**row, "positions": told} for told in conditions for row in found)
         advance()
-    for told in (names.noising, names.denoising):
+    for named in (names.noising, names.denoising):
         for moved in (made.noised.moved, made.shifted.moved):
-            of_code = {code: trials.get(told(code, moved)) for code in (MEAN_RESIDUAL, *HALVES)}
+            of_code = {code: trials.get(named(code, moved)) for code in (MEAN_RESIDUAL, *HALVES)}
             for half, other in zip(HALVES, reversed(HALVES), strict=True):
                 whole, rest = of_code[MEAN_RESIDUAL], of_code[other]
                 if whole and rest and of_code[half]:
-                    yield added_text_row(whole, rest, {**context, "positions": told(half, moved)})
+                    condition = {**context, "positions": named(half, moved)}
+                    yield from added_text_rows(whole, rest, condition)

@@ -76,7 +76,7 @@ class TextMoves:
 
     @cached_property
     def shifted(self) -> Elsewhere:
-        """The text further on: nine runs, which not all who move text need."""
+        """The text further on: ten runs, which not all who move text need."""
         return behind_more_text(self._task, self._behind)
 
     @cached_property
@@ -112,7 +112,7 @@ class TextMoves:
             return {site: interchange(self._codes[site], MEAN_RESIDUAL, told)}
 
         within = partial(self._in_scores, routes=(route,), heads=(head,))
-        return self._noising(self.noised, {}, moves, (1.0,), within)
+        return self._trial(self.noised, self.noised.way, {}, moves, (1.0,), within)
 
     def carries(self, site: Site, code: str) -> bool:
         """Whether a site tells position by a code at all."""
@@ -139,7 +139,7 @@ class TextMoves:
             return moves_in_depth(self._task, sites, make)
 
         within = partial(self._within, run=elsewhere.run)
-        return self._noising(elsewhere, elsewhere.written, moves, DOSES, within)
+        return self._trial(elsewhere, elsewhere.way, elsewhere.written, moves, DOSES, within)
 
     def _back(self, code: str, sites: Sequence[Site]) -> TextTrial:
         """Tokens in another order told by one code alone, where they stand, then where they
@@ -150,14 +150,18 @@ class TextMoves:
 
         bare = self._bare(tuple(sites))
 
-        def put(at: torch.Tensor) -> Callable[[Site, CodeStatistics | None], Move]:
-            return lambda site, now: put_back(self._codes[site], code, at, bare[site], current=now)
+        def told(at: Positions) -> dict[Site, Move]:
+            def put(site: Site, current: CodeStatistics | None) -> Move:
+                return put_back(self._codes[site], code, at, bare[site], current=current)
 
-        stands = torch.arange(len(elsewhere.sources))
-        standing = moves_in_depth(self._disordered, sites, put(stands))
+            return moves_in_depth(self._disordered, sites, put)
+
+        standing = told(torch.arange(len(elsewhere.sources)))
         base = {site: move.by(1.0) for site, move in standing.items()}
-        belonging = moves_in_depth(self._disordered, sites, put(elsewhere.sources))
-        moves = {site: move.on(base[site]) for site, move in belonging.items()}
+
+        def moves(sources: Positions) -> dict[Site, Move]:
+            return {site: move.on(base[site]) for site, move in told(sources).items()}
+
         # The clean run is where the way of the noised one starts.
         start = elsewhere.run.read(within=self._within(base, elsewhere.run)).predictions
         way = way_between(start, self.noised.way.start)
@@ -174,44 +178,30 @@ class TextMoves:
             self._level[sites] = moves_in_depth(self._disordered, sites, level)
         return self._level[sites]
 
-    def _noising(
-        self,
-        elsewhere: Elsewhere,
-        written: Mapping[Site, Way],
-        moves: Callable[[Positions], Mapping[Site, Move]],
-        doses: Sequence[float],
-        within: Callable[[Mapping[Site, Change]], Within],
-    ) -> TextTrial:
-        """A clean run, moved to where its tokens stand elsewhere, and to a different order."""
-        own = moves(elsewhere.sources)
-        trial = self._trial(elsewhere, elsewhere.way, written, own, doses, within)
-        if (different := elsewhere.different) is None:
-            return trial
-        at = torch.arange(len(different.sources))
-        told = {site: move.at(at).by(1.0) for site, move in moves(different.sources).items()}
-        return replace(trial, told_another=ToldAnother(within(told), different.reached))
-
     def _trial(
         self,
         elsewhere: Elsewhere,
         way: Way,
         written: Mapping[Site, Way],
-        moves: Mapping[Site, Move],
+        moves: Callable[[Positions], Mapping[Site, Move]],
         doses: Sequence[float],
         within: Callable[[Mapping[Site, Change]], Within],
     ) -> TextTrial:
-        at = torch.arange(len(elsewhere.sources))
-        moves = {site: move.at(at) for site, move in moves.items()}
+        """A run moved to where its tokens stand elsewhere, and to a different order."""
+        at, different = torch.arange(len(elsewhere.sources)), elsewhere.different
+        there = {site: move.at(at) for site, move in moves(elsewhere.sources).items()}
+        another = {site: move.at(at).by(1.0) for site, move in moves(different.sources).items()}
 
         def own(dose: float) -> Within:
-            return within({site: move.by(dose) for site, move in moves.items()})
+            return within({site: move.by(dose) for site, move in there.items()})
 
         def drawn(dose: float, turn: int, together: int) -> Within:
             generator = partial(self._generator, turn)
-            return within(size_matched(moves, self._variation, generator, dose, together))
+            return within(size_matched(there, self._variation, generator, dose, together))
 
-        behind = {site: of for site, of in written.items() if [site] == list(moves)}
-        return TextTrial(elsewhere.run, way, behind, own, drawn, doses, self._task.seed)
+        behind = {site: of for site, of in written.items() if [site] == list(there)}
+        told = ToldAnother(within(another), different.predictions)
+        return TextTrial(elsewhere.run, way, behind, own, drawn, doses, told, self._task.seed)
 
     def _resembling(self, elsewhere: Elsewhere, sites: Sequence[Site]) -> TextTrial:
         """Queries and keys that resemble one another as elsewhere."""
@@ -229,11 +219,11 @@ class TextMoves:
                 mixed[site] = OtherContent(sizes_of(change, codes), codes, generator, together)
             return self._in_scores(mixed)
 
-        own, different, told = self._in_scores(changes), elsewhere.different, None
-        if different is not None:
-            told = ToldAnother(self._in_scores(resembling(different.sources)), different.reached)
+        own, different = self._in_scores(changes), elsewhere.different
+        another = self._in_scores(resembling(different.sources))
+        told = ToldAnother(another, different.predictions)
         run, way, seed = elsewhere.run, elsewhere.way, self._task.seed
-        return TextTrial(run, way, {}, lambda _: own, drawn, (1.0,), seed, told_another=told)
+        return TextTrial(run, way, {}, lambda _: own, drawn, (1.0,), told, seed)
 
     def _generator(self, turn: int, site: int) -> Generator:
         seed = (self._task.seed * _TURNS + turn) * _SITES + site

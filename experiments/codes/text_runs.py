@@ -8,8 +8,10 @@ Two counterfactuals of a clean run, each with the way from its predictions to th
   averaged over several, in two halves, of which the way is made; what it tells is the noise that
   bounds what can be seen. Where the way is not surely longer there is nothing to follow.
 - *In another order*: all tokens but the first and the last few are permuted, by one order for all
-  sequences. The last few are asked. Whatever loses the order goes a part of that way, too: so there
-  is a third order, and how far text in that one goes.
+  sequences. The last few are asked.
+
+The second leads back, too. Whatever loses the order goes a part of any of these ways: so there is a
+*different order* for each, and what is predicted of the text in that one.
 
 The first token stays where it is: it is the begin token, or serves as an attention sink.
 """
@@ -26,7 +28,6 @@ from torch import Generator, Tensor
 
 from experiments.codes.task import InterventionTask
 from experiments.codes.way import (
-    Measured,
     Predictions,
     Way,
     as_written,
@@ -133,15 +134,15 @@ class TextRun:
 
 @dataclass(frozen=True)
 class DifferentOrder:
-    """An order that is neither the text's nor the one that a way leads to.
+    """An order of a run's tokens to which no way leads.
 
     Attributes:
         sources: as those of `Elsewhere`.
-        reached: how far text in this order goes that way, as `Way.measured` tells it.
+        predictions: of the text in this order.
     """
 
     sources: Positions
-    reached: Measured
+    predictions: Predictions
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class Elsewhere:
             those that codes are fitted at) where it stands there.
         way: from its predictions to those elsewhere.
         written: the same of what is written behind each of some sites.
-        different: a different order, where the way leads to another one.
+        different: an order to which the way does not lead.
     """
 
     moved: str
@@ -163,7 +164,7 @@ class Elsewhere:
     sources: Positions
     way: Way
     written: Mapping[Site, Way]
-    different: DifferentOrder | None = None
+    different: DifferentOrder
 
 
 def behind_more_text(task: InterventionTask, sites: Sequence[Site] = ()) -> Elsewhere:
@@ -188,8 +189,8 @@ def behind_more_text(task: InterventionTask, sites: Sequence[Site] = ()) -> Else
         return _mean_read([replace(run, tokens=some).read(sites) for some in longer])
 
     sources = torch.arange(own.shape[1] - FIRST_POSITION) + shift
-    ways = _ways(run.read(sites), half(), half())
-    return Elsewhere(f"text by {shift} positions", run, sources, *ways)
+    ways, different = _ways(run.read(sites), half(), half()), _different(run, generator)
+    return Elsewhere(f"text by {shift} positions", run, sources, *ways, different)
 
 
 def in_another_order(
@@ -207,18 +208,22 @@ def in_another_order(
     tokens = task.split.held_out
     length = tokens.shape[1]
     generator = Generator().manual_seed(task.seed)
-    order, third = (_drawn_order(length, generator) for _ in range(2))
+    order = _drawn_order(length, generator)
     runs = [_run(task, some, _KEPT) for some in (tokens, tokens[:, order])]
     clean, disordered = (run.read(sites) for run in runs)
     # In the other order the token of place t stands where that order names t.
     stands, comes_from = _indices(order.argsort()), _indices(order)
-    there, written = _ways(clean, disordered)
-    reached = there.measured(replace(runs[0], tokens=tokens[:, third]).read().predictions)
-    different = DifferentOrder(_indices(third.argsort()), reached)
+    there, back = _ways(clean, disordered), _ways(disordered, clean)
     return (
-        Elsewhere(EARLIER, runs[0], stands, there, written, different),
-        Elsewhere(EARLIER, runs[1], comes_from, *_ways(disordered, clean)),
+        Elsewhere(EARLIER, runs[0], stands, *there, _different(runs[0], generator)),
+        Elsewhere(EARLIER, runs[1], comes_from, *back, _different(runs[1], generator)),
     )
+
+
+def _different(run: TextRun, generator: Generator) -> DifferentOrder:
+    order = _drawn_order(run.tokens.shape[1], generator)
+    found = replace(run, tokens=run.tokens[:, order]).read()
+    return DifferentOrder(_indices(order.argsort()), found.predictions)
 
 
 def _drawn_order(length: int, generator: Generator) -> Int[Tensor, " pos"]:

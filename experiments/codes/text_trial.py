@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from experiments.codes.ranks import PANEL, PerDraw, Rank
 from experiments.codes.text_runs import TextRun, Within
-from experiments.codes.way import Measured, Way, share
+from experiments.codes.way import Measured, Predictions, Way, share
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
@@ -27,21 +27,25 @@ _TURN = 4
 # In which column these begin, of two runs side by side: a move, and its control or its part. Then
 # the same of what each writes behind the place.
 _FIRST, _SECOND, _FIRST_WRITES, _SECOND_WRITES = range(0, 12, 3)
-# Of three: a move, the move to a different order, and the text in that order.
-_TOLD_ANOTHER, _IN_ANOTHER = _SECOND, _FIRST_WRITES
+# Of three: a move, the move to a different order, and the text in that order. Then the same of the
+# move of a part: that text goes as far.
+_TOLD_ANOTHER, _IN_ANOTHER, _PART = range(3, 12, 3)
+_SHARES = (names.TOWARDS, names.STAYS, names.NEITHER)
+# Of a way that text in a different order leaves less of than this, little can be said.
+_LEAST_LEFT = 0.2
 
 
 @dataclass(frozen=True)
 class ToldAnother:
-    """The same code moved to an order that is not the one at the end of the way.
+    """The same code moved to an order to which the way does not lead.
 
     Attributes:
         within: makes the context.
-        text: how far text in that order goes.
+        text: what is predicted of the text in that order.
     """
 
     within: Within
-    text: Measured
+    text: Predictions
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,9 @@ class TextTrial:
         drawn: that of the control, by a dose, with the draws of a turn, and how many sequences in
             a row share one.
         doses: shares of the way that it is moved, the last one all of it.
+        told_another: the move to a different order.
         seed: of the intervals.
         back: whether the way is back to the text as it was.
-        told_another: the move to a different order, where the way leads to another one.
     """
 
     run: TextRun
@@ -67,14 +71,20 @@ class TextTrial:
     moved: Callable[[float], Within]
     drawn: Callable[[float, int, int], Within]
     doses: Sequence[float]
+    told_another: ToldAnother
     seed: int
     back: bool = False
-    told_another: ToldAnother | None = None
 
     @cached_property
     def own(self) -> list[Measured]:
         """What the full move came to, in predictions and then in what is written."""
         return self._measured(self.moved(self.doses[-1]))
+
+    @cached_property
+    def different(self) -> tuple[Measured, Measured]:
+        """What the move to a different order came to, and what text in that order does."""
+        told = self._measured(self.told_another.within)[0]
+        return told, self.way.measured(self.told_another.text)
 
     def rows(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Rows of the tidy table, as `text_interchange_rows` describes them, without the rank.
@@ -121,7 +131,7 @@ class TextTrial:
         control = self._measured(self.drawn(self.doses[-1], 0, 1))
         bootstrap.update(np.concatenate([own[0], control[0], *own[1:], *control[1:]], axis=1))
         predicts, writes = (_FIRST, _SECOND), (_FIRST_WRITES, _SECOND_WRITES)
-        told = [(of, of, predicts) for of in (names.TOWARDS, names.STAYS, names.NEITHER)]
+        told = [(of, of, predicts) for of in _SHARES]
         told = [(names.RESTORED, names.TOWARDS, predicts)] if self.back else told
         told += [(names.WRITTEN, names.TOWARDS, writes)] if len(own) > 1 else []
         for metric, of, columns in told:
@@ -134,14 +144,12 @@ class TextTrial:
 
     def _beyond_another(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """How much further a full move goes than one to a different order, of what that leaves."""
-        if self.told_another is None:
-            return
-        told = self._measured(self.told_another.within)[0]
-        ends = np.concatenate([self.own[0], told, self.told_another.text], axis=1)
+        ends = np.concatenate([self.own[0], *self.different], axis=1)
         bootstrap = SequenceBootstrap(seed=self.seed).update(ends)
+        told = {names.RESTORED: names.TOWARDS} if self.back else {of: of for of in _SHARES}
         for first, side in ((_TOLD_ANOTHER, names.DIFFERENT), (_IN_ANOTHER, names.TEXT_DIFFERENT)):
-            for metric in (names.TOWARDS, names.STAYS, names.NEITHER):
-                score = bootstrap.score(metric, share(metric, first), chance=math.nan, control=side)
+            for metric, of in told.items():
+                score = bootstrap.score(metric, share(of, first), chance=math.nan, control=side)
                 yield {**context, **vars(score)}
         score = bootstrap.score(names.THIS_ORDER, _beyond_another, chance=0.0)
         yield {**context, **vars(score)}
@@ -156,17 +164,29 @@ class TextTrial:
                 yield {**context, **vars(score)}
 
 
-def added_text_row(whole: TextTrial, part: TextTrial, context: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of what a code adds to a part of it: the share of the way that is then gone as well.
+def added_text_rows(
+    whole: TextTrial, part: TextTrial, context: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The rows of what a code adds to a part of it: the share of the way that is then gone as well,
+    and what of this is beyond a different order.
 
     Args:
         whole: the code moved.
         part: the part moved in its stead.
         context: fills all other columns.
+
+    Returns:
+        Two rows.
     """
     ends = np.concatenate([whole.own[0], part.own[0]], axis=1)
-    bootstrap = SequenceBootstrap(seed=whole.seed).update(ends)
-    return {**context, **vars(bootstrap.score(names.ADDED, _more_towards, chance=0.0))}
+    added = SequenceBootstrap(seed=whole.seed).update(ends)
+    ends = np.concatenate([whole.own[0], *whole.different, part.own[0], part.different[0]], axis=1)
+    beyond = SequenceBootstrap(seed=whole.seed).update(ends)
+    scores = (
+        added.score(names.ADDED, _more_towards, chance=0.0),
+        beyond.score(names.ADDED_THIS_ORDER, _adds_beyond_another, chance=0.0),
+    )
+    return [{**context, **vars(score)} for score in scores]
 
 
 def _toward(panels: Float[np.ndarray, "panel sequence to"]) -> PerDraw:
@@ -182,15 +202,19 @@ def _broken(means: np.ndarray) -> np.ndarray:
     return np.asarray(share(names.NEITHER, _FIRST)(means) - share(names.NEITHER, _SECOND)(means))
 
 
-def _beyond_another(means: np.ndarray) -> np.ndarray:
+def _beyond_another(means: np.ndarray, first: int = _FIRST) -> np.ndarray:
     """1 where a move goes all of the way, 0 where it goes as far as one to a different order.
 
     Text in that order goes a part of the way itself: no more than the rest can be told by an order.
     """
-    own, told, text = (
-        share(names.TOWARDS, first)(means) for first in (_FIRST, _TOLD_ANOTHER, _IN_ANOTHER)
-    )
-    return np.asarray((own - told) / np.maximum(1 - text, np.finfo(float).eps))
+    own, told = (share(names.TOWARDS, at)(means) for at in (first, first + _TOLD_ANOTHER))
+    text = share(names.TOWARDS, _IN_ANOTHER)(means)
+    return np.asarray((own - told) / np.maximum(1 - text, _LEAST_LEFT))
+
+
+def _adds_beyond_another(means: np.ndarray) -> np.ndarray:
+    """The same of a move, less that of the move of a part."""
+    return _beyond_another(means) - _beyond_another(means, _PART)
 
 
 def _more_towards(means: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from experiments.results.position_use import (
     Word,
     controlled,
 )
+from experiments.results.readability import SETTING
 from probes.code_names import MEAN_RESIDUAL, SMOOTH
 
 PROBE = "interchange"
@@ -41,9 +42,9 @@ ADDED = "added"
 # The share that follows a smooth trend, less that which follows as many random functions of the
 # position; and the same of what it adds.
 PARTICULAR, ADDED_PARTICULAR = "beyond random functions", "added beyond random functions"
-# On text that is told to stand in another order: how much further the code goes than where it tells
-# a different order, of what text in that order leaves of the way; and these two controls.
-THIS_ORDER = "beyond a different order"
+# On text: how much further the code goes than where it tells a different order, of what text in
+# that order leaves of the way; what this adds to a half of the mean residual; and these controls.
+THIS_ORDER, ADDED_THIS_ORDER = "beyond a different order", "added beyond a different order"
 DIFFERENT, TEXT_DIFFERENT = "told a different order", "in a different order"
 # The rank of what a full move does among the control's draws; and whether the site tells position
 # by the code at all.
@@ -225,15 +226,15 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
         stream), site, moved, word, why it is undecided (`why`), the share of sites that are found
         to carry the code (`carried`); the shares of moved answers, 0 to 1, that go towards those of
         the other positions (`towards`), that stay or do neither, and that go towards them under the
-        size-matched control (`size_matched`); on text that is told to stand in another order, the
-        share that goes towards it where the code tells a different one, and where the text stands
-        in that one (`different_order`, `text_different`); the same as `towards` of what later
-        layers write, on text at single sites (`written`, `written_size_matched`); the least of what
-        goes towards them beyond its controls (`net`), with its 95% interval over sequences and
-        draws, and its q-value; what does neither less what so does under the control (`broken`).
-        Then the same of the answers that are restored where the code alone is put back
-        (`restored`), with the share where none is (`destroyed`), which is subtracted where it is
-        more than the control's. The most followed first. Empty where nothing was moved.
+        size-matched control (`size_matched`); on text the share that goes there where the code
+        tells a different order, and where the text stands in that one (`different_order`,
+        `text_different`); the same as `towards` of what later layers write, on text at single sites
+        (`written`, `written_size_matched`); the least of what goes towards them beyond its controls
+        (`net`), with its 95% interval over sequences and draws, and its q-value; what does neither
+        less what so does under the control (`broken`). Then the same of the answers that are
+        restored where the code alone is put back (`restored`), with the share where none is
+        (`destroyed`), which is subtracted where it is more than the control's. The most followed
+        first. Empty where nothing was moved.
     """
     rows = finished(measurements[measurements["probe"] == PROBE])
     keys = ["positions", "layer", "site", "metric", "control"]
@@ -260,6 +261,8 @@ def doses(measurements: pd.DataFrame) -> pd.DataFrame:
     for row in rows.to_dict("records"):
         direction, code, moved = condition_of(row["positions"])
         if direction != _NOISING or (dose := _dose(row["metric"])) is None:
+            continue
+        if row["control"] not in ("", SIZE_MATCHED):
             continue
         here = found.setdefault((code, row["layer"], row["site"], moved), {}).setdefault(dose, {})
         if row["control"] == SIZE_MATCHED:
@@ -310,6 +313,8 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
         RESTORED: share(back, RESTORED),
         "destroyed": share(back, RESTORED, ORDER_DESTROYED),
         "restored_size_matched": share(back, RESTORED, SIZE_MATCHED),
+        "restored_different_order": share(back, RESTORED, DIFFERENT),
+        "restored_text_different": share(back, RESTORED, TEXT_DIFFERENT),
         **_net(use.denoising, "restored_"),
     }
 
@@ -328,17 +333,16 @@ def _named(name: str, interval: Interval | None) -> dict[str, float]:
 
 
 def net_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """How far each code that is moved is followed beyond its controls.
+    """How far each code that is moved is surely followed beyond its controls.
 
     Args:
         rows: of the tidy table.
 
     Returns:
-        The rows of `NET`, in their order; where text is told to stand in another order, those of
-        `THIS_ORDER` that are less.
+        The rows of `NET`, in their order; on text those of `THIS_ORDER` whose lower bound is less.
     """
-    nets = rows[rows["metric"].isin([NET, THIS_ORDER])].sort_values("value", kind="stable")
-    each = ["layer", "head", "site", "step", "positions"]
+    nets = rows[rows["metric"].isin([NET, THIS_ORDER])].sort_values("ci_low", kind="stable")
+    each = [*SETTING, "layer", "head", "site", "step", "positions"]
     return nets.drop_duplicates(each).sort_index()
 
 
@@ -381,7 +385,8 @@ def _adds(
 ) -> tuple[Interval, ...] | None:
     if ADDED not in there:
         return None
-    every = [of[name] for of in (there, back) for name in (ADDED, ADDED_PARTICULAR) if name in of]
+    kinds = (ADDED, ADDED_PARTICULAR, ADDED_THIS_ORDER)
+    every = [of[name] for of in (there, back) for name in kinds if name in of]
     return tuple(interval_of(row) for row in every)
 
 

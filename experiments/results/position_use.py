@@ -24,19 +24,18 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
   control that hides nothing.
 - Any few functions of the position tell a few positions apart. So of a smooth trend the share that
   follows it beyond as many random functions counts as its net effects do, where it was taken.
-- Whatever loses the order of a text goes a part of the way to that text in another order. So where
-  it is told to stand in one, it counts as well how much further the code goes than where it tells a
-  different order, as a share of what text in that order leaves of the way.
-- *Redundant* and *contributes* ask that order is really destroyed where the code is put back: most
-  of what order can tell is surely lost. Where most answers stay right, a code that comes back may
-  only mend damage, and little can come back.
+- Whatever loses the order of a text goes a part of any way. So on text a yes also asks that the
+  code surely goes a tenth further than where it tells a different order, as a share of what text in
+  that order leaves of the way. That it does not is no *no*: order may be lost by the code.
+- *Redundant* asks that order is really destroyed where the code is put back: most of what order can
+  tell is surely lost. Where most answers stay right, a code that comes back may only mend damage.
 - *Not used* asks that a fifth of the right answers rest on order: those that an order-blind guesser
   would not get. Where fewer do, a tenth of all answers can hardly follow anything.
 
 | noising | denoising | word |
 | --- | --- | --- |
 | yes | yes | used |
-| yes | no, and order is destroyed | contributes: alone it is not enough |
+| yes | no, or unsure | contributes: that it is enough alone is not shown |
 | no, its control hides nothing | yes | redundant: another code stands in for it |
 | the same, and breaks nothing | no | not used |
 | any other | | undecided |
@@ -116,9 +115,8 @@ class Effect:
         beyond: the share that follows, less that where nothing is moved; None where that is none.
         particular: of a smooth trend the share that follows, less that which follows as many random
             functions of the position; None of other codes, and where it was not taken.
-        this_order: on text that is told to stand in another order how much further it goes than
-            where the code tells a different one, as a share of what text in that order leaves; None
-            elsewhere.
+        this_order: on text how much further it goes than where the code tells a different order,
+            as a share of what text in that order leaves of the way; None on tasks.
         broken: the share that goes neither way, less that of the control; None where a code is put
             back.
         control_breaks: the share that goes neither way under the control, 0 to 1, at the upper end
@@ -139,26 +137,32 @@ class Effect:
         """Yes, no, or None for unsure."""
         if any(high < WORTH_NAMING for _, _, high in self._nets):
             return False
-        surely = all(low >= WORTH_NAMING for _, low, _ in self._nets)
+        # What another order does as well may yet depend on the code: that says no yes, and no no.
+        surely = all(low >= WORTH_NAMING for _, low, _ in self._asked)
         return True if surely and self.q <= FALSE_DISCOVERIES else None
 
     @property
     def least(self) -> Interval:
         """What is shown: the least of what has to be a tenth."""
-        return min(self._nets)
+        return min(self._asked)
 
     @property
     def _nets(self) -> list[Interval]:
-        nets = (self.net, self.beyond, self.particular, self.this_order)
-        return [net for net in nets if net is not None]
+        return [net for net in (self.net, self.beyond, self.particular) if net is not None]
+
+    @property
+    def _asked(self) -> list[Interval]:
+        return self._nets if self.this_order is None else [*self._nets, self.this_order]
 
     @property
     def unsure(self) -> str:
         """Why it says neither yes nor no, in words; empty where it says one of them."""
         if self.says is not None:
             return ""
-        wide = any(low < WORTH_NAMING for _, low, _ in self._nets)
-        return _WIDE if wide else _RANKED
+        if any(low < WORTH_NAMING for _, low, _ in self._nets):
+            return _WIDE
+        wide = any(low < WORTH_NAMING for _, low, _ in self._asked)
+        return _ANOTHER if wide else _RANKED
 
     @property
     def may_break(self) -> bool:
@@ -229,9 +233,7 @@ class Use:
             return Word.NOT_USED if self.noising.says is False and shown else Word.UNDECIDED
         if alone is Word.NOT_USED and not shown:
             alone = Word.UNDECIDED
-        if alone is Word.REDUNDANT and self.noising.hidden:
-            alone = Word.UNDECIDED
-        if alone in _ASK_FOR_DESTRUCTION and not self.destroyed:
+        if alone is Word.REDUNDANT and (self.noising.hidden or not self.destroyed):
             alone = Word.UNDECIDED
         needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
         return Word.USED if alone in _NO_ANSWER and needed else alone
@@ -249,8 +251,6 @@ class Use:
         if not self.found:
             why = self.noising.why_not_cleared if self.noising.says is False else ""
             return why or "found at no site; still, moving it at all of them may change answers"
-        if self.noising.says and self.denoising.says is False:
-            return "followed, but little could come back: most answers were right without order"
         if self.noising.says is False and self.denoising.says and self.destroyed:
             return self.noising.why_not_cleared
         if self.noising.says is False and self.denoising.says:
@@ -263,13 +263,14 @@ class Use:
 _WORDS: dict[tuple[bool | None, bool | None], Word] = {
     (True, True): Word.USED,
     (True, False): Word.CONTRIBUTES,
+    (True, None): Word.CONTRIBUTES,
     (False, True): Word.REDUNDANT,
     (False, False): Word.NOT_USED,
 }
 _WIDE = "its interval contains 10%"
 _RANKED = "too many controls do as much"
+_ANOTHER = "a different order may do as much"
 _NO_ANSWER = (Word.CONTRIBUTES, Word.NOT_USED, Word.UNDECIDED)
-_ASK_FOR_DESTRUCTION = (Word.CONTRIBUTES, Word.REDUNDANT)
 
 
 def controlled(uses: Sequence[Use]) -> list[Use]:

@@ -99,8 +99,19 @@ def test_a_table_that_tells_a_different_order_goes_as_far_as_text_in_that_order(
     beyond = found.loc[(names.THIS_ORDER, "")]
     assert beyond["value"] == pytest.approx((own - told) / (1 - text))
     assert beyond["ci_low"] > 0.8
-    further_on = at_embedding(learned, names.noising("mean residual", "text by 8 positions"))
-    assert (names.THIS_ORDER, "") not in further_on.index
+    back = at_embedding(learned, names.denoising("mean residual", "earlier tokens"))
+    own, told, text = (
+        back.loc[(names.RESTORED, control), "value"]
+        for control in ("", names.DIFFERENT, names.TEXT_DIFFERENT)
+    )
+    assert told == pytest.approx(text, abs=0.05)
+    assert back.loc[(names.THIS_ORDER, ""), "value"] == pytest.approx((own - told) / (1 - text))
+    further = at_embedding(learned, names.noising("mean residual", "text by 8 positions"))
+    told, text = (
+        further.loc[(names.TOWARDS, control), "value"]
+        for control in (names.DIFFERENT, names.TEXT_DIFFERENT)
+    )
+    assert told == pytest.approx(text, abs=0.02)
 
 
 def test_later_layers_write_what_they_would_elsewhere(learned: pd.DataFrame) -> None:

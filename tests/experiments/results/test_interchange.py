@@ -221,7 +221,10 @@ def test_what_a_different_order_does_as_well_follows_no_order() -> None:
         ]
     )
     found = followed(as_far).iloc[0]
-    assert found["word"] == Word.REDUNDANT  # put back, it restores
+    assert (found["word"], found["why"]) == (
+        Word.UNDECIDED,
+        "moved: a different order may do as much",
+    )
     assert (found["net"], found["towards"]) == pytest.approx((0.02, 0.9))
     assert (found["different_order"], found["text_different"]) == pytest.approx((0.85, 0.5))
     (least,) = net_rows(as_far)[net_rows(as_far)["positions"] == told].to_dict("records")
@@ -246,6 +249,8 @@ def test_what_smaller_moves_do_stands_by_code_and_dose() -> None:
         row(there, STREAMED, at_dose(0.3), 0.02, SIZE_MATCHED),
         row(there, STREAMED, at_dose(0.05), 0.1),
         row(there, STREAMED, at_dose(0.05), 0.01, SIZE_MATCHED),
+        # Another control of the full move.
+        row(there, STREAMED, TOWARDS, 0.4, TEXT_DIFFERENT),
         # Moved all of the way alone: there is nothing to compare.
         *effect(MEAN_RESIDUAL, BLOCK, moved=0.6, restored=0.5),
     ]
