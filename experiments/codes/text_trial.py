@@ -95,8 +95,9 @@ class TextTrial:
         return [*self._shares(context), *self._beyond_another(context), *self._smaller(context)]
 
     def rank(self, rows: Sequence[Mapping[str, Any]]) -> Rank:
-        """The rank of the net effect that stands in these rows."""
-        net = next(row for row in rows if row["metric"] == names.NET)
+        """The rank of the net effect that stands in these rows, if beyond a different order, too."""
+        nets = [row for row in rows if row["metric"] in (names.NET, names.THIS_ORDER)]
+        net = min(nets, key=lambda row: float(row["ci_low"]))
         return Rank(net, self._level, self._turn)
 
     def _measured(self, within: Within) -> list[Measured]:
