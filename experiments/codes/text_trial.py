@@ -95,7 +95,7 @@ class TextTrial:
         return [*self._shares(context), *self._beyond_another(context), *self._smaller(context)]
 
     def rank(self, rows: Sequence[Mapping[str, Any]]) -> Rank:
-        """The rank of the net effect that stands in these rows, if beyond a different order, too."""
+        """The rank of the effect in these rows; none is needed where any order does as much."""
         nets = [row for row in rows if row["metric"] in (names.NET, names.THIS_ORDER)]
         net = min(nets, key=lambda row: float(row["ci_low"]))
         return Rank(net, self._level, self._turn)
