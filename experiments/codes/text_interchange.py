@@ -11,7 +11,7 @@ sequence further on. The way is then that to the same text behind so many more t
 texts. Where it is not surely longer than what prefixes of one length differ by, there is nothing to
 follow.
 
-One control tells a *different order* by the same code: whatever loses the order goes a part of
+One control tells an *unrelated order* by the same code: whatever loses the order goes a part of
 every way. Another moves each activation as far, in directions drawn for each sequence as the
 activations at the site vary; for ranks, for a panel of sequences that the code is moved in, too.
 Similarity acts in the scores alone: queries and keys read activations that resemble one another as
@@ -68,9 +68,9 @@ def text_interchange_rows(
       under the control `SIZE_MATCHED`; of the way back there is the share `RESTORED`.
     - `NET`: what is gone of the way less the control's, by chance 0; of the way back `BEYOND`, less
       nothing.
-    - `THIS_ORDER`: what is gone of the way less what is gone where the code tells a different
+    - `THIS_ORDER`: what is gone of the way less what is gone where the code tells an unrelated
       order, as a share of what text in that order leaves of the way, by chance 0. Beside it are the
-      shares of these two, under the controls `DIFFERENT` and `TEXT_DIFFERENT`.
+      shares of these two, under the controls `TOLD_UNRELATED` and `IN_UNRELATED`.
     - `BROKEN`: what does neither, less the control's, by chance 0.
     - `ADDED`, of each half of the mean residual: what the whole goes of the way less what the other
       half alone does; `ADDED_THIS_ORDER`, the same of `THIS_ORDER`.

@@ -187,10 +187,10 @@ class TextMoves:
         doses: Sequence[float],
         within: Callable[[Mapping[Site, Change]], Within],
     ) -> TextTrial:
-        """A run moved to where its tokens stand elsewhere, and to a different order."""
-        at, different = torch.arange(len(elsewhere.sources)), elsewhere.different
+        """A run moved to where its tokens stand elsewhere, and to an unrelated order."""
+        at, unrelated = torch.arange(len(elsewhere.sources)), elsewhere.unrelated
         there = {site: move.at(at) for site, move in moves(elsewhere.sources).items()}
-        another = {site: move.at(at).by(1.0) for site, move in moves(different.sources).items()}
+        another = {site: move.at(at).by(1.0) for site, move in moves(unrelated.sources).items()}
 
         def own(dose: float) -> Within:
             return within({site: move.by(dose) for site, move in there.items()})
@@ -200,7 +200,7 @@ class TextMoves:
             return within(size_matched(there, self._variation, generator, dose, together))
 
         behind = {site: of for site, of in written.items() if [site] == list(there)}
-        told = ToldAnother(within(another), different.predictions)
+        told = ToldAnother(within(another), unrelated.predictions)
         return TextTrial(elsewhere.run, way, behind, own, drawn, doses, told, self._task.seed)
 
     def _resembling(self, elsewhere: Elsewhere, sites: Sequence[Site]) -> TextTrial:
@@ -219,9 +219,9 @@ class TextMoves:
                 mixed[site] = OtherContent(sizes_of(change, codes), codes, generator, together)
             return self._in_scores(mixed)
 
-        own, different = self._in_scores(changes), elsewhere.different
-        another = self._in_scores(resembling(different.sources))
-        told = ToldAnother(another, different.predictions)
+        own, unrelated = self._in_scores(changes), elsewhere.unrelated
+        another = self._in_scores(resembling(unrelated.sources))
+        told = ToldAnother(another, unrelated.predictions)
         run, way, seed = elsewhere.run, elsewhere.way, self._task.seed
         return TextTrial(run, way, {}, lambda _: own, drawn, (1.0,), told, seed)
 

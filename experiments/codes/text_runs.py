@@ -10,8 +10,8 @@ Two counterfactuals of a clean run, each with the way from its predictions to th
 - *In another order*: all tokens but the first and the last few are permuted, by one order for all
   sequences. The last few are asked.
 
-The second leads back, too. Whatever loses the order goes a part of any of these ways: so there is a
-*different order* for each, and what is predicted of the text in that one.
+The second leads back, too. Whatever loses the order goes a part of any of these ways: so there is
+an *unrelated order* for each, and what is predicted of the text in that one.
 
 The first token stays where it is: it is the begin token, or serves as an attention sink.
 """
@@ -133,7 +133,7 @@ class TextRun:
 
 
 @dataclass(frozen=True)
-class DifferentOrder:
+class UnrelatedOrder:
     """An order of a run's tokens to which no way leads.
 
     Attributes:
@@ -156,7 +156,7 @@ class Elsewhere:
             those that codes are fitted at) where it stands there.
         way: from its predictions to those elsewhere.
         written: the same of what is written behind each of some sites.
-        different: an order to which the way does not lead.
+        unrelated: an order to which the way does not lead.
     """
 
     moved: str
@@ -164,7 +164,7 @@ class Elsewhere:
     sources: Positions
     way: Way
     written: Mapping[Site, Way]
-    different: DifferentOrder
+    unrelated: UnrelatedOrder
 
 
 def behind_more_text(task: InterventionTask, sites: Sequence[Site] = ()) -> Elsewhere:
@@ -189,8 +189,8 @@ def behind_more_text(task: InterventionTask, sites: Sequence[Site] = ()) -> Else
         return _mean_read([replace(run, tokens=some).read(sites) for some in longer])
 
     sources = torch.arange(own.shape[1] - FIRST_POSITION) + shift
-    ways, different = _ways(run.read(sites), half(), half()), _different(run, generator)
-    return Elsewhere(f"text by {shift} positions", run, sources, *ways, different)
+    ways, unrelated = _ways(run.read(sites), half(), half()), _unrelated(run, generator)
+    return Elsewhere(f"text by {shift} positions", run, sources, *ways, unrelated)
 
 
 def in_another_order(
@@ -215,15 +215,15 @@ def in_another_order(
     stands, comes_from = _indices(order.argsort()), _indices(order)
     there, back = _ways(clean, disordered), _ways(disordered, clean)
     return (
-        Elsewhere(EARLIER, runs[0], stands, *there, _different(runs[0], generator)),
-        Elsewhere(EARLIER, runs[1], comes_from, *back, _different(runs[1], generator)),
+        Elsewhere(EARLIER, runs[0], stands, *there, _unrelated(runs[0], generator)),
+        Elsewhere(EARLIER, runs[1], comes_from, *back, _unrelated(runs[1], generator)),
     )
 
 
-def _different(run: TextRun, generator: Generator) -> DifferentOrder:
+def _unrelated(run: TextRun, generator: Generator) -> UnrelatedOrder:
     order = _drawn_order(run.tokens.shape[1], generator)
     found = replace(run, tokens=run.tokens[:, order]).read()
-    return DifferentOrder(_indices(order.argsort()), found.predictions)
+    return UnrelatedOrder(_indices(order.argsort()), found.predictions)
 
 
 def _drawn_order(length: int, generator: Generator) -> Int[Tensor, " pos"]:

@@ -27,11 +27,11 @@ _TURN = 4
 # In which column these begin, of two runs side by side: a move, and its control or its part. Then
 # the same of what each writes behind the place.
 _FIRST, _SECOND, _FIRST_WRITES, _SECOND_WRITES = range(0, 12, 3)
-# Of three: a move, the move to a different order, and the text in that order. Then the same of the
+# Of three: a move, the move to an unrelated order, and the text in that order. Then the same of the
 # move of a part: that text goes as far.
 _TOLD_ANOTHER, _IN_ANOTHER, _PART = range(3, 12, 3)
 _SHARES = (names.TOWARDS, names.STAYS, names.NEITHER)
-# Of a way that text in a different order leaves less of than this, little can be said.
+# Of a way that text in an unrelated order leaves less of than this, little can be said.
 _LEAST_LEFT = 0.2
 
 
@@ -60,7 +60,7 @@ class TextTrial:
         drawn: that of the control, by a dose, with the draws of a turn, and how many sequences in
             a row share one.
         doses: shares of the way that it is moved, the last one all of it.
-        told_another: the move to a different order.
+        told_another: the move to an unrelated order.
         seed: of the intervals.
         back: whether the way is back to the text as it was.
     """
@@ -81,8 +81,8 @@ class TextTrial:
         return self._measured(self.moved(self.doses[-1]))
 
     @cached_property
-    def different(self) -> tuple[Measured, Measured]:
-        """What the move to a different order came to, and what text in that order does."""
+    def unrelated(self) -> tuple[Measured, Measured]:
+        """What the move to an unrelated order came to, and what text in that order does."""
         told = self._measured(self.told_another.within)[0]
         return told, self.way.measured(self.told_another.text)
 
@@ -144,11 +144,14 @@ class TextTrial:
             yield {**context, **vars(bootstrap.score(metric, function, chance=0.0))}
 
     def _beyond_another(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """How much further a full move goes than one to a different order, of what that leaves."""
-        ends = np.concatenate([self.own[0], *self.different], axis=1)
+        """How much further a full move goes than one to an unrelated order, of what that leaves."""
+        ends = np.concatenate([self.own[0], *self.unrelated], axis=1)
         bootstrap = SequenceBootstrap(seed=self.seed).update(ends)
         told = {names.RESTORED: names.TOWARDS} if self.back else {of: of for of in _SHARES}
-        for first, side in ((_TOLD_ANOTHER, names.DIFFERENT), (_IN_ANOTHER, names.TEXT_DIFFERENT)):
+        for first, side in (
+            (_TOLD_ANOTHER, names.TOLD_UNRELATED),
+            (_IN_ANOTHER, names.IN_UNRELATED),
+        ):
             for metric, of in told.items():
                 score = bootstrap.score(metric, share(of, first), chance=math.nan, control=side)
                 yield {**context, **vars(score)}
@@ -169,7 +172,7 @@ def added_text_rows(
     whole: TextTrial, part: TextTrial, context: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """The rows of what a code adds to a part of it: the share of the way that is then gone as well,
-    and what of this is beyond a different order.
+    and what of this is beyond an unrelated order.
 
     Args:
         whole: the code moved.
@@ -181,7 +184,7 @@ def added_text_rows(
     """
     ends = np.concatenate([whole.own[0], part.own[0]], axis=1)
     added = SequenceBootstrap(seed=whole.seed).update(ends)
-    ends = np.concatenate([whole.own[0], *whole.different, part.own[0], part.different[0]], axis=1)
+    ends = np.concatenate([whole.own[0], *whole.unrelated, part.own[0], part.unrelated[0]], axis=1)
     beyond = SequenceBootstrap(seed=whole.seed).update(ends)
     scores = (
         added.score(names.ADDED, _more_towards, chance=0.0),
@@ -204,7 +207,7 @@ def _broken(means: np.ndarray) -> np.ndarray:
 
 
 def _beyond_another(means: np.ndarray, first: int = _FIRST) -> np.ndarray:
-    """1 where a move goes all of the way, 0 where it goes as far as one to a different order.
+    """1 where a move goes all of the way, 0 where it goes as far as one to an unrelated order.
 
     Text in that order goes a part of the way itself: no more than the rest can be told by an order.
     """

@@ -41,13 +41,6 @@ _SITES = {
 # The unit of a score that is a share, 0 to 1.
 OF_ANSWERS = "of answers"
 
-# How words are told of one code, and of several.
-_TOLD = {
-    Word.CONTRIBUTES: ("contributes", "contribute"),
-    Word.REDUNDANT: ("is redundant", "are redundant"),
-    Word.UNDECIDED: ("is undecided", "are undecided"),
-}
-
 # How a reading is told after "position is".
 _READ = ("readable", "faint", "unreadable", "undecided", "invalid")
 
@@ -311,19 +304,24 @@ def _reading(
 
 
 def _of_use(by_word: Mapping[Word, list[str]]) -> str:
-    used, unused = by_word[Word.USED], by_word[Word.NOT_USED]
-    apart = [
-        f"{_listed(codes, 'and')} {told[len(codes) > 1]}"
-        for word, told in _TOLD.items()
+    leads = [
+        f"{verb} {_listed(codes, 'and')}"
+        for word, verb in ((Word.USED, "uses"), (Word.CONTRIBUTES, "follows"))
         if (codes := by_word[word])
     ]
-    if not any(codes for word, codes in by_word.items() if word is not Word.UNDECIDED):
+    apart = [
+        f"{_listed(codes, 'and')} {'are' if len(codes) > 1 else 'is'} {word}"
+        for word in (Word.REDUNDANT, Word.UNDECIDED)
+        if (codes := by_word[word])
+    ]
+    unused = by_word[Word.NOT_USED]
+    if not leads and not unused and not by_word[Word.REDUNDANT]:
         return "Whether this model uses any of these position codes is undecided."
     parts = []
     if unused:
-        parts.append(f"{'it' if used else 'this model'} does not use {_listed(unused, 'or')}")
+        parts.append(f"{'it' if leads else 'this model'} does not use {_listed(unused, 'or')}")
     rest = "; ".join([*parts, *apart])
-    sentences = [f"This model uses {_listed(used, 'and')}"] if used else []
+    sentences = [f"This model {' and '.join(leads)}"] if leads else []
     sentences += [rest[0].upper() + rest[1:]] if rest else []
     return f"{'. '.join(sentences)}."
 

@@ -42,10 +42,10 @@ ADDED = "added"
 # The share that follows a smooth trend, less that which follows as many random functions of the
 # position; and the same of what it adds.
 PARTICULAR, ADDED_PARTICULAR = "beyond random functions", "added beyond random functions"
-# On text: how much further the code goes than where it tells a different order, of what text in
+# On text: how much further the code goes than where it tells an unrelated order, of what text in
 # that order leaves of the way; what this adds to a half of the mean residual; and these controls.
-THIS_ORDER, ADDED_THIS_ORDER = "beyond a different order", "added beyond a different order"
-DIFFERENT, TEXT_DIFFERENT = "told a different order", "in a different order"
+THIS_ORDER, ADDED_THIS_ORDER = "beyond an unrelated order", "added beyond an unrelated order"
+TOLD_UNRELATED, IN_UNRELATED = "told an unrelated order", "in an unrelated order"
 # The rank of what a full move does among the control's draws; and whether the site tells position
 # by the code at all.
 RANK, CARRIED = "rank among controls", "carried"
@@ -227,8 +227,8 @@ def followed(measurements: pd.DataFrame) -> pd.DataFrame:
         to carry the code (`carried`); the shares of moved answers, 0 to 1, that go towards those of
         the other positions (`towards`), that stay or do neither, and that go towards them under the
         size-matched control (`size_matched`); on text the share that goes there where the code
-        tells a different order, and where the text stands in that one (`different_order`,
-        `text_different`); the same as `towards` of what later layers write, on text at single sites
+        tells an unrelated order, and where the text stands in that one (`unrelated_order`,
+        `text_unrelated`); the same as `towards` of what later layers write, on text at single sites
         (`written`, `written_size_matched`); the least of what goes towards them beyond its controls
         (`net`), with its 95% interval over sequences and draws, and its q-value; what does neither
         less what so does under the control (`broken`). Then the same of the answers that are
@@ -304,8 +304,8 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
         STAYS: share(moved, STAYS),
         NEITHER: share(moved, NEITHER),
         "size_matched": share(moved, TOWARDS, SIZE_MATCHED),
-        "different_order": share(moved, TOWARDS, DIFFERENT),
-        "text_different": share(moved, TOWARDS, TEXT_DIFFERENT),
+        "unrelated_order": share(moved, TOWARDS, TOLD_UNRELATED),
+        "text_unrelated": share(moved, TOWARDS, IN_UNRELATED),
         "written": share(moved, WRITTEN),
         "written_size_matched": share(moved, WRITTEN, SIZE_MATCHED),
         **_net(use.noising, ""),
@@ -313,8 +313,8 @@ def _told(use: Use, values: Mapping[tuple[object, ...], float]) -> dict[str, obj
         RESTORED: share(back, RESTORED),
         "destroyed": share(back, RESTORED, ORDER_DESTROYED),
         "restored_size_matched": share(back, RESTORED, SIZE_MATCHED),
-        "restored_different_order": share(back, RESTORED, DIFFERENT),
-        "restored_text_different": share(back, RESTORED, TEXT_DIFFERENT),
+        "restored_unrelated_order": share(back, RESTORED, TOLD_UNRELATED),
+        "restored_text_unrelated": share(back, RESTORED, IN_UNRELATED),
         **_net(use.denoising, "restored_"),
     }
 

@@ -25,8 +25,8 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 - Any few functions of the position tell a few positions apart. So of a smooth trend the share that
   follows it beyond as many random functions counts as its net effects do, where it was taken.
 - Whatever loses the order of a text goes a part of any way. So on text a yes also asks that the
-  code surely goes a tenth further than where it tells a different order, as a share of what text in
-  that order leaves of the way. That it does not is no *no*: order may be lost by the code.
+  code surely goes a tenth further than where it tells an unrelated order, as a share of what text
+  in that order leaves of the way. That it does not is no *no*: order may be lost by the code.
 - *Redundant* asks that order is really destroyed where the code is put back: most of what order can
   tell is surely lost. Where most answers stay right, a code that comes back may only mend damage.
 - *Not used* asks that a fifth of the right answers rest on order: those that an order-blind guesser
@@ -57,8 +57,8 @@ for ten. That of halves was set after the first runs of models that need both; t
 control and of broken answers after runs of 48 models; that of codes found nowhere after a benchmark
 by the others; random functions, and what *redundant* and *not used* ask for beside the table, after
 runs of 120 models; that of controls that break half, after runs of two longer trained models of
-text; that of a different order, after two models had been seen to go 41% and 63% of the way in one;
-the word *contributes*, which was *undecided* before, with it.
+text; that of an unrelated order, after two models had been seen to go 41% and 63% of the way in
+one; the word *contributes*, which was *undecided* before, with it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -115,7 +115,7 @@ class Effect:
         beyond: the share that follows, less that where nothing is moved; None where that is none.
         particular: of a smooth trend the share that follows, less that which follows as many random
             functions of the position; None of other codes, and where it was not taken.
-        this_order: on text how much further it goes than where the code tells a different order,
+        this_order: on text how much further it goes than where the code tells an unrelated order,
             as a share of what text in that order leaves of the way; None on tasks.
         broken: the share that goes neither way, less that of the control; None where a code is put
             back.
@@ -269,7 +269,7 @@ _WORDS: dict[tuple[bool | None, bool | None], Word] = {
 }
 _WIDE = "its interval contains 10%"
 _RANKED = "too many controls do as much"
-_ANOTHER = "a different order may do as much"
+_ANOTHER = "an unrelated order may do as much"
 _NO_ANSWER = (Word.CONTRIBUTES, Word.NOT_USED, Word.UNDECIDED)
 
 

@@ -100,7 +100,7 @@ def routes_read(measurements: pd.DataFrame) -> pd.DataFrame:
     Returns:
         layer, head, route; the share of the way to text in another order that predictions go where
         this route alone reads other positions (`towards`), that of its size-matched control, the
-        difference, or less where a different order is followed as far (`net`), with its 95%
+        difference, or less where an unrelated order is followed as far (`net`), with its 95%
         interval over sequences, and its q-value. The most followed first; empty where no attention
         reads a position in the mean.
     """

@@ -84,13 +84,13 @@ def test_a_table_of_positions_is_followed_all_of_the_way_and_put_back(
     assert words["earlier tokens"] == "used"
 
 
-def test_a_table_that_tells_a_different_order_goes_as_far_as_text_in_that_order(
+def test_a_table_that_tells_an_unrelated_order_goes_as_far_as_text_in_that_order(
     learned: pd.DataFrame,
 ) -> None:
     found = at_embedding(learned, names.noising("mean residual", "earlier tokens"))
     told, text = (
         found.loc[(names.TOWARDS, control), "value"]
-        for control in (names.DIFFERENT, names.TEXT_DIFFERENT)
+        for control in (names.TOLD_UNRELATED, names.IN_UNRELATED)
     )
     # Any order goes a part of the way to another one, since both have lost the text's.
     assert 0.2 < text < 0.8
@@ -102,14 +102,14 @@ def test_a_table_that_tells_a_different_order_goes_as_far_as_text_in_that_order(
     back = at_embedding(learned, names.denoising("mean residual", "earlier tokens"))
     own, told, text = (
         back.loc[(names.RESTORED, control), "value"]
-        for control in ("", names.DIFFERENT, names.TEXT_DIFFERENT)
+        for control in ("", names.TOLD_UNRELATED, names.IN_UNRELATED)
     )
     assert told == pytest.approx(text, abs=0.05)
     assert back.loc[(names.THIS_ORDER, ""), "value"] == pytest.approx((own - told) / (1 - text))
     further = at_embedding(learned, names.noising("mean residual", "text by 8 positions"))
     told, text = (
         further.loc[(names.TOWARDS, control), "value"]
-        for control in (names.DIFFERENT, names.TEXT_DIFFERENT)
+        for control in (names.TOLD_UNRELATED, names.IN_UNRELATED)
     )
     assert told == pytest.approx(text, abs=0.02)
 

@@ -61,13 +61,13 @@ def answer(*words: Word | None, **more: Any) -> Answer:
         ),
         (
             (Word.USED, Word.NOT_USED, Word.CONTRIBUTES, Word.UNDECIDED),
-            "This model uses variance. It does not use similarity; the smooth trend contributes; "
+            "This model uses variance and follows the smooth trend. It does not use similarity; "
             "the irregular part is undecided.",
         ),
         (
             (Word.CONTRIBUTES, Word.CONTRIBUTES, Word.UNDECIDED, Word.UNDECIDED),
-            "Variance and similarity contribute; the smooth trend and the irregular part are "
-            "undecided.",
+            "This model follows variance and similarity. The smooth trend and the irregular part "
+            "are undecided.",
         ),
         (
             (Word.UNDECIDED,) * 4,

@@ -13,8 +13,8 @@ from experiments.results.interchange import (
     BEYOND,
     BROKEN,
     CARRIED,
-    DIFFERENT,
     GUESSER,
+    IN_UNRELATED,
     LOST_BY_SHUFFLE,
     NET,
     ORDER_DESTROYED,
@@ -22,8 +22,8 @@ from experiments.results.interchange import (
     QUESTION,
     RANK,
     RESTORED,
-    TEXT_DIFFERENT,
     THIS_ORDER,
+    TOLD_UNRELATED,
     TOWARDS,
     at_dose,
     denoising,
@@ -208,25 +208,25 @@ def test_what_comes_back_in_the_destroyed_order_alone_is_subtracted() -> None:
     assert (found["word"], found["why"]) == (Word.CONTRIBUTES, "")
 
 
-def test_what_a_different_order_does_as_well_follows_no_order() -> None:
+def test_what_an_unrelated_order_does_as_well_follows_no_order() -> None:
     used = effect(MEAN_RESIDUAL, BLOCK, 0.8, 0.7)
     told = noising(MEAN_RESIDUAL, QUESTION)
     assert word_of([*used, row(told, BLOCK, THIS_ORDER, 0.9)]) == (Word.USED, "")
     as_far = table(
         [
             *used,
-            row(told, BLOCK, TOWARDS, 0.85, DIFFERENT),
-            row(told, BLOCK, TOWARDS, 0.5, TEXT_DIFFERENT),
+            row(told, BLOCK, TOWARDS, 0.85, TOLD_UNRELATED),
+            row(told, BLOCK, TOWARDS, 0.5, IN_UNRELATED),
             row(told, BLOCK, THIS_ORDER, 0.02),
         ]
     )
     found = followed(as_far).iloc[0]
     assert (found["word"], found["why"]) == (
         Word.UNDECIDED,
-        "moved: a different order may do as much",
+        "moved: an unrelated order may do as much",
     )
     assert (found["net"], found["towards"]) == pytest.approx((0.02, 0.9))
-    assert (found["different_order"], found["text_different"]) == pytest.approx((0.85, 0.5))
+    assert (found["unrelated_order"], found["text_unrelated"]) == pytest.approx((0.85, 0.5))
     (least,) = net_rows(as_far)[net_rows(as_far)["positions"] == told].to_dict("records")
     assert (least["metric"], least["value"]) == (THIS_ORDER, 0.02)
 
@@ -250,7 +250,7 @@ def test_what_smaller_moves_do_stands_by_code_and_dose() -> None:
         row(there, STREAMED, at_dose(0.05), 0.1),
         row(there, STREAMED, at_dose(0.05), 0.01, SIZE_MATCHED),
         # Another control of the full move.
-        row(there, STREAMED, TOWARDS, 0.4, TEXT_DIFFERENT),
+        row(there, STREAMED, TOWARDS, 0.4, IN_UNRELATED),
         # Moved all of the way alone: there is nothing to compare.
         *effect(MEAN_RESIDUAL, BLOCK, moved=0.6, restored=0.5),
     ]

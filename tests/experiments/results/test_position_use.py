@@ -177,7 +177,7 @@ def test_an_effect_is_net_of_its_other_control_too(
     effect = replace(YES, beyond=beyond)
     assert effect.says is says
     assert effect.least == least
-    # What a different order does as well may still depend on the code.
+    # What an unrelated order does as well may still depend on the code.
     of_any_order = replace(YES, this_order=beyond)
     assert of_any_order.says is (says or None)
     assert of_any_order.least == least
