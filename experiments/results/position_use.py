@@ -23,7 +23,8 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
   model never does. So noising alone decides: *not used* where it says no, breaks nothing, and has a
   control that hides nothing.
 - Any few functions of the position tell a few positions apart. So of a smooth trend the share that
-  follows it beyond as many random functions counts as its net effects do, where it was taken.
+  follows it beyond as many random functions counts as its net effects do, where it was taken. There
+  draws are few: such a trend is used where both directions say so, and never *contributes*.
 - Whatever loses the order of a text goes a part of any way. So on text a yes also asks that the
   code surely goes a tenth further than where it tells an unrelated order, as a share of what text
   in that order leaves of the way. That it does not is no *no*: order may be lost by the code.
@@ -233,6 +234,8 @@ class Use:
             return Word.NOT_USED if self.noising.says is False and shown else Word.UNDECIDED
         if alone is Word.NOT_USED and not shown:
             alone = Word.UNDECIDED
+        if alone is Word.CONTRIBUTES and self.noising.particular is not None:
+            alone = Word.UNDECIDED
         if alone is Word.REDUNDANT and (self.noising.hidden or not self.destroyed):
             alone = Word.UNDECIDED
         needed = self.adds is not None and all(low >= WORTH_NAMING for _, low, _ in self.adds)
@@ -251,6 +254,10 @@ class Use:
         if not self.found:
             why = self.noising.why_not_cleared if self.noising.says is False else ""
             return why or "found at no site; still, moving it at all of them may change answers"
+        if self.noising.says:
+            return (
+                "followed; of few positions that is not enough: random functions are followed, too"
+            )
         if self.noising.says is False and self.denoising.says and self.destroyed:
             return self.noising.why_not_cleared
         if self.noising.says is False and self.denoising.says:

@@ -367,7 +367,13 @@ def test_what_the_model_uses_comes_before_what_can_be_read(
     words = " ".join(causal_page.words)
     for use in causal_report.uses:
         assert use.sentence in words
-    for term in ("Removed", "Size-matched control", "Total effect", "Necessity", "Used, not used"):
+    for term in (
+        "Removed",
+        "Size-matched control",
+        "Total effect",
+        "Necessity",
+        "Used, contributes",
+    ):
         assert re.search(rf"<dt>{term}", causal_text)
 
 

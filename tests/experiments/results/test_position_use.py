@@ -138,6 +138,11 @@ def test_a_control_that_breaks_half_clears_no_code(breaks: float, word: Word) ->
 def test_a_code_that_is_followed_contributes_whatever_comes_back() -> None:
     assert replace(use(YES, NO), destroyed=False).word is Word.CONTRIBUTES
     assert replace(use(YES, NO), found=False).word is Word.UNDECIDED
+    # Any few functions of the position tell few positions apart: that takes both directions.
+    few = replace(YES, particular=(0.5, 0.4, 0.6))
+    assert use(few, NO).word is Word.UNDECIDED
+    assert "random functions" in use(few, NO).why
+    assert use(few, YES).word is Word.USED
     assert strongest([Word.REDUNDANT, Word.CONTRIBUTES]) is Word.CONTRIBUTES
     assert strongest([Word.USED, Word.CONTRIBUTES]) is Word.USED
 
