@@ -38,8 +38,9 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         refused = _refused(scope, self._token, self._hosts)
+        # Of what is refused, too: who is still sending would see a broken connection, no reason.
+        body = await _whole_body(receive)
         if refused is None:
-            body = await _whole_body(receive)
             if body is not None:
                 await self._app(scope, _given(body, receive), send)
                 return
