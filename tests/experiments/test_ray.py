@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.runs.sharing import COMPARE, assert_same_bits, pickling, with_weights_of
 from tests.experiments.sweeps.sweep_experiment import QUICK
 from tests.experiments.sweeps.sweep_process import (
+    below,
     bits,
     bits_of_runs_alone,
     finished_files,
@@ -43,8 +45,7 @@ class Cluster(NamedTuple):
 
     def workers(self) -> list[psutil.Process]:
         """Its processes that run a cell."""
-        processes = self.head.children(recursive=True)
-        return [p for p in processes if "ray::_done" in " ".join(p.cmdline())]
+        return below(self.head, "ray::_done")
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,9 @@ def test_a_sweep_survives_its_workers_and_its_driver(
     sweep = read_sweep(folder)
     until(lambda: runs(sweep, 2) and cluster.workers(), driver)
     seen = finished_files(out)
-    cluster.workers()[0].kill()
+    for worker in cluster.workers():
+        with suppress(psutil.NoSuchProcess):  # that of a cell without a gate may have ended
+            worker.kill()
     closed[2].close()
     until(lambda: runs(sweep, 4), driver)
     assert finished_files(out).items() >= seen.items(), "a finished cell ran twice"

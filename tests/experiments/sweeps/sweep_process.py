@@ -74,10 +74,15 @@ def runs(sweep: Sweep, number: int) -> bool:
 
 
 def workers(driver: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return below(psutil.Process(driver.pid), "popen_loky")
+
+
+def below(process: psutil.Process, name: str) -> list[psutil.Process]:
+    """The processes that it started, and those they started, whose command holds the name."""
     found = []
-    for child in psutil.Process(driver.pid).children(recursive=True):
+    for child in process.children(recursive=True):
         with suppress(psutil.Error):  # one that ends, or has ended
-            found += [child] if "popen_loky" in " ".join(child.cmdline()) else []
+            found += [child] if name in " ".join(child.cmdline()) else []
     return found
 
 
