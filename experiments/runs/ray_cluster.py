@@ -12,7 +12,7 @@ from nope_interp.errors import UserError
 # What runs a function on many jobs.
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
-_SECONDS_TO_CONNECT, _SECONDS_TO_ANSWER = 4.0, 2.0
+_SECONDS_TO_CONNECT, _SECONDS_TO_ANSWER = 4.0, 10.0
 
 
 def check_answers(address: str) -> None:

@@ -60,9 +60,10 @@ def run_sweep(
     sweep = begin_sweep(config, Path(out))
     with sweep.locked():
         left = [cell for cell in sweep.cells if sweep.state(cell) != "done"]
+        for cell in sweep.cells:  # a killed sweep's are no one's now
+            sweep.marker(cell).unlink(missing_ok=True)
         for cell in left:
             sweep.log(cell).unlink(missing_ok=True)
-            sweep.marker(cell).unlink(missing_ok=True)  # a killed sweep's are no one's now
         if left:
             with shown(sweep) if show_progress else nullcontext():
                 run_all(sweep, left, pool, device)

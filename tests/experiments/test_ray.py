@@ -48,13 +48,29 @@ class Cluster(NamedTuple):
         return below(self.head, "ray::_done")
 
 
+def started(code: str) -> tuple[subprocess.Popen[str], str]:
+    """The head and its address. Ray gives its own processes seconds, too few on a busy machine."""
+    for _ in range(4):
+        head = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert head.stdout is not None
+        if address := head.stdout.readline().strip():
+            return head, address
+        head.communicate()
+    raise AssertionError("no Ray cluster started")
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The first test that uses it connects this process."""
     code = (
         "import ray, sys\n"
-        "ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level='ERROR',"
-        " object_store_memory=10**8)\n"
+        "ray.init(num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False,"
+        " logging_level='ERROR', object_store_memory=10**8)\n"
         "print(ray.get_runtime_context().gcs_address, flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -64,16 +80,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         patch.setenv("PYTHONPATH", str(ROOT))
         # Its workers give way to all others, so that beside other tests they hardly run.
         patch.setenv("RAY_worker_niceness", "0")
-        head = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        # Where memory is short it would kill workers, whoever else has taken the memory.
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")
+        patch.setenv("RAY_gcs_server_port_wait_time_s", "300")
+        head, address = started(code)
         import ray  # which reads there, once, how it is let in
 
-        assert head.stdout is not None
-        yield Cluster(psutil.Process(head.pid), head.stdout.readline().strip())
+        yield Cluster(psutil.Process(head.pid), address)
         ray.shutdown()
         head.communicate()
 

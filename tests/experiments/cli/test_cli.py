@@ -99,13 +99,16 @@ def test_interrupted_training_says_so_and_is_kept(tmp_path: Path, config: str) -
     long = ["--training.steps", "1000000", "--training.checkpoint-every", "1000000"]
     shown, terminal = os.openpty()  # a bar is drawn on a terminal alone, if that has any lines
     termios.tcsetwinsize(terminal, (40, 100))
+    command = (
+        # A background job of a shell ignores Ctrl-C, and its children would inherit that.
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "runpy.run_module('experiments.cli', run_name='__main__', alter_sys=True)"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.cli", "train", "--config", config, *long],
+        [sys.executable, "-c", command, "train", "--config", config, *long],
         cwd=tmp_path,
         stderr=terminal,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        # A background job of a shell ignores Ctrl-C, and its children would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(terminal)
     errors = ""
@@ -495,7 +498,9 @@ def test_a_trainings_last_line_is_its_loss_and_its_path(tmp_path: Path, config: 
     expected = surprise.gather(-1, tokens[:, 1:, None]).mean()
     assert told["held_out_loss"] == pytest.approx(float(expected), rel=1e-5)
     again = nope_interp("train", "--config", config, cwd=tmp_path)
-    last = again.stdout.splitlines()[-1]
-    assert last == f"Model: {told['model']} (held-out loss: {expected:.4f} nats per token)"
+    loss = f"{told['held_out_loss']:.4f}"
+    assert again.stdout.splitlines()[-1] == (
+        f"Model: {told['model']} (held-out loss: {loss} nats per token)"
+    )
     short = nope_interp("train", "--config", config, "--text", "short.txt", cwd=tmp_path)
     assert "(held-out loss: none, its text is too short)" in short.stdout

@@ -319,12 +319,12 @@ def stopped_at(monkeypatch: pytest.MonkeyPatch, last: int) -> list[int]:
 
 
 def cells_of(out: Path) -> list[Path]:
-    """The kept cells of an unfinished run, in the order in which they were made."""
+    """The kept cells of an unfinished run."""
     (folder,) = (path.parent for path in out.glob("none-*/cells"))
     assert not RunFolder(folder).finished
     with pytest.raises(UserError, match="no finished run"):
         Comparison.load(folder)
-    return sorted(folder.rglob("cells/**/*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+    return sorted(folder.rglob("cells/**/*.safetensors"))
 
 
 def test_a_killed_and_damaged_run_goes_on_and_ends_in_the_same_bytes(
@@ -339,8 +339,8 @@ def test_a_killed_and_damaged_run_goes_on_and_ends_in_the_same_bytes(
     # Twelve conditions, what the model uses in two ways, and one condition's two-layer probes.
     assert len(cells) == 15
     next(path for path in cells if path.stem == "codes removed-sites").unlink()
-    assert "text-nobegin" in cells[0].stem
-    cells[0].write_bytes(cells[0].read_bytes()[:50])
+    damaged = next(path for path in cells if "text-nobegin" in path.stem)
+    damaged.write_bytes(damaged.read_bytes()[:50])
     resumed = run(tmp_path)
     assert len(begun) == 14 + 12  # of the 24 readings twelve were whole
     for name in ("measurements.parquet", "arrays.safetensors"):

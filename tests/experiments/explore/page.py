@@ -67,9 +67,12 @@ class LivePage(Browser):
 
     def saved(self, selector: str, suffix: str) -> Path:
         """The file that a click saves; a name that is taken already is not seen to be saved."""
-        for file in self.downloads.iterdir():
-            file.unlink()
+        self.empty_downloads()
         return super().saved(selector, suffix)
+
+    def empty_downloads(self) -> None:
+        for file in self.downloads.iterdir():
+            file.unlink(missing_ok=True)  # one that is half written is renamed
 
     @property
     def state(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -514,12 +515,12 @@ def test_the_keyboard_does_all_of_it(page: LivePage, size: tuple[int, int]) -> N
     page.tab_to("#keep pre")
     assert "set_position" in page.find("#python").text
     for saves, suffix in (("#keep [data-figure='#map']", ".svg"), ("#save-page", ".html")):
-        for file in page.downloads.iterdir():
-            file.unlink()
+        page.empty_downloads()
         page.run("document.querySelector('#keep > summary').focus()")
         page.tab_to(saves)
         page.keys(Keys.ENTER)
-        page.wait(lambda suffix=suffix: [*page.downloads.glob(f"*{suffix}")])  # type: ignore[misc]
+        saved = partial(page.downloads.glob, f"*{suffix}")
+        page.wait(lambda saved=saved: any(file.stat().st_size for file in saved()))  # type: ignore[misc]
     page.settle()
     wide, room = page.run("return [document.documentElement.scrollWidth, innerWidth]")
     assert wide <= room == size[0]

@@ -1,16 +1,19 @@
 """The server: thin, behind its guard, and going on whatever it is asked."""
 
+import asyncio
 import json
 import random
 import string
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 from starlette.websockets import WebSocketDisconnect
 
 from experiments.explore import server
 from experiments.explore.answers import Progress
 from experiments.explore.asked import MOST_BYTES, state_of
+from experiments.explore.guard import Guard
 from experiments.explore.heads import feeds, head
 from experiments.explore.model import model
 from experiments.explore.moving import move
@@ -205,6 +208,25 @@ def test_bodies_and_prompts_are_limited(page: Page) -> None:
     assert "at most 64" in sentence(
         page.post("move", {**STATE, "move": {**STATE["move"], "moves": many}})
     )  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(("token", "status"), [(TOKEN, 413), ("wrong", 403)])
+def test_who_is_refused_has_sent_everything_before_it_is_told(token: str, status: int) -> None:
+    """Else it sees a broken connection in place of the sentence."""
+    happened: list[Any] = []
+
+    async def receive() -> Any:
+        happened.append("read")
+        more = happened.count("read") < 3
+        return {"type": "http.request", "body": b"x" * MOST_BYTES, "more_body": more}
+
+    async def send(message: Any) -> None:
+        happened.append(message.get("status", "sentence"))
+
+    headers = [(b"host", f"127.0.0.1:{PORT}".encode()), (b"x-token", token.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/api/read", "headers": headers}
+    asyncio.run(Guard(Starlette(), TOKEN, PORT)(scope, receive, send))
+    assert happened == ["read", "read", "read", status, "sentence"]
 
 
 def test_an_error_of_ours_is_a_sentence_and_the_server_goes_on(

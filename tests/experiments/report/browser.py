@@ -4,12 +4,13 @@ import csv
 import html
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -18,8 +19,8 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from tests.paths import ROOT
 
-# Far more than a redraw takes, so that a busy machine does not fail the test.
-PATIENCE = 30
+# Seconds, for what would otherwise hang: far more than any machine takes.
+PATIENCE = 400
 
 DESKTOP, TABLET, PHONE = (1400, 900), (1024, 768), (400, 860)
 SCREENSHOTS = ROOT / "build" / "screenshots"
@@ -109,9 +110,10 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def wait(self, condition: Callable[[], Any]) -> Any:
-        return WebDriverWait(self.driver, PATIENCE, poll_frequency=0.05).until(
-            lambda _: condition()
-        )
+        """However long it takes; what is drawn anew while it is asked is asked again."""
+        gone = [StaleElementReferenceException]
+        waiting = WebDriverWait(self.driver, PATIENCE, 0.05, ignored_exceptions=gone)
+        return waiting.until(lambda _: condition())
 
     def click(self, selector: str) -> None:
         element = self.find(selector)
@@ -207,7 +209,9 @@ def start_chromium(profile: Path) -> webdriver.Chrome:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = Service(_program("chromedriver", "chromium-driver"))
-    return webdriver.Chrome(options=options, service=service)
+    driver = webdriver.Chrome(options=options, service=service)
+    driver.set_script_timeout(PATIENCE)
+    return driver
 
 
 def _program(name: str, package: str) -> str:
@@ -247,7 +251,8 @@ def keep(page: Browser, name: str) -> None:
     """A picture of the page, for people to look at; without a tooltip over it."""
     page.run("document.activeElement.blur()")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    assert page.driver.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
+    with suppress(TimeoutException):  # the driver has ten seconds for it, whatever it is told
+        assert page.driver.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
 
 
 def box(page: Browser, selector: str) -> dict[str, float]:

@@ -61,8 +61,8 @@ def leave(folder: RunFolder, seed: int) -> None:
     ]
     write_table(table(rows), folder.measurements)
     threads = torch.get_num_threads()  # on which the last bits of real numbers depend
-    write_json(folder.info, {"experiment": "quick", "seed": seed, "threads": threads})
     folder.report.write_text("a page")
+    write_json(folder.info, {"experiment": "quick", "seed": seed, "threads": threads})
 
 
 QUICK = Experiment(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -17,7 +16,11 @@ from experiments.sweeps.config import SweepConfig
 from experiments.sweeps.sweep import Sweep
 from tests.paths import ROOT
 
-COMMAND = "from tests.experiments.sweeps.sweep_experiment import command_line; command_line()"
+COMMAND = (
+    # Tests that run in the background of a shell would hand on a SIGINT that is ignored.
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from tests.experiments.sweeps.sweep_experiment import command_line; command_line()"
+)
 
 
 def swept(n_cells: int) -> dict[str, Any]:
@@ -43,8 +46,6 @@ def start(folder: Path, *options: str, **environment: str) -> subprocess.Popen[b
         stderr=(folder / "stderr").open("ab"),
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         start_new_session=True,
-        # Tests that run in the background of a shell would hand on a SIGINT that is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -611,10 +611,11 @@ def test_ten_thousand_cells_are_one_table(
     assert looked_at == Counter(cell.folder for cell in sweep.cells)  # once each
     few = sweep.measurements("cell", "value", where=pc.field("cell") > n - 10)
     assert few["cell"].tolist() == [c for c in range(n - 9, n + 1) for _ in range(ROWS)]
+    columns = ["cell.seed", "value"]
     before = psutil.Process().memory_info().rss
     sums = 0.0
     rows = 0
-    for batch in dataset.to_batches(columns=["cell.seed", "value"], cache_metadata=False):
+    for batch in dataset.to_batches(columns=columns, cache_metadata=False, use_threads=False):
         rows += batch.num_rows
         sums += pc.sum(batch.column("cell.seed")).as_py()
     assert rows == n * ROWS
