@@ -18,8 +18,7 @@ from nope_interp.query_blocks import block_size
 _MEMINFO = Path("/proc/meminfo")
 _CONTAINER = Path("/sys/fs/cgroup")
 _GIB = 2**30
-# Files of weights, and bytes of a number.
-_WEIGHTS = (".safetensors", ".gguf", ".bin")
+# Bytes of a number.
 _PRECISIONS = {"float32": 4, "bfloat16": 2, "float16": 2}
 _DAMAGED = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _MOST_HEADER = 100 * 10**6  # bytes, as their library has it
@@ -174,7 +173,8 @@ def check_weights(model: Path, device: str, dtype: str) -> None:
     if device == "auto" or dtype not in _PRECISIONS:  # what is none is refused elsewhere
         return
     model = model.expanduser()
-    files = [*model.iterdir()] if model.is_dir() else [model]
+    # Of a folder transformers loads these alone, whatever else lies there.
+    files = model.glob("model*.safetensors") if model.is_dir() else [model]
     needed = sum(_weights_bytes(file, dtype) for file in files if file.is_file())
     free = free_bytes(torch.device(device))
     if needed > free:
@@ -185,10 +185,10 @@ def check_weights(model: Path, device: str, dtype: str) -> None:
 
 
 def _weights_bytes(file: Path, dtype: str) -> int:
-    """What a file's weights take when they are loaded; 0 for a file without weights."""
+    """What a file's weights take when they are loaded; of a GGUF file, at least."""
     if file.suffix == ".safetensors":
         return _PRECISIONS[dtype] * _numbers(file)
-    return file.stat().st_size if file.suffix in _WEIGHTS else 0
+    return file.stat().st_size
 
 
 def _numbers(file: Path) -> int:

@@ -258,13 +258,22 @@ def _never_fired(name: str, fired: list[str]) -> UserError:
     )
 
 
+def is_finite(activations: Tensor, name: str) -> bool:
+    """Whether no number is NaN or infinite; hidden keys may have scores of minus infinity.
+
+    Args:
+        activations: of any shape.
+        name: their hook point.
+    """
+    # One cheap pass: the sum is finite exactly when every element is, short of overflow.
+    total = float(activations.sum(dtype=torch.float32))
+    hidden = total == -math.inf and name.endswith("attn.hook_attn_scores")
+    return math.isfinite(total) or hidden
+
+
 def _hear(listener: Listener, activations: Tensor, name: str, batch: int) -> None:
     """Hand activations to a listener; an error says where it happened."""
-    # The sum is one cheap pass: it is finite exactly when every element is, short of overflow.
-    total = activations.sum(dtype=torch.float32)
-    # Hidden keys have scores of minus infinity, or near it.
-    hidden = total == -math.inf and name.endswith("attn.hook_attn_scores")
-    if not (torch.isfinite(total) or hidden):
+    if not is_finite(activations, name):
         raise UserError(
             f"activations at {name}, batch {batch}, hold NaN or infinite values: "
             "look at the weights, or give --dtype float32."

@@ -26,7 +26,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.query_blocks import all_queries_at_once
 from nope_interp.shapes import AttentionMaps, Sequences
 from nope_interp.sites import missing_hook, pattern_hook
-from nope_interp.streams import run_trunk, stream
+from nope_interp.streams import is_finite, run_trunk, stream
 
 Function = Callable[[Tensor], Tensor]
 Shares = Float[Tensor, "layer head query"]
@@ -137,8 +137,7 @@ def changed_at(x: Tensor, function: Function, name: str, positions: Where) -> Te
             f"the function at {name} gave {got} for activations of shape {tuple(given.shape)}: "
             "give back the same shape."
         )
-    # The sum is one cheap pass: it is finite exactly when every element is, short of overflow.
-    if not torch.isfinite(changed.sum(dtype=torch.float32)):
+    if not is_finite(changed, name):
         raise UserError(f"the function at {name} gave NaN or infinite values.")
     if isinstance(positions, slice) and positions.stop is None and positions.step is None:
         kept = x.shape[1] - given.shape[1]
@@ -163,7 +162,7 @@ def mean_first_attention(model: HookedModel, tokens: Sequences, *, batch_size: i
         batch_size: sequences in a forward pass.
 
     Returns:
-        `[layer head query]`, on the CPU.
+        `[layer head query]`, on the CPU; 0 in layers without attention.
 
     Raises:
         UserError: for sequences too short, and as `stream`.
@@ -182,7 +181,7 @@ def mean_first_attention(model: HookedModel, tokens: Sequences, *, batch_size: i
         sums[0, layer] += first.sum(dim=0)
         sums[1, layer] += (first > 0).sum(dim=0)
 
-    listeners = {name: partial(add, layer=layer) for layer, name in enumerate(_patterns(model))}
+    listeners = {name: partial(add, layer=layer) for layer, name in _patterns(model).items()}
     stream(model, tokens, listeners, batch_size=batch_size)
     return (sums[0] / sums[1].clamp(min=1)).float()
 
@@ -234,8 +233,8 @@ def freeze_first_attention(model: HookedModel, shares: Shares) -> Iterator[Runni
     check_patterns_act(model)
     sinks = attention_sinks(model)
     functions = {
-        name: partial(_frozen, shares=of_heads, sunk=layer in sinks)
-        for layer, (name, of_heads) in enumerate(zip(_patterns(model), shares, strict=True))
+        name: partial(_frozen, shares=shares[layer], sunk=layer in sinks)
+        for layer, name in _patterns(model).items()
     }
     with intervene(model, functions) as intervention:
         yield intervention
@@ -308,7 +307,7 @@ def scale_attention(
 
     sinks = attention_sinks(model)
     functions: dict[str, Function] = {
-        name: partial(scaled, sunk=layer in sinks) for layer, name in enumerate(_patterns(model))
+        name: partial(scaled, sunk=layer in sinks) for layer, name in _patterns(model).items()
     }
     if head is not None:
         layer, of = head
@@ -339,8 +338,10 @@ def idle_patterns(model: HookedModel, layer: int) -> UserError:
     )
 
 
-def _patterns(model: HookedModel) -> list[str]:
-    return [pattern_hook(layer) for layer in range(model.cfg.n_layers)]
+def _patterns(model: HookedModel) -> dict[int, str]:
+    """The hook points of attention weights, by layer: not all layers of a hybrid have them."""
+    names = {layer: pattern_hook(layer) for layer in range(model.cfg.n_layers)}
+    return {layer: name for layer, name in names.items() if name in model.hook_dict}
 
 
 def layer_with_idle_patterns(model: HookedModel) -> int | None:
@@ -361,8 +362,9 @@ def layer_with_idle_patterns(model: HookedModel) -> int | None:
             ignored.append(layer)
         return written
 
-    functions: dict[str, Function] = dict.fromkeys(_patterns(model), torch.zeros_like)
-    for layer in range(model.cfg.n_layers):
+    patterns = _patterns(model)
+    functions: dict[str, Function] = dict.fromkeys(patterns.values(), torch.zeros_like)
+    for layer in patterns:
         functions[f"blocks.{layer}.hook_attn_out"] = partial(note, layer=layer)
     device = next(model.parameters()).device
     with torch.no_grad(), intervene(model, functions) as probe, warnings.catch_warnings():

@@ -124,6 +124,9 @@ def _joining(
         runs.at == "resid_pre"
         and torch.equal(runs.clean[0][list(columns)], runs.streams[0][list(columns)])
     )
+    unpatched = torch.full((start, len(columns)), runs.corrupted)
+    if start == len(runs.streams):
+        return unpatched
     patches = _patches(runs, columns, first, dict.fromkeys(range(start, len(runs.streams)), -1))
     joining = [stream[first:].expand(len(columns), -1, -1) for stream in runs.streams[start:]]
     if runs.at == "resid_pre":  # what joins is patched before
@@ -132,7 +135,7 @@ def _joining(
     with intervene(runs.model, patches) as running:
         found = _joined(runs, seen, first, joining)
         running.verify()
-    return torch.cat([torch.full((start, len(columns)), runs.corrupted), found])
+    return torch.cat([unpatched, found])
 
 
 @torch.no_grad()

@@ -73,7 +73,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any])
     return write_atomically(path, lambda part: save_file(copies, part, metadata))
 
 
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the header of a file that `save_tensors` wrote.
 
     Args:
@@ -86,6 +86,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         UserError: where the file is missing, cut short, damaged or not ours, and where one byte of
             tensors or header is not what was written.
     """
+    path = Path(path).expanduser()
     if not path.is_file():
         raise UserError(f"there is no checkpoint {str(path)!r}.")
     try:
@@ -184,7 +185,7 @@ def save_model(
     return save_tensors(path, model.state_dict(), {"config": model.config.to_dict(), **known})
 
 
-def load_model(path: Path) -> tuple[HookedTransformer, TrainedOn]:
+def load_model(path: Path | str) -> tuple[HookedTransformer, TrainedOn]:
     """A model that `save_model` wrote, and the task that it was trained on.
 
     Args:
@@ -214,7 +215,7 @@ def load_model(path: Path) -> tuple[HookedTransformer, TrainedOn]:
     except UserError as error:
         raise UserError(f"the header of the checkpoint {str(path)!r} is wrong: {error}") from error
     model = HookedTransformer(config)
-    load_weights(model.state_dict(), weights, path)
+    load_weights(model.state_dict(), weights, Path(path))
     return model.eval(), trained_on
 
 

@@ -14,7 +14,10 @@ def check_source(name_or_path: str) -> None:
 
     Nothing is loaded, and no hub is asked.
     """
-    path = Path(name_or_path).expanduser()
+    try:
+        path = Path(name_or_path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{name_or_path!r} begins with a user who has no home here.") from error
     if path.suffix == ".safetensors":
         if not path.is_file():
             raise UserError(f"there is no checkpoint {name_or_path!r}.")

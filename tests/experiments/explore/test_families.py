@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from experiments.explore import patching
+from experiments.explore.answers import PatchMap
 from experiments.explore.heads import feeds, head
 from experiments.explore.model import model
 from experiments.explore.playground import Playground
@@ -39,8 +40,8 @@ class Letters:
         return "".join(chr(97 + id % 26) for id in ids)
 
 
-def playground_of(family: str) -> Playground:
-    built = bridged_model(family)
+def playground_of(family: str, **changes: int) -> Playground:
+    built = bridged_model(family, **changes)
     text = torch.randint(4, VOCABULARY, (20_000,), generator=torch.Generator().manual_seed(0))
     sources = TextSource(text, None), UniformSource(torch.arange(4, VOCABULARY), None)
     variant = ModelVariant(
@@ -92,6 +93,18 @@ def test_a_family_answers_or_says_what_it_cannot(
         recovered = [torch.tensor(one.recovered) for one in (joining, without)]  # type: ignore[union-attr]
         torch.testing.assert_close(*recovered, rtol=1e-3, atol=1e-4)
         assert recovered[0].abs().max() > 0.01
+
+
+def test_one_layer_alone_is_patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both prompts have the same tokens it reads the same, and nothing is run."""
+    playground = playground_of("llama", num_hidden_layers=1)
+    asked = state("abcdefgh", other_prompt="azcdefgh", patch={"at": "resid_pre"})
+    monkeypatch.setattr(patched_runs, "_MOST_TOKENS", 1)
+    *_, found = patching.patch(playground, asked, nullcontext)
+    assert isinstance(found, PatchMap)
+    (recovered,) = found.recovered
+    assert [place for place, share in enumerate(recovered) if share] == [1]
+    assert recovered[1] == pytest.approx(1, abs=1e-4)
 
 
 def test_a_model_with_layers_without_attention_is_refused() -> None:

@@ -15,6 +15,7 @@ from nope_interp.interventions.intervene import (
     freeze_first_attention,
     intervene,
     mean_first_attention,
+    scale_attention,
     without_position,
 )
 from nope_interp.models.losses import sequence_losses
@@ -277,7 +278,25 @@ def test_a_sink_keeps_its_proportion_to_the_other_tokens() -> None:
     torch.testing.assert_close(frozen[0, 0, 2], torch.tensor([0.6, 0.15, 0.15]))
 
 
-@pytest.mark.parametrize("name", ["gpt_neo", "opt", "t5"])
+def test_layers_without_attention_are_passed_over() -> None:
+    hybrid = model("lfm2")
+    before, shares = logits(hybrid), mean_first_attention(hybrid, TOKENS)
+    assert shares.any(dim=-1).any(dim=-1).tolist() == [False, True, True]
+    with freeze_first_attention(hybrid, without_position(shares)):
+        assert not torch.equal(logits(hybrid), before)
+    with scale_attention(hybrid, [0], 2.0):
+        assert not torch.equal(logits(hybrid), before)
+    assert torch.equal(logits(hybrid), before)
+
+
+def test_scores_of_hidden_keys_are_no_mistake() -> None:
+    built = model("ours")
+    before = logits(built)
+    with intervene(built, {"blocks.0.attn.hook_attn_scores": lambda scores: scores.clone()}):
+        torch.testing.assert_close(logits(built), before)
+
+
+@pytest.mark.parametrize("name", ["gpt_neo", "opt", "t5", "olmo_hybrid"])
 def test_bridges_that_show_patterns_without_using_them_are_refused(name: str) -> None:
     built = model(name)
     shares, hooks = mean_first_attention(built, TOKENS), attached(built)

@@ -229,3 +229,12 @@ def test_weights_of_a_wrong_shape_are_refused(
 
 def test_no_weights_at_all_are_refused(tmp_path: Path) -> None:
     assert "n_layers is 2" in refusal(save_tensors(tmp_path / "model.safetensors", {}, HEADER))
+
+
+def test_a_path_may_be_text_and_begin_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "model.safetensors")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model, _ = load_model("~/model.safetensors")
+    assert model.config == CONFIG
