@@ -17,6 +17,7 @@ class Preset:
     Attributes:
         lengths: of each task, those that it is trained on.
         sizes: of models and training.
+        longer: optimiser steps of the tasks that take more than others.
         changes: of the sweep: by name, what one setting changes in the model.
         sweep_steps: of the tasks that the sweep trains on, which are learned fast.
         control_steps: of models that fill in their answers.
@@ -28,6 +29,7 @@ class Preset:
 
     lengths: Mapping[str, range]
     sizes: Sizes
+    longer: Mapping[str, int]
     changes: Mapping[str, Mapping[str, Any]]
     sweep_steps: Mapping[str, int]
     control_steps: int
@@ -39,6 +41,10 @@ class Preset:
     def seeds(self, of_run: Sequence[int]) -> list[int]:
         """Those of the trainings; sizes were chosen by pilot runs with seed 0."""
         return [seed + 1 for seed in of_run[: self.most_seeds]]
+
+    def steps(self, name: str) -> int:
+        """Optimiser steps of the task of that name."""
+        return self.longer.get(name, self.sizes.steps)
 
     def task(self, name: str) -> AnswerTask:
         """The task of that name with this preset's lengths."""
@@ -67,6 +73,8 @@ PRESETS = {
             training={"batch_size": 64, "learning_rate": 2e-3, "weight_decay": 0.05},
             steps=3000,
         ),
+        # One answer an example: in 3,000 steps it was not learned.
+        longer={"indexing": 12_000},
         changes={
             "base": {},
             "2 layers": {"n_layers": 2},

@@ -27,6 +27,8 @@ from nope_interp.training.loop import watched_steps
 # setting too, which says so where the task was not learned.
 Found = Mapping[str, Mapping[str, Array]]
 BySetting = Mapping[str, Found]
+# The watched steps of each task, plus 1.
+Watched = Mapping[str, Int[Array, " step"]]
 
 _STEPS = "optimiser steps, plus 1"
 
@@ -45,12 +47,12 @@ def _through_training(
     config: ReproduceConfig, preset: Preset, cells: Cells, device: str
 ) -> Findings:
     sizes = preset.sizes
-    steps = config.scaled("training", sizes.steps)
+    steps = {task: config.scaled("training", preset.steps(task)) for task in preset.lengths}
     seeds = preset.seeds(config.seeds)
     found = cells.side_by_side(
         {
-            task: partial(read_through_training, preset, task, {}, steps, device)
-            for task in preset.lengths
+            task: partial(read_through_training, preset, task, {}, n, device)
+            for task, n in steps.items()
         },
         seeds,
         title="{}, through training".format,
@@ -69,7 +71,8 @@ def _through_training(
         for task, of_task in learned.items()
         if not of_task.all()
     ]
-    watched = np.array(watched_steps(steps)) + 1
+    watched = {task: np.array(watched_steps(n)) + 1 for task, n in steps.items()}
+    long = " and ".join(f"{n} steps" for n in sorted({*steps.values()}))
     return Findings(
         claims,
         (
@@ -80,7 +83,7 @@ def _through_training(
             _accuracy(found),
         ),
         setting=f"{len(seeds)} models of {sizes.model['n_layers']} layers and width "
-        f"{sizes.model['d_model']} trained on each of {len(found)} tasks for {steps} steps",
+        f"{sizes.model['d_model']} trained on each of {len(found)} tasks for {long}",
         notes=(
             f"Trained models that answer fewer than {LEARNED:g} of held-out prompts exactly are "
             f"left out of the claim: {'; '.join(lacking) or 'none'}. The claim is on the task "
@@ -114,7 +117,7 @@ def _adjacency(found: Found) -> Iterator[Panel]:
 @figure(
     "through-training", _STEPS, "adjacency A, or share of prompts", claims=("trained",), log="x"
 )
-def _through(found: Found, watched: Int[Array, " step"]) -> Iterator[Panel]:
+def _through(found: Found, watched: Watched) -> Iterator[Panel]:
     """Adjacency through training.
 
     Adjacency A after each block at optimiser steps 0, 1, 2, 4, ... Beside it is the share of
@@ -123,7 +126,7 @@ def _through(found: Found, watched: Int[Array, " step"]) -> Iterator[Panel]:
     for task, cell in found.items():
         yield panel(
             task,
-            watched,
+            watched[task],
             chance={"no pattern": 0.5},
             reference={"share of prompts answered": cell["accuracy"]},
             measured=_by_layer(cell["blocks"][..., 0], cell["unmasked_blocks"][..., 0]),
@@ -143,7 +146,7 @@ def _variance(found: Found) -> Iterator[Panel]:
 
 
 @figure("variance-through-training", _STEPS, "slope", claims=("trained",), log="x")
-def _trend(found: Found, watched: Int[Array, " step"]) -> Iterator[Panel]:
+def _trend(found: Found, watched: Watched) -> Iterator[Panel]:
     """Trend of the variance through training.
 
     How the mean variance of an activation falls with position, after each block: slope of its
@@ -151,7 +154,7 @@ def _trend(found: Found, watched: Int[Array, " step"]) -> Iterator[Panel]:
     """
     for task, cell in found.items():
         trends = (variance_trend(cell[what]) for what in ("variance", "unmasked_variance"))
-        yield panel(task, watched, chance={"no trend": 0}, measured=_by_layer(*trends))
+        yield panel(task, watched[task], chance={"no trend": 0}, measured=_by_layer(*trends))
 
 
 def _by_layer(
