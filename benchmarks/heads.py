@@ -10,13 +10,12 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.contest import RETURN_FREED_MEMORY, Claim, extra_megabytes, in_process, timed
+from benchmarks.contest import RETURN_FREED_MEMORY, Claim, extra_megabytes, in_process, paired_ratio
 from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.layers import layer_positions
 from nope_interp.pretrained.load import Pretrained
@@ -165,23 +164,19 @@ def main(contestant: str) -> None:
     print(json.dumps(measured))
 
 
-def _against_trunk(loaded: Pretrained, plain: Any, rounds: int = 2) -> dict[str, float]:
-    """In turns: a machine's slow moments hit both."""
-    batches, ratios = tokens(), []
-    for _ in range(rounds + 1):
-        bare = timed(lambda: trunk(plain, batches))
-        ratios.append(timed(lambda: ours(loaded.model, batches)) / bare)
-    # The first round warms up.
-    return {"ratio": median(ratios[1:])}
+def _against_trunk(loaded: Pretrained, plain: Any) -> dict[str, float]:
+    batches = tokens()
+    ratio = paired_ratio(
+        lambda: ours(loaded.model, batches), lambda: trunk(plain, batches), rounds=2
+    )
+    return {"ratio": ratio}
 
 
-def _race(loaded: Pretrained, rounds: int = 1) -> dict[str, float]:
+def _race(loaded: Pretrained) -> dict[str, float]:
     """The usual way reads one kind of tokens, ours five: each is charged for a sequence."""
-    batches, gains = tokens(), []
-    for _ in range(rounds + 1):
-        taken = timed(lambda: ours(loaded.model, batches)) / len(_KINDS)
-        gains.append(timed(lambda: usual(loaded)) / taken)
-    return {"gain": median(gains[1:])}
+    batches = tokens()
+    gain = paired_ratio(lambda: usual(loaded), lambda: ours(loaded.model, batches), rounds=1)
+    return {"gain": gain * len(_KINDS)}
 
 
 def _extra_of_layers(n_layers: int) -> dict[str, float]:

@@ -41,11 +41,7 @@ def claims() -> list[Claim]:
     tokens = torch.randint(1000, (32, LENGTH), generator=torch.Generator().manual_seed(0))
     statistics = CodeStatistics()
     places = [f"blocks.{layer}.hook_resid_post" for layer in range(config.n_layers)]
-
-    def fit(activations: Tensor) -> None:
-        statistics.update(activations[:, FIRST_POSITION:], POSITIONS)
-
-    stream(model, tokens, {PLACE: fit})
+    stream(model, tokens, {PLACE: partial(_feed, [statistics])})
 
     def trunk() -> None:
         with torch.no_grad():

@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from benchmarks.contest import Claim, in_process, peak_megabytes, timed
+from benchmarks.contest import Claim, in_process, paired_ratio, peak_megabytes, timed
 from nope_interp.pretrained.load import Pretrained
 from nope_interp.sites import hook_name
 from nope_interp.streams import one_thread_pool, stream
@@ -133,13 +133,9 @@ def _against_trunk(loaded: Pretrained, rounds: int = 9) -> dict[str, float]:
     }
 
 
-def _against_usual(loaded: Pretrained, rounds: int = 3) -> dict[str, float]:
-    """Probing and the usual way in turns. Apart from the trunk: its caches slow what follows."""
-    gains = []
-    for _ in range(rounds + 1):
-        probed = timed(lambda: streamed(loaded))
-        gains.append(timed(lambda: usual(loaded)) / probed)
-    return {"gain": median(gains[1:])}
+def _against_usual(loaded: Pretrained) -> dict[str, float]:
+    """Apart from the trunk: caches of the usual way slow what follows."""
+    return {"gain": paired_ratio(lambda: usual(loaded), lambda: streamed(loaded), rounds=3)}
 
 
 if __name__ == "__main__":

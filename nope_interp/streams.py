@@ -264,6 +264,9 @@ def is_finite(activations: Tensor, name: str) -> bool:
     Args:
         activations: of any shape.
         name: their hook point.
+
+    Returns:
+        Whether they are all right.
     """
     # One cheap pass: the sum is finite exactly when every element is, short of overflow.
     total = float(activations.sum(dtype=torch.float32))

@@ -113,7 +113,7 @@ def _subspace(fit: Fit) -> directions.ScaledDirections:
 
 
 def _channel(fit: Fit) -> directions.ScaledDirections:
-    return directions.scale_channel(fit.codes, index=0, factor=0.5)
+    return directions.scale_channel(fit.codes, factor=0.5)
 
 
 def _random_subspace(

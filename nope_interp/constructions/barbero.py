@@ -113,31 +113,27 @@ def strength_needed(eps: float, length: int, offset: int, frequencies: Frequenci
     return float(brentq(excess, 0, enough, xtol=1e-12 * enough))
 
 
-def positional_head(
-    config: TransformerConfig, offset: int, strength: float, blocks: int | None = None
-) -> HookedTransformer:
+def positional_head(config: TransformerConfig, offset: int, strength: float) -> HookedTransformer:
     """A model whose first head attends `offset` positions back, whatever the tokens.
 
     Offset 0 is the diagonal head, 1 the previous-token head. Query and key of the first layer's
-    first head are biases, the same for all tokens: in every block of two dimensions the query is
-    (a, 0) and the key (a, 0) turned by offset * g_k, with a = sqrt(strength / attention scale). The
-    weights are `target_weight`'s. Everything else is as drawn; in double precision, but with the
-    model's sines and cosines in single.
+    first head are biases, the same for all tokens: in every block of two dimensions that turns, the
+    query is (a, 0) and the key (a, 0) turned by offset * g_k, with a = sqrt(strength / attention
+    scale). The weights are `target_weight`'s. Everything else is as drawn; in double precision, but
+    with the model's sines and cosines in single.
 
     Args:
         config: causal, with rotary positions; any norm, any embedding.
         offset: how far back the head looks.
         strength: product of query and key in a block, after the attention scale;
             `strength_needed` says how much.
-        blocks: how many of the highest frequencies to use; None uses all that turn.
 
     Returns:
         The model, in evaluation mode.
 
     Raises:
         UserError: where the config has other positions, no frequency that turns or sees later
-            tokens; for an offset outside the context, a strength below 0, or blocks that the head
-            does not have.
+            tokens; for an offset outside the context, or a strength below 0.
     """
     frequencies = rotary_frequencies(config)
     require(config, _ROTARY, causal=True)
@@ -145,10 +141,8 @@ def positional_head(
         raise UserError(f"offset is {offset}: give a whole number from 0 to {config.n_ctx - 1}.")
     if not strength >= 0:
         raise UserError(f"strength is {strength}: give a number of at least 0.")
-    if blocks is not None and not 1 <= blocks <= len(frequencies):
-        raise UserError(f"blocks is {blocks}: give 1 to {len(frequencies)}, the blocks that turn.")
     size = math.sqrt(strength / config.attention_scale)
-    angles = torch.from_numpy(offset * frequencies[:blocks])
+    angles = torch.from_numpy(offset * frequencies)
     first = torch.arange(len(angles))
     second = first + config.rotary_dims // 2
     model = HookedTransformer(config).double()

@@ -72,6 +72,7 @@ class AnswerTask(ABC):
         joiner: what stands between two words in the task's text.
         marks: the tokens that are not words.
         possible_lengths: all lengths that the task has examples of.
+        moved: `when_moved`, where all of a class have the same, but for those with a scratchpad.
     """
 
     name: str
@@ -80,6 +81,7 @@ class AnswerTask(ABC):
     frame: ClassVar[str] = ""
     joiner: ClassVar[str] = " "
     marks: ClassVar[tuple[str, ...]] = ("<begin>", "<end>", "<pad>")
+    moved: ClassVar[WhenMoved | None] = None
     training_lengths: Sequence[int]
     test_lengths: Sequence[int]
     possible_lengths: Sequence[int] = range(1, 10_001)
@@ -122,7 +124,7 @@ class AnswerTask(ABC):
     def when_moved(self) -> WhenMoved | None:
         """What becomes of an answer where the question's symbols are told to stand elsewhere; None
         where no one can say."""
-        return None
+        return self.moved
 
     @property
     def d_vocab(self) -> int:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from nope_interp.tasks.answers import Problem, WhenMoved
+from nope_interp.tasks.answers import Problem
 from nope_interp.tasks.scratchpad import ScratchpadTask, Step
 from nope_interp.tasks.token_grid import GAP, Words, number, stripped
 
@@ -134,10 +134,7 @@ class SummationTask(ScratchpadTask):
     symbols = _DIGITS
     frame = "Compute: + . The answer is ."
     step_words = "sum sum: ="
-
-    @property
-    def when_moved(self) -> WhenMoved | None:
-        return "same" if self.scratchpad is None else None
+    moved = "same"
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         digits = torch.randint(1, 10, (n, length), generator=generator)
@@ -173,10 +170,7 @@ class ParityTask(ScratchpadTask):
     frame = "Is the number of 1's even in the sequence [ , ] ? The answer is Yes No ."
     # The paper writes exclusive or as **.
     step_words = "** par par: ="
-
-    @property
-    def when_moved(self) -> WhenMoved | None:
-        return "same" if self.scratchpad is None else None
+    moved = "same"
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         bits = torch.randint(2, (n, length), generator=generator)

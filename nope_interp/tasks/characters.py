@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from nope_interp.tasks.answers import AnswerTask, Problem, WhenMoved
+from nope_interp.tasks.answers import AnswerTask, Problem
 from nope_interp.tasks.arithmetic import column_addition, random_digits
 from nope_interp.tasks.token_grid import number, stripped
 
@@ -31,10 +31,7 @@ class ReversalTask(AnswerTask):
     marks = ("<begin>",)
     training_lengths = range(2, 64)
     test_lengths = range(64, 127)
-
-    @property
-    def when_moved(self) -> WhenMoved | None:
-        return "symbol"
+    moved = "symbol"
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         letters = torch.randint(_N_LETTERS, (n, length), generator=generator)
@@ -70,10 +67,7 @@ class IndexingTask(AnswerTask):
     training_lengths = range(2, 14)
     test_lengths = range(14, 27)
     possible_lengths = range(1, _N_LETTERS + 1)
-
-    @property
-    def when_moved(self) -> WhenMoved | None:
-        return "place"
+    moved = "place"
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         # The ids of the letters follow those of the ten digits.
@@ -92,10 +86,7 @@ class OrderingTask(AnswerTask):
     training_lengths = range(2, 14)
     test_lengths = range(14, 27)
     possible_lengths = range(1, _N_LETTERS + 1)
-
-    @property
-    def when_moved(self) -> WhenMoved | None:
-        return "same"
+    moved = "same"
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         letters = distinct_letters(n, length, generator)

@@ -12,7 +12,7 @@ import torch
 from einops import repeat
 from torch import Generator
 
-from nope_interp.tasks.answers import AnswerTask, Problem, WhenMoved
+from nope_interp.tasks.answers import AnswerTask, Problem
 
 _SYMBOLS = (*string.digits, *string.ascii_letters, *string.punctuation, *"αβγδεζ")
 
@@ -44,10 +44,7 @@ class StringTask(_SymbolTask):
     """
 
     variants = tuple(_ROUNDS)
-
-    @property
-    def when_moved(self) -> WhenMoved | None:
-        return "symbol"
+    moved = "symbol"
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         symbols = torch.randint(len(_SYMBOLS), (n, length), generator=generator)

@@ -17,7 +17,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from nope_interp.errors import UserError, unknown_name
-from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.answers import AnswerTask, WhenMoved
 from nope_interp.tasks.token_grid import GAP, Words
 
 _OPENING = "Thinking step by step:"
@@ -82,6 +82,11 @@ class ScratchpadTask(AnswerTask):
         super().__init__(name, **lengths)
         if self.scratchpad is not None:
             self._check_scratchpad(self.scratchpad)
+
+    @property
+    def when_moved(self) -> WhenMoved | None:
+        # Steps take the symbols in their order.
+        return self.moved if self.scratchpad is None else None
 
     def vocabulary(self) -> tuple[str, ...]:
         """The task's words and, with a scratchpad, those of its steps."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from nope_interp.errors import UserError, unknown_name
+from nope_interp.errors import UserError
 from nope_interp.fields import Count, Positive, check_fields
 from nope_interp.models.config import TransformerConfig
 from nope_interp.theory.validity import (
@@ -32,7 +32,6 @@ from nope_interp.theory.validity import (
 
 Seen = Int[np.ndarray, "..."]
 Values = Float[np.ndarray, "..."]
-COSINE_STEPS = ("blocks.0.hook_attn_out", "blocks.0.hook_resid_mid")
 
 
 @dataclass(frozen=True)
@@ -290,35 +289,28 @@ class LayerLaw:
             "blocks.0.attn.hook_pattern": Moments(1 / seen, self.weight_variance(m))
         }
 
-    def cosine(self, i: Seen, j: Seen, step: str = "blocks.0.hook_attn_out") -> Values:
-        """Cosine of the activations that see i and j tokens, at a step; arrays broadcast.
+    def cosine(self, i: Seen, j: Seen) -> Values:
+        """Cosine of the attention outputs that see i and j tokens; arrays broadcast.
 
         Weights of different queries are independent, so for i < j the inner product of the two
         averages is the chance K(j) that a position of each is the same token: no softmax noise, no
         floor. Over the norms, cos = K(j) / sqrt(share(i) share(j)), which is exp(-v) sqrt(i/j)
         where tokens are distinct and i is large (derived here; Zuo et al. 2025 argue for the same
-        fall from uniform weights). In the residual stream s^2 p is added to the inner product,
-        p = 1 / d_vocab, and s^2 to the norms.
+        fall from uniform weights).
 
         Args:
             i: tokens that the one sees, from 1.
             j: tokens that the other sees, from 1.
-            step: one of `COSINE_STEPS`.
 
         Returns:
             Cosines, as `i` and `j` broadcast.
 
         Raises:
-            UserError: for another step, and for positions below 1.
+            UserError: for positions below 1.
         """
-        if step not in COSINE_STEPS:
-            raise unknown_name("step with a cosine law", step, COSINE_STEPS)
         i, j = np.broadcast_arrays(np.asarray(i), np.asarray(j))
         inner = self.collision(np.maximum(i, j)) * self._full_output_variance
         norms = self.output_variance(i) * self.output_variance(j)
-        if step == "blocks.0.hook_resid_mid":
-            inner = inner + self.scale**2 * (0 if self.d_vocab is None else 1 / self.d_vocab)
-            norms = self.residual_variance(i) * self.residual_variance(j)
         return np.where(i == j, 1.0, inner / np.sqrt(norms))
 
     @property

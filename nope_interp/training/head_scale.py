@@ -69,14 +69,13 @@ def _multiply(factors: Float[Tensor, " head"]) -> Callable[[nn.Module, object, T
 
 
 def tuned_factors(
-    model: HookedTransformer, batches: Iterable[Batch], *, learning_rate: float = 0.02
+    model: HookedTransformer, batches: Iterable[Batch]
 ) -> Float[Tensor, "layer head"]:
     """A factor for each head, from one step of Adam on each batch; the model's weights stay.
 
     Args:
         model: in evaluation mode.
         batches: tokens, and which of them the loss is taken of, as `AnswerTask.batch` gives them.
-        learning_rate: of the factors' logarithms, which start at 0.
 
     Returns:
         `[layer head]`, each above 0.
@@ -85,7 +84,7 @@ def tuned_factors(
     logarithms = torch.zeros(
         model.config.n_layers, model.config.n_heads, device=device, requires_grad=True
     )
-    optimizer = torch.optim.Adam([logarithms], lr=learning_rate)
+    optimizer = torch.optim.Adam([logarithms], lr=0.02)
     for tokens, predicted in batches:
         with torch.enable_grad(), scaled_scores(model, logarithms.exp()):
             loss = masked_loss(model, tokens.to(device), predicted.to(device))

@@ -5,7 +5,7 @@ interventions of the literature: they know directions only, and leave variance a
 change as they will.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from concept_erasure import LeaceEraser, LeaceFitter
@@ -200,33 +200,27 @@ def project_out(statistics: CodeStatistics, rank: int) -> ScaledDirections:
             f"rank is {rank}, but the positional vectors span {len(directions)} directions: give a "
             f"rank of 1 to {len(directions)}"
         )
-    return ScaledDirections(directions[:rank].float(), _centre(statistics))
+    centre = statistics.positional_vectors().mean(dim=0)
+    return ScaledDirections(directions[:rank].float(), centre.float())
 
 
-def scale_channel(statistics: CodeStatistics, index: int, factor: float) -> ScaledDirections:
-    """One principal direction of the positional vectors scaled by a factor, about p_bar.
+def scale_channel(statistics: CodeStatistics, factor: float) -> ScaledDirections:
+    """The first principal direction of the positional vectors scaled by a factor, about p_bar.
 
     After the positional channel of Yu et al. 2024 (arXiv 2406.02536), one component of the
     residual; here it is a principal direction, since components mean nothing after a rotation.
 
     Args:
         statistics: those of the site.
-        index: which direction; 0 has the largest variance.
         factor: on the component; 0.5 halves it.
 
     Returns:
         The intervention, to be called with activations of the site.
 
     Raises:
-        ProbeError: where there is no direction of that index (0 has the largest variance).
+        ProbeError: where there is a single position.
     """
-    directions = principal_directions(statistics)
-    if not 0 <= index < len(directions):
-        raise ProbeError(
-            f"no principal direction {index} of the positional vectors: give an index of 0 to "
-            f"{len(directions) - 1}"
-        )
-    return ScaledDirections(directions[index : index + 1].float(), _centre(statistics), factor)
+    return replace(project_out(statistics, rank=1), factor=factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +270,3 @@ def require_width(x: Float[Tensor, "*shape"], fitted: Float[Tensor, " d_model"])
             f"activations have width {x.shape[-1]}, but the intervention was fitted on width "
             f"{len(fitted)}: give it activations of the site that it was fitted on"
         )
-
-
-def _centre(statistics: CodeStatistics) -> Float[Tensor, " d_model"]:
-    return statistics.positional_vectors().mean(dim=0).float()

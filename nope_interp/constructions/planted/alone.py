@@ -16,6 +16,7 @@ constant component makes that nearly the same for all, or, where variance is wha
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +39,7 @@ from nope_interp.constructions.planted.parts import (
     like,
     loudness,
     mlp,
+    nearness,
     of_length,
     silent,
 )
@@ -46,12 +48,12 @@ from nope_interp.constructions.planted.task import (
     SITE,
     USED,
     Planted,
-    Truth,
     Weights,
     any_earlier_token,
     truth,
 )
 from nope_interp.models.transformer import HookedTransformer
+from nope_interp.shapes import Tokens
 
 # Of the similarity model. Means are cut off at _CUT times a value's standard deviation, below that
 # of the last position, 1 / sqrt(N_CTX); once cut they make up nine tenths of an activation's
@@ -88,7 +90,7 @@ def variance(seed: int) -> Planted:
         into.out.weight[0] = 1 / k
         sums = np.sqrt(2 / np.pi / COUNTS)
         error = math.sqrt((np.pi / 2 - 1) / k)
-        answer(model, 2, 0, sums, np.log(sums) / error)
+        answer(model, 2, 0, sums, nearness(np.log(sums) / error))
     # The sums are a count of a kind, which the last layer reads. Of c / sqrt(m), t and 1/m explain
     # nearly all: whether the irregular part is used is not asked.
     words = dict(truth(variance=USED, smooth_trend=USED))
@@ -121,12 +123,11 @@ def variance_pre_norm(seed: int) -> Planted:
         # The norm before it divides by the constant; the constant itself stays what it is.
         model.blocks[0].attn.W_O[0] *= c / math.sqrt(d)
         model.blocks[0].attn.W_O[0, ONES] = 0
-        scale = np.log(COUNTS) / math.sqrt(2 / k)
+        table = nearness(np.log(COUNTS) / math.sqrt(2 / k))
         values = c / np.sqrt((c**2 + k / COUNTS) / d)
-        told = math.sqrt(c**2 + loudness(scale) ** 2) / math.sqrt(d)
-        answer(model, 1, ONES, values, scale, told=told)
-    words = truth(variance=USED)
-    return _known_by("variance, pre-norm", model, words, last_mlp)
+        told = math.sqrt(c**2 + loudness(table) ** 2) / math.sqrt(d)
+        answer(model, 1, ONES, values, table, told=told)
+    return known_by("variance, pre-norm", model, "variance", last_mlp)
 
 
 def similarity(seed: int) -> Planted:
@@ -191,8 +192,8 @@ def similarity(seed: int) -> Planted:
 def counting(seed: int) -> Planted:
     """Theorem 1's count of tokens, and ReLUs that tell each count from its neighbours."""
     model = counter(seed)
-    answer(model, 1, POSITION, COUNTS, COUNTS)
-    return _known_by("counting", model, truth(smooth_trend=USED), last_mlp, BEGIN_TOKEN)
+    answer(model, 1, POSITION, COUNTS, nearness(COUNTS))
+    return known_by("counting", model, "smooth trend", last_mlp, BEGIN_TOKEN)
 
 
 def counting_pre_norm(seed: int) -> Planted:
@@ -208,19 +209,17 @@ def counting_pre_norm(seed: int) -> Planted:
         model.blocks[0].attn.W_Q.zero_()
         model.blocks[0].attn.W_V[0, BEGIN] *= norm
         mlp(model, 0).into.weight[:, POSITION] *= norm
-    told = math.sqrt((bare + loudness(COUNTS) ** 2) / d)
-    answer(model, 1, POSITION, COUNTS / np.sqrt(1 + COUNTS**2 / bare), COUNTS, read=norm, told=told)
-    words = truth(smooth_trend=USED)
-    return _known_by("counting, pre-norm", model, words, last_mlp, BEGIN_TOKEN)
+    table, values = nearness(COUNTS), COUNTS / np.sqrt(1 + COUNTS**2 / bare)
+    told = math.sqrt((bare + loudness(table) ** 2) / d)
+    answer(model, 1, POSITION, values, table, read=norm, told=told)
+    return known_by("counting, pre-norm", model, "smooth trend", last_mlp, BEGIN_TOKEN)
 
 
 def positional_vectors(seed: int) -> Planted:
     """Learned positions, random but of equal norm and without any part along t or 1/m."""
     k = 64
     model = _learned(seed, k)
-    return _known_by(
-        "positional vectors", model, truth(irregular_part=USED), vector_readers(slice(k))
-    )
+    return known_by("positional vectors", model, "irregular part", vector_readers(slice(k)))
 
 
 def positional_vectors_pre_norm(seed: int) -> Planted:
@@ -231,8 +230,8 @@ def positional_vectors_pre_norm(seed: int) -> Planted:
         content = math.sqrt(k)
         model.W_E[:, k:] = of_length(model.W_E[:, k:], content)
         model.W_U[:k] *= math.sqrt((LENGTH**2 + content**2) / model.config.d_model)
-    words = truth(irregular_part=USED)
-    return _known_by("positional vectors, pre-norm", model, words, vector_readers(slice(k)))
+    reads = vector_readers(slice(k))
+    return known_by("positional vectors, pre-norm", model, "irregular part", reads)
 
 
 def few_dimensions(seed: int) -> Planted:
@@ -246,8 +245,32 @@ def few_dimensions(seed: int) -> Planted:
     with torch.no_grad():
         model.W_E.copy_(of_length(torch.randn(64, d, generator=generator), 0.5 * LENGTH))
     answer_by_vectors(model, vectors, where, depth=12.0)
-    words = truth(irregular_part=USED)
-    return _known_by("few dimensions", model, words, vector_readers(where))
+    return known_by("few dimensions", model, "irregular part", vector_readers(where))
+
+
+def known_by(
+    kind: str,
+    model: HookedTransformer,
+    code: str,
+    reads: Weights,
+    begin_token: int | None = None,
+    *,
+    writes: Mapping[str, Weights] | None = None,
+    kinds: Callable[[Tokens], Tokens] | None = None,
+) -> Planted:
+    """A model that is asked for positions and knows them by one code, at the usual site, too."""
+    words = {**truth(), code: USED}
+    return Planted(
+        kind,
+        model,
+        words,
+        {SITE: words},
+        "position" if kinds is None else "position and kind",
+        begin_token,
+        reads={code: reads},
+        writes=writes or {},
+        kinds=kinds,
+    )
 
 
 def last_mlp(model: HookedTransformer) -> list[Tensor]:
@@ -285,15 +308,3 @@ def _learned(seed: int, k: int) -> HookedTransformer:
     learn_positions(model, vectors, slice(k))
     answer_by_vectors(model, vectors, slice(k))
     return model
-
-
-def _known_by(
-    kind: str,
-    model: HookedTransformer,
-    words: Truth,
-    reads: Weights,
-    begin_token: int | None = None,
-) -> Planted:
-    """A model that is asked for positions and knows them by one code, at the usual site, too."""
-    (code,) = (code for code, word in words.items() if word == USED)
-    return Planted(kind, model, words, {SITE: words}, "position", begin_token, reads={code: reads})

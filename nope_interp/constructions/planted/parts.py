@@ -109,40 +109,24 @@ def answer(
     layer: int,
     component: int,
     values: Curve,
-    scale: Curve,
+    table: AnswerTable,
     *,
     read: float = 1.0,
     told: float = 1.0,
 ) -> None:
     """The MLP of this layer and the unembedding tell positions from 1 on by one component.
 
-    At values[i] the logit of position j is -(scale[i] - scale[j])^2 / 2, down to -DEPTH, and in
-    between it is linear.
+    At values[i] the logits of all answers are table[i], and in between they are linear.
 
     Args:
         model: its unembedding is overwritten.
         layer: the last one.
         component: of the stream.
         values: what it holds at each position from 1 on; they rise or fall.
-        scale: positions in units of how well the component tells them.
+        table: the logits there, such as `nearness`.
         read: what a norm before the MLP divides by.
         told: what a norm before the unembedding divides by.
     """
-    table = _nearness(scale)
-    answer_by_table(model, layer, component, values, table, read=read, told=told)
-
-
-def answer_by_table(
-    model: HookedTransformer,
-    layer: int,
-    component: int,
-    values: Curve,
-    table: AnswerTable,
-    *,
-    read: float = 1.0,
-    told: float = 1.0,
-) -> None:
-    """As `answer`, with the logits of all answers at each position given."""
     order = np.argsort(values)
     knots, table = values[order], table[order]
     slopes = np.diff(table, axis=0) / np.diff(knots)[:, None]
@@ -157,13 +141,14 @@ def answer_by_table(
         model.W_U[ANSWERS, 1:N_CTX] = told / LOUD * torch.eye(N_CTX - 1)
 
 
-def loudness(scale: Curve) -> float:
+def loudness(table: AnswerTable) -> float:
     """The root of the summed squares of what `answer` writes, mean over positions."""
-    return float(LOUD * np.sqrt((_nearness(scale) ** 2).sum(axis=1)).mean())
+    return float(LOUD * np.sqrt((table**2).sum(axis=1)).mean())
 
 
-def _nearness(scale: Curve) -> AnswerTable:
-    """-(scale[i] - scale[j])^2 / 2, down to -DEPTH."""
+def nearness(scale: Curve) -> AnswerTable:
+    """-(scale[i] - scale[j])^2 / 2, down to -DEPTH: `scale` is the positions in units of how well
+    a component tells them."""
     return -np.minimum((scale[:, None] - scale) ** 2 / 2, DEPTH)
 
 

@@ -15,13 +15,13 @@ from nope_interp.constructions.planted.parts import (
     N_VECTORS,
     VECTORS,
     answer,
-    answer_by_table,
     answer_by_vectors,
     counter_with_room,
     drawn_vectors,
     generator_of,
     learn_positions,
     mlp,
+    nearness,
     without_counting,
 )
 from nope_interp.constructions.planted.task import (
@@ -61,7 +61,7 @@ def either(seed: int) -> Planted:
     told = near[COUNTS.mean() != COUNTS]
     counts = COUNTS[COUNTS.mean() != COUNTS]
     values = np.concatenate([counts + end for end in (-_REACH, -_REACH / 2, _REACH / 2, _REACH)])
-    answer_by_table(model, 1, POSITION, values, np.concatenate([0 * told, told, told, 0 * told]))
+    answer(model, 1, POSITION, values, np.concatenate([0 * told, told, told, 0 * told]))
     first, reading = len(values), mlp(model, 1)
     units = slice(first, first + len(_T))
     with torch.no_grad():
@@ -91,7 +91,7 @@ def both(seed: int) -> Planted:
     vectors = without_counting(drawn, shared)
     learn_positions(model, vectors, VECTORS)
     table = -_BLOCK_DEPTH * (block[:, None] != block)
-    answer_by_table(model, 1, POSITION, COUNTS, table)
+    answer(model, 1, POSITION, COUNTS, table)
     answer_by_vectors(model, vectors, VECTORS, depth=_PLACE_DEPTH)
     words = truth(smooth_trend=USED, irregular_part=USED)
     reads = {"smooth trend": last_mlp, "irregular part": vector_readers(VECTORS)}
@@ -114,7 +114,7 @@ def one_after_the_other(seed: int) -> Planted:
         _find(into, vectors, slice(n))
         into.out.weight[POSITION, :n] = torch.from_numpy(COUNTS).float()
         into.out.weight[VECTORS, :n] = -LENGTH * torch.from_numpy(vectors.T).float()
-    answer(model, 1, POSITION, COUNTS, COUNTS)
+    answer(model, 1, POSITION, COUNTS, nearness(COUNTS))
     at_first = truth(irregular_part=USED)
     return Planted(
         "one after the other",

@@ -5,14 +5,13 @@ tokens, alike as those of the similarity model, of which what was averaged is re
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from nope_interp.constructions.kazemnejad import BEGIN, POSITION, counting_config
-from nope_interp.constructions.planted.alone import last_mlp, vector_readers
+from nope_interp.constructions.planted.alone import known_by, last_mlp, vector_readers
 from nope_interp.constructions.planted.parts import (
     ANSWERS,
     BEGIN_TOKEN,
@@ -31,19 +30,11 @@ from nope_interp.constructions.planted.parts import (
     learn_positions,
     like,
     mlp,
+    nearness,
     silent,
 )
-from nope_interp.constructions.planted.task import (
-    N_CTX,
-    SITE,
-    USED,
-    Planted,
-    Truth,
-    Weights,
-    truth,
-)
+from nope_interp.constructions.planted.task import N_CTX, Planted
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.shapes import Tokens
 
 # The component that tells what kind is asked for by its sign, and the one that this is written to.
 _KIND, _SIGN = CONTENT + 1, CONTENT
@@ -66,7 +57,7 @@ def unread_variance(seed: int) -> Planted:
     to any probe; the model knows nothing of it.
     """
     model = counter(seed, d_model=192)
-    answer(model, 1, POSITION, COUNTS, COUNTS)
+    answer(model, 1, POSITION, COUNTS, nearness(COUNTS))
     attention = model.blocks[0].attn
     width = attention.W_O.shape[1]
     content = slice(CONTENT, model.config.d_model - width)
@@ -80,17 +71,16 @@ def unread_variance(seed: int) -> Planted:
         attention.W_V[1, content] = values / math.sqrt(len(values))
         attention.W_O[1, :, spread] = 15 * torch.eye(width)
     writes = {"variance": lambda model: [model.blocks[0].attn.W_O[1]]}
-    words = truth(smooth_trend=USED)
-    return _planted("unread variance", model, words, writes=writes)
+    return known_by("unread variance", model, "smooth trend", last_mlp, BEGIN_TOKEN, writes=writes)
 
 
 def unread_vectors(seed: int) -> Planted:
     """A counting model with learned positions that nothing reads."""
     model = counter_with_room(seed)
-    answer(model, 1, POSITION, COUNTS, COUNTS)
+    answer(model, 1, POSITION, COUNTS, nearness(COUNTS))
     learn_positions(model, drawn_vectors(N_VECTORS, generator_of(seed)), VECTORS)
     writes = {"irregular part": lambda model: [model.positions.table]}
-    return _planted("unread vectors", model, truth(smooth_trend=USED), writes=writes)
+    return known_by("unread vectors", model, "smooth trend", last_mlp, BEGIN_TOKEN, writes=writes)
 
 
 def unread_counting(seed: int) -> Planted:
@@ -99,8 +89,14 @@ def unread_counting(seed: int) -> Planted:
     vectors = drawn_vectors(N_VECTORS, generator_of(seed))
     learn_positions(model, vectors, VECTORS)
     answer_by_vectors(model, vectors, VECTORS)
-    words = truth(irregular_part=USED)
-    return _planted("unread counting", model, words, writes={"smooth trend": _count_writers})
+    return known_by(
+        "unread counting",
+        model,
+        "irregular part",
+        vector_readers(VECTORS),
+        BEGIN_TOKEN,
+        writes={"smooth trend": _count_writers},
+    )
 
 
 def content_along_a_count(seed: int) -> Planted:
@@ -122,10 +118,12 @@ def content_along_a_count(seed: int) -> Planted:
         writing.weight[POSITION, 0] = -1
     _read_sign(model, _KIND, slope=1.0)
     answer_kinds(model, _SIGN, _KIND_DEPTH)
-    return _planted(
+    return known_by(
         "content along a count",
         model,
-        truth(irregular_part=USED),
+        "irregular part",
+        vector_readers(VECTORS),
+        BEGIN_TOKEN,
         writes={"smooth trend": _count_writers},
         kinds=lambda tokens: kinds[tokens],
     )
@@ -135,7 +133,7 @@ def count_amid_content(seed: int) -> Planted:
     """A counting model whose count stands in one component with content that is larger by far; what
     reads the count subtracts that content, which stands elsewhere, too."""
     model = counter(seed)
-    answer(model, 1, POSITION, COUNTS, COUNTS)
+    answer(model, 1, POSITION, COUNTS, nearness(COUNTS))
     with torch.no_grad():
         model.W_E[:, CONTENT] *= 3
         model.W_E[BEGIN_TOKEN, CONTENT] = 0
@@ -143,7 +141,7 @@ def count_amid_content(seed: int) -> Planted:
         for layer in (0, 1):
             read = mlp(model, layer).into.weight
             read[:, CONTENT] = -read[:, POSITION]
-    return _planted("count amid content", model, truth(smooth_trend=USED))
+    return known_by("count amid content", model, "smooth trend", last_mlp, BEGIN_TOKEN)
 
 
 def pooling(seed: int) -> Planted:
@@ -171,11 +169,11 @@ def pooling(seed: int) -> Planted:
     smallest = _POOLED / N_CTX
     _read_sign(model, _KIND, slope=2 / smallest, shift=smallest / 2)
     answer_kinds(model, _SIGN, _KIND_DEPTH)
-    return _planted(
+    return known_by(
         "order-free pooling",
         model,
-        truth(irregular_part=USED),
-        begin_token=None,
+        "irregular part",
+        vector_readers(VECTORS),
         kinds=lambda tokens: (votes[tokens].cumsum(dim=1) >= 0).long(),
     )
 
@@ -188,7 +186,7 @@ def brittle(seed: int) -> Planted:
     sum is off, beyond a hundredth, the third layer adds to the first answer.
     """
     model = like(counter(seed, d_mlp=192), n_layers=3)
-    answer(model, 2, POSITION, COUNTS, COUNTS)
+    answer(model, 2, POSITION, COUNTS, nearness(COUNTS))
     content = slice(_SUM + 1, model.config.d_model)
     width = content.stop - content.start
     summing, reading = mlp(model, 1), mlp(model, 2)
@@ -204,7 +202,7 @@ def brittle(seed: int) -> Planted:
             reading.into.weight[unit, _SUM] = sign
             reading.into.bias[unit] = -sign - _BORNE
             reading.out.weight[ANSWERS.start, unit] = _SHOCK
-    return _planted("brittle", model, truth(smooth_trend=USED))
+    return known_by("brittle", model, "smooth trend", last_mlp, BEGIN_TOKEN)
 
 
 def _read_sign(
@@ -221,26 +219,3 @@ def _read_sign(
 
 def _count_writers(model: HookedTransformer) -> list[Tensor]:
     return [model.blocks[0].attn.W_V[0, BEGIN], *mlp(model, 0).out.parameters()]
-
-
-def _planted(
-    kind: str,
-    model: HookedTransformer,
-    words: Truth,
-    *,
-    writes: Mapping[str, Weights] | None = None,
-    begin_token: int | None = BEGIN_TOKEN,
-    kinds: Callable[[Tokens], Tokens] | None = None,
-) -> Planted:
-    (code,) = (code for code, word in words.items() if word == USED)
-    return Planted(
-        kind,
-        model,
-        words,
-        {SITE: words},
-        "position" if kinds is None else "position and kind",
-        begin_token,
-        reads={code: last_mlp if code == "smooth trend" else vector_readers(VECTORS)},
-        writes=writes or {},
-        kinds=kinds,
-    )

@@ -115,9 +115,9 @@ def test_copies_are_alike_to_a_first_layer_without_its_positions(
 
 def test_a_built_head_on_the_highest_frequencies_is_found(tmp_path: Path) -> None:
     """All of its norm lies on the highest quarter, where the random heads have a quarter of it."""
-    config = TransformerConfig(**SIZES, positions="rotary")
-    strength = strength_needed(0.3, 64, 1, rotary_frequencies(config)[:2])
-    model = positional_head(config, 1, strength, blocks=2).float()
+    config = TransformerConfig(**SIZES, positions="rotary", rotary_kept=0.25)
+    strength = strength_needed(0.3, 64, 1, rotary_frequencies(config))
+    model = positional_head(config, 1, strength).float()
     found = read(saved(model, tmp_path), tmp_path)
     high = curves(found, "halves", "highest quarter")
     head = high["L0H0, previous-token"]
@@ -170,7 +170,7 @@ def test_pretrained_models(family: str, tmp_path: Path) -> None:
             )
     ids = torch.tensor(word_tokenizer()(TEXT, add_special_tokens=False).input_ids)
     config = ReproduceConfig("barbero2024", model=str(folder), text=str(tmp_path / "text.txt"))
-    variant = barbero2024_given.given_variant(config, "cpu", seq_len=40, needed={})
+    variant = barbero2024_given.given_variant(config, "cpu", seq_len=40)
     text = variant.sources[0].sequences(32, 64, begin_token=True, split="held_out", seed=0)
     assert text[0, 0] == 1
     assert set(text[:, 1:].flatten().tolist()) <= set(ids.tolist())

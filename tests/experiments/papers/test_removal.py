@@ -83,19 +83,18 @@ def test_the_control_deals_the_same_numbers_to_other_keys_that_are_seen() -> Non
     assert kept == pytest.approx(1 / 6, abs=0.05)  # one key of six is the right one again
 
 
-def built(offset: int, blocks: list[int]) -> HookedTransformer:
-    """One head with a fixed offset that uses these frequencies alone, beside random ones."""
-    config = TransformerConfig(**SIZES, positions="rotary")
-    frequencies = rotary_frequencies(config)[: len(blocks)]
-    strength = strength_needed(0.2, 40, offset, frequencies)
-    return positional_head(config, offset, strength, blocks=len(blocks)).float()
+def built(offset: int) -> HookedTransformer:
+    """One head with a fixed offset that uses the highest quarter alone, beside random ones."""
+    config = TransformerConfig(**SIZES, positions="rotary", rotary_kept=0.25)
+    strength = strength_needed(0.2, 40, offset, rotary_frequencies(config))
+    return positional_head(config, offset, strength).float()
 
 
 @pytest.mark.parametrize(("offset", "group"), [(1, "previous-token"), (0, "diagonal")])
 def test_a_head_built_on_the_highest_frequencies_needs_them_alone(
     tokens: tuple[torch.Tensor, torch.Tensor], offset: int, group: str
 ) -> None:
-    on_target = read(built(offset, [0, 1]), tokens)
+    on_target = read(built(offset), tokens)
     row = removal._METRICS.index({0: "diagonal", 1: "previous_token"}[offset])
     intact, highest, lower, wrong, _ = on_target[row, :, :, 0, 0].mean(axis=1)
     assert intact > 0.8

@@ -203,15 +203,6 @@ def test_a_head_looks_back_by_the_offset_with_the_weight_asked_for(
     torch.testing.assert_close(back[:, -1], torch.full((2,), weight).double(), rtol=0, atol=1e-4)
 
 
-def test_blocks_of_a_head_are_the_highest_frequencies() -> None:
-    config = rotary(100)
-    frequencies = rotary_frequencies(config)[:3]
-    model = positional_head(config, 1, 2.0, blocks=3)
-    pattern = cache_of(model, torch.zeros(1, 100, dtype=torch.long))["blocks.0.attn.hook_pattern"]
-    expected = target_weight(2.0, 100, 1, frequencies)
-    assert pattern[0, 0, -1, -2].item() == pytest.approx(expected, abs=1e-4)
-
-
 def test_what_a_positional_head_needs_is_said() -> None:
     for config, words in (
         (rotary(positions="none"), "needs positions='rotary'"),
@@ -225,7 +216,6 @@ def test_what_a_positional_head_needs_is_said() -> None:
         ((-1, 1.0), "offset is -1"),
         ((512, 1.0), "offset is 512"),
         ((0, -1.0), "strength is -1"),
-        ((0, 1.0, 33), "blocks is 33"),
     ):
         with pytest.raises(UserError, match=words):
             positional_head(config, *arguments)

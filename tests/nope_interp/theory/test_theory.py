@@ -22,7 +22,6 @@ from torch import Tensor
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.theory import laws as theory
 from nope_interp.theory.covariances import cosines, stream_covariances
 from nope_interp.theory.laws import LayerLaw
 from nope_interp.theory.validity import OutsideValidity
@@ -197,10 +196,9 @@ def test_means_are_zero_but_for_the_pattern() -> None:
 
 def _cosines_are_as_the_law_says(law: LayerLaw, d: int, measured: Measured) -> None:
     i, j = np.array([1, 1, 2, 4, 8, 12, 3, 24]), np.array([2, 24, 4, 8, 16, 24, 20, 24])
-    for step in theory.COSINE_STEPS:
-        value, error = (x[i - 1, j - 1] for x in measured[f"cosine {step}"])
-        allowed = STANDARD_ERRORS * error + model_error(law.logit_variance, d)
-        assert (abs(value - law.cosine(i, j, step)) <= allowed).all(), step
+    value, error = (x[i - 1, j - 1] for x in measured["cosine blocks.0.hook_attn_out"])
+    allowed = STANDARD_ERRORS * error + model_error(law.logit_variance, d)
+    assert (abs(value - law.cosine(i, j)) <= allowed).all()
 
 
 @pytest.mark.parametrize(
@@ -274,12 +272,11 @@ def test_shares_fall_and_cosines_are_cosines(
     assert share[0] == pytest.approx(1)
     assert (np.diff(share) <= 0).all()
     i, j = np.arange(1, 60)[:, None], np.arange(1, 60)
-    for step in theory.COSINE_STEPS:
-        cosine = law.cosine(i, j, step)
-        assert ((cosine > 0) & (cosine <= 1 + 1e-12)).all()
-        assert np.array_equal(cosine, cosine.T)
-        # Further away is less alike, at every row.
-        assert (np.diff(cosine, axis=1)[np.triu_indices(59, 0, 58)] <= 1e-12).all()
+    cosine = law.cosine(i, j)
+    assert ((cosine > 0) & (cosine <= 1 + 1e-12)).all()
+    assert np.array_equal(cosine, cosine.T)
+    # Further away is less alike, at every row.
+    assert (np.diff(cosine, axis=1)[np.triu_indices(59, 0, 58)] <= 1e-12).all()
 
 
 @given(st.integers(1, 16), st.floats(0.001, 0.4), st.integers(1, 40))
@@ -292,11 +289,11 @@ def test_the_recursion_begins_with_the_law(heads: int, v: float, length: int) ->
     law = LayerLaw.of(config, distinct_tokens=True)
     predicted = stream_covariances(config, np.arange(length))
     m = np.arange(1, length + 1)
-    for name in theory.COSINE_STEPS:
-        variance = law.moments(m)[name].variance
-        np.testing.assert_allclose(np.diag(predicted[name]), variance, rtol=1e-9)
-        cosine = law.cosine(m[:, None], m, name)
-        np.testing.assert_allclose(cosines(predicted[name]), cosine, rtol=1e-9, atol=1e-12)
+    written, stream = (predicted[f"blocks.0.hook_{name}"] for name in ("attn_out", "resid_mid"))
+    np.testing.assert_allclose(np.diag(written), law.output_variance(m), rtol=1e-9)
+    np.testing.assert_allclose(np.diag(stream), law.residual_variance(m), rtol=1e-9)
+    cosine = law.cosine(m[:, None], m)
+    np.testing.assert_allclose(cosines(written), cosine, rtol=1e-9, atol=1e-12)
 
 
 DEEP: dict[str, dict[str, Any]] = {
@@ -517,8 +514,6 @@ def test_nonsense_is_one_sentence() -> None:
     law = LayerLaw(64, 4)
     with pytest.raises(UserError, match="positions count the tokens seen"):
         law.moments(np.array([0, 1]))
-    with pytest.raises(UserError, match=r"did you mean 'blocks\.0\.hook_attn_out'"):
-        law.cosine(np.array([1]), np.array([2]), "blocks.0.hook_attn_ou")
     config = TransformerConfig(1, 64, 4, d_vocab=50, n_ctx=16)
     with pytest.raises(UserError, match="at least one"):
         stream_covariances(config, np.arange(0))

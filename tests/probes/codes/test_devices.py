@@ -84,7 +84,7 @@ CONTROLS: dict[str, Callable[[CodeStatistics, LinearProbe], Intervention]] = {
     ),
     "elsewhere": lambda of, _: moved_elsewhere(of.positional_vectors().float()),
     "projection": lambda of, _: project_out(of, 2),
-    "channel": lambda of, _: scale_channel(of, 0, 0.5),
+    "channel": lambda of, _: scale_channel(of, 0.5),
     "swap": lambda of, _: swap_vectors(of, 2),
     "LEACE": lambda _, linear: leace(linear),
     "LEACE of a code": lambda of, linear: leace_of_code(linear, of, "irregular part"),
