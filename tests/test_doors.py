@@ -69,7 +69,7 @@ def public_members(kind: type) -> Iterator[tuple[str, Any]]:
         if isinstance(member, property | cached_property):
             yield name, member
         elif isinstance(member, classmethod | staticmethod) or inspect.isfunction(member):
-            yield name, inspect.unwrap(getattr(member, "__func__", member))
+            yield name, getattr(kind, name)  # of the class, whose bases may tell it
 
 
 def public_things() -> Iterator[tuple[str, Any]]:

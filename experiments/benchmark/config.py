@@ -76,11 +76,6 @@ class BenchmarkConfig(Worded):
             raise UserError(f"benchmark runs on the CPU: leave the device {device!r} out.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values, which `from_dict` reads back.
-
-        Returns:
-            Values by name.
-        """
         return asdict(self)
 
     def run_name(self) -> str:

@@ -7,7 +7,8 @@ code tells any more get one code back.
 
 import torch
 
-from experiments.benchmark.task import context, elsewhere, task_of
+from experiments.benchmark.task import context, task_of
+from experiments.codes.alignment import told_others
 from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.in_depth import statistics_at
 from experiments.codes.interchange import interchange_rows
@@ -44,7 +45,9 @@ def interchange(planted: Planted, place: Site | None, seed: int) -> dict[str, st
 
 def _counterfactual(planted: Planted, task: InterventionTask, seed: int) -> Counterfactual:
     """Every position from 1 on is told to be another one; tokens stay where they are."""
-    tokens, told = task.split.held_out, elsewhere(seed)
+    tokens, among = task.split.held_out, torch.arange(FIRST_POSITION, N_CTX)
+    every, generator = torch.ones(len(among), dtype=torch.bool), torch.Generator().manual_seed(seed)
+    told = told_others(among, every, generator)
     own, other = torch.zeros_like(tokens), torch.zeros_like(tokens)
     own[:, FIRST_POSITION:] = planted.answered(tokens)
     other[:, FIRST_POSITION:] = planted.answered(tokens, told)
@@ -52,9 +55,9 @@ def _counterfactual(planted: Planted, task: InterventionTask, seed: int) -> Coun
     asked[:, FIRST_POSITION:] = True
     return Counterfactual(
         moved=_EVERY,
-        among=torch.arange(FIRST_POSITION, N_CTX),
+        among=among,
         sources=told - FIRST_POSITION,
-        origins=torch.arange(N_CTX - FIRST_POSITION),
+        origins=among - FIRST_POSITION,
         own=own,
         other=other,
         counted=asked & (own != other),

@@ -1,7 +1,7 @@
 """Probing alone: a code that can be read is called used, one that cannot is called not used."""
 
 from experiments.benchmark.task import context, sites_of, task_of
-from experiments.probing.measure import Site, code_probes, read_with
+from experiments.probing.measure import Site, closed_form_probes, measure
 from experiments.results.measurements import INTACT, table
 from experiments.results.readability import READ_AS, verdicts
 from nope_interp.constructions.planted import Planted
@@ -21,9 +21,15 @@ def probing(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
         A word for each code.
     """
     task = task_of(planted, seed)
-    probes = {site: code_probes(seed) for site in sites_of(task, place)}
-    columns = {**context(planted, seed), "positions": INTACT}
-    reading = read_with(task.model, task.split, probes, columns, batch_size=task.batch_size)
+    reading = measure(
+        task.model,
+        task.split,
+        sites_of(task, place),
+        context={**context(planted, seed), "positions": INTACT},
+        seed=seed,
+        batch_size=task.batch_size,
+        probes=closed_form_probes,
+    )
     found = {of.hypothesis: of.rows[0]["verdict"] for of in verdicts(table(reading.rows))}
     read = {code: found.get(READ_AS.get(code, code)) for code in planted.truth}
     return {code: _WORDS.get(word, "undecided") for code, word in read.items() if word is not None}

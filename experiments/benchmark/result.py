@@ -64,11 +64,6 @@ class Benchmark(RunOfFigures):
         return results.MEANING
 
     def html(self) -> str:
-        """The report: one page that needs no network.
-
-        Returns:
-            HTML.
-        """
         title = "Which method is right where the truth is known?"
         tables = {"methods": results.readable(self.methods), "confusion": self.confusion}
         said = results.sentences(self.measurements)

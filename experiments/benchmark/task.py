@@ -2,15 +2,11 @@
 
 from typing import Any
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
-
 from experiments.codes.in_depth import stream_sites
 from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site, Split
 from experiments.results.code_ablation import EVERYWHERE, STREAM
-from nope_interp.constructions.planted import N_CTX, Planted
+from nope_interp.constructions.planted import Planted
 from nope_interp.sites import hook_name
 
 # As few as tell codes from noise in these models: of seeds there are the more.
@@ -60,13 +56,3 @@ def context(planted: Planted, seed: int) -> dict[str, Any]:
         "begin_token": planted.begin_token is not None,
         "seed": seed,
     }
-
-
-def elsewhere(seed: int) -> Int[Tensor, " asked"]:
-    """For every position from 1 on another one, each once, in a random order."""
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(N_CTX - 1, generator=generator)
-    # Each is given the next one in that order.
-    told = torch.empty_like(order)
-    told[order] = order.roll(1)
-    return 1 + told

@@ -279,28 +279,25 @@ class _Run:
 
     def _levelled(self, place: Place) -> dict[Site, Moved]:
         """At each site, activations that tell none of these positions by mean or variance."""
-
-        def make(site: Site, current: CodeStatistics | None) -> Moved:
-            return levelled(self._codes[site], current=current)
-
-        return moves_in_depth(self._disordered, place.sites, make)
+        return moves_in_depth(
+            self._disordered, place.sites, lambda at, now: levelled(self._codes[at], current=now)
+        )
 
     def _moves(self, code: Code, sites: Sequence[Site]) -> dict[Site, Move]:
         """At each site, what tells these positions by a code to be others."""
-
-        def make(site: Site, current: CodeStatistics | None) -> Move:
-            return interchange(self._codes[site], code, self._elsewhere.sources, current=current)
-
-        return moves_in_depth(self._clean, sites, make)
+        codes, sources = self._codes, self._elsewhere.sources
+        return moves_in_depth(
+            self._clean, sites, lambda at, now: interchange(codes[at], code, sources, current=now)
+        )
 
     def _put_back(self, code: Code, base: Mapping[Site, Moved]) -> dict[Site, Move]:
         """At each site, what tells these positions by a code alone where they belong."""
-
-        def make(site: Site, current: CodeStatistics | None) -> Move:
-            origins = self._elsewhere.origins
-            return put_back(self._codes[site], code, origins, base[site], current=current)
-
-        return moves_in_depth(self._disordered, tuple(base), make)
+        codes, origins = self._codes, self._elsewhere.origins
+        return moves_in_depth(
+            self._disordered,
+            tuple(base),
+            lambda at, now: put_back(codes[at], code, origins, base[at], current=now),
+        )
 
     def _trial(
         self,

@@ -104,35 +104,18 @@ def before(answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, "sequence pos"]
     return asking
 
 
+@torch.no_grad()
 def _right(
     task: InterventionTask, tokens: Tensor, answer: Bool[Tensor, "sequence pos"]
 ) -> Float[np.ndarray, " sequence"]:
-    """How many answers of each sequence are right."""
-    asking = before(answer)
-    found = torch.zeros(asking.shape, dtype=torch.float64)
-    found[asking] = (said_at(task, tokens, asking) == tokens[answer]).double()
-    return found.sum(dim=1).numpy()
-
-
-@torch.no_grad()
-def said_at(
-    task: InterventionTask, tokens: Tensor, wanted: Bool[Tensor, "sequence pos"]
-) -> Int[Tensor, " wanted"]:
-    """The likeliest next token at each of the wanted positions.
-
-    Args:
-        task: whose model is asked, one of ours.
-        tokens: `[sequence pos]`.
-        wanted: `[sequence pos]`, which positions.
-
-    Returns:
-        `[wanted]`, in reading order.
-    """
+    """How many answers of each sequence are right: the likeliest token at their positions."""
     assert isinstance(task.model, HookedTransformer)  # as `answers_of` saw to
-    model, device = task.model, next(task.model.parameters()).device
-    parts = zip(tokens.split(task.batch_size), wanted.split(task.batch_size), strict=True)
-    said = (logits_at(model, t.to(device), w.to(device)).argmax(dim=-1) for t, w in parts)
-    return torch.cat([of.cpu() for of in said])
+    model, device, asking = task.model, next(task.model.parameters()).device, before(answer)
+    parts = zip(tokens.split(task.batch_size), asking.split(task.batch_size), strict=True)
+    said = [logits_at(model, t.to(device), at.to(device)).argmax(dim=-1).cpu() for t, at in parts]
+    found = torch.zeros(asking.shape, dtype=torch.float64)
+    found[asking] = (torch.cat(said) == tokens[answer]).double()
+    return found.sum(dim=1).numpy()
 
 
 def question_of(tokens: Tensor, answer: Bool[Tensor, "sequence pos"]) -> Bool[Tensor, " pos"]:

@@ -2,7 +2,6 @@
 hold it, which heads read it, and does a trained one rescue longer examples?"""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -15,7 +14,7 @@ from experiments.codes.rescue import rescued_lengths
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.codes.text_interchange import route_rows, text_interchange_rows
 from experiments.codes.text_order import text_order_rows
-from experiments.probing.measure import Site, Split, read_with, sites
+from experiments.probing.measure import Site, Split, measure, sites
 from experiments.results.interchange import followed
 from experiments.results.measurements import INTACT, table
 from experiments.results.task_use import without_order
@@ -28,7 +27,6 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import ExampleSource
 from nope_interp.tasks.sources import TextSource
 from probes.regression import LinearProbe
-from probes.streaming import StreamingProbe
 
 _READ = ["positions", "layer", "site", "value", "ci_low", "ci_high", "chance"]
 
@@ -57,13 +55,19 @@ def positions_read(
     Raises:
         UserError: for an ablation or a layer that the model lacks.
     """
-    read = partial(read_with, variant.model, split, batch_size=batch_size)
     found: list[dict[str, Any]] = []
     for name in (None, *([] if ablate is None else [ablate])):
-        probes: dict[Site, list[StreamingProbe]] = {s: [LinearProbe(seed=seed)] for s in where}
         context = variant.context("probe", seed, False, positions=name or INTACT)
         with Ablation(name, seed=seed).of(variant.model):
-            found += read(probes=probes, context=context).rows
+            found += measure(
+                variant.model,
+                split,
+                where,
+                context=context,
+                seed=seed,
+                batch_size=batch_size,
+                probes=lambda _, seed: [LinearProbe(seed=seed)],
+            ).rows
     rows = table(found)
     of_position = (rows["probe"] == "linear") & (rows["metric"] == "mae")
     return rows[of_position & (rows["control"] == "")][_READ].reset_index(drop=True)

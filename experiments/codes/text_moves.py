@@ -131,12 +131,10 @@ class TextMoves:
         sites = sites_to_move({site: self._codes[site] for site in sites}, code)
 
         def moves(sources: Positions) -> dict[Site, Move]:
-            told = self._of_all(sources)
-
-            def make(site: Site, current: CodeStatistics | None) -> Move:
-                return interchange(self._codes[site], code, told, current=current)
-
-            return moves_in_depth(self._task, sites, make)
+            told, codes = self._of_all(sources), self._codes
+            return moves_in_depth(
+                self._task, sites, lambda at, now: interchange(codes[at], code, told, current=now)
+            )
 
         within = partial(self._within, run=elsewhere.run)
         return self._trial(elsewhere, elsewhere.way, elsewhere.written, moves, DOSES, within)
@@ -171,11 +169,9 @@ class TextMoves:
     def _bare(self, sites: tuple[Site, ...]) -> dict[Site, Moved]:
         """What leaves no code at sites of the disordered text, whichever is then put back."""
         if sites not in self._level:
-
-            def level(site: Site, current: CodeStatistics | None) -> Moved:
-                return levelled(self._codes[site], current=current)
-
-            self._level[sites] = moves_in_depth(self._disordered, sites, level)
+            self._level[sites] = moves_in_depth(
+                self._disordered, sites, lambda at, now: levelled(self._codes[at], current=now)
+            )
         return self._level[sites]
 
     def _trial(

@@ -23,7 +23,7 @@ from experiments.probing.measure import (
     MakeProbes,
     Site,
     Split,
-    code_probes,
+    closed_form_probes,
     make_probes,
     measure,
     sites,
@@ -35,17 +35,11 @@ from experiments.runs.cells import Cell
 from experiments.variants.ablation import Ablation
 from experiments.variants.variants import ModelVariant
 from nope_interp.tasks.sources import TextSource, TokenSource
-from probes.streaming import StreamingProbe
-
-
-def _closed_form(site: Site, seed: int) -> list[StreamingProbe]:
-    return code_probes(seed)
-
 
 # Which probes read: all at once, or the costly two-layer ones by themselves.
 PROBES: dict[str, MakeProbes] = {
     "all": make_probes,
-    "closed form": _closed_form,
+    "closed form": closed_form_probes,
     "two-layer": two_layer_probes,
 }
 

@@ -57,7 +57,6 @@ class CompareConfig(ProbingConfig):
 
     @property
     def command_name(self) -> str:
-        """The command of `nope-interp` that runs this."""
         return "compare" if self.variants or self.uses is not None else "probe"
 
 

@@ -73,11 +73,6 @@ class Comparison(FinishedRun):
         return linear_probe_sentence(self.measurements)
 
     def html(self) -> str:
-        """The report: one page that needs no network.
-
-        Returns:
-            HTML.
-        """
         from experiments.report.page import render
 
         return render(self._shown)

@@ -88,11 +88,6 @@ class DropConfig(ExperimentConfig):
             )
 
     def run_name(self) -> str:
-        """The readable half of the run folder's name.
-
-        Returns:
-            What a file name can hold.
-        """
         return f"drop-{self.model_name()}"
 
     def lengths_of(self, context: int) -> tuple[int, ...]:

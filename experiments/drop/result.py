@@ -51,10 +51,5 @@ class Drop(RunOfFigures):
         return self.dropped.headline
 
     def html(self) -> str:
-        """The report: one page that needs no network.
-
-        Returns:
-            HTML.
-        """
         title = f"What does {self.info['model']} lose without its positions?"
         return self.page("drop.html", title, self.dropped.sentences, variants=self.by_variant)

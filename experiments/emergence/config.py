@@ -68,9 +68,4 @@ class EmergenceConfig(ExperimentConfig):
         return ProbingConfig.like(self, transformer=transformer, training=training, seed=seed)
 
     def run_name(self) -> str:
-        """The readable half of the run folder's name.
-
-        Returns:
-            What a file name can hold.
-        """
         return f"emergence-{self.model_name()}-{self.task}"

@@ -142,11 +142,6 @@ class Emergence(RunOfFigures):
         return [*read, *_of_following(self.follow_onsets, self.claims)]
 
     def html(self) -> str:
-        """The report: one page that needs no network.
-
-        Returns:
-            HTML.
-        """
         title = "When do the position codes appear?"
         return self.page("emergence.html", title, self.sentences, claims=self.claims)
 

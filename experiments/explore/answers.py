@@ -49,14 +49,6 @@ def _base64(raw: bytes) -> str:
     return base64.b64encode(raw).decode("ascii")
 
 
-class LayerAnswer(_Answer):
-    """The positions of a layer: its encoding, and how many tokens back a query sees."""
-
-    layer: int
-    encoding: str
-    window: int | None
-
-
 class Finished(_Answer):
     """A finished run of `heads` of the same model: its folder's name, and `[layer][head]`."""
 
@@ -78,18 +70,13 @@ class ModelAnswer(_Answer):
     layers: int
     heads: int
     heads_sharing_keys: int
-    context: int
-    most_tokens: int
-    positions: list[LayerAnswer]
     conditions: list[str]
     codes: list[str]
     sites: list[str]
     prompts: list[str]
     pairs: list[tuple[str, str]]
     labels: list[str]
-    metrics: list[str]
     finished: Finished | None
-    begin_token: bool
     kept: str
 
 
@@ -148,7 +135,6 @@ class ReadAnswer(_Answer):
     """
 
     tokens: list[str]
-    ids: list[int]
     before: Reading
     after: Reading | None
     difference: Difference | None
@@ -184,8 +170,6 @@ class FeedsAnswer(_Answer):
     there are no feeds, where there are none.
     """
 
-    layer: int
-    head: int
     feeds: list[Feed]
     chance: float | None
     why: str
@@ -201,7 +185,6 @@ class HeadAnswer(_Answer):
     head: int
     tokens: list[str]
     label: str
-    label_of: Literal["finished run", "live"]
     scores: dict[str, float | None]
     before: Packed
     after: Packed | None
@@ -239,9 +222,6 @@ class MoveAnswer(_Answer):
     after the prompt, unmoved and moved. probes are of the stream behind each layer.
     """
 
-    tokens: list[str]
-    code: str
-    site: str
     patterns: list[list[float]]
     control_patterns: list[list[float]]
     probes: list[ProbedLayer]
@@ -275,7 +255,6 @@ class PatchMap(_Answer):
     corrupted run, 1 the clean one. columns are positions, or heads.
     """
 
-    at: Literal["resid_pre", "head_out", "pattern"]
     columns: Literal["position", "head"]
     recovered: list[list[float]]
     clean: float

@@ -9,7 +9,7 @@ any other request ends only an older one of its own name. What is ended is answe
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from nope_interp.errors import UserError, shown
 
@@ -112,24 +112,6 @@ class State(_Asked):
     def changes(self) -> Change | None:
         """The change, None where it changes nothing."""
         return None if self.change is None or self.change.nothing else self.change
-
-
-def state_of(values: JsonValue) -> State:
-    """The state that a request's JSON holds.
-
-    Args:
-        values: a JSON object.
-
-    Returns:
-        The state.
-
-    Raises:
-        UserError: with the first thing that is wrong.
-    """
-    try:
-        return State.model_validate(values)
-    except ValidationError as error:
-        raise UserError(said(error.errors(include_url=False, include_context=False))) from error
 
 
 def said(errors: Sequence[Any]) -> str:

@@ -44,7 +44,6 @@ def head(playground: Playground, state: State) -> HeadAnswer:
         head=number,
         tokens=playground.token_strings(ids),
         label=labels[layer][number],
-        label_of="live" if finished is None else "finished run",
         scores=values,
         before=_packed(before, layer, number),
         after=None if after is None else _packed(after, layer, number),
@@ -72,7 +71,7 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
     elif not adds_up(playground.model):
         why = "Heads of a post-norm model do not compose linearly."
     if why:
-        return FeedsAnswer(layer=layer, head=number, feeds=[], chance=None, why=why)
+        return FeedsAnswer(feeds=[], chance=None, why=why)
     finished = finished_labels(playground)
     if finished is None:
         read = pass_of(playground, playground.tokens(state.prompt))
@@ -84,8 +83,6 @@ def feeds(playground: Playground, state: State) -> FeedsAnswer:
     order = own.flatten().argsort(descending=True)[:_NAMED].tolist()
     named = [divmod(at, own.shape[1]) for at in order]
     return FeedsAnswer(
-        layer=layer,
-        head=number,
         feeds=[
             Feed(layer=one, head=of, label=labels[one][of], score=float(own[one, of]))
             for one, of in named

@@ -24,7 +24,7 @@ from probes.head_rules import FEEDS, NONE, RULES
 from probes.heads.detectors import HeadProbe
 
 # Of the prompt and of repeated tokens; the others need more tokens than there are.
-METRICS = (*FEEDS["text"], *FEEDS["repeated"])
+_METRICS = (*FEEDS["text"], *FEEDS["repeated"])
 # Repeated tokens: sequences, and tokens of the part that comes again.
 _SEQUENCES, _PERIOD = 2, 24
 
@@ -62,7 +62,7 @@ def live_labels(scores: Scores) -> list[list[str]]:
         Labels, `[layer][head]`.
     """
     known = [rule for rule in RULES if rule.metric in scores]
-    layers, heads = scores[METRICS[0]].shape
+    layers, heads = scores[_METRICS[0]].shape
     return [
         [
             next(
@@ -91,8 +91,8 @@ def _numbers(
             warnings.simplefilter("ignore")  # two resamples have little spread
             found = probe.result()
     except ProbeError:  # too few tokens, or an attention sink: weights that do not sum to one
-        return {name: np.full(playground.model.cfg.n_heads, np.nan) for name in METRICS}
-    return {name: found.value[:, found.column(name)] for name in METRICS}
+        return {name: np.full(playground.model.cfg.n_heads, np.nan) for name in _METRICS}
+    return {name: found.value[:, found.column(name)] for name in _METRICS}
 
 
 def _on_repeated(playground: Playground, change: Change | None) -> Scores:

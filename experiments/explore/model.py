@@ -1,10 +1,9 @@
 """`model`: what there is to play with."""
 
 from experiments.codes.position_code import NAMES
-from experiments.explore.answers import LayerAnswer, ModelAnswer
+from experiments.explore.answers import ModelAnswer
 from experiments.explore.finished import finished_labels
 from experiments.explore.kept import MOST_BYTES
-from experiments.explore.live import METRICS
 from experiments.explore.playground import Playground
 from experiments.explore.prompts import pairs, prompts
 from nope_interp.hooked_model import key_heads
@@ -31,21 +30,13 @@ def model(playground: Playground) -> ModelAnswer:
         layers=cfg.n_layers,
         heads=cfg.n_heads,
         heads_sharing_keys=cfg.n_heads // key_heads(playground.model),
-        context=cfg.n_ctx,
-        most_tokens=playground.most_tokens,
-        positions=[
-            LayerAnswer(layer=at.layer, encoding=at.encoding, window=at.reach)
-            for at in playground.positions
-        ],
         conditions=conditions(playground),
         codes=list(NAMES),
         sites=[*RESIDUAL_SITES, ATTENTION_INPUT],
         prompts=prompts(playground),
         pairs=pairs(playground),
         labels=list(LABELS),
-        metrics=list(METRICS),
         finished=finished_labels(playground),
-        begin_token=playground.begin_id is not None,
         kept=f"What the last prompts showed is kept in memory, at most {MOST_BYTES >> 30} GiB.",
     )
 

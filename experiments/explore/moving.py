@@ -10,7 +10,7 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from experiments.codes.position_code import PositionCode, set_position
+from experiments.codes.position_code import set_position
 from experiments.explore.answers import MoveAnswer, Probed, ProbedLayer
 from experiments.explore.asked import Move, State
 from experiments.explore.one_pass import PatternsOf, pattern_distance
@@ -70,14 +70,12 @@ def move(playground: Playground, state: State) -> MoveAnswer:
     probes = probes_for(playground, n)
     follow = partial(_follow, playground.model, before.patterns, probes, sorted(moves))
     unmoved = follow(ids, intervene(playground.model, {}))
-    moved = follow(ids, _set(playground.model, code, moves))
+    told = partial(set_position, playground.model, code, moves)
+    moved = follow(ids, told())
     copies = repeat(ids, "1 pos -> copy pos", copy=_DRAWS)
-    control = follow(copies, _set(playground.model, code, moves, control=_SEED))
+    control = follow(copies, told(control=_SEED))
     away = [_distance(one, unmoved.predicted[0]) for one in control.predicted]
     return MoveAnswer(
-        tokens=playground.token_strings(ids),
-        code=asked.code,
-        site=site.name,
         patterns=moved.patterns.mean(dim=1).tolist(),
         control_patterns=control.patterns.mean(dim=1).tolist(),
         probes=_probed(probes, moves, unmoved, moved, control),
@@ -102,12 +100,6 @@ def site_of(playground: Playground, asked: Move) -> Site:
 def n_coded(n_tokens: int, asked: Move) -> int:
     """How many positions need a code: those of the prompt, and those whose code is given."""
     return max(n_tokens, max(asked.positions.values()) + 1)
-
-
-def _set(
-    model: HookedModel, code: PositionCode, moves: dict[int, int], control: int | None = None
-) -> AbstractContextManager[Running]:
-    return set_position(model, code, moves, control=control)
 
 
 @torch.no_grad()

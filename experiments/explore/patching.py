@@ -43,10 +43,8 @@ def patch(playground: Playground, state: State, turn: Taking) -> Iterator[Progre
 def _shown(playground: Playground, state: State, found: Patched) -> PatchMap:
     assert state.patch is not None
     decode = playground.variant.tokenizer.decode
-    at = state.patch.at
     return PatchMap(
-        at=at,
-        columns="position" if at == "resid_pre" else "head",
+        columns="position" if state.patch.at == "resid_pre" else "head",
         recovered=found.recovered.tolist(),
         clean=found.clean,
         corrupted=found.corrupted,

@@ -39,7 +39,6 @@ def read(playground: Playground, state: State) -> ReadAnswer:
     after = changed_pass(playground, state)
     return ReadAnswer(
         tokens=playground.token_strings(ids),
-        ids=ids[0].tolist(),
         before=_reading(playground, before),
         after=None if after is None else _reading(playground, after),
         difference=None if after is None else _difference(playground, before, after),

@@ -101,11 +101,6 @@ class HeadAtlas(RunOfFigures):
         return markdown_table(self.counts)
 
     def html(self) -> str:
-        """The report: one page that needs no network.
-
-        Returns:
-            HTML.
-        """
         return self.page("atlas.html", "Heads of several models", counts=self.counts)
 
 

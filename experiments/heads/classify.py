@@ -186,19 +186,6 @@ class _Reader(Reader[HeadsConfig]):
         variant = variant_of(config, self.out, self.device, self.show_progress, needed=needed)
         return random_init(variant, config.seed) if config.random_init else variant
 
-    def _how(self, variant: ModelVariant, ablation: Ablation) -> dict[str, Any]:
-        """How a variant is read under a condition."""
-        return {
-            "seed": self.config.seed,
-            "batch_size": self.config.batch_size,
-            "condition": ablation.of,
-            "shards": self.shards,
-            "spec": variant.spec,
-        }
-
-    def _kept(self, title: str, read: Callable[[], HeadCell]) -> HeadCell:
-        return HeadCell.of_arrays(self.cells.arrays(title, lambda: read().arrays()))
-
     def _cell(
         self,
         tokens: HeadTokens,
@@ -215,10 +202,22 @@ class _Reader(Reader[HeadsConfig]):
         """
         title = _title(variant.kind, condition)
         kept = _title(variant.kind, condition, alone=alone is not None)
-        how = self._how(variant, ablation) | {"description": self.label(title)}
-        read = partial(read_cell, variant.model, tokens=tokens, prompts=prompts, **how)
-        read = partial(read, positions=ablation.seen(layer_positions(variant.model)))
-        return self._kept(kept, lambda: read(alone=alone, losses=losses))
+        read = partial(
+            read_cell,
+            variant.model,
+            tokens=tokens,
+            positions=ablation.seen(layer_positions(variant.model)),
+            prompts=prompts,
+            seed=self.config.seed,
+            batch_size=self.config.batch_size,
+            description=self.label(title),
+            condition=ablation.of,
+            alone=alone,
+            losses=losses,
+            shards=self.shards,
+            spec=variant.spec,
+        )
+        return HeadCell.of_arrays(self.cells.arrays(kept, lambda: read().arrays()))
 
 
 def _title(kind: str, condition: str, alone: bool = False) -> str:

@@ -93,11 +93,6 @@ class HeadsConfig(ExperimentConfig):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values, which `from_dict` reads back.
-
-        Returns:
-            Values by name; those of nested configs by name again.
-        """
         values = super().to_dict()
         # Run folders from before there were quick runs keep their names.
         if not self.quick:
@@ -105,9 +100,4 @@ class HeadsConfig(ExperimentConfig):
         return values
 
     def run_name(self) -> str:
-        """The readable half of the run folder's name.
-
-        Returns:
-            What a file name can hold.
-        """
         return f"heads-{self.model_name()}"

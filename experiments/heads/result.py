@@ -64,11 +64,6 @@ class HeadClassification(FinishedRun):
         return markdown_table(self.heads[shown])
 
     def html(self) -> str:
-        """The report: one page that needs no network.
-
-        Returns:
-            HTML.
-        """
         return render_heads(self._shown)
 
     @property

@@ -124,11 +124,6 @@ class ReproduceConfig(Worded):
         return max(wanted, least, multiple_of)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values, which `from_dict` reads back.
-
-        Returns:
-            Values by name.
-        """
         found = asdict(self) | {"n_seeds": len(self.seeds)}
         # Run folders are named for these values: those from before it existed keep their names.
         if self.positions == "auto":

@@ -1,6 +1,5 @@
 """Models on text: small ones that are trained on it, and the one that the user gives."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import describe_positions
 from nope_interp.shapes import Sequences
 from nope_interp.tasks.registry import make_task
-from nope_interp.tasks.sources import Split, TokenSource
+from nope_interp.tasks.sources import TokenSource
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
 
@@ -58,34 +57,25 @@ def held_out(source: TokenSource, count: int, length: int, seed: int) -> Sequenc
     return source.sequences(count, length, begin_token=begin, split="held_out", seed=seed)
 
 
-def given_variant(
-    config: ReproduceConfig, device: str, *, seq_len: int, needed: Mapping[Split, int], **more: Any
-) -> ModelVariant:
+def given_variant(config: ReproduceConfig, device: str, *, seq_len: int) -> ModelVariant:
     """The model that `config.model` names, with text to read it on.
 
     Args:
-        config: names the model, its positions, the text and the seed.
+        config: names the model, its positions and the text.
         device: a torch device, or "auto" to spread a pretrained model over several.
         seq_len: tokens in a sequence.
-        needed: how many sequences of the text will be read.
-        more: other values of `ProbingConfig`.
 
     Returns:
         The model, loaded.
 
     Raises:
-        UserError: where it cannot be loaded, has too short a context for the sequences, or its text
-            has fewer than are needed.
+        UserError: where it cannot be loaded, was trained on a task, or has too short a context for
+            the sequences.
     """
     read = ProbingConfig(
-        model=config.model,
-        positions=config.positions,
-        text=config.text,
-        seq_len=seq_len,
-        seed=config.seed,
-        **more,
+        model=config.model, positions=config.positions, text=config.text, seq_len=seq_len
     )
-    return loaded_variant(read, device, needed=needed)
+    return loaded_variant(read, device, needed={})
 
 
 def told_of(variant: ModelVariant) -> Array:

@@ -4,18 +4,7 @@ import tomllib
 from importlib.resources import files
 from typing import Any
 
-from experiments.results.claims import (
-    AFTER,
-    BEFORE,
-    OURS,
-    PILOTS,
-    RECALLED,
-    SECOND_HAND,
-    SETTING_LATER,
-    VERIFIED,
-    Claim,
-    Paper,
-)
+from experiments.results import claims
 from nope_interp.errors import unknown_name
 
 _IN_ORDER = (
@@ -28,19 +17,13 @@ _IN_ORDER = (
     "kim2025",
     "gelberg2025",
 )
+# How sure a source is, and when bounds were set.
 _WORDS = {
-    "VERIFIED": VERIFIED,
-    "SECOND_HAND": SECOND_HAND,
-    "RECALLED": RECALLED,
-    "OURS": OURS,
-    "BEFORE": BEFORE,
-    "PILOTS": PILOTS,
-    "SETTING_LATER": SETTING_LATER,
-    "AFTER": AFTER,
+    name: said for name, said in vars(claims).items() if name.isupper() and isinstance(said, str)
 }
 
 
-def _read(name: str) -> Paper:
+def _read(name: str) -> claims.Paper:
     """A paper and its claims.
 
     Names in braces stand for how sure a source is, for when bounds were set, or for what the file's
@@ -53,8 +36,8 @@ def _read(name: str) -> Paper:
         return {key: _filled(value, words) for key, value in values.items()}
 
     words = _WORDS | filled(told.pop("words", {}), _WORDS)
-    claims = tuple(Claim(**filled(claim, words)) for claim in told.pop("claims"))
-    return Paper(name=name, claims=claims, **filled(told, words))
+    every = tuple(claims.Claim(**filled(claim, words)) for claim in told.pop("claims"))
+    return claims.Paper(name=name, claims=every, **filled(told, words))
 
 
 def _filled(value: Any, words: dict[str, str]) -> Any:
@@ -66,7 +49,7 @@ def _filled(value: Any, words: dict[str, str]) -> Any:
 PAPERS = {name: _read(name) for name in _IN_ORDER}
 
 
-def paper(name: str) -> Paper:
+def paper(name: str) -> claims.Paper:
     """The paper of that name; raises UserError, with the nearest right name, where none is."""
     if name not in PAPERS:
         raise unknown_name("paper", name, PAPERS)

@@ -1,10 +1,10 @@
 """Runs what is known of a paper, holds it against its claims, and lists what was found."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import pandas as pd
 
@@ -25,14 +25,10 @@ from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 
 AnyRun = Reproduction | Recorded
+# What every module named for a paper offers, as `reproduce`.
+Experiment = Callable[[ReproduceConfig, Cells, str], Findings]
 
 RECORDED = "recorded"
-
-
-class Experiment(Protocol):
-    """What every module named for a paper offers."""
-
-    def reproduce(self, config: ReproduceConfig, cells: Cells, device: str) -> Findings: ...
 
 
 def reproduce(
@@ -128,15 +124,14 @@ def _best_first(out: Path, name: str) -> list[Reproduction]:
 
 
 def _made(config: ReproduceConfig, run: RunFolder, device: str, show_progress: bool) -> Made:
-    module = import_module(f"experiments.papers.{config.name}.experiment")
+    experiment: Experiment = import_module(f"experiments.papers.{config.name}.experiment").reproduce
     with Steps(config.name, show_progress) as steps:
-        experiment = cast(Experiment, module)
         # How many parts there are is known as the experiment asks for them.
         steps.say(_planned(config))
         # Another device is shared by all of its models and kept busy by one.
         pool = one_thread_each() if device == "cpu" else HERE
         cells = Cells(run.cells, steps.done, pool, steps.expect)
-        findings = experiment.reproduce(config, cells, device)
+        findings = experiment(config, cells, device)
     for id in findings.claims:
         config.paper.claim(id)
     words, arrays = pack(findings.figures)

@@ -127,11 +127,6 @@ class Reproduction(RunOfFigures):
         )
 
     def html(self) -> str:
-        """The report: one page that needs no network.
-
-        Returns:
-            HTML.
-        """
         from experiments.report.findings import PageData, render_reproduction
 
         info = {k: v for k, v in self.info.items() if k not in ("figures", "experiment")}

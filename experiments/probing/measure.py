@@ -138,6 +138,19 @@ def code_probes(seed: int) -> list[StreamingProbe]:
     ]
 
 
+def closed_form_probes(site: Site, seed: int) -> list[StreamingProbe]:
+    """The probes that no gradient descent fits: those of the codes, at any site.
+
+    Args:
+        site: where they read.
+        seed: of controls and resamples.
+
+    Returns:
+        The probes.
+    """
+    return code_probes(seed)
+
+
 def two_layer_probes(site: Site, seed: int) -> list[StreamingProbe]:
     """The two-layer probe, the costly one: it reads the stream only.
 
@@ -167,7 +180,7 @@ def make_probes(site: Site, seed: int) -> list[StreamingProbe]:
 def measure(
     model: HookedModel,
     split: Split,
-    where: list[Site],
+    where: Sequence[Site],
     *,
     context: dict[str, Any],
     seed: int = 0,
@@ -222,35 +235,6 @@ def measure(
     label = description and f"{description}, evaluate"
     evaluate = partial(_fed, stage="evaluate", batch_size=batch_size)
     return reading_of(_merged(run(evaluate, shares=held_out, description=label)), context)
-
-
-def read_with(
-    model: HookedModel,
-    split: Split,
-    probes: dict[Site, list[StreamingProbe]],
-    context: dict[str, Any],
-    *,
-    batch_size: int,
-) -> Reading:
-    """Fit probes on some sequences, score them on others, and keep their numbers.
-
-    Args:
-        model: a HookedTransformer or a bridge, in evaluation mode.
-        split: sequences to fit on, and others to score on.
-        probes: by site; they have seen nothing yet.
-        context: fills the columns that a model and its tokens decide.
-        batch_size: sequences in a forward pass.
-
-    Returns:
-        Rows, arrays and the same probes.
-
-    Raises:
-        UserError: as `stream` does.
-    """
-    read = partial(feed, model, probes=probes, batch_size=batch_size)
-    read(split.fit, stage="update")
-    read(split.held_out, stage="evaluate")
-    return reading_of(probes, context)
 
 
 def feed(

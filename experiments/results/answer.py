@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.results.measurements import RANDOM_INIT
-from experiments.results.position_use import STRONGEST, Interval, Word
+from experiments.results.position_use import STRONGEST, Interval, Use, Word, strongest, telling
 from experiments.results.readability import (
     HYPOTHESES,
     Verdict,
@@ -274,6 +274,37 @@ def judged_by_removal(verdict: UseVerdict) -> Judged:
             if use.necessity is not None
         },
         reason=reason,
+    )
+
+
+def judged_by_moves(
+    row: Mapping[Any, Any],
+    score: Score,
+    uses: Mapping[str, Sequence[Use]],
+    follow: str,
+    reason: str | None,
+    unjudged: Sequence[str],
+) -> Judged:
+    """What moved positions say of codes in the setting of a row, net of controls.
+
+    `follow` is what follows a moved position, "answers". Where there is a reason to say nothing of
+    any code, it is said of the `unjudged` ones that the model has not learned order.
+    """
+    words = {code: strongest([use.word for use in of]) for code, of in uses.items()}
+    shown = telling(uses)
+    if reason is not None:
+        words, shown = dict.fromkeys(unjudged, Word.NO_ORDER), {}
+    return Judged(
+        variant=str(row["variant"]),
+        tokens=str(row["tokens"]),
+        begin_token=bool(row["begin_token"]),
+        score=score,
+        words=words,
+        shares={code: noising.least for code, (noising, _) in shown.items()},
+        share_of=f"moved: {follow} follow",
+        restored={code: denoising.least for code, (_, denoising) in shown.items()},
+        restored_of=f"put back: {follow} return",
+        reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
     )
 
 

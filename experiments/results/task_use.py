@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from experiments.results.answer import OF_ANSWERS, Judged, Score
+from experiments.results.answer import OF_ANSWERS, Judged, Score, judged_by_moves
 from experiments.results.code_ablation import EVERYWHERE
 from experiments.results.interchange import (
     ABOVE_GUESSER,
@@ -16,7 +16,6 @@ from experiments.results.interchange import (
     uses,
 )
 from experiments.results.measurements import finished
-from experiments.results.position_use import Word, strongest, telling
 from probes.code_names import JUDGED
 
 
@@ -65,26 +64,10 @@ def judged_on_task(measurements: pd.DataFrame) -> list[Judged]:
     scores = {row["control"]: row for row in records if row["metric"] == ACCURACY}
     if not scores:
         return []
-    first = records[0]
     accuracy = Score("accuracy", OF_ANSWERS, interval_of(scores[""]), scores[GUESSER]["value"])
     stream = [use for use in uses(rows) if use.layer == EVERYWHERE]
-    words = {name: strongest([use.word for use in of]) for name, of in by_name(stream).items()}
     reason = without_order(rows)
-    shown = telling(by_name(stream)) if reason is None else {}
-    if reason is not None:
-        words = dict.fromkeys(JUDGED, Word.NO_ORDER)
-    elif not stream:
+    unjudged = () if reason is None else JUDGED
+    if reason is None and not stream:
         reason = "no right answer of the model would be another one at another position."
-    judged = Judged(
-        variant=str(first["variant"]),
-        tokens=str(first["tokens"]),
-        begin_token=bool(first["begin_token"]),
-        score=accuracy,
-        words=words,
-        shares={name: noising.least for name, (noising, _) in shown.items()},
-        share_of="moved: answers follow",
-        restored={name: denoising.least for name, (_, denoising) in shown.items()},
-        restored_of="put back: answers return",
-        reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
-    )
-    return [judged]
+    return [judged_by_moves(records[0], accuracy, by_name(stream), "answers", reason, unjudged)]

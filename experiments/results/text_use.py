@@ -3,10 +3,9 @@
 import pandas as pd
 
 from experiments.results import interchange as names
-from experiments.results.answer import Judged, Score
+from experiments.results.answer import Judged, Score, judged_by_moves
 from experiments.results.code_ablation import EVERYWHERE, SIZE_MATCHED
 from experiments.results.measurements import finished
-from experiments.results.position_use import Word, strongest, telling
 from experiments.results.readability import SETTING
 from probes.bootstrap import benjamini_hochberg
 from probes.code_names import JUDGED, SIMILARITY
@@ -133,24 +132,7 @@ def _judged(measurements: pd.DataFrame, gate: pd.DataFrame) -> Judged:
     called = names.by_name(
         [use for use in names.uses(measurements[same]) if use.layer == EVERYWHERE]
     )
-    words = {name: strongest([use.word for use in of]) for name, of in called.items()}
-    shown = telling(called) if reason is None else {}
-    if reason is not None:
-        words = dict.fromkeys((*JUDGED, SIMILARITY), Word.NO_ORDER)
-    return Judged(
-        variant=str(first["variant"]),
-        tokens=str(first["tokens"]),
-        begin_token=bool(first["begin_token"]),
-        score=Score(
-            "loss",
-            "nats per token",
-            (float(own["value"]), float(own["ci_low"]), float(own["ci_high"])),
-            float(own["chance"]),
-        ),
-        words=words,
-        shares={name: noising.least for name, (noising, _) in shown.items()},
-        share_of="moved: predictions follow",
-        restored={name: denoising.least for name, (_, denoising) in shown.items()},
-        restored_of="put back: predictions return",
-        reason="" if reason is None else f"{reason[0].upper()}{reason[1:]}",
-    )
+    value = (float(own["value"]), float(own["ci_low"]), float(own["ci_high"]))
+    score = Score("loss", "nats per token", value, float(own["chance"]))
+    codes = (*JUDGED, SIMILARITY)
+    return judged_by_moves(first.to_dict(), score, called, "predictions", reason, codes)

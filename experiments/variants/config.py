@@ -147,11 +147,6 @@ class ExperimentConfig(Worded):
         return cls(**shared | changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values, which `from_dict` reads back.
-
-        Returns:
-            Values by name; those of nested configs by name again.
-        """
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         # Run folders are named for these values: those from before they existed keep their names.
         for name in _OF_EXAMPLES:
@@ -164,17 +159,6 @@ class ExperimentConfig(Worded):
 
     @classmethod
     def from_dict(cls: type[Config], values: Any) -> Config:
-        """The config of these values.
-
-        Args:
-            values: by name, nested or by dotted word; what is left out has its default.
-
-        Returns:
-            The config.
-
-        Raises:
-            UserError: for unknown names, wrong types and values that make no sense.
-        """
         values = nested(flat("the config", values))
         check_words(cls, values)
         for own in dataclasses.fields(cls):

@@ -203,7 +203,7 @@ def _trained(
 
 def _given(config: ReproduceConfig, device: str) -> dict[str, Array]:
     """By sequence, layer and point, for each source of tokens, model and site."""
-    variant = given_variant(config, device, seq_len=_LEAST_LENGTH, needed={})
+    variant = given_variant(config, device, seq_len=_LEAST_LENGTH)
     length = min(_length(config), variant.model.cfg.n_ctx)
     seen = log_spaced(length)[1:]
     models = {_GIVEN: variant.model, _RANDOM: random_init(variant, config.seed).model}

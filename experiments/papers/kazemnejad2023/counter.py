@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -26,9 +25,8 @@ from experiments.results.measured import Measured
 from experiments.results.measurements import RANDOM_INIT
 from experiments.runs.cells import Cells
 from experiments.variants.embedded import EMBEDDED_MODEL
-from experiments.variants.variants import ModelVariant, random_init
+from experiments.variants.variants import ModelVariant, config_of, loaded_variant, random_init
 from nope_interp.errors import UserError
-from nope_interp.models.checkpoints import load_model
 from nope_interp.positions.layers import layer_positions
 from nope_interp.shapes import Sequences
 from nope_interp.tasks.answers import ExampleSource, TaskSplit, dataset
@@ -111,11 +109,11 @@ def _sequences(
 
 def _loaded(config: ReproduceConfig, device: str) -> ModelVariant:
     """The model, with what it was trained on; text, for one that is not ours."""
-    more: dict[str, Any] = {"seq_len": _SHORTEST}
-    if str(config.model).endswith(".safetensors"):
-        ours, trained_on = load_model(Path(str(config.model)))
-        more = {**vars(trained_on), "seq_len": ours.config.n_ctx}
-    return given_variant(config, device, needed={}, **more)
+    model = str(config.model)
+    if not model.endswith(".safetensors"):
+        return given_variant(config, device, seq_len=_SHORTEST)
+    read = config_of(model, positions=config.positions, text=config.text)
+    return loaded_variant(read, device, needed={})
 
 
 def _best(found: Found) -> int:

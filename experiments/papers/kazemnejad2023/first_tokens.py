@@ -75,9 +75,6 @@ CHANGES = {
 }
 
 
-_ALL = tuple(CHANGES.items())
-
-
 def predicted(factor: float, m: Array, k: int = 1) -> Array:
     """What a counter reads where the first k tokens weigh c times as much, minus what it reads
     where k others do.
@@ -263,8 +260,8 @@ def counted(model: HookedModel, fit: Groups, read: Groups, seed: int) -> dict[st
         "alone": reader.alone(longest, best),
         "heads": np.concatenate([reader.by_head(tokens, best) for tokens in read]),
     }
-    shifts = {name: [reader.shift(n, change) for n in read] for name, change in _ALL}
-    for name, change in _ALL:
+    shifts = {name: [reader.shift(n, change) for n in read] for name, change in CHANGES.items()}
+    for name, change in CHANGES.items():
         expected = [predicted(change.factor, reader.seen(tokens), reader.k) for tokens in read]
         of_inverse = (shift[..., : _PERMUTED + 1] for shift in shifts[name])
         found |= {

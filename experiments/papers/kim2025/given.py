@@ -51,7 +51,7 @@ def given_findings(config: ReproduceConfig, cells: Cells, device: str) -> Findin
 
 
 def _read(config: ReproduceConfig, device: str) -> dict[str, Array]:
-    variant = given_variant(config, device, seq_len=_LEAST_LENGTH, needed={})
+    variant = given_variant(config, device, seq_len=_LEAST_LENGTH)
     model, source = variant.model, variant.sources[0]
     layers = layer_positions(model)
     limits = [layer.reach for layer in layers if layer.reach is not None]

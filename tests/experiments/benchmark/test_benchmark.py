@@ -15,7 +15,7 @@ from experiments.benchmark.judge import judge_methods
 from experiments.benchmark.methods import METHODS
 from experiments.benchmark.probing import probing
 from experiments.benchmark.result import Benchmark
-from experiments.benchmark.task import context, elsewhere, site_of, task_of
+from experiments.benchmark.task import context, site_of, task_of
 from experiments.codes.counterfactual import Counterfactual
 from experiments.codes.interchange import interchange_rows
 from experiments.probing.measure import Site
@@ -140,11 +140,7 @@ def test_the_command_line_prints_the_table(tmp_path: Path) -> None:
     assert Path(tmp_path / value["report"]).is_file()
 
 
-def test_every_position_is_told_another() -> None:
-    for seed in range(5):
-        told = elsewhere(seed)
-        assert sorted(told.tolist()) == list(range(1, 32))
-        assert not any(at == there for at, there in enumerate(told.tolist(), start=1))
+def test_a_site_is_found_by_its_name() -> None:
     assert site_of("blocks.1.hook_resid_mid") == Site(1, "resid_mid")
 
 

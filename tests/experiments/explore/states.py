@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from experiments.explore.asked import State, state_of
+from experiments.explore.asked import State
 
 PROMPT = "When Mary and John went out, John gave"
 OTHER = "When Mary and John went out, Mary gave"
 
 
 def state(prompt: str = PROMPT, **parts: Any) -> State:
-    return state_of({"prompt": prompt, **parts})
+    return State.model_validate({"prompt": prompt, **parts})
 
 
 def head_change(layer: int, head: int, to: str) -> dict[str, Any]:

@@ -36,7 +36,6 @@ def test_a_heads_pattern_is_the_models(playground: Playground) -> None:
     assert found.after is None
     assert found.tokens == read(playground, state()).tokens
     assert found.label == read(playground, state()).before.labels[1][2]
-    assert found.label_of == "live"
     scores = read(playground, state()).before.scores
     assert found.scores == {name: values[1][2] for name, values in scores.items()}
 

@@ -4,7 +4,6 @@ import pytest
 
 import nope_interp as ni
 from experiments.codes.position_code import NAMES
-from experiments.explore.asked import state_of
 from experiments.explore.model import model
 from experiments.explore.moving import move
 from experiments.explore.playground import Playground
@@ -15,7 +14,7 @@ from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.tasks.registry import make_answer_task
-from tests.experiments.explore.states import changing
+from tests.experiments.explore.states import changing, state
 from tests.small_models import model as small_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -32,16 +31,14 @@ def test_every_condition_that_is_offered_can_be_taken(llama: Playground) -> None
 
 
 def test_a_model_without_positions_offers_no_condition(embedded: Playground) -> None:
-    found = model(embedded)
-    assert found.conditions == []
-    assert {at.encoding for at in found.positions} == {"none"}
+    assert model(embedded).conditions == []
 
 
 def test_prompts_are_prose_that_the_model_reads(playground: Playground) -> None:
     found = model(playground)
     assert len(found.prompts) >= 4
     for prompt in found.prompts:
-        assert playground.tokens(prompt).shape[1] <= found.most_tokens
+        assert playground.tokens(prompt).shape[1] <= playground.most_tokens
     assert prose(found.prompts[0]) > 0.9
     assert 60 < len(found.prompts[0]) < 200
 
@@ -59,13 +56,13 @@ def test_every_code_and_site_that_is_offered_can_be_asked(embedded: Playground) 
     assert found.codes == [*NAMES]
     for site in found.sites:
         asked = {"code": "mean residual", "layer": 1, "site": site, "moves": {"9": 12, "12": 9}}
-        moved = move(embedded, state_of({"prompt": found.prompts[0][:30], "move": asked}))
+        moved = move(embedded, state(found.prompts[0][:30], move=asked))
         assert max(map(max, moved.patterns)) > 0, site
 
 
 def test_numbers_are_the_models(playground: Playground) -> None:
     found, cfg = model(playground), playground.model.cfg
-    assert (found.layers, found.heads, found.context) == (cfg.n_layers, cfg.n_heads, cfg.n_ctx)
+    assert (found.layers, found.heads) == (cfg.n_layers, cfg.n_heads)
     assert found.name == playground.variant.name
     assert "at most 1 GiB" in found.kept
 
@@ -87,6 +84,6 @@ def test_a_tasks_model_is_asked_examples_of_its_task(name: str) -> None:
     found = model(playground)
     assert found.prompts
     assert all("<begin>" not in prompt and "<end>" not in prompt for prompt in found.prompts)
-    shown = read(playground, state_of({"prompt": found.prompts[0]}))
+    shown = read(playground, state(found.prompts[0]))
     assert len(shown.before.predictions) == min(10, task.tokenizer.d_vocab)
     assert isinstance(playground.model, ni.HookedTransformer)
