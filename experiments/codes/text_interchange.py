@@ -8,8 +8,8 @@
 
 Noising is done in another way, too: all positions of a clean run are told to be a quarter of the
 sequence further on. The way is then that to the same text behind so many more tokens of other
-texts. Where it is not surely longer than what prefixes of one length differ by, there is nothing to
-follow.
+texts. There is too little to follow where it is not surely longer than what prefixes of one length
+differ by, or surely shorter than a tenth of the way to another order.
 
 One control tells an *unrelated order* by the same code: whatever loses the order goes a part of
 every way. Another moves each activation as far, in directions drawn for each sequence as the
@@ -32,7 +32,7 @@ from experiments.codes.ranks import FEWEST_SEQUENCES, Ranked, fact, rank_rows
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_moves import TextMoves
 from experiments.codes.text_order import text_order_rows
-from experiments.codes.text_runs import SHORTEST
+from experiments.codes.text_runs import SHORTEST, over_a_tenth
 from experiments.codes.text_trial import TextTrial, added_text_rows
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
@@ -83,7 +83,8 @@ def text_interchange_rows(
     - `nearer_than`, of single sites and of all sites of the stream, as `counting_rows` has it.
 
     Rows of the ways themselves: `WAY`, the mean length in nats of that which positions make; so
-    long is, with the control `SAME_LENGTH`, what other prefixes of one length leave of it.
+    long is, with the control `SAME_LENGTH`, what other prefixes of one length leave of it. Of text
+    further on, `OVER_TENTH`: the way less a tenth of that to another order.
 
     Args:
         task: a model on text.
@@ -266,6 +267,10 @@ def _of_ways(made: TextMoves, seed: int, context: Mapping[str, Any]) -> Iterator
             yield {**condition, **vars(score)}
         over = bootstrap.score(text_use.OVER_NOISE, lambda m: m[:, 0] - m[:, 1], chance=0.0)
         yield {**condition, **vars(over)}
+    ways = np.stack([made.shifted.way.length, made.noised.way.length], axis=1)
+    bootstrap = SequenceBootstrap(seed=seed).update(ways)
+    beyond = bootstrap.score(text_use.OVER_TENTH, over_a_tenth, chance=0.0)
+    yield {**context, "positions": made.shifted.moved, **vars(beyond)}
 
 
 def _column(means: np.ndarray, column: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from experiments.codes.text_runs import (
     Within,
     behind_more_text,
     exceeds_noise,
+    falls_short,
     in_another_order,
 )
 from experiments.codes.text_trial import TextTrial, ToldAnother
@@ -82,8 +83,9 @@ class TextMoves:
     @cached_property
     def further_on(self) -> bool:
         """Whether text that stands further on is predicted in another way, beyond what prefixes of
-        one length differ by."""
-        return exceeds_noise(self.shifted.way, self._task.seed)
+        one length differ by, and not surely by less than a tenth of what another order does."""
+        way, seed = self.shifted.way, self._task.seed
+        return exceeds_noise(way, seed) and not falls_short(way, self.noised.way, seed)
 
     def trials(self, place: Place, code: str) -> dict[tuple[str, ...], Callable[[], TextTrial]]:
         """What is tried of one code at one place, by the names of the condition.
@@ -196,7 +198,7 @@ class TextMoves:
             return within(size_matched(there, self._variation, generator, dose, together))
 
         behind = {site: of for site, of in written.items() if [site] == list(there)}
-        told = ToldAnother(within(another), unrelated.predictions)
+        told = ToldAnother(within(another), unrelated)
         return TextTrial(elsewhere.run, way, behind, own, drawn, doses, told, self._task.seed)
 
     def _resembling(self, elsewhere: Elsewhere, sites: Sequence[Site]) -> TextTrial:
@@ -217,7 +219,7 @@ class TextMoves:
 
         own, unrelated = self._in_scores(changes), elsewhere.unrelated
         another = self._in_scores(resembling(unrelated.sources))
-        told = ToldAnother(another, unrelated.predictions)
+        told = ToldAnother(another, unrelated)
         run, way, seed = elsewhere.run, elsewhere.way, self._task.seed
         return TextTrial(run, way, {}, lambda _: own, drawn, (1.0,), told, seed)
 

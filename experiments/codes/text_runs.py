@@ -6,7 +6,8 @@ Two counterfactuals of a clean run, each with the way from its predictions to th
   keeps its content and stands k positions on. Only the last tokens are asked, which have the same
   tokens before them by the dozen. The prefix tells something of its own, too: predictions are
   averaged over several, in two halves, of which the way is made; what it tells is the noise that
-  bounds what can be seen. Where the way is not surely longer there is nothing to follow.
+  bounds what can be seen. Where the way is not surely longer, or is surely shorter than a tenth of
+  the other counterfactual's, there is too little to follow.
 - *In another order*: all tokens but the first and the last few are permuted, by one order for all
   sequences. The last few are asked.
 
@@ -28,6 +29,7 @@ from torch import Generator, Tensor
 
 from experiments.codes.task import InterventionTask
 from experiments.codes.way import (
+    Measured,
     Predictions,
     Way,
     as_written,
@@ -38,6 +40,7 @@ from experiments.probing.measure import Site
 from experiments.results.code_ablation import STREAM
 from experiments.results.measurements import FIRST_POSITION
 from experiments.results.text_use import EARLIER, ROUNDING
+from experiments.results.worth import WORTH_NAMING
 from nope_interp.hooked_model import HookedModel
 from nope_interp.interventions.intervene import Running
 from nope_interp.models.losses import next_log_probabilities
@@ -133,16 +136,31 @@ class TextRun:
 
 
 @dataclass(frozen=True)
+class Crossing:
+    """The way to an unrelated order, to which the other order is the unrelated one.
+
+    Attributes:
+        way: from the run to the text in that order.
+        other: how far text in the other order goes of it.
+    """
+
+    way: Way
+    other: Measured
+
+
+@dataclass(frozen=True)
 class UnrelatedOrder:
-    """An order of a run's tokens to which no way leads.
+    """An order of a run's tokens to which the way does not lead.
 
     Attributes:
         sources: as those of `Elsewhere`.
         predictions: of the text in this order.
+        crossing: where the way leads to an order, too.
     """
 
     sources: Positions
     predictions: Predictions
+    crossing: Crossing | None = None
 
 
 @dataclass(frozen=True)
@@ -214,9 +232,12 @@ def in_another_order(
     # In the other order the token of place t stands where that order names t.
     stands, comes_from = _indices(order.argsort()), _indices(order)
     there, back = _ways(clean, disordered), _ways(disordered, clean)
+    unrelated = [_unrelated(run, generator) for run in runs]
+    way = way_between(clean.predictions, unrelated[0].predictions)
+    crossing = Crossing(way, way.measured(disordered.predictions))
     return (
-        Elsewhere(EARLIER, runs[0], stands, *there, _unrelated(runs[0], generator)),
-        Elsewhere(EARLIER, runs[1], comes_from, *back, _unrelated(runs[1], generator)),
+        Elsewhere(EARLIER, runs[0], stands, *there, replace(unrelated[0], crossing=crossing)),
+        Elsewhere(EARLIER, runs[1], comes_from, *back, unrelated[1]),
     )
 
 
@@ -244,6 +265,24 @@ def exceeds_noise(way: Way, seed: int) -> bool:
     bootstrap = SequenceBootstrap(seed=seed).update(np.stack([way.length, way.noise], axis=1))
     low, _ = bootstrap.interval_of(lambda means: means[:, 0] - means[:, 1])
     return bool(low > ROUNDING)
+
+
+def falls_short(way: Way, longer: Way, seed: int) -> bool:
+    """Whether a way is surely shorter than a tenth of another one, of the same sequences.
+
+    Args:
+        way: the one that may be too short to follow.
+        longer: the other.
+        seed: of the bootstrap over sequences.
+    """
+    bootstrap = SequenceBootstrap(seed=seed).update(np.stack([way.length, longer.length], axis=1))
+    _, high = bootstrap.interval_of(over_a_tenth)
+    return bool(high < 0)
+
+
+def over_a_tenth(means: Float[np.ndarray, "resample 2"]) -> Float[np.ndarray, " resample"]:
+    """What a way has beyond a tenth of another one, of the mean lengths of both."""
+    return means[:, 0] - WORTH_NAMING * means[:, 1]
 
 
 def with_prefix(

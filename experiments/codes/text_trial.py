@@ -8,15 +8,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from einops import rearrange, reduce
 from jaxtyping import Float
 
 from experiments.codes.ranks import PANEL, PerDraw, Rank
-from experiments.codes.text_runs import TextRun, Within
-from experiments.codes.way import Measured, Predictions, Way, share
+from experiments.codes.text_runs import TextRun, UnrelatedOrder, Within
+from experiments.codes.way import Measured, Way, share
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
@@ -27,9 +27,8 @@ _TURN = 4
 # In which column these begin, of two runs side by side: a move, and its control or its part. Then
 # the same of what each writes behind the place.
 _FIRST, _SECOND, _FIRST_WRITES, _SECOND_WRITES = range(0, 12, 3)
-# Of three: a move, the move to an unrelated order, and the text in that order. Then the same of the
-# move of a part: that text goes as far.
-_TOLD_ANOTHER, _IN_ANOTHER, _PART = range(3, 12, 3)
+# Of three: a move, the move to an unrelated order, and the text in that order.
+_TOLD_ANOTHER, _IN_ANOTHER, _THREE = range(3, 12, 3)
 _SHARES = (names.TOWARDS, names.STAYS, names.NEITHER)
 # Of a way that text in an unrelated order leaves less of than this, little can be said.
 _LEAST_LEFT = 0.2
@@ -41,11 +40,20 @@ class ToldAnother:
 
     Attributes:
         within: makes the context.
-        text: what is predicted of the text in that order.
+        order: that order.
     """
 
     within: Within
-    text: Predictions
+    order: UnrelatedOrder
+
+
+class Gone(NamedTuple):
+    """How far a run goes of the way in what it predicts, of that in what is written behind a place,
+    if any, and of that to the unrelated order, where this one is crossed."""
+
+    predicted: Measured
+    written: list[Measured]
+    crossed: list[Measured]
 
 
 @dataclass(frozen=True)
@@ -76,15 +84,22 @@ class TextTrial:
     back: bool = False
 
     @cached_property
-    def own(self) -> list[Measured]:
-        """What the full move came to, in predictions and then in what is written."""
-        return self._measured(self.moved(self.doses[-1]))
+    def own(self) -> Gone:
+        """What the full move came to."""
+        return self._gone(self.moved(self.doses[-1]))
 
     @cached_property
-    def unrelated(self) -> tuple[Measured, Measured]:
-        """What the move to an unrelated order came to, and what text in that order does."""
-        told = self._measured(self.told_another.within)[0]
-        return told, self.way.measured(self.told_another.text)
+    def beside_another(self) -> Float[np.ndarray, "sequence column"]:
+        """What the full move came to, the move to an unrelated order, and text in that order.
+
+        Then the same of the way to that order, where it is crossed. There the order that is told
+        and the unrelated one change places, so that one which does more harm does it on both sides.
+        """
+        own, told, order = self.own, self._gone(self.told_another.within), self.told_another.order
+        columns = [own.predicted, told.predicted, self.way.measured(order.predictions)]
+        if order.crossing is not None:
+            columns += [*told.crossed, *own.crossed, order.crossing.other]
+        return np.concatenate(columns, axis=1)
 
     def rows(self, context: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Rows of the tidy table, as `text_interchange_rows` describes them, without the rank.
@@ -100,12 +115,16 @@ class TextTrial:
         net = min(nets, key=lambda row: float(row["ci_low"]))
         return Rank(net, self._level, self._turn)
 
-    def _measured(self, within: Within) -> list[Measured]:
-        """How far a run goes the way in what it predicts, and then in what is written."""
-        found = self.run.read(list(self.written), within)
-        ways = [self.way, *self.written.values()]
-        reached = [found.predictions, *found.written.values()]
-        return [way.measured(of) for way, of in zip(ways, reached, strict=True)]
+    def _gone(self, within: Within) -> Gone:
+        found, crossing = (
+            self.run.read(list(self.written), within),
+            self.told_another.order.crossing,
+        )
+        return Gone(
+            self.way.measured(found.predictions),
+            [way.measured(found.written[site]) for site, way in self.written.items()],
+            [] if crossing is None else [crossing.way.measured(found.predictions)],
+        )
 
     def _level(self) -> float:
         """How far the code's own full move goes on the panel."""
@@ -129,12 +148,13 @@ class TextTrial:
     def _shares(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What share of the way a full move goes, stays or does neither, and so its control."""
         own, bootstrap = self.own, SequenceBootstrap(seed=self.seed)
-        control = self._measured(self.drawn(self.doses[-1], 0, 1))
-        bootstrap.update(np.concatenate([own[0], control[0], *own[1:], *control[1:]], axis=1))
+        control = self._gone(self.drawn(self.doses[-1], 0, 1))
+        both = [own.predicted, control.predicted, *own.written, *control.written]
+        bootstrap.update(np.concatenate(both, axis=1))
         predicts, writes = (_FIRST, _SECOND), (_FIRST_WRITES, _SECOND_WRITES)
         told = [(of, of, predicts) for of in _SHARES]
         told = [(names.RESTORED, names.TOWARDS, predicts)] if self.back else told
-        told += [(names.WRITTEN, names.TOWARDS, writes)] if len(own) > 1 else []
+        told += [(names.WRITTEN, names.TOWARDS, writes)] if own.written else []
         for metric, of, columns in told:
             for first, side in zip(columns, ("", SIZE_MATCHED), strict=True):
                 score = bootstrap.score(metric, share(of, first), chance=math.nan, control=side)
@@ -145,8 +165,7 @@ class TextTrial:
 
     def _beyond_another(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """How much further a full move goes than one to an unrelated order, of what that leaves."""
-        ends = np.concatenate([self.own[0], *self.unrelated], axis=1)
-        bootstrap = SequenceBootstrap(seed=self.seed).update(ends)
+        bootstrap = SequenceBootstrap(seed=self.seed).update(self.beside_another)
         told = {names.RESTORED: names.TOWARDS} if self.back else {of: of for of in _SHARES}
         for first, side in (
             (_TOLD_ANOTHER, names.TOLD_UNRELATED),
@@ -182,9 +201,9 @@ def added_text_rows(
     Returns:
         Two rows.
     """
-    ends = np.concatenate([whole.own[0], part.own[0]], axis=1)
+    ends = np.concatenate([whole.own.predicted, part.own.predicted], axis=1)
     added = SequenceBootstrap(seed=whole.seed).update(ends)
-    ends = np.concatenate([whole.own[0], *whole.unrelated, part.own[0], part.unrelated[0]], axis=1)
+    ends = np.concatenate([whole.beside_another, part.beside_another], axis=1)
     beyond = SequenceBootstrap(seed=whole.seed).update(ends)
     scores = (
         added.score(names.ADDED, _more_towards, chance=0.0),
@@ -206,19 +225,26 @@ def _broken(means: np.ndarray) -> np.ndarray:
     return np.asarray(share(names.NEITHER, _FIRST)(means) - share(names.NEITHER, _SECOND)(means))
 
 
-def _beyond_another(means: np.ndarray, first: int = _FIRST) -> np.ndarray:
+def _beyond_another(means: np.ndarray) -> np.ndarray:
     """1 where a move goes all of the way, 0 where it goes as far as one to an unrelated order.
 
     Text in that order goes a part of the way itself: no more than the rest can be told by an order.
+    Where the unrelated order is crossed, the mean over both ways.
     """
-    own, told = (share(names.TOWARDS, at)(means) for at in (first, first + _TOLD_ANOTHER))
-    text = share(names.TOWARDS, _IN_ANOTHER)(means)
-    return np.asarray((own - told) / np.maximum(1 - text, _LEAST_LEFT))
+
+    def of_way(first: int) -> np.ndarray:
+        own, told, text = (
+            share(names.TOWARDS, first + at)(means) for at in (_FIRST, _TOLD_ANOTHER, _IN_ANOTHER)
+        )
+        return np.asarray((own - told) / np.maximum(1 - text, _LEAST_LEFT))
+
+    return np.mean([of_way(first) for first in range(0, means.shape[-1], _THREE)], axis=0)
 
 
 def _adds_beyond_another(means: np.ndarray) -> np.ndarray:
     """The same of a move, less that of the move of a part."""
-    return _beyond_another(means) - _beyond_another(means, _PART)
+    whole, part = np.split(means, 2, axis=-1)
+    return _beyond_another(whole) - _beyond_another(part)
 
 
 def _more_towards(means: np.ndarray) -> np.ndarray:

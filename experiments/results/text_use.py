@@ -14,6 +14,8 @@ PROBE = "interchange on text"
 # In nats: how far predictions move where positions are others; and, of runs behind other text of
 # one length, what is left of that in their mean.
 WAY, SAME_LENGTH, OVER_NOISE = "way", "prefix of one length", "over prefix of one length"
+# In nats: how much longer a way is than a tenth of that to another order.
+OVER_TENTH = "over a tenth of another order's"
 # What is lost per token, by the model and by whom it is held against.
 NATS, NATS_AT_ENDS = "nats", "nats at ends"
 BIGRAM = "bigram"
@@ -60,15 +62,21 @@ def nothing_further_on(measurements: pd.DataFrame) -> str | None:
         measurements: the tidy table with the rows of `text_interchange_rows`.
 
     Returns:
-        A sentence; None where predictions there surely differ by more than behind other text.
+        A sentence; None where predictions there surely differ by more than behind other text, and
+        not surely by less than a tenth of what they do in another order.
     """
-    over = measurements[measurements["metric"] == OVER_NOISE]
-    over = over[over["positions"] != EARLIER]
-    for row in over[over["ci_low"] <= ROUNDING].to_dict("records"):
-        return (
-            f"Moving {row['positions']} changes predictions no more than another prefix does. "
-            "There is nothing to follow, so the order of earlier tokens alone decides."
-        )
+    metric, further = measurements["metric"], measurements["positions"] != EARLIER
+    noise = further & (metric == OVER_NOISE) & (measurements["ci_low"] <= ROUNDING)
+    short = further & (metric == OVER_TENTH) & (measurements["ci_high"] < 0)
+    for rows, much in (
+        (measurements[noise], "no more than another prefix does"),
+        (measurements[short], "surely by less than a tenth of what another order does"),
+    ):
+        for moved in rows["positions"]:
+            return (
+                f"Moving {moved} changes predictions {much}. "
+                "That is too little to follow, so the order of earlier tokens alone decides."
+            )
     return None
 
 
