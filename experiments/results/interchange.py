@@ -369,7 +369,6 @@ def _effect(rows: Mapping[str, Mapping[str, Any]], control_breaks: float = 0.0) 
         interval_of(rows[of]) if of in rows else None
         for of in (BEYOND, PARTICULAR, THIS_ORDER, BROKEN)
     )
-    breaks = rows[NEITHER]["ci_high"] if NEITHER in rows else 0.0
     return Effect(
         interval_of(rows[NET]),
         rows[RANK]["value"],
@@ -377,7 +376,6 @@ def _effect(rows: Mapping[str, Mapping[str, Any]], control_breaks: float = 0.0) 
         particular=particular,
         this_order=this_order,
         broken=broken,
-        breaks=breaks,
         control_breaks=control_breaks,
     )
 

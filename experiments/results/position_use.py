@@ -17,9 +17,8 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 - Positions that are too few for a code say no in both directions: there is nothing to move.
 - Answers that a move breaks follow nothing. So noising and denoising that both say no mean *not
   used* only where the share that a move breaks is surely less than a tenth beyond the control's.
-- A control that may break half of the answers or more hides what a move as large does, unless the
-  code's own move surely breaks less than a tenth: then nearly all stay, and that is seen. So *not
-  used* and *redundant* ask that either surely breaks fewer.
+- A control that may break half of the answers or more hides what a move as large does. So *not
+  used* and *redundant* ask that it surely breaks fewer.
 - Of a code that no site is found to carry mostly noise is put back, which tells positions as the
   model never does. So noising alone decides: *not used* where it says no, breaks nothing, and has a
   control that hides nothing.
@@ -59,8 +58,7 @@ for ten. That of halves was set after the first runs of models that need both; t
 control and of broken answers after runs of 48 models; that of codes found nowhere after a benchmark
 by the others; random functions, and what *redundant* and *not used* ask for beside the table, after
 runs of 120 models; that of controls that break half, after runs of two longer trained models of
-text, and that such a control hides no move which breaks less than a tenth, after runs of 30 models
-of text; that of an unrelated order, after two models had been seen to go 41% and 63% of the way in
+text; that of an unrelated order, after two models had been seen to go 41% and 63% of the way in
 one; the word *contributes*, which was *undecided* before, with it.
 """
 
@@ -122,9 +120,8 @@ class Effect:
             as a share of what text in that order leaves of the way; None on tasks.
         broken: the share that goes neither way, less that of the control; None where a code is put
             back.
-        breaks: the share that goes neither way, 0 to 1, at the upper end of its interval; 0 where a
-            code is put back.
-        control_breaks: the same under the control.
+        control_breaks: the share that goes neither way under the control, 0 to 1, at the upper end
+            of its interval; 0 where a code is put back.
     """
 
     net: Interval
@@ -134,7 +131,6 @@ class Effect:
     particular: Interval | None = None
     this_order: Interval | None = None
     broken: Interval | None = None
-    breaks: float = 0.0
     control_breaks: float = 0.0
 
     @property
@@ -176,8 +172,8 @@ class Effect:
 
     @property
     def hidden(self) -> bool:
-        """Whether the control may break half of the answers, and the move itself a tenth."""
-        return self.control_breaks >= HIDES and self.breaks >= WORTH_NAMING
+        """Whether the control may break half of the answers."""
+        return self.control_breaks >= HIDES
 
     @property
     def why_not_cleared(self) -> str:
