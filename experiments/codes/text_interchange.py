@@ -8,8 +8,9 @@
 
 Noising is done in another way, too: all positions of a clean run are told to be a quarter of the
 sequence further on. The way is then that to the same text behind so many more tokens of other
-texts. There is too little to follow where it is not surely longer than what prefixes of one length
-differ by, or surely shorter than a tenth of the way to another order.
+texts. Where it is not surely longer than what prefixes of one length differ by, there is nothing to
+follow. Where it is surely shorter than a tenth of the way to another order, it counts only where it
+says yes.
 
 One control tells an *unrelated order* by the same code: whatever loses the order goes a part of
 every way. Another moves each activation as far, in directions drawn for each sequence as the
@@ -269,7 +270,7 @@ def _of_ways(made: TextMoves, seed: int, context: Mapping[str, Any]) -> Iterator
         yield {**condition, **vars(over)}
     ways = np.stack([made.shifted.way.length, made.noised.way.length], axis=1)
     bootstrap = SequenceBootstrap(seed=seed).update(ways)
-    beyond = bootstrap.score(text_use.OVER_TENTH, over_a_tenth, chance=0.0)
+    beyond = bootstrap.score(names.OVER_TENTH, over_a_tenth, chance=0.0)
     yield {**context, "positions": made.shifted.moved, **vars(beyond)}
 
 

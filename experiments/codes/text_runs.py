@@ -6,8 +6,7 @@ Two counterfactuals of a clean run, each with the way from its predictions to th
   keeps its content and stands k positions on. Only the last tokens are asked, which have the same
   tokens before them by the dozen. The prefix tells something of its own, too: predictions are
   averaged over several, in two halves, of which the way is made; what it tells is the noise that
-  bounds what can be seen. Where the way is not surely longer, or is surely shorter than a tenth of
-  the other counterfactual's, there is too little to follow.
+  bounds what can be seen. Where the way is not surely longer there is nothing to follow.
 - *In another order*: all tokens but the first and the last few are permuted, by one order for all
   sequences. The last few are asked.
 
@@ -265,19 +264,6 @@ def exceeds_noise(way: Way, seed: int) -> bool:
     bootstrap = SequenceBootstrap(seed=seed).update(np.stack([way.length, way.noise], axis=1))
     low, _ = bootstrap.interval_of(lambda means: means[:, 0] - means[:, 1])
     return bool(low > ROUNDING)
-
-
-def falls_short(way: Way, longer: Way, seed: int) -> bool:
-    """Whether a way is surely shorter than a tenth of another one, of the same sequences.
-
-    Args:
-        way: the one that may be too short to follow.
-        longer: the other.
-        seed: of the bootstrap over sequences.
-    """
-    bootstrap = SequenceBootstrap(seed=seed).update(np.stack([way.length, longer.length], axis=1))
-    _, high = bootstrap.interval_of(over_a_tenth)
-    return bool(high < 0)
 
 
 def over_a_tenth(means: Float[np.ndarray, "resample 2"]) -> Float[np.ndarray, " resample"]:

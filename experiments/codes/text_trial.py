@@ -15,7 +15,7 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 
 from experiments.codes.ranks import PANEL, PerDraw, Rank
-from experiments.codes.text_runs import TextRun, UnrelatedOrder, Within
+from experiments.codes.text_runs import Crossing, TextRun, UnrelatedOrder, Within
 from experiments.codes.way import Measured, Way, share
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
@@ -27,8 +27,9 @@ _TURN = 4
 # In which column these begin, of two runs side by side: a move, and its control or its part. Then
 # the same of what each writes behind the place.
 _FIRST, _SECOND, _FIRST_WRITES, _SECOND_WRITES = range(0, 12, 3)
-# Of three: a move, the move to an unrelated order, and the text in that order.
-_TOLD_ANOTHER, _IN_ANOTHER, _THREE = range(3, 12, 3)
+# Of three: a move, the move to an unrelated order, and the text in that order. Then, of the way to
+# that order: the move to it, the other one, and the text in the other order.
+_TOLD_ANOTHER, _IN_ANOTHER, _CROSSED = range(3, 12, 3)
 _SHARES = (names.TOWARDS, names.STAYS, names.NEITHER)
 # Of a way that text in an unrelated order leaves less of than this, little can be said.
 _LEAST_LEFT = 0.2
@@ -86,16 +87,17 @@ class TextTrial:
     @cached_property
     def own(self) -> Gone:
         """What the full move came to."""
-        return self._gone(self.moved(self.doses[-1]))
+        return self._gone(self.moved(self.doses[-1]), self.told_another.order.crossing)
 
     @cached_property
     def beside_another(self) -> Float[np.ndarray, "sequence column"]:
         """What the full move came to, the move to an unrelated order, and text in that order.
 
-        Then the same of the way to that order, where it is crossed. There the order that is told
-        and the unrelated one change places, so that one which does more harm does it on both sides.
+        Then the same of the way to that order, where it is crossed: there the order that is told
+        and the unrelated one change places.
         """
-        own, told, order = self.own, self._gone(self.told_another.within), self.told_another.order
+        own, order = self.own, self.told_another.order
+        told = self._gone(self.told_another.within, order.crossing)
         columns = [own.predicted, told.predicted, self.way.measured(order.predictions)]
         if order.crossing is not None:
             columns += [*told.crossed, *own.crossed, order.crossing.other]
@@ -115,11 +117,8 @@ class TextTrial:
         net = min(nets, key=lambda row: float(row["ci_low"]))
         return Rank(net, self._level, self._turn)
 
-    def _gone(self, within: Within) -> Gone:
-        found, crossing = (
-            self.run.read(list(self.written), within),
-            self.told_another.order.crossing,
-        )
+    def _gone(self, within: Within, crossing: Crossing | None) -> Gone:
+        found = self.run.read(list(self.written), within)
         return Gone(
             self.way.measured(found.predictions),
             [way.measured(found.written[site]) for site, way in self.written.items()],
@@ -148,7 +147,7 @@ class TextTrial:
     def _shares(self, context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What share of the way a full move goes, stays or does neither, and so its control."""
         own, bootstrap = self.own, SequenceBootstrap(seed=self.seed)
-        control = self._gone(self.drawn(self.doses[-1], 0, 1))
+        control = self._gone(self.drawn(self.doses[-1], 0, 1), crossing=None)
         both = [own.predicted, control.predicted, *own.written, *control.written]
         bootstrap.update(np.concatenate(both, axis=1))
         predicts, writes = (_FIRST, _SECOND), (_FIRST_WRITES, _SECOND_WRITES)
@@ -229,16 +228,32 @@ def _beyond_another(means: np.ndarray) -> np.ndarray:
     """1 where a move goes all of the way, 0 where it goes as far as one to an unrelated order.
 
     Text in that order goes a part of the way itself: no more than the rest can be told by an order.
-    Where the unrelated order is crossed, the mean over both ways.
     """
+    if means.shape[-1] > _CROSSED:
+        return _leaning(means)
+    columns = (_FIRST, _TOLD_ANOTHER, _IN_ANOTHER)
+    own, told, text = (share(names.TOWARDS, first)(means) for first in columns)
+    return np.asarray((own - told) / np.maximum(1 - text, _LEAST_LEFT))
 
-    def of_way(first: int) -> np.ndarray:
-        own, told, text = (
-            share(names.TOWARDS, first + at)(means) for at in (_FIRST, _TOLD_ANOTHER, _IN_ANOTHER)
-        )
-        return np.asarray((own - told) / np.maximum(1 - text, _LEAST_LEFT))
 
-    return np.mean([of_way(first) for first in range(0, means.shape[-1], _THREE)], axis=0)
+def _leaning(means: np.ndarray) -> np.ndarray:
+    """The same of two orders that change places: how much more each of two moves leans to the order
+    that it tells than to the other one, over how much more the texts themselves do.
+
+    What harms alike under both orders lies as far along both ways, and is in neither. Shares are of
+    the longer way, or of what a run changes where that is more.
+    """
+    along, changed, length = means[..., 0::3], means[..., 1::3], means[..., 2::3]
+    to_own, to_other = length[..., 0], length[..., 3]
+    both = np.maximum(np.maximum(to_own, to_other), np.finfo(float).tiny)
+
+    def leans(here: int, there: int) -> np.ndarray:
+        """Of one run, along the way to the order and along that to the unrelated one."""
+        longest = np.maximum(both, changed[..., here])
+        return np.asarray((along[..., here] - along[..., there]) / longest)
+
+    texts = (to_own - along[..., 5] + to_other - along[..., 2]) / both
+    return (leans(0, 4) - leans(1, 3)) / np.maximum(texts, 2 * _LEAST_LEFT)
 
 
 def _adds_beyond_another(means: np.ndarray) -> np.ndarray:

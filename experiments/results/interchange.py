@@ -18,6 +18,7 @@ from experiments.results.position_use import (
     Use,
     Word,
     controlled,
+    worth_following,
 )
 from experiments.results.readability import SETTING
 from probes.code_names import MEAN_RESIDUAL, SMOOTH
@@ -46,6 +47,8 @@ PARTICULAR, ADDED_PARTICULAR = "beyond random functions", "added beyond random f
 # that order leaves of the way; what this adds to a half of the mean residual; and these controls.
 THIS_ORDER, ADDED_THIS_ORDER = "beyond an unrelated order", "added beyond an unrelated order"
 TOLD_UNRELATED, IN_UNRELATED = "told an unrelated order", "in an unrelated order"
+# In nats: how much longer a way is than a tenth of that to another order.
+OVER_TENTH = "over a tenth of another order's"
 # The rank of what a full move does among the control's draws; and whether the site tells position
 # by the code at all.
 RANK, CARRIED = "rank among controls", "carried"
@@ -148,7 +151,8 @@ def uses(measurements: pd.DataFrame) -> list[Use]:
             for (code, moved, layer, site), of in found.items()
         ]
     )
-    return _with_counting(_with_wholes(judged), rows)
+    short = rows[(rows["metric"] == OVER_TENTH) & (rows["ci_high"] < 0)]["positions"]
+    return _with_counting(worth_following(_with_wholes(judged), set(short)), rows)
 
 
 def _guessed(rows: pd.DataFrame) -> float:

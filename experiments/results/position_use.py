@@ -28,6 +28,8 @@ false-discovery rate over all verdicts of a run (Benjamini and Hochberg 1995).
 - Whatever loses the order of a text goes a part of any way. So on text a yes also asks that the
   code surely goes a tenth further than where it tells an unrelated order, as a share of what text
   in that order leaves of the way. That it does not is no *no*: order may be lost by the code.
+- Text further on counts only where it says yes, where it changes predictions surely by less than a
+  tenth of what another order does: place then matters too little beside order.
 - *Redundant* asks that order is really destroyed where the code is put back: most of what order can
   tell is surely lost. Where most answers stay right, a code that comes back may only mend damage.
 - *Not used* asks that a fifth of the right answers rest on order: those that an order-blind guesser
@@ -62,7 +64,7 @@ text; that of an unrelated order, after two models had been seen to go 41% and 6
 one; the word *contributes*, which was *undecided* before, with it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -298,6 +300,20 @@ def controlled(uses: Sequence[Use]) -> list[Use]:
     return [
         replace(use, noising=found(use.noising), denoising=found(use.denoising)) for use in uses
     ]
+
+
+def worth_following(uses: Sequence[Use], short: Collection[str]) -> list[Use]:
+    """The same without moves along ways that are too short, but for those that are followed.
+
+    Args:
+        uses: of a run.
+        short: the positions that are moved there, in words.
+
+    Returns:
+        As many, or fewer, in their order.
+    """
+    yes = (Word.USED, Word.CONTRIBUTES)
+    return [use for use in uses if use.moved not in short or use.word in yes]
 
 
 def strongest(words: Sequence[Word]) -> Word:

@@ -14,8 +14,6 @@ PROBE = "interchange on text"
 # In nats: how far predictions move where positions are others; and, of runs behind other text of
 # one length, what is left of that in their mean.
 WAY, SAME_LENGTH, OVER_NOISE = "way", "prefix of one length", "over prefix of one length"
-# In nats: how much longer a way is than a tenth of that to another order.
-OVER_TENTH = "over a tenth of another order's"
 # What is lost per token, by the model and by whom it is held against.
 NATS, NATS_AT_ENDS = "nats", "nats at ends"
 BIGRAM = "bigram"
@@ -56,7 +54,7 @@ def without_order_on_text(measurements: pd.DataFrame) -> str | None:
 
 
 def nothing_further_on(measurements: pd.DataFrame) -> str | None:
-    """Why no position was followed to the same text further on, where none could be.
+    """Why the same text further on decides nothing, or only where it is followed.
 
     Args:
         measurements: the tidy table with the rows of `text_interchange_rows`.
@@ -67,16 +65,21 @@ def nothing_further_on(measurements: pd.DataFrame) -> str | None:
     """
     metric, further = measurements["metric"], measurements["positions"] != EARLIER
     noise = further & (metric == OVER_NOISE) & (measurements["ci_low"] <= ROUNDING)
-    short = further & (metric == OVER_TENTH) & (measurements["ci_high"] < 0)
-    for rows, much in (
-        (measurements[noise], "no more than another prefix does"),
-        (measurements[short], "surely by less than a tenth of what another order does"),
+    short = further & (metric == names.OVER_TENTH) & (measurements["ci_high"] < 0)
+    for rows, why in (
+        (
+            measurements[noise],
+            "no more than another prefix does. There is nothing to follow, so the order of earlier "
+            "tokens alone decides.",
+        ),
+        (
+            measurements[short],
+            "surely by less than a tenth of what another order does. So it counts only where it is "
+            "followed, and else the order of earlier tokens decides.",
+        ),
     ):
         for moved in rows["positions"]:
-            return (
-                f"Moving {moved} changes predictions {much}. "
-                "That is too little to follow, so the order of earlier tokens alone decides."
-            )
+            return f"Moving {moved} changes predictions {why}"
     return None
 
 

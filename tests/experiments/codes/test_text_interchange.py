@@ -9,24 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.codes import text_runs
 from experiments.codes.in_depth import made_in_depth, statistics_at
 from experiments.codes.task import InterventionTask
 from experiments.codes.text_interchange import text_interchange_rows
 from experiments.codes.text_runs import (
     behind_more_text,
     exceeds_noise,
-    falls_short,
     in_another_order,
     with_prefix,
 )
 from experiments.codes.text_trial import _adds_beyond_another, _beyond_another
-from experiments.codes.way import Way, share
+from experiments.codes.way import share
 from experiments.probing.measure import Site
 from experiments.results import interchange as names
 from experiments.results.code_ablation import SIZE_MATCHED
 from experiments.results.measurements import table
-from experiments.results.text_use import WAY, nothing_further_on
+from experiments.results.text_use import WAY
 from nope_interp import query_blocks
 from nope_interp.errors import UserError
 from nope_interp.models.losses import next_log_probabilities
@@ -214,23 +212,34 @@ def test_text_behind_more_text_is_the_same_text() -> None:
     assert len({tuple(row) for row in longer[:, 1:9].tolist()}) > 30
 
 
+def gone(along: float, changed: float, length: float = 1.0) -> list[float]:
+    return [along, changed, length]
+
+
 def test_an_order_that_harms_more_is_not_followed_for_it() -> None:
-    """Each of two orders goes as far along the way to the one as along that to the other."""
-
-    def gone(share: float) -> list[float]:
-        return [share, share, 1.0]  # along, changed and length
-
-    much, little, text = gone(0.6), gone(0.2), gone(0.0)
+    """Told, the one harms three times as much as the other, in what both ways have in common."""
+    much, little, text = gone(0.6, 0.6), gone(0.2, 0.2), gone(0.3, 1.0)
     alone = np.array([[*much, *little, *text]])
-    assert _beyond_another(alone) == pytest.approx(0.4)
+    assert _beyond_another(alone) == pytest.approx(0.4 / 0.7)
     crossed = np.array([[*much, *little, *text, *little, *much, *text]])
     assert _beyond_another(crossed) == pytest.approx(0)
-    # Told either order, it goes further to that one than to the other.
-    followed = np.array([[*much, *little, *text, *much, *little, *gone(0.5)]])
-    assert _beyond_another(followed) == pytest.approx((0.4 + 0.8) / 2)
-    part = np.array([[*little, *little, *text, *little, *little, *text]])
-    both = np.concatenate([followed, part], axis=1)
-    assert _adds_beyond_another(both) == pytest.approx(0.6)
+    # One way is longer, by what the other has not: harm is along both alike.
+    longer = [gone(*of[:2], 1.5) for of in (little, much, gone(0.3, 1.0))]
+    crossed = np.array([[*much, *little, *gone(0.3, 1.5), *longer[0], *longer[1], *longer[2]]])
+    assert _beyond_another(crossed) == pytest.approx(0)
+
+
+def test_two_orders_that_are_followed_all_of_their_ways_are_1_whatever_their_lengths() -> None:
+    short, long = gone(1.0, 1.0, 1.0), gone(1.5, 1.5, 1.5)
+    aside = gone(0.3, 1.5, 1.0), gone(0.3, 1.0, 1.5)  # each text along the other's way
+    crossed = np.array([[*short, *aside[0], *aside[0], *long, *aside[1], *aside[1]]])
+    assert _beyond_another(crossed) == pytest.approx(1)
+    # Whoever stays where it is goes nowhere.
+    still = gone(0.0, 0.0, 1.0), gone(0.0, 0.0, 1.5)
+    part = np.array([[*still[0], *still[0], *aside[0], *still[1], *still[1], *aside[1]]])
+    assert _beyond_another(part) == pytest.approx(0)
+    both = np.concatenate([crossed, part], axis=1)
+    assert _adds_beyond_another(both) == pytest.approx(1)
 
 
 def test_the_unrelated_order_is_crossed_where_the_way_leads_to_an_order() -> None:
@@ -249,36 +258,6 @@ def test_the_unrelated_order_is_crossed_where_the_way_leads_to_an_order() -> Non
     other = share(names.TOWARDS)(there.way.measured(there.unrelated.predictions).mean(axis=0))
     assert 0.1 < towards < 0.9
     assert towards == pytest.approx(other, abs=0.2)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "short"), [([0.05, 0.06], True), ([0.2, 0.3], False), ([0.05, 0.18], False)]
-)
-def test_a_way_is_too_short_where_it_surely_is_less_than_a_tenth(
-    lengths: list[float], short: bool
-) -> None:
-    n = 60
-    drawn = np.random.default_rng(0).uniform(*lengths, n)
-    way, longer = (
-        Way(torch.zeros(n, 1, 1), torch.zeros(n, 1, 1), length, np.zeros(n), torch.exp)
-        for length in (drawn, np.ones(n))
-    )
-    assert falls_short(way, longer, seed=0) == short
-
-
-def test_where_text_further_on_is_predicted_nearly_alike_order_alone_is_followed(
-    learned: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert nothing_further_on(learned) is None
-    monkeypatch.setattr(text_runs, "WORTH_NAMING", 10.0)  # a way that is ten times as long
-    rows = table(text_interchange_rows(task_of(one_layer("learned")), {}, context=CONTEXT))
-    moved = names.noising("mean residual", "text by 8 positions")
-    assert moved in set(learned["positions"])
-    assert moved not in set(rows["positions"])
-    assert names.noising("mean residual", "earlier tokens") in set(rows["positions"])
-    told = nothing_further_on(rows)
-    assert told is not None
-    assert told.startswith("Moving text by 8 positions changes predictions surely by less than")
 
 
 def test_where_prefixes_of_one_length_differ_as_much_there_is_nothing_to_follow() -> None:
