@@ -114,3 +114,8 @@ def test_where_nothing_could_be_followed_a_sentence_says_so(causal_report: Repor
     assert found["nothing"].startswith("Moving text by 32 positions changes predictions no more")
     assert text_use.nothing_further_on(rows) is None
     assert text_use.nothing_further_on(over.assign(ci_low=0.1)) is None
+    short = over.assign(metric=names.OVER_TENTH, ci_high=-0.1)
+    told = text_use.nothing_further_on(short)
+    assert told is not None
+    assert told.endswith("else the order of earlier tokens decides.")
+    assert text_use.nothing_further_on(short.assign(ci_high=0.1)) is None

@@ -18,6 +18,7 @@ from experiments.results.interchange import (
     LOST_BY_SHUFFLE,
     NET,
     ORDER_DESTROYED,
+    OVER_TENTH,
     PROBE,
     QUESTION,
     RANK,
@@ -264,3 +265,11 @@ def test_what_smaller_moves_do_stands_by_code_and_dose() -> None:
     ]
     np.testing.assert_allclose(shown, expected)
     assert doses(table(rows[-len(effect(VARIANCE, BLOCK, moved=0, restored=0)) :])).empty
+
+
+def test_a_short_way_to_text_further_on_is_told_by_its_row() -> None:
+    """Undecided there: its interval contains a tenth."""
+    rows = effect(MEAN_RESIDUAL, STREAMED, 0.1, 0.0)
+    assert [use.word for use in uses(table(rows))] == [Word.UNDECIDED]
+    for over, kept in ((0.2, 1), (0.0, 1), (-0.2, 0)):
+        assert len(uses(table([*rows, row(QUESTION, STREAMED, OVER_TENTH, over)]))) == kept

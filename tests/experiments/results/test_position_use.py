@@ -15,6 +15,7 @@ from experiments.results.position_use import (
     Word,
     controlled,
     strongest,
+    worth_following,
 )
 from experiments.results.worth import WORTH_NAMING
 
@@ -230,3 +231,13 @@ def test_a_smooth_trend_is_called_counting_only_where_it_is() -> None:
     trend = Use("smooth trend", 0, "resid_post", "question", YES, YES)
     assert trend.name == "smooth trend"
     assert replace(trend, counts=True).name == "counting"
+
+
+def test_a_way_that_is_too_short_counts_only_where_it_is_followed() -> None:
+    order = [use(NO, NO), use(WIDE, YES)]
+    further = [
+        replace(one, moved="text by 16 positions")
+        for one in (use(YES, YES), use(YES, NO), use(WIDE, NO), use(NO, YES), use(NO, NO))
+    ]
+    assert worth_following([*order, *further], ()) == [*order, *further]
+    assert worth_following([*order, *further], ["text by 16 positions"]) == [*order, *further[:2]]
