@@ -243,8 +243,10 @@ def _leaning(means: np.ndarray) -> np.ndarray:
     What harms alike under both orders lies as far along both ways, and is in neither. Shares are of
     the longer way, or of what a run changes where that is more.
     """
+    # On the way to the one order, then on that to the other: a move to either, and a text.
+    own, told, text, told_there, own_there, other_text = range(6)
     along, changed, length = means[..., 0::3], means[..., 1::3], means[..., 2::3]
-    to_own, to_other = length[..., 0], length[..., 3]
+    to_own, to_other = length[..., own], length[..., own_there]
     both = np.maximum(np.maximum(to_own, to_other), np.finfo(float).tiny)
 
     def leans(here: int, there: int) -> np.ndarray:
@@ -252,8 +254,8 @@ def _leaning(means: np.ndarray) -> np.ndarray:
         longest = np.maximum(both, changed[..., here])
         return np.asarray((along[..., here] - along[..., there]) / longest)
 
-    texts = (to_own - along[..., 5] + to_other - along[..., 2]) / both
-    return (leans(0, 4) - leans(1, 3)) / np.maximum(texts, 2 * _LEAST_LEFT)
+    texts = (to_own - along[..., other_text] + to_other - along[..., text]) / both
+    return (leans(own, own_there) - leans(told, told_there)) / np.maximum(texts, 2 * _LEAST_LEFT)
 
 
 def _adds_beyond_another(means: np.ndarray) -> np.ndarray:

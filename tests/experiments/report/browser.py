@@ -4,13 +4,13 @@ import csv
 import html
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -251,8 +251,7 @@ def keep(page: Browser, name: str) -> None:
     """A picture of the page, for people to look at; without a tooltip over it."""
     page.run("document.activeElement.blur()")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    with suppress(TimeoutException):  # the driver has ten seconds for it, whatever it is told
-        assert page.driver.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
+    assert page.driver.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
 
 
 def box(page: Browser, selector: str) -> dict[str, float]:
