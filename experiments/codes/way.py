@@ -25,9 +25,11 @@ What the halves disagree by is what noise is left in their mean.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -38,6 +40,8 @@ Predictions = Float[Tensor, "sequence asked d"]
 PerSequence = Float[np.ndarray, " sequence"]
 # Along, changed and length of a run.
 Measured = Float[np.ndarray, "sequence 3"]
+# Numbers of one run that products are made of at a time.
+_AT_A_TIME = 2**18
 # Of means [row k] with the columns along, changed and length.
 Share = Callable[[np.ndarray], np.ndarray]
 
@@ -75,9 +79,8 @@ class Way:
         Returns:
             One row for each sequence.
         """
-        step = reached - self.start
-        along = _mean(self.difference * step)
-        changed = _mean((self.dual(reached) - self.dual(self.start)) * step)
+        along = _mean(_along, self.start, reached, self.difference)
+        changed = _mean(partial(_product, self.dual), self.start, reached, reached)
         return np.stack([along, changed, self.length], axis=1)
 
 
@@ -99,13 +102,14 @@ def way_between(
     Returns:
         The way.
     """
-    differences = [dual(end) - dual(start) for end in ends]
-    others = [end - start for end in reversed(ends)]
-    length = np.mean([_mean(a * b) for a, b in zip(differences, others, strict=True)], axis=0)
+    product, others = partial(_product, dual), reversed(ends)
+    pairs = zip(ends, others, strict=True)
+    length = np.mean([_mean(product, start, end, other) for end, other in pairs], axis=0)
     noise = np.zeros(len(start))
     if len(ends) == 2:
-        noise = _mean((differences[0] - differences[1]) * (ends[0] - ends[1])) / 4
-    return Way(start, torch.stack(differences).mean(dim=0), length, noise, dual)
+        noise = _mean(product, ends[1], ends[0], ends[0]) / 4
+    difference = torch.stack([dual(end) - dual(start) for end in ends]).mean(dim=0)
+    return Way(start, difference, length, noise, dual)
 
 
 def mean_prediction(runs: Iterable[Predictions]) -> Predictions:
@@ -139,6 +143,23 @@ def share(name: str, first: int = 0) -> Share:
     return of
 
 
-def _mean(products: Predictions) -> PerSequence:
-    """Summed over the vocabulary or the width, mean over tokens."""
-    return products.sum(dim=-1, dtype=torch.float64).mean(dim=-1).cpu().numpy()
+def _along(start: Tensor, reached: Tensor, difference: Tensor) -> Tensor:
+    return difference * (reached - start)
+
+
+def _product(dual: Callable[[Tensor], Tensor], start: Tensor, end: Tensor, other: Tensor) -> Tensor:
+    return (dual(end) - dual(start)) * (other - start)
+
+
+def _mean(product: Callable[..., Tensor], *runs: Predictions) -> PerSequence:
+    """A product of runs, summed over the vocabulary or the width, mean over tokens.
+
+    Of some tokens after the others: what is made of a large vocabulary then stays in a processor's
+    cache.
+    """
+    every = [rearrange(run, "sequence asked d -> (sequence asked) d") for run in runs]
+    size = max(1, _AT_A_TIME // runs[0].shape[-1])
+    pieces = zip(*(of.split(size) for of in every), strict=True)
+    sums = torch.cat([product(*some).sum(dim=-1, dtype=torch.float64) for some in pieces])
+    by_sequence = rearrange(sums, "(sequence asked) -> sequence asked", sequence=len(runs[0]))
+    return by_sequence.mean(dim=-1).cpu().numpy()
