@@ -12,7 +12,9 @@ Hugging Face tokenizer.
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -131,6 +133,10 @@ class AnswerTask(ABC):
         """How many tokens there are."""
         return self.tokenizer.d_vocab
 
+    def weight(self, length: int) -> int:
+        """How often training draws a length, beside others."""
+        return 1
+
     def vocabulary(self) -> tuple[str, ...]:
         """The words that this task's tokens stand for."""
         return tuple(dict.fromkeys([*self.symbols, *self.frame.split()]))
@@ -209,7 +215,7 @@ class AnswerTask(ABC):
             )
 
     def batch(self, n: int, seq_len: int, generator: Generator) -> tuple[Tokens, Marked]:
-        """Training examples of one random length that fits, and which tokens are the answer.
+        """Training examples of one length that fits, by `weight`, and which tokens are the answer.
 
         Args:
             n: examples.
@@ -232,7 +238,8 @@ class AnswerTask(ABC):
         # A length with too few prompts is refused now, not at the step that first draws it.
         for length in fitting:
             self._salt(length)
-        length = fitting[int(torch.randint(len(fitting), (), generator=generator))]
+        up_to = list(accumulate(map(self.weight, fitting)))
+        length = fitting[bisect(up_to, int(torch.randint(up_to[-1], (), generator=generator)))]
         examples = self.examples(n, length, generator, split="train")
         return examples.tokens, examples.answer
 

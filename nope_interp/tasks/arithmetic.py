@@ -27,14 +27,18 @@ class AdditionTask(ScratchpadTask):
 
     `length` is the number of digits of the longer operand. All pairs of digit counts with that
     maximum are equally likely, so a test at a longer length has an operand longer than any in
-    training. Numbers of the same count are equally likely too; a single digit may be 0.
+    training. Numbers of the same count are equally likely too; a single digit may be 0. Training
+    draws all lengths alike; that of `addition-natural`, as the paper's, all pairs of digit counts.
     """
 
-    name = "addition"
+    variants = ("addition", "addition-natural")
     symbols = _DIGITS
     frame = "Compute + ? The answer is ."
     training_lengths = range(1, 9)
     step_words = ", carry carry: ="
+
+    def weight(self, length: int) -> int:
+        return 2 * length - 1 if self.name == "addition-natural" else 1
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         # Pairs of digit counts, of which at least one is `length`: the second operand's runs over

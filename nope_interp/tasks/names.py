@@ -5,6 +5,9 @@ _STRINGS = "copy-rsc copy-rsc2x copy-rdc copy-cmc copy-cmc2x reverse-mc reverse-
 _OTHERS = "addition polynomial sort-single sort-multi summation parity lego scan pcfg"
 # Those of Zuo et al. 2025.
 _CHARACTERS = "zuo-addition reversal indexing ordering"
+# Two of the first again, of which training draws longer examples more often, as that paper's does.
+_NATURAL = "addition-natural scan-natural"
 
-ANSWER_TASK_NAMES = (*_STRINGS.split(), *_OTHERS.split(), *_CHARACTERS.split())
+KAZEMNEJAD_TASKS = (*_STRINGS.split(), *_OTHERS.split())
+ANSWER_TASK_NAMES = (*KAZEMNEJAD_TASKS, *_CHARACTERS.split(), *_NATURAL.split())
 TASK_NAMES = ("text", *ANSWER_TASK_NAMES)

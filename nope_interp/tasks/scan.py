@@ -78,10 +78,11 @@ def _by_length() -> dict[int, tuple[Tensor, Tensor]]:
 class ScanTask(AnswerTask):
     """ "Solve: jump left twice and walk [SEP]" and "Left Jump Left Jump Walk".
 
-    All commands of a length are equally likely.
+    All commands of a length are equally likely. Training draws all lengths alike; that of
+    `scan-natural`, as the paper's, all commands alike, so that there are more of longer ones.
     """
 
-    name = "scan"
+    variants = ("scan", "scan-natural")
     symbols = _SYMBOLS
     frame = _FRAME
 
@@ -90,6 +91,9 @@ class ScanTask(AnswerTask):
         self.training_lengths = [length for length in every if length <= _LONGEST_TRAINING]
         self.test_lengths = [length for length in every if length > _LONGEST_TRAINING]
         super().__init__(name, **lengths)
+
+    def weight(self, length: int) -> int:
+        return len(_by_length()[length][0]) if self.name == "scan-natural" else 1
 
     def problem(self, n: int, length: int, generator: Generator) -> Problem:
         words, actions = _by_length()[length]

@@ -43,20 +43,22 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
     runs = cells.side_by_side(
         {
             (task, name): partial(trained_and_read, preset, task, positions, steps, device)
-            for task in preset.tasks
+            for task in preset.trained
             for name, positions in ENCODINGS.items()
         },
         seeds,
         title=", ".join,
     )
-    within, beyond = (
-        by_unit(preset.tasks, ENCODINGS, lambda *run, part=part: runs[run][part].mean(axis=1))
+    every_within, every_beyond = (
+        by_unit(preset.trained, ENCODINGS, lambda *run, part=part: runs[run][part].mean(axis=1))
         for part in ("within", "beyond")
     )
+    every = every_beyond, every_within >= LEARNED
+    within, beyond = (of[:, : len(preset.tasks)] for of in (every_within, every_beyond))
     learned = within >= LEARNED
     published = CAPTION if sizes_match(config) else ""
     claims = {}
-    figures = [_curves(preset, runs), by_task_figure(preset.tasks, beyond, learned, published)]
+    figures = [_curves(preset, runs), by_task_figure(preset.trained, *every, published)]
     ranked = within.min(axis=2) >= LEARNED
     if enough(ranked):
         ranks = by_task(reciprocal_ranks(beyond), ranked)
@@ -70,7 +72,7 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
     accuracies = Findings(
         claims,
         tuple(figures),
-        setting=f"{len(seeds)} models for each of {len(preset.tasks)} tasks and {len(ENCODINGS)} "
+        setting=f"{len(seeds)} models for each of {len(preset.trained)} tasks and {len(ENCODINGS)} "
         f"encodings, {steps} steps on {preset.lengths_said}",
         notes=(
             f"A run has learned its task where its mean accuracy on held-out examples of the "
@@ -82,7 +84,8 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
             "of one task are alike under every seed. Those of correlations are over encodings (of "
             "NoPE alone over tasks). Those of the claim scratchpads, of accuracy task by task, and "
             "of all curves by length and by reading of position are over seeds.",
-            *order_notes(preset.tasks, beyond, learned),
+            *order_notes(preset.trained, *every),
+            *_beside_notes(preset),
             "Ties share what their ranks bring. The paper's own rule gives them ranks in the order "
             "of its table; both are drawn.",
         ),
@@ -93,6 +96,15 @@ def length_findings(config: ReproduceConfig, preset: Preset, cells: Cells, devic
         .and_of(similarity_findings(preset, runs, learned))
         .and_of(scaling_findings(preset, nope, learned[..., 0]))
     )
+
+
+def _beside_notes(preset: Preset) -> Iterator[str]:
+    if preset.beside:
+        yield (
+            f"{' and '.join(preset.beside)} draw longer training examples more often, as the paper "
+            "does. Their accuracies are no more comparable with those of the other tasks than the "
+            "paper's are with ours: no ranking and no other claim is of them."
+        )
 
 
 def reciprocal_ranks(
@@ -136,7 +148,7 @@ def _curves(preset: Preset, runs: Runs) -> Iterator[Panel]:
     lengths trained on. A guess is right less than once in a hundred, but for answers of one digit
     or word.
     """
-    for task in preset.tasks:
+    for task in preset.trained:
         curves = {name: by_length(runs[task, name]) for name in ENCODINGS}
         yield panel(task, preset.all_lengths(task), measured=curves)
 

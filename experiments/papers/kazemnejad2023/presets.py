@@ -1,7 +1,7 @@
 """Sizes at which encodings, and formats of scratchpads, are compared in length generalisation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from experiments.papers.answering import Sizes
 from experiments.results.findings import Array
 from nope_interp.models.config import Positions
 from nope_interp.tasks.answers import AnswerTask
-from nope_interp.tasks.names import ANSWER_TASK_NAMES
+from nope_interp.tasks.names import KAZEMNEJAD_TASKS
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.tasks.scratchpad import SCRATCHPAD_PARTS, ScratchpadTask
 
@@ -115,11 +115,18 @@ class Preset(Comparison):
         n_read: examples of each length that probes and entropies read.
         n_patterns: examples of each of four lengths whose attention patterns are kept.
         scratchpads: sizes of the comparison of scratchpads.
+        beside: tasks that are trained and shown, too, but no claim is of.
     """
 
     n_read: int
     n_patterns: int
     scratchpads: Scratchpads
+    beside: tuple[str, ...] = ()
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """All tasks, those beside the others last."""
+        return (*self.tasks, *self.beside)
 
 
 def by_length(cell: Mapping[str, Array], what: str = "") -> Float[Array, "seed length"]:
@@ -187,22 +194,24 @@ def _large(sizes: Sizes, tasks: tuple[str, ...], n_read: int, n_patterns: int) -
     return Preset(tasks=tasks, n_read=n_read, n_patterns=n_patterns, scratchpads=scratchpads, **own)
 
 
-PRESETS = {
-    "tiny": Preset(
-        tasks=("copy-rsc", "copy-cmc", "reverse-mc", "sort-single", "scan"),
-        sizes=Sizes(model=_TINY, training=_FAST, steps=3000),
-        lengths=(2, 6),
+_FIVE = Preset(
+    tasks=("copy-rsc", "copy-cmc", "reverse-mc", "sort-single", "scan"),
+    sizes=Sizes(model=_TINY, training=_FAST, steps=3000),
+    lengths=(2, 6),
+    n_per_length=200,
+    n_read=64,
+    n_patterns=8,
+    scratchpads=Scratchpads(
+        tasks=("parity", "sort-single", "lego"),
+        formats=(PLAIN, FULL, "computation and output"),
+        sizes=Sizes(model=_TINY, training=_FAST | {"batch_size": 24}, steps=2500),
+        lengths=(2, 4),
         n_per_length=200,
-        n_read=64,
-        n_patterns=8,
-        scratchpads=Scratchpads(
-            tasks=("parity", "sort-single", "lego"),
-            formats=(PLAIN, FULL, "computation and output"),
-            sizes=Sizes(model=_TINY, training=_FAST | {"batch_size": 24}, steps=2500),
-            lengths=(2, 4),
-            n_per_length=200,
-        ),
     ),
+)
+PRESETS = {
+    "tiny": _FIVE,
+    "tiny-all": replace(_FIVE, tasks=KAZEMNEJAD_TASKS, beside=("addition-natural", "scan-natural")),
     # Encodings take about an hour on one GPU and scratchpads several; not tried out.
     "small": _large(
         _SMALL,
@@ -212,7 +221,7 @@ PRESETS = {
     ),
     "paper": _large(
         _PAPER,
-        ANSWER_TASK_NAMES[: ANSWER_TASK_NAMES.index("zuo-addition")],
+        KAZEMNEJAD_TASKS,
         n_read=16,
         n_patterns=2,
     ),

@@ -369,6 +369,31 @@ def test_the_same_seed_gives_the_same_bits() -> None:
         assert np.array_equal(values, again[name]), name
 
 
+def test_tasks_beside_the_others_are_shown_and_change_no_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(position, "_RESAMPLES", 100)
+    monkeypatch.setattr(lengths, "trained_and_read", _made_up)
+    config = ReproduceConfig("kazemnejad2023", n_seeds=2, training=0.002, preset="tiny")
+    cells = Cells(tmp_path, lambda title: None)
+    without, beside = (
+        lengths.length_findings(config, dataclasses.replace(small(), beside=names), cells, "cpu")
+        for names in ((), ("scan-natural",))
+    )
+    assert beside.claims == without.claims != {}
+    for figure_id in ("tasks", "lengths"):
+        one, other = (
+            next(figure for figure in found.figures if figure.id == figure_id)
+            for found in (without, beside)
+        )
+        assert [panel.title for panel in other.panels] == [
+            *(panel.title for panel in one.panels),
+            "scan-natural",
+        ]
+    said = [note for note in beside.notes if "scan-natural" in note]
+    assert any("no other claim is of them" in note for note in said)
+
+
 @pytest.mark.slow
 def test_a_comparison_runs_and_leaves_out_what_did_not_learn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

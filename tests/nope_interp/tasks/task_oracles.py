@@ -213,6 +213,8 @@ ORACLES: dict[str, Callable[[str], tuple[str, int]]] = {
     "reversal": reversal,
     "indexing": indexing,
     "ordering": ordering,
+    "addition-natural": addition,
+    "scan-natural": scan,
 }
 
 

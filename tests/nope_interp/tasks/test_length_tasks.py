@@ -1,7 +1,9 @@
 """Tasks of length generalisation: right answers, honest splits, equal counts, texts that read."""
 
+import math
 import re
-from itertools import pairwise
+from collections import Counter
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -375,6 +377,35 @@ def test_reversal_keeps_the_tokens_of_saved_models() -> None:
     tokens, predicted = ReversalTask().batch(4, 20, torch.Generator().manual_seed(3))
     equals = int((tokens[0] == 26).nonzero())
     assert predicted[0].nonzero().flatten().tolist() == list(range(equals + 1, tokens.shape[1]))
+
+
+# Of pairs of counts of digits up to 4, and of commands of 2 to 5 actions, how many have a length.
+_PAIRS = Counter(max(pair) for pair in product(range(1, 5), repeat=2))
+_COMMANDS = Counter(len(scan_actions(" ".join(words))) for words, _ in commands())
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("addition", dict.fromkeys(range(1, 5), 1)),
+        ("addition-natural", _PAIRS),
+        ("scan", dict.fromkeys(range(2, 6), 1)),
+        ("scan-natural", {n: _COMMANDS[n] for n in range(2, 6)}),
+    ],
+)
+def test_training_draws_lengths_alike_or_naturally(name: str, weights: dict[int, int]) -> None:
+    task, generator = make_task(name, lengths=(min(weights), max(weights))), torch.Generator()
+    assert isinstance(task, AnswerTask)
+    seen: Counter[int] = Counter()
+    for _ in range(1600):
+        tokens, answer = task.batch(1, 60, generator)
+        prompt = task.tokenizer.decode(tokens[0, 1 : int(answer[0].nonzero()[0])].tolist())
+        seen[ORACLES[name](prompt)[1]] += 1
+    assert set(seen) == set(weights)
+    for length, weight in weights.items():
+        expected = 1600 * weight / sum(weights.values())
+        # Five standard deviations of a Poisson count.
+        assert abs(seen[length] - expected) < 5 * math.sqrt(expected)
 
 
 def test_longer_ranges_can_be_asked_for() -> None:
