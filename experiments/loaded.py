@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 import pandas as pd
@@ -149,9 +150,10 @@ class LoadedModel:
             UserError: for an ablation or a layer that the model lacks, and too short a text.
         """
         where = sites(self.variant.n_layers, hooks, layers)
-        how = {"seq_len": self._length(seq_len), "begin_token": False, "seed": seed}
-        split = Split.of(self.variant.sources[0], n_fit, n_held_out, **how)
-        return positions_read(self.variant, split, where, ablate, self.config.batch_size, seed)
+        config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
+        how = {"seq_len": self._length(seq_len), "begin_token": False, "seed": config.seed}
+        split = Split.of(self.variant.sources[0], config.n_fit, config.n_held_out, **how)
+        return positions_read(self.variant, split, where, ablate, config.batch_size, config.seed)
 
     def top_heads(
         self,
@@ -353,10 +355,10 @@ class LoadedModel:
         return ProbingConfig.like(self.config, **how)
 
     def _length(self, asked: int | None) -> int:
-        limit = self.model.cfg.n_ctx
-        if asked is not None and not 8 <= asked <= limit:
+        limit: int = self.model.cfg.n_ctx
+        if asked is not None and not (isinstance(asked, Integral) and 8 <= asked <= limit):
             raise UserError(f"seq_len is {asked}: give 8 to {limit}, the model's context.")
-        return min(128, limit) if asked is None else asked
+        return min(128, limit) if asked is None else int(asked)
 
 
 def load(

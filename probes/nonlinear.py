@@ -57,7 +57,7 @@ class _Networks:
         return self._logits(self._standardised(rows))
 
     def _standardised(self, rows: Rows) -> Rows:
-        return (rows - self._mean) / self._deviation
+        return (rows.to(self._mean) - self._mean) / self._deviation
 
     def _logits(self, rows: Rows) -> Float[Tensor, "network rows classes"]:
         hidden = functional.relu(torch.addmm(self._in_bias, rows, self._in))

@@ -183,6 +183,9 @@ class LinearProbe(StreamingProbe):
         self.moments = LinearMoments(exact=alpha < _LEAST_SINGLE_ALPHA)
         self._in_double = False
 
+    def _alike(self) -> tuple[Any, ...]:
+        return (*super()._alike(), self.alpha)
+
     def cross(self) -> ByTarget:
         """Sums of centred component times centred target, with the true positions.
 

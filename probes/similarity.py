@@ -8,6 +8,7 @@ derive it from averaging independent values: cos(c_i, c_j) = sqrt(i/j) for i <= 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -245,6 +246,9 @@ class SimilarityProbe(StreamingProbe):
             raise ProbeError(f"n_sequences is {n_sequences}; an interval needs at least 2")
         self._to_fit: list[_Kept] = []
         self._held_out: list[_Kept] = []
+
+    def _alike(self) -> tuple[Any, ...]:
+        return (*super()._alike(), self.n_sequences, self.alpha)
 
     def _keep(self, kept: list[_Kept], activations: Tensor) -> None:
         room = self.n_sequences - sum(len(some.labels) for some in kept)

@@ -138,7 +138,8 @@ class StreamingFit(ABC):
                 f"positions have shape {tuple(positions.shape)}; expected ({shape[1]},), one for "
                 f"each step of the pos axis of activations {shape}"
             )
-        self._adopt(shape[2], positions.cpu())
+        # Copied: the caller's may change in place. Differences of unsigned numbers would wrap.
+        self._adopt(shape[2], positions.to("cpu", torch.int64, copy=True))
 
     def _adopt(self, d_model: int, positions: Tensor) -> None:
         if not self.d_model:
@@ -245,6 +246,11 @@ class StreamingProbe(StreamingFit):
         """
         if not other.n_fitted:
             return
+        if self._alike() != other._alike():
+            raise ProbeError(
+                f"cannot merge probes of different settings, {self._alike()} and "
+                f"{other._alike()}: start them alike"
+            )
         if self._solved != other._solved:
             raise ProbeError(
                 "cannot merge a probe that has evaluated with one that has not: merge the fits "
@@ -303,6 +309,10 @@ class StreamingProbe(StreamingFit):
                 "evaluated; give at least 2 to evaluate() first"
             )
         return self._result()
+
+    def _alike(self) -> tuple[Any, ...]:
+        """What two probes that merge have alike, beside what they saw."""
+        return type(self).__name__, self.n_resamples
 
     def _labels(self, batch: int) -> Int[Tensor, "control batch pos"]:
         """The true positions, and for the control the same ones shuffled."""

@@ -26,7 +26,7 @@ from nope_interp.interventions.intervene import Function, intervene
 from nope_interp.positions.layers import layer_positions
 from probes.head_rules import RULES, SHUFFLED_OFFSETS
 from probes.heads.detectors import HeadScores
-from probes.heads.labels import label_heads
+from probes.heads.labels import label_heads, share_interval
 
 # What heads put out before it is written to the residual stream, in one row or apart.
 HeadOutputs = Float[Tensor, "batch pos *head_d"]
@@ -162,6 +162,6 @@ def _left(
         ("control", control, controls),
         ("net", control - left, controls - lefts),
     ):
-        low, high = np.nanquantile(resampled, [0.025, 0.975])
-        found |= {name: value, f"{name}_low": float(low), f"{name}_high": float(high)}
+        low, high = share_interval(value, resampled, int(intact.n[at]))
+        found |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return found

@@ -1,5 +1,7 @@
 """Which heads do one thing most."""
 
+from numbers import Integral
+
 import pandas as pd
 
 from experiments.heads.cell import head_rows
@@ -9,7 +11,7 @@ from experiments.heads.tokens import head_tokens
 from experiments.results.measurements import INTACT, table
 from experiments.variants.ablation import Ablation
 from experiments.variants.variants import ModelVariant
-from nope_interp.errors import unknown_name
+from nope_interp.errors import UserError, unknown_name
 from nope_interp.positions.layers import layer_positions
 from probes.head_rules import METRICS
 
@@ -32,10 +34,13 @@ def strongest_heads(
         One row for each head, as `LoadedModel.top_heads` describes it.
 
     Raises:
-        UserError: for an unknown detector, and for an ablation that the model does not allow.
+        UserError: for an unknown detector, fewer than one head, and an ablation that the model does
+            not allow.
     """
     if detector not in METRICS:
         raise unknown_name("detector", detector, METRICS)
+    if not isinstance(n, Integral) or n < 1:
+        raise UserError(f"{n!r} heads are asked for: give a whole number from 1.")
     cell = read_cell(
         variant.model,
         head_tokens(variant, config),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from operator import index
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -115,14 +116,17 @@ def sites(n_layers: int, sites: Sequence[str], layers: Sequence[int] | None = No
         The sites; the embedding comes first, and only once.
 
     Raises:
-        UserError: for a layer that the model lacks.
+        UserError: for a layer that the model lacks, and for what are no layers.
     """
-    for layer in layers or ():
+    try:
+        chosen = sorted(map(index, range(n_layers) if layers is None else layers))
+    except TypeError as error:
+        raise UserError(f"layers are {layers!r}: give a list of whole numbers.") from error
+    for layer in chosen:
         if not 0 <= layer < n_layers:
             raise UserError(
                 f"the model has no layer {layer}: choose from layers 0 to {n_layers - 1}."
             )
-    chosen = range(n_layers) if layers is None else sorted(layers)
     every = [Site(layer, site) for layer in chosen for site in sites]
     embedding = Site(0, "resid_pre")
     return [embedding, *(site for site in every if site != embedding)]

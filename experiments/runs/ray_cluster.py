@@ -70,7 +70,7 @@ def on_ray(gpus_per_job: float, at_once: int) -> Iterator[Run]:
     """Tasks of a cluster, on a CPU or GPUs each, so many at once.
 
     Machines may come and go: a task waits for room. Where a worker dies, what the others are doing
-    is finished, and nothing new is begun.
+    is finished, and nothing new is begun once all jobs before the dead one's are there.
 
     Its function raises UserError where the cluster cannot run any, as without this project on its
     machines; one of `deaths`; and what a job raises.

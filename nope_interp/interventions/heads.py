@@ -92,7 +92,8 @@ def head_functions(
         A function for each hook name.
 
     Raises:
-        UserError: for a head that the model does not have, and for an unknown word.
+        UserError: for a head that the model does not have, and for what is neither a word nor a
+            pattern.
     """
     removed: dict[int, list[int]] = defaultdict(list)
     given: dict[int, dict[int, HeadChange]] = defaultdict(dict)
@@ -100,6 +101,11 @@ def head_functions(
         check_head(model, layer, head)
         if isinstance(to, str) and to not in _WORDS:
             raise unknown_name("change of a head", to, _WORDS)
+        if not isinstance(to, str | Tensor) or (isinstance(to, Tensor) and to.ndim != 2):
+            raise UserError(
+                f"head {head} of layer {layer} would be changed to a {type(to).__name__}: give one "
+                f"of {', '.join(_WORDS)}, or a tensor [query key]."
+            )
         if isinstance(to, str) and to == "ablated":
             removed[layer].append(head)
         else:
@@ -169,9 +175,10 @@ def _replaced(
 
 
 def _of_other(own: Float[Tensor, "own own"], n: int) -> Tensor:
-    if own.shape[-1] != n:
+    if own.shape != (n, n):
         raise ValueError(
-            f"the other prompt has {own.shape[-1]} tokens and this one {n}: type two of one length"
+            f"a pattern of {own.shape[0]} queries and {own.shape[1]} keys is given for {n} tokens: "
+            "give one of as many"
         )
     return own
 

@@ -109,7 +109,8 @@ def n_high(n_frequencies: int) -> int:
 def frequency_shares(queries: Queries, keys: Keys, rotated: int) -> Norms:
     """Each frequency's share of |q| |k| in each sequence, highest frequency first.
 
-    |q| and |k| are mean norms over the sequence's tokens; shares sum to 1.
+    |q| and |k| are mean norms over the sequence's tokens; shares sum to 1. Those of a head whose
+    queries or keys are all zero are equal.
 
     Args:
         queries: before rotation or after it, which leaves norms alone.
@@ -127,7 +128,8 @@ def frequency_shares(queries: Queries, keys: Keys, rotated: int) -> Norms:
 
 def _shares(query: Norms, key: Norms) -> Norms:
     usage = query * key
-    return usage / usage.sum(-1, keepdim=True)
+    total = usage.sum(-1, keepdim=True)
+    return torch.where(total == 0, 1 / usage.shape[-1], usage / total)
 
 
 def _norms(queries: Queries, keys: Keys, rotated: int) -> tuple[Norms, Norms]:

@@ -6,6 +6,7 @@ Hochberg 1995). The thresholds are our choices and no paper's: they say how stro
 to be worth a name.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import stdtr
 
-from probes.bootstrap import benjamini_hochberg
+from probes.bootstrap import benjamini_hochberg, few_sequences
 from probes.errors import ProbeError
 from probes.head_rules import (
     FALSE_DISCOVERY_RATE,
@@ -28,6 +29,8 @@ from probes.heads.detectors import HeadScores
 
 # What single precision leaves of a score: a smaller standard error is one of rounding.
 _ROUNDING = 1e-6
+# Beyond either bound of an interval.
+_TAIL = 0.025
 
 PerRule = Float[np.ndarray, "head rule"]
 
@@ -313,6 +316,27 @@ def dependence(label: str, intact: HeadScores, ablated: HeadScores, head: int) -
     resampled = (ablated.replicates[:, *at] - ablated.chance[at]) / (
         intact.replicates[:, *at] - intact.chance[at]
     )
-    low, high = np.nanquantile(resampled, [0.025, 0.975])
+    retention = float(left / habit)
+    low, high = share_interval(retention, resampled, int(intact.n[at]))
     kind = next(rule.kind for rule in DEPENDENCE_RULES if rule.low <= low and high <= rule.high)
-    return Dependence(kind, float(left / habit), float(low), float(high))
+    return Dependence(kind, retention, low, high)
+
+
+def share_interval(
+    value: float, resampled: Float[np.ndarray, " resample"], n: int
+) -> tuple[float, float]:
+    """The 95% interval of a share that is taken in resamples, drawn out since sequences are few.
+
+    Args:
+        value: the share over all sequences.
+        resampled: the same in each resample, NaN where it holds no sequence.
+        n: how many sequences there are.
+
+    Returns:
+        The lower and the upper bound, infinite for a single sequence.
+    """
+    if n < 2:
+        return -math.inf, math.inf
+    low, high = np.nanquantile(resampled, [_TAIL, 1 - _TAIL])
+    few = few_sequences(_TAIL, n)
+    return float(value + few * (low - value)), float(value + few * (high - value))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.tasks.registry import make_task
+from tests import typecheck
 from tests.huggingface import plain_model, save_folder, tiny_gpt2, words
 from tests.paths import ROOT
 
@@ -102,13 +104,32 @@ def test_heads_attend_otherwise_while_a_context_is_open(gpt2: LoadedModel) -> No
     [
         ({(0, 0): "unifrm"}, "did you mean 'uniform'"),
         ({(0, 99): "uniform"}, "the model has no head 99"),
+        ({(0, 1): [[1.0]]}, "head 1 of layer 0 would be changed to a list: give one of ablated"),
+        ({(0, 1): None}, "changed to a NoneType"),
+        ({(0, 1): np.eye(3)}, "changed to a ndarray"),
+        ({(0, 1): torch.ones(3)}, r"or a tensor \[query key\]"),
     ],
 )
 def test_a_change_of_heads_that_is_none_is_one_sentence(
-    gpt2: LoadedModel, changes: Any, told: str
+    gpt2: LoadedModel, changes: Any, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     with pytest.raises(UserError, match=told):
         gpt2.change_heads(changes)
+
+
+def test_a_pattern_for_other_numbers_of_tokens_is_one_sentence(
+    gpt2: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    tokens = gpt2.read("w5 w6 w7 w8").ids
+    n = tokens.shape[1]
+    for pattern in (torch.eye(n)[:2], torch.eye(n + 1)):
+        with (
+            pytest.raises(UserError, match=f"is given for {n} tokens: give one of as many"),
+            gpt2.change_heads({(0, 1): pattern}),
+        ):
+            gpt2.model(tokens)
 
 
 def test_patching_tells_what_comes_back(gpt2: LoadedModel) -> None:
@@ -143,9 +164,41 @@ def test_what_cannot_be_asked_is_one_sentence(gpt2: LoadedModel) -> None:
     with pytest.raises(UserError, match="seq_len is 4096: give 8 to"):
         gpt2.probe_positions(seq_len=4096)
     with pytest.raises(UserError, match="rotary"):
-        gpt2.probe_positions(ablate="rotary", seq_len=16, n_fit=8, n_held_out=4)
+        gpt2.probe_positions(ablate="rotary", seq_len=16, n_fit=8, n_held_out=8)
     with pytest.raises(UserError, match="intact"):
-        gpt2.probe_positions(ablate="intact", seq_len=16, n_fit=8, n_held_out=4)
+        gpt2.probe_positions(ablate="intact", seq_len=16, n_fit=8, n_held_out=8)
+    for detector, n in (("diagonal", 0), ("diagonal", -1)):
+        with pytest.raises(UserError, match="give a whole number from 1"):
+            gpt2.top_heads(detector, n)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"layers": 1}, "layers are 1: give a list of whole numbers"),
+        ({"layers": "1"}, "layers are '1': give a list of whole numbers"),
+        ({"layers": [0.5]}, "give a list of whole numbers"),
+        ({"layers": [7]}, "no layer 7"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seq_len": 8.5}, "seq_len is 8.5"),
+        ({"n_held_out": 1}, "n_held_out is 1"),
+    ],
+)
+def test_what_positions_are_probed_with_is_checked(
+    gpt2: LoadedModel, asked: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    with pytest.raises(UserError, match=told):
+        gpt2.probe_positions(**{"seq_len": 16, "n_fit": 16, "n_held_out": 8, **asked})
+
+
+def test_layers_and_seeds_may_be_numpys(gpt2: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    how = {"seq_len": 16, "n_fit": 16, "n_held_out": 8}
+    expected = gpt2.probe_positions(layers=[1], seed=3, **how)
+    for layers in (np.array([1]), range(1, 2), (i for i in [1])):
+        found = gpt2.probe_positions(layers=layers, seed=np.int64(3), **how)
+        assert found.equals(expected)
 
 
 def test_a_context_shorter_than_the_default_length_is_taken_whole(gpt2: LoadedModel) -> None:

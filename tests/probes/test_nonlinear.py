@@ -30,6 +30,17 @@ def test_classifier_with_one_seed_has_the_same_bits():
     assert (first != other).any()
 
 
+def test_a_classifier_takes_either_precision_after_the_other():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(200, 5))
+    y = (x[:, 0] > 0).astype(int)
+    fitted = TwoLayerClassifier(passes=40).fit(x.astype(np.float32), y)
+    assert (fitted.predict(x) == fitted.predict(x.astype(np.float32))).all()
+    assert (fitted.predict(x) == y).mean() > 0.9
+    fitted.partial_fit(x, y)
+    assert (fitted.predict(x) == y).mean() > 0.9
+
+
 def test_partial_fit_goes_on_where_it_stopped():
     X, y = make_moons(600, noise=0.1, random_state=0)
     model = TwoLayerClassifier()

@@ -159,6 +159,42 @@ def test_merging_what_does_not_fit_together_is_refused(make, batch):
         evaluated(fitted()).for_shard(1, 0)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (LinearProbe(alpha=1.0), LinearProbe(alpha=1e4)),
+        (SimilarityProbe(n_sequences=8), SimilarityProbe(n_sequences=16)),
+        (SimilarityProbe(), SimilarityProbe(alpha=2.0)),
+        (VarianceProbe(), VarianceProbe(n_resamples=10)),
+        (LinearProbe(), PositionalVectorProbe()),
+    ],
+)
+def test_probes_of_different_settings_are_not_merged(one, other, batch):
+    one.update(batch[:7], POSITIONS)
+    other.update(batch[7:14], POSITIONS)
+    with pytest.raises(ProbeError, match="different settings"):
+        one.merge(other)
+
+
+@every_probe
+def test_positions_are_read_as_whole_numbers_whatever_holds_them(make, batch, feed):
+    expected = values(feed(make(), batch[:14], batch[14:], POSITIONS))
+    for dtype in (torch.uint8, torch.int16):
+        found = values(feed(make(), batch[:14], batch[14:], POSITIONS.to(dtype)))
+        assert found == expected
+    with pytest.raises(ProbeError, match="strictly increasing"):
+        make().update(batch[:, :2], torch.tensor([5, 3], dtype=torch.uint8))
+
+
+@every_probe
+def test_positions_that_change_in_place_have_changed(make, batch):
+    probe, positions = make(), POSITIONS.clone()
+    probe.update(batch[:14], positions)
+    positions += 8
+    with pytest.raises(ProbeError, match=r"positions changed between batches, from .* 1\.\.8"):
+        probe.evaluate(batch[14:], positions)
+
+
 def test_two_layer_fits_cannot_be_merged(batch):
     probes = [TwoLayerProbe(seed=seed) for seed in (0, 1)]
     for probe in probes:

@@ -81,6 +81,20 @@ def test_shares_of_a_sequence_are_those_of_a_pass_over_it_alone() -> None:
         np.testing.assert_allclose(shares[i], alone / alone.sum(-1, keepdims=True))
 
 
+def test_a_head_that_writes_no_queries_uses_all_frequencies_alike() -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = torch.randn(2, 8, 5, 2, 16, generator=generator)
+    expected = frequency_shares(queries, keys, 16)[:, 1]
+    queries[:, :, 0] = 0
+    shares = frequency_shares(queries, keys, 16)
+    assert (shares[:, 0] == 1 / 8).all()
+    assert torch.equal(shares[:, 1], expected)
+    usage = FrequencyUsage(16)
+    usage.update(queries, keys)
+    silent, _ = usage.high_frequency_share()
+    assert silent.value == silent.chance == 0.25
+
+
 def test_merged_parts_are_the_whole() -> None:
     generator = torch.Generator().manual_seed(0)
     queries, keys = torch.randn(2, 9, 5, 2, 8, generator=generator)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from probes.bootstrap import benjamini_hochberg
+from probes.bootstrap import SequenceBootstrap, benjamini_hochberg
 from probes.errors import ProbeError
 from probes.head_rules import (
     FALSE_DISCOVERY_RATE,
@@ -29,6 +29,7 @@ from probes.heads.labels import (
     dependence,
     early_labels,
     label_heads,
+    share_interval,
 )
 from tests.paths import ROOT
 
@@ -330,6 +331,17 @@ def test_dependence_on_part_of_the_habit_is_mixed():
         assert found.kind == kind
         # Paired resamples share their noise: nothing is left of it in the ratio.
         np.testing.assert_allclose([found.retention, found.ci_low, found.ci_high], share)
+
+
+def test_intervals_of_shares_are_those_of_a_bootstrap_over_sequences():
+    """Of one mean over another that is known: then the bootstrap's own bounds are to be had."""
+    sequences = np.random.default_rng(0).normal(0.5, 0.1, size=(8, 1))
+    bootstrap = SequenceBootstrap(n_resamples=1000, seed=0).update(sequences)
+    resampled = bootstrap.replicates()[:, 0]
+    found = share_interval(float(bootstrap.mean()[0]), resampled, 8)
+    expected = [float(bound[0]) for bound in bootstrap.interval()]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert share_interval(0.5, resampled, 1) == (-np.inf, np.inf)
 
 
 def test_labels_without_a_habit_depend_on_nothing():
