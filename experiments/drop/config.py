@@ -90,14 +90,16 @@ class DropConfig(ExperimentConfig):
     def run_name(self) -> str:
         return f"drop-{self.model_name()}"
 
-    def lengths_of(self, context: int) -> tuple[int, ...]:
+    def lengths_of(self, context: int, most: int | None) -> tuple[int, ...]:
         """The lengths that are read, growing.
 
         Args:
             context: tokens that the model was trained to read.
+            most: that it has positions for; None where there is no end.
 
         Returns:
-            As many as were asked for.
+            As many as were asked for, else those of the default that it has positions for.
         """
-        asked = self.read_lengths or tuple(int(share * context) for share in _CONTEXTS)
+        usual = (int(share * context) for share in _CONTEXTS)
+        asked = self.read_lengths or tuple(n for n in usual if most is None or n <= most)
         return tuple(sorted(asked))

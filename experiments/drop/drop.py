@@ -30,6 +30,7 @@ from experiments.runs.finished import Made
 from experiments.runs.folder import RunFolder, identity
 from experiments.runs.steps import Steps
 from experiments.runs.timing import seconds_a_sequence
+from experiments.variants.notes import check_has_positions, most_tokens
 from experiments.variants.words import asked
 from nope_interp.devices import check_device
 from nope_interp.errors import UserError
@@ -84,9 +85,11 @@ def _made(config: DropConfig, folder: RunFolder, device: str, show_progress: boo
     model, tokenizer, notes = load(config.model)
     check_droppable(model, config.model, qk_norm=config.qk_norm)
     context = config.context or model.config.max_position_embeddings
-    lengths = config.lengths_of(context)
+    lengths = config.lengths_of(context, most_tokens(model.config))
+    check_has_positions(model.config, max(*lengths, config.training.seq_len))
     material = Material.of(config, tokenizer, lengths)
     n_kinds = model.get_input_embeddings().weight.shape[0]
+    material.check_known(n_kinds, config.model)
     _check_memory(config, model, max(lengths), material, n_kinds)
     with Steps("drop", show_progress) as steps:
         cells = Cells(folder.cells, steps.done)

@@ -100,6 +100,25 @@ class Material:
             depths=tuple(spread.tolist()),
         )
 
+    def check_known(self, n_kinds: int, model: str) -> None:
+        """Raise UserError for tokens that a model has no embeddings of.
+
+        Args:
+            n_kinds: of how many it has.
+            model: its name, as the user gave it.
+        """
+        parts = [part for each in self.passkeys for part in (each.given, each.asked, each.key)]
+        begin = [] if self.begin_id is None else [self.begin_id]
+        every = map(torch.tensor, (*parts, begin))
+        largest = max(
+            int(of.max()) for of in (self.trained, self.held_out, self.fillers, *every) if len(of)
+        )
+        if largest >= n_kinds:
+            raise UserError(
+                f"the tokenizer of {model!r} gives the token {largest}, but the model knows 0 to "
+                f"{n_kinds - 1}: give the tokenizer that belongs to it."
+            )
+
     def sequences(self, length: int) -> Sequences:
         """The held-out windows of a length, which all end in the same tokens.
 

@@ -216,7 +216,8 @@ class ExperimentConfig(Worded):
             return self.transformer.positions
         path = Path(self.model)
         # Every model of ours is a model.safetensors: its run folder tells it from the others.
-        name = path.absolute().parent.name if path.name == "model.safetensors" else path.name
+        whole = path.absolute()
+        name = whole.parent.name if path.name == "model.safetensors" else whole.name
         stem = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")
         return stem[:60] or "model"
 

@@ -1,5 +1,7 @@
 """What a reader of a pretrained model's numbers has to know of the model."""
 
+from typing import Any
+
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.sinks import sinks_note
@@ -13,7 +15,7 @@ from nope_interp.positions.layers import (
 from nope_interp.sites import layer_ranges
 
 # Rotary families that look their angles up in a table, which ends.
-_TABLES = ("codegen", "gptj")
+_TABLES = ("codegen", "gptj", "mpt")
 
 
 def notes_on_pretrained(model: HookedModel, seq_len: int) -> tuple[str, ...]:
@@ -52,18 +54,58 @@ def beyond_context(model: HookedModel, seq_len: int) -> tuple[str, ...]:
         UserError: where it has no positions for them.
     """
     config = model.original_model.config
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = context_of(config)
     if limit is None or seq_len <= limit:
         return ()
-    if family_encoding(config) == "learned" or config.model_type in _TABLES:
-        raise UserError(
-            f"sequences of {seq_len} tokens are longer than the model's context of {limit}, and it "
-            "has no positions beyond: shorten them."
-        )
+    check_has_positions(config, seq_len)
     return (
         f"Sequences of {seq_len} tokens are longer than the context of {limit} tokens that the "
         "model was made for.",
     )
+
+
+def context_of(config: Any) -> int | None:
+    """The tokens that a pretrained model was made for.
+
+    Args:
+        config: of transformers.
+
+    Returns:
+        None where it does not say.
+    """
+    name = "max_seq_len" if config.model_type == "mpt" else "max_position_embeddings"
+    return getattr(config, name, None)
+
+
+def most_tokens(config: Any) -> int | None:
+    """The most tokens that a pretrained model has positions for.
+
+    Args:
+        config: of transformers.
+
+    Returns:
+        None where there is no end.
+    """
+    ends = family_encoding(config) == "learned" or config.model_type in _TABLES
+    return context_of(config) if ends else None
+
+
+def check_has_positions(config: Any, seq_len: int) -> None:
+    """Refuse sequences that a pretrained model has no positions for.
+
+    Args:
+        config: of transformers.
+        seq_len: tokens in a sequence.
+
+    Raises:
+        UserError: where there are more than `most_tokens`.
+    """
+    most = most_tokens(config)
+    if most is not None and seq_len > most:
+        raise UserError(
+            f"sequences of {seq_len} tokens are longer than the model's context of {most}, and it "
+            "has no positions beyond: shorten them."
+        )
 
 
 def _on_encoding(layers: tuple[LayerPositions, ...]) -> str:

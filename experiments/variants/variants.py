@@ -325,7 +325,7 @@ def _pretrained_variant(
     _check_memory(loaded.model, config, needed)
     _check_source(text_source, config, needed)
     return ModelVariant(
-        name=Path(name).name if Path(name).exists() else name,
+        name=Path(name).absolute().name if Path(name).exists() else name,
         kind="pretrained",
         model=loaded.model,
         tokenizer=loaded.tokenizer,

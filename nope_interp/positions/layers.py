@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -230,10 +231,13 @@ def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPosit
     found = LayerPositions(layer, encoding, window=_window(config, layer), chunk=chunk)
     if encoding != "rotary":
         return found
+    turned = 2 * len(_frequencies(model, layer))
+    if not turned:
+        return replace(found, encoding="none")
     return replace(
         found,
         rotary_base=_base(config, kind),
-        rotary_dims=2 * len(_frequencies(model, layer)),
+        rotary_dims=turned,
         neighbours=config.model_type in _NEIGHBOURS,
     )
 
@@ -286,8 +290,22 @@ def _rotates(config: Any, family: str, layer: int, kind: str | None) -> bool:
     return True
 
 
+@cache
+def declared(family: Any) -> frozenset[str]:
+    """What a family's config declares, and its code heeds: transformers keeps other keys, too.
+
+    Args:
+        family: the class of the config.
+    """
+    return frozenset(family().to_dict())
+
+
+def _heeded(config: Any, name: str) -> Any:
+    return getattr(config, name, None) if name in declared(config.__class__) else None
+
+
 def _layer_type(config: Any, layer: int) -> str | None:
-    types = getattr(config, "layer_types", None)
+    types = _heeded(config, "layer_types")
     return None if types is None else types[layer]
 
 
@@ -295,7 +313,7 @@ def _window(config: Any, layer: int) -> int | None:
     if config.model_type == "gpt_neo":
         return config.window_size if config.attention_layers[layer] == "local" else None
     windowed = _layer_type(config, layer) in (None, "sliding_attention")
-    return getattr(config, "sliding_window", None) if windowed else None
+    return _heeded(config, "sliding_window") if windowed else None
 
 
 def _describe(kind: LayerPositions) -> str:

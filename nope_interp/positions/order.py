@@ -49,7 +49,9 @@ def order_dependence(model: HookedModel, layers: tuple[LayerPositions, ...]) -> 
 
     def read(activations: Tensor, hook: Any, layer: int) -> None:
         first, second = activations[:, -1].float()
-        found[layer] = float((first - second).abs().max() / first.abs().max())
+        change, largest = (first - second).abs().max(), first.abs().max()
+        # A layer that writes nothing tells no order.
+        found[layer] = float(change / largest) if change > 0 else 0.0
 
     hooks = []
     for layer in range(len(layers)):

@@ -87,7 +87,8 @@ def give_tokenizer(bridge: HookedModel, tokenizer: Any) -> None:
     if tokenizer.pad_token is None:
         # TransformerLens pads even a single text. Not in the tokenizer that the user holds.
         tokenizer = deepcopy(tokenizer)
-        tokenizer.pad_token = tokenizer.eos_token
+        own = (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
+        tokenizer.pad_token = next(filter(None, own), tokenizer.convert_ids_to_tokens(0))
     bridge.tokenizer = tokenizer
     ids = tokenizer.encode("a")
     bridge.cfg.tokenizer_prepends_bos = len(ids) > 1 and ids[0] == tokenizer.bos_token_id

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from nope_interp.errors import UserError
+from nope_interp.positions.layers import WITHOUT
 from nope_interp.pretrained.declared import check_pairs, is_known, without_positions
 from nope_interp.pretrained.published import (
     Format,
@@ -48,6 +49,8 @@ def read_checkpoint(
         own = {key: value for key, value in raw.items() if key not in ("model_type", "auto_map")}
         config = AutoConfig.for_model(drope.base, **own)
     none = without_positions(name, raw, config, positions, published=drope is not None)
+    if not none and getattr(config, WITHOUT, False):
+        setattr(config, WITHOUT, False)
     if config.model_type == "t5" and how["dtype"] is torch.float16:
         raise UserError("T5 keeps some weights in float32 beside float16: give bfloat16.")
     model, unexpected = _weights(name, where, config, drope, how)
@@ -115,9 +118,11 @@ def _weights(
 def _refuse_unexpected(name: str, unexpected: Iterable[str], *, published: bool) -> None:
     """Raise UserError for tensors that transformers would leave out without a word.
 
-    In attention they change what positions do; a published model has none anywhere.
+    In attention, or as a table of positions, they change what positions do; a published model has
+    none anywhere.
     """
-    found = sorted(key for key in unexpected if published or "attn" in key or "attention" in key)
+    telling = ("attn", "attention", "wpe")
+    found = sorted(key for key in unexpected if published or any(part in key for part in telling))
     if found:
         raise UserError(
             f"the model {name!r} has {len(found)} tensors that its config has no place for, such "

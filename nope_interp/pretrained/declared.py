@@ -11,7 +11,7 @@ from typing import Any
 
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.config import DECLARED
-from nope_interp.positions.layers import FAMILIES, WITHOUT, family_encoding
+from nope_interp.positions.layers import FAMILIES, WITHOUT, declared, family_encoding
 
 # Published checkpoints without positions whose files do not say so, by their hub names: Wang et al.
 # 2024 (arXiv 2404.12224) and Kim et al. 2025 (arXiv 2509.21042).
@@ -36,6 +36,8 @@ _DENIED_BY_NAME = (
     "attention_type",
 )
 _DENIED_BY_LIST = ("no_rope_layers", "no_rope_layer_interval")
+# Encodings that can be switched off in a checkpoint which has none.
+_SWITCHED_OFF = ("rotary", "learned")
 _NO_ENCODING = re.compile(r"(^|[^a-z])(nope|none|null)([^a-z]|$)")
 _NAME = re.compile(r"(^|[^a-z])(nope|drope)([^a-z]|$)")
 
@@ -94,9 +96,10 @@ def without_positions(
         none = published or is_known(name) or raw.get(WITHOUT) is True
         hint = None if none or own is None else _hint(name, raw, config)
         if hint is not None:
+            none_too = "--positions none, or " if own in _SWITCHED_OFF else ""
             raise UserError(
                 f"{hint} hints at no positional encoding, but transformers would use {own} "
-                f"positions: add --positions none, or --positions {own}."
+                f"positions: add {none_too}--positions {own}."
             )
     else:
         none = asked == "none"
@@ -110,7 +113,7 @@ def _check_possible(model: str, own: str | None, asked: str) -> None:
         raise UserError(
             f"where {model} keeps its positions is not known here: leave --positions out."
         )
-    if asked == "none" and own not in ("rotary", "learned"):
+    if asked == "none" and own not in _SWITCHED_OFF:
         raise UserError(
             f"{model} cannot be loaded without its {own} positions: leave --positions out, and "
             "take them away with --ablate."
@@ -124,7 +127,7 @@ def _check_possible(model: str, own: str | None, asked: str) -> None:
 def _hint(name: str, raw: Mapping[str, Any], config: Any) -> str | None:
     """What hints at a checkpoint without positions, where transformers does not heed it."""
     # What a family declares, its code heeds; a base of rotation only where it does without one.
-    heeded = set(type(config)().to_dict()) - set(_DENIED_BY_NULL)
+    heeded = declared(config.__class__) - set(_DENIED_BY_NULL)
     rope = getattr(config, "rope_parameters", None) or {}
     bases = [kind.get("rope_theta") for kind in (rope, *rope.values()) if isinstance(kind, dict)]
     if not any(bases):
@@ -132,6 +135,9 @@ def _hint(name: str, raw: Mapping[str, Any], config: Any) -> str | None:
     for key, value in raw.items():
         if key not in heeded and _denies(key, value):
             return f"`{key}: {_cut(json.dumps(value))}` in the config of {name!r}"
+    # MPT's code adds ALiBi whatever this says.
+    if config.model_type == "mpt" and raw.get("attn_config", {}).get("alibi") is False:
+        return f"`alibi: false` in the `attn_config` of {name!r}"
     if _NAME.search(re.split(r"[/\\]", name.rstrip("/\\"))[-1].lower()):
         return f"the name {name!r}"
     return None

@@ -45,6 +45,9 @@ def scaled_rotary(model: Any, scaling: str, context: int, length: int) -> Iterat
         Nothing.
     """
     config, factor = copy.deepcopy(model.config), length / context
+    # Of Mixtral there may be none, which transformers' YaRN does not read.
+    if getattr(config, "head_dim", 0) is None:
+        config.head_dim = config.hidden_size // config.num_attention_heads
     for name, kind in _kinds(config.rope_parameters).items():
         if name != "sliding_attention":
             kind |= _changes(scaling, kind, config, context, factor)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import GPTJConfig, GPTJForCausalLM
 
 from experiments.drop import drop as drop_module
 from experiments.drop.config import DropConfig
@@ -22,7 +23,7 @@ from nope_interp.errors import UserError
 from nope_interp.positions.layers import positions_in_words
 from nope_interp.pretrained.dropped import drop_positions
 from nope_interp.pretrained.load import load_plain, load_pretrained
-from nope_interp.pretrained.scaled import scaled_rotary
+from nope_interp.pretrained.scaled import SCALINGS, scaled_rotary
 from nope_interp.tasks.text import python_documentation
 from tests.byte_llama import byte_llama, byte_tokenizer
 from tests.experiments.cli.command import nope_interp
@@ -301,3 +302,40 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     refused = nope_interp("drop", str(folder), "--steps", "0", cwd=tmp_path)
     assert refused.returncode == 2
     assert "--steps is 0" in refused.stderr
+
+
+# ---------------------------------------------------------------- models that cannot read all
+
+
+def test_lengths_are_those_that_a_model_has_positions_for(tmp_path: Path, folder: Path) -> None:
+    """GPT-J looks its angles up in a table of its context's length."""
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 4, "n_positions": 128}
+    torch.manual_seed(0)
+    model = GPTJForCausalLM(GPTJConfig(vocab_size=257, bos_token_id=0, eos_token_id=None, **sizes))
+    model.save_pretrained(tmp_path / "gptj")
+    byte_tokenizer().save_pretrained(tmp_path / "gptj")
+    how = {"n_passkeys": 0}
+    found = run(tmp_path / "gptj", tmp_path, **how, read_lengths=None)
+    assert found.info["lengths"] == [64, 128]
+    for longer in ({"read_lengths": (64, 129)}, {"training.seq_len": 129}):
+        with pytest.raises(UserError, match=r"129 tokens are longer .* context of 128, and it has"):
+            run(tmp_path / "gptj", tmp_path, **how, **longer)
+
+
+def test_a_mixtral_without_a_head_size_is_scaled() -> None:
+    model = plain_model("mixtral")
+    assert model.config.head_dim is None
+    tokens = torch.arange(20)[None] + 4
+    with torch.no_grad():
+        own = model(tokens).logits
+        for scaling in SCALINGS:
+            with scaled_rotary(model, scaling, 16, 64):
+                assert not torch.equal(model(tokens).logits, own)
+        assert torch.equal(model(tokens).logits, own)
+    assert model.config.head_dim is None
+
+
+def test_tokens_that_a_model_does_not_know_are_refused(tmp_path: Path, folder: Path) -> None:
+    small = byte_llama(tmp_path / "small", vocab_size=100)
+    with pytest.raises(UserError, match=r"gives the token \d+, but the model knows 0 to 99"):
+        drop(str(small), out=tmp_path, show_progress=False, **{**TRAINING, **READ, **text(folder)})

@@ -470,9 +470,10 @@ def test_tokens_beyond_the_context_are_said_or_refused() -> None:
     assert beyond_context(llama, 64) == ()
     (sentence,) = beyond_context(llama, 65)
     assert "65 tokens are longer than the context of 64 tokens" in sentence
-    for family in ("gpt_neo", "opt"):
-        with pytest.raises(UserError, match=r"context of 64, and it has no positions beyond"):
-            beyond_context(bridged_model(family), 65)
+    for family, context in (("gpt_neo", 64), ("opt", 64), ("gptj", 64), ("mpt", 2048)):
+        told = rf"context of {context}, and it has no positions beyond"
+        with pytest.raises(UserError, match=told):
+            beyond_context(bridged_model(family), context + 1)
 
 
 # Weights of a model with sinks sum to less than one, which has no labels.

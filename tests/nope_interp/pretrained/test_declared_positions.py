@@ -4,6 +4,7 @@ The reference is transformers itself with its rotation patched out, bit for bit.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,17 @@ from transformers.models.qwen2 import modeling_qwen2
 
 from nope_interp.errors import UserError
 from nope_interp.positions.ablation import ablate_positions
-from nope_interp.positions.layers import describe_positions, positions_in_words
+from nope_interp.positions.layers import (
+    describe_positions,
+    layer_positions,
+    positions_in_words,
+)
+from nope_interp.positions.order import order_dependence
 from nope_interp.pretrained import checks
 from nope_interp.pretrained.checkpoint import read_checkpoint
 from nope_interp.pretrained.load import Pretrained, load_pretrained, reinitialized
 from nope_interp.pretrained.spec import ModelSpec
+from tests.byte_llama import byte_llama
 from tests.huggingface import plain_logits, plain_model, save_folder
 
 TOKENS = torch.randint(4, 60, (2, 20), generator=torch.Generator().manual_seed(0))
@@ -261,6 +268,73 @@ def test_a_config_of_ours_says_it_for_good(tmp_path: Path, monkeypatch: pytest.M
     first = load_pretrained(folder_of("llama", tmp_path / "m"), positions="none")
     first.model.original_model.config.save_pretrained(tmp_path / "m")
     assert_without_positions(load_pretrained(str(tmp_path / "m")), unrotated(monkeypatch))
+    rotated = load_pretrained(str(tmp_path / "m"), positions="rotary").model
+    assert positions_in_words(rotated) == "rotary"
+    assert torch.equal(logits(rotated.original_model), logits(eager(plain_model("llama"))))
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "said"),
+    [
+        ("llama", {"sliding_window": 4}, None),
+        ("llama", {"attention_chunk_size": 4}, None),
+        # Phi 3's window is every layer's, whatever types a config names.
+        ("phi3", {"layer_types": ["sliding_attention", "full_attention"]}, 16),
+    ],
+)
+def test_windows_are_those_that_the_families_code_heeds(
+    tmp_path: Path, family: str, config: dict[str, Any], said: int | None
+) -> None:
+    """Held against the attention patterns themselves."""
+    model = load_pretrained(folder_of(family, tmp_path / "m", config)).model
+    with torch.no_grad():
+        patterns = model.run_with_cache(TOKENS)[1]
+    for layer, positions in enumerate(layer_positions(model)):
+        assert (positions.encoding, positions.window) == ("rotary", said)
+        seen = patterns[f"blocks.{layer}.attn.hook_pattern"] > 0
+        assert torch.equal(seen.all(dim=1)[0], positions.sees(TOKENS.shape[1]))
+
+
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [("gpt_neox", {"rotary_pct": 0.0}), ("phi", {"partial_rotary_factor": 0.0})],
+)
+def test_a_model_that_rotates_nothing_has_no_positions(
+    tmp_path: Path, family: str, config: dict[str, Any]
+) -> None:
+    told = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **config}, **config}
+    model = load_pretrained(folder_of(family, tmp_path / "m", told)).model
+    assert positions_in_words(model) == "none"
+    with pytest.raises(UserError, match="nothing to take away"):
+        ablate_positions(model)
+
+
+def test_an_mpt_without_alibi_is_refused(tmp_path: Path) -> None:
+    folder = folder_of("mpt", tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    config["attn_config"]["alibi"] = False
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"`alibi: false` in .*: add --positions alibi\.$"):
+        load_pretrained(folder)
+    load_pretrained(folder, positions="alibi")
+    table = {"transformer.wpe.weight": torch.ones(64, 32)}
+    with pytest.raises(UserError, match=r"1 tensors .* such as transformer\.wpe\.weight"):
+        load_pretrained(folder_of("mpt", tmp_path / "table", tensors=table))
+
+
+def test_a_layer_whose_attention_writes_nothing_tells_no_order(tmp_path: Path) -> None:
+    silent = {"model.layers.1.self_attn.o_proj.weight": torch.zeros(32, HEADS * WIDTH)}
+    folder = folder_of("llama", tmp_path / "m", tensors=silent)
+    model = load_pretrained(folder).model
+    order = order_dependence(model, layer_positions(model))
+    assert order[1] == 0 < order[0] < math.inf
+    assert positions_in_words(load_pretrained(folder, positions="none").model) == "none"
+
+
+def test_a_tokenizer_without_an_end_can_be_asked_for_tokens(tmp_path: Path) -> None:
+    model = load_pretrained(str(byte_llama(tmp_path))).model
+    assert model.to_tokens("ab").shape == (1, 3)
+    assert model.to_str_tokens("ab")[1:] == ["a", "b"]
 
 
 @pytest.mark.parametrize("config", [{"head_dim": 7}, {"head_dim": None, "hidden_size": 36}])
