@@ -314,7 +314,7 @@ def test_lengths_are_those_that_a_model_has_positions_for(tmp_path: Path, folder
     model = GPTJForCausalLM(GPTJConfig(vocab_size=257, bos_token_id=0, eos_token_id=None, **sizes))
     model.save_pretrained(tmp_path / "gptj")
     byte_tokenizer().save_pretrained(tmp_path / "gptj")
-    how = {"n_passkeys": 0}
+    how = {"n_passkeys": 0, **text(folder)}
     found = run(tmp_path / "gptj", tmp_path, **how, read_lengths=None)
     assert found.info["lengths"] == [64, 128]
     for longer in ({"read_lengths": (64, 129)}, {"training.seq_len": 129}):
