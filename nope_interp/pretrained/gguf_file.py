@@ -4,18 +4,25 @@ Whoever asks while another process converts a file waits for it, and finds the f
 """
 
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from filelock import FileLock
 
+from nope_interp.errors import UserError
 from nope_interp.files import honour_umask, make_folder, write_json
+from nope_interp.pretrained.gguf_rotation import follow_rotation
 from nope_interp.pretrained.quiet import quiet
+
+# Which way of converting made a folder: what an older one made is made again.
+_CONVERSION = 2
 
 
 def cache_folder() -> Path:
@@ -35,29 +42,42 @@ def converted_gguf(path: Path) -> Path:
         The folder, which is named after the file's content.
 
     Raises:
-        UserError: where the cache cannot be written.
+        UserError: where the cache cannot be written, for a file that lacks weights or has others
+            than its model, and for rotations that cannot be followed.
         Exception: what the libraries that read it raise of a damaged file.
     """
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     folder = cache_folder() / "gguf" / digest[:16]
+    # Written last: a conversion that was killed half-way is made again.
     complete = folder / "complete.json"
-    if not complete.is_file():
+    made = {"sha256": digest, "conversion": _CONVERSION}
+    if not _is_made(complete, made):
         make_folder(folder)
         with FileLock(folder.with_suffix(".lock")):
-            if not complete.is_file():
+            if not _is_made(complete, made):
                 _convert(path, folder)
-                # Written last: a conversion that was killed half-way is made again.
-                write_json(complete, {"sha256": digest, "from": path.name})
+                write_json(complete, made)
     return folder
 
 
+def _is_made(complete: Path, made: dict[str, Any]) -> bool:
+    return complete.is_file() and json.loads(complete.read_text()) == made
+
+
 def _convert(path: Path, folder: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    import gguf
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     with quiet(), _parsed_once():
-        model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        config = AutoConfig.from_pretrained(**where)
+        reader = gguf.GGUFReader(str(path))
+        follow_rotation(reader, config, path.name)
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            **where, config=config, dtype=torch.float32, output_loading_info=True
+        )
+        _check_whole(reader, model, loading["missing_keys"], path.name)
         # The weights are plain floats from here on; transformers refuses to save them while the
         # config says that they are quantised.
         model.hf_quantizer = None
@@ -66,6 +86,29 @@ def _convert(path: Path, folder: Path) -> None:
         AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
     for made in list(folder.iterdir()):
         honour_umask(made)
+
+
+def _check_whole(reader: Any, model: Any, missing: Iterable[str], name: str) -> None:
+    """Raise UserError where transformers drew weights at random, or left some of attention out."""
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
+
+    if lacking := sorted(missing):
+        raise UserError(
+            f"the file {name!r} lacks {len(lacking)} of the model's weights, such as "
+            f"{lacking[0]}: give a complete file."
+        )
+    kind = TENSOR_PROCESSORS.get(model.config.model_type, TensorProcessor)
+    placed = get_gguf_hf_weights_map(model, kind(config=model.config.to_dict()))
+    others = sorted(t.name for t in reader.tensors if "attn" in t.name and t.name not in placed)
+    if others:
+        raise UserError(
+            f"the file {name!r} has {len(others)} tensors that the model has no place for, such as "
+            f"{others[0]}: give the model's Hugging Face folder."
+        )
 
 
 @contextmanager

@@ -317,7 +317,7 @@ def test_lengths_are_those_that_a_model_has_positions_for(tmp_path: Path, folder
     how = {"n_passkeys": 0, **text(folder)}
     found = run(tmp_path / "gptj", tmp_path, **how, read_lengths=None)
     assert found.info["lengths"] == [64, 128]
-    for longer in ({"read_lengths": (64, 129)}, {"training.seq_len": 129}):
+    for longer in ({"read_lengths": (64, 129)}, {"training.seq_len": 129, "read_lengths": (64,)}):
         with pytest.raises(UserError, match=r"129 tokens are longer .* context of 128, and it has"):
             run(tmp_path / "gptj", tmp_path, **how, **longer)
 
