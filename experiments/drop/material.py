@@ -142,13 +142,16 @@ class Material:
         return found.double().numpy()
 
     def chance(self, d_vocab: int) -> float:
-        """The same loss of a guesser who knows how often tokens occur in the text.
+        """The same loss, over the same tokens, of a guesser who knows how often each occurs.
 
         Args:
-            d_vocab: kinds of tokens.
+            d_vocab: kinds of tokens that the model knows.
         """
-        scored = self.held_out[:, -self.n_scored - 1 :]
-        return float(unigram_losses(self.trained[None], scored, d_vocab).mean())
+        seen, scored = self.trained[None], self.held_out[:, -self.n_scored - 1 :]
+        if self.vocabulary is not None:
+            seen, scored = (torch.searchsorted(self.vocabulary, of) for of in (seen, scored))
+            d_vocab = len(self.vocabulary)
+        return float(unigram_losses(seen, scored, d_vocab).mean())
 
     def read(self, model: Any, length: int) -> dict[str, Array]:
         """Losses, and which passkeys are said, [depth sequence 2].

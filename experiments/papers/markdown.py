@@ -44,7 +44,8 @@ def papers_markdown() -> str:
         "1 + 0.84 / 1.96 half widths of the interval.",
         "What *matters* is what is expected minus the nearest bound, an effect that a paper "
         "published, or a choice of ours.",
-        "A run that sees only twice what matters needs four times the units.",
+        "A run that sees only twice what matters needs four times the units, or less than that "
+        "where they are few.",
     ]
     parts += ["", *_summary()]
     for found in PAPERS.values():

@@ -26,6 +26,7 @@ AFTER = "after a run had been seen"
 
 _NORMAL = NormalDist()
 # A run sees, four times in five, a difference of so many half widths of its 95% interval.
+_TAIL = 0.025
 _HALF_WIDTHS = 1 + _NORMAL.inv_cdf(0.8) / _NORMAL.inv_cdf(0.975)
 
 Verdict = Literal["reproduced", "uncertain", "contradicted", "not measured", "not testable here"]
@@ -112,7 +113,8 @@ class Claim:
         """
         if math.isnan(value):
             return "not measured" if self.needs else "not testable here"
-        if self.low < ci_low <= ci_high < self.high:
+        above = math.isinf(self.low) or self.low < ci_low
+        if above and (math.isinf(self.high) or ci_high < self.high):
             return "reproduced"
         return "contradicted" if ci_high < self.low or ci_low > self.high else "uncertain"
 
@@ -220,7 +222,8 @@ class Outcome:
         """The size of a run that could test the claim; nothing where this one did.
 
         Where an interval crosses a bound and is too wide for what matters, it is as many units as
-        would bring the visible difference down to it, since that falls as their square root.
+        would bring the visible difference down to it. That falls as their square root, and faster
+        from few, whose intervals are drawn out.
         """
         claim, units = self.claim, self.found.n
         if claim.size_needed:
@@ -230,5 +233,20 @@ class Outcome:
             return " ".join(f"--{name} {factor:g}" for name, factor in factors.items())
         if self.by_bounds != "uncertain" or self.sees_enough is not False:
             return ""
-        wanted = math.ceil(units * (self.visible / claim.effect) ** 2)
-        return f"{wanted:,} {claim.over} in place of {units}"
+        if math.isinf(self.visible):
+            return ""
+        return f"{self._units_needed():,} {claim.over} in place of {units}"
+
+    def _units_needed(self) -> int:
+        from probes.bootstrap import few_sequences  # which brings SciPy
+
+        def drawn_out(n: int) -> float:
+            return few_sequences(_TAIL, n) if n > 1 else 1.0
+
+        # Of so many the interval is narrow enough if few were drawn out no more than these.
+        units = self.found.n
+        alone = self.visible / self.claim.effect * math.sqrt(units) / drawn_out(units)
+        wanted = max(2, math.ceil(alone**2))
+        while math.sqrt(wanted) < alone * drawn_out(wanted):
+            wanted += 1
+        return wanted

@@ -120,8 +120,9 @@ def share(count: int, n: int) -> Measured:
 
 def exactly(values: Iterable[float]) -> Measured:
     """The largest of numbers that follow from weights exactly: there is nothing to resample."""
-    found = [float(value) for value in values]
-    return Measured(max(found), max(found), max(found), len(found))
+    found = np.array([*values], dtype=float)
+    largest = float(found.max())  # NaN where any is
+    return Measured(largest, largest, largest, len(found))
 
 
 def curve(name: str, kind: Kind, x: Array, values: Float[Array, "unit point"]) -> Series:

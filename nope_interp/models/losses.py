@@ -168,7 +168,8 @@ def unigram_losses(
     """
     counts = torch.bincount(fit[:, 1:].flatten(), minlength=d_vocab).double()
     n, seen = counts.sum(), counts > 0
-    k = seen.sum()
+    # Where all kinds were seen, nothing is left to others.
+    k = seen.sum() if (~seen).any() else 0
     unseen = k / ((n + k) * (~seen).sum().clamp(min=1))
     probability = torch.where(seen, counts / (n + k), unseen)
     return -probability.log()[tokens[:, 1:]].mean(dim=1).float()

@@ -91,8 +91,9 @@ def _without_parameters(config: ReproduceConfig, cells: Cells) -> Findings:
         "near-random": nearer[least],
         "near-one": min(alone, key=lambda found: found.ci_low),
         "no-mask": over_seeds(nearer_share(means[_NO_MASK])[:, 1:].mean(axis=1)),
-        "rope": over_seeds(bent, lambda rows: share_beyond(rows) @ np.array([1, -1])),
     }
+    if len(bent) > 2:
+        claims["rope"] = over_seeds(bent, lambda rows: share_beyond(rows) @ np.array([1, -1]))
     return Findings(
         claims,
         (_rows(exact, means), _shares(means), _alone(within), _bends(means)),

@@ -50,7 +50,8 @@ def variation(scores: Float[Array, "unit *layer pos pos"]) -> Float[Array, "unit
     few draws has no share in it on average.
 
     Args:
-        scores: mean scores of independent units, two or more.
+        scores: mean scores of independent units, two or more; of two there is one product, which
+            has no interval.
 
     Returns:
         For each unit the sum of products of deviations from the mean, and of deviations from the
@@ -63,11 +64,15 @@ def variation(scores: Float[Array, "unit *layer pos pos"]) -> Float[Array, "unit
 
 
 def _product(pairs: Float[Array, "unit *layer pair"]) -> Float[Array, "unit *layer"]:
-    """Each unit's deviations from its mean times those of the other units' mean, summed."""
+    """Each unit's deviations from its mean times those of the other units' mean, summed.
+
+    Every product is of two units, so that what one unit changes is twice its own share (Hoeffding
+    1948): so far each number stands from their mean, which stays as it is.
+    """
     others = (pairs.sum(axis=0) - pairs) / (len(pairs) - 1)
     own, theirs = (x - x.mean(axis=-1, keepdims=True) for x in (pairs, others))
     summed: Array = (own * theirs).sum(axis=-1)
-    return summed
+    return 2 * summed - summed.mean(axis=0)
 
 
 def share_beyond(means: Float[Array, "row columns"]) -> Float[Array, "row layer"]:

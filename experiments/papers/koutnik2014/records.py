@@ -18,6 +18,7 @@ from experiments.papers.koutnik2014.waveforms import LENGTH, fit_waveform, make_
 
 MONTHS_A_YEAR = 12
 REGIONS = ("Niño 1+2", "Niño 3", "Niño 4", "Niño 3.4")
+N_RECORDS = 2 * len(REGIONS)
 SPAN = 366
 """In months, of a record: half of those from 1950 to 2010."""
 
@@ -39,7 +40,7 @@ def record(seed: int) -> Float[Tensor, "1 time 1"]:
     There are eight; further seeds begin again. The first `LENGTH` months have mean 0 and standard
     deviation 1.
     """
-    half, region = divmod(seed % (2 * len(REGIONS)), len(REGIONS))
+    half, region = divmod(seed % N_RECORDS, len(REGIONS))
     months = sea_temperatures()[half * SPAN : (half + 1) * SPAN, region]
     fitted = months[:LENGTH]
     scaled = torch.tensor((months - fitted.mean()) / fitted.std(), dtype=torch.float32)

@@ -115,6 +115,24 @@ def test_losses_are_of_the_same_tokens_at_every_length(folder: Path) -> None:
     assert all((rest == row).all(dim=1).any() for row in long[:, 1:])
 
 
+def test_chance_is_over_the_tokens_that_losses_are_over(folder: Path) -> None:
+    words = {"model": str(folder), **READ, **TRAINING, **text(folder)}
+    every, some = (
+        Material.of(DropConfig.from_dict({**words, "vocabulary": of}), byte_tokenizer(), (128,))
+        for of in ("all", "text")
+    )
+    assert some.vocabulary is not None
+    assert some.chance(257) == some.chance(10**6) < every.chance(257) < every.chance(10**6)
+    counts = torch.bincount(some.trained, minlength=257).double()
+    kinds, n = int((counts > 0).sum()), int(counts.sum())
+    unseen = len(some.vocabulary) - kinds
+    smoothed = torch.where(counts > 0, counts / (n + kinds), kinds / (n + kinds) / max(unseen, 1))
+    if not unseen:
+        smoothed = counts / n
+    scored = some.held_out[:, -some.n_scored :]
+    assert some.chance(257) == pytest.approx(float(-smoothed.log()[scored].mean()), abs=1e-6)
+
+
 def test_every_variant_is_read_as_it_is(finished: Drop, folder: Path) -> None:
     config = DropConfig.from_dict({"model": str(folder), **READ, **TRAINING, **text(folder)})
     material = Material.of(config, byte_tokenizer(), (128, 256))

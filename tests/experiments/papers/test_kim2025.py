@@ -9,8 +9,13 @@ from einops import rearrange
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.kim2025.given import given_findings
 from experiments.papers.kim2025.reading import mean_scores, shuffled
-from experiments.papers.kim2025.scores import nearer_share, rise, share_beyond_distance
-from experiments.results.findings import Findings
+from experiments.papers.kim2025.scores import (
+    nearer_share,
+    rise,
+    share_beyond_distance,
+    variation,
+)
+from experiments.results.findings import Findings, over_seeds
 from experiments.runs.cells import Cells
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
@@ -53,6 +58,21 @@ def test_distance_explains_what_is_relative_and_noise_counts_for_nothing() -> No
     expected = within / ((values - values.mean()) ** 2).sum()
     assert share(np.stack([absolute] * 3)) == pytest.approx(expected)
     assert share(absolute + noise) == pytest.approx(expected, abs=0.05)
+
+
+def test_intervals_of_variation_cover_it() -> None:
+    """Products of two units' scores: taken for independent ones, 7 of 10 intervals held it."""
+    rng = np.random.default_rng(2)
+    at = np.arange(8)
+    truth = np.cos(at[:, None] - at) + 0.5 * np.sin(at)[:, None]
+    expected = variation(np.stack([truth] * 2))[0]
+    held = []
+    for _ in range(150):
+        units = variation(truth + rng.normal(size=(8, 8, 8)))
+        for column in (0, 1):
+            found = over_seeds(units[:, column])
+            held.append(found.ci_low <= expected[column] <= found.ci_high)
+    assert np.mean(held) == pytest.approx(0.95, abs=0.04)
 
 
 def test_scores_are_means_over_heads_and_the_sequences_of_a_unit() -> None:

@@ -8,6 +8,7 @@ import torch
 from experiments.papers.koutnik2014 import records
 from experiments.papers.koutnik2014.records import (
     MONTHS_A_YEAR,
+    N_RECORDS,
     REGIONS,
     SPAN,
     fit_record,
@@ -17,7 +18,7 @@ from experiments.papers.koutnik2014.records import (
     record,
     sea_temperatures,
 )
-from experiments.papers.koutnik2014.waveforms import LENGTH, nmse
+from experiments.papers.koutnik2014.waveforms import LENGTH, N_TUNING_SEEDS, nmse, tuning_seeds
 
 
 def test_the_temperatures_are_monthly_means_with_a_years_period() -> None:
@@ -45,6 +46,10 @@ def test_records_are_eight_and_share_no_month() -> None:
         assert correlations[seed // 4] == pytest.approx(1)
         assert correlations[1 - seed // 4] < 0.95
     assert torch.equal(record(8), record(0))
+    for first in range(9):
+        tested = range(first, first + N_RECORDS - N_TUNING_SEEDS)
+        every = [seed % N_RECORDS for seed in (*tested, *tuning_seeds(tested))]
+        assert sorted(every) == list(range(N_RECORDS))
     assert torch.equal(fitted_months(3), record(3)[:, :LENGTH])
 
 

@@ -59,6 +59,7 @@ from experiments.results.findings import (
     Panel,
     Series,
     curve,
+    exactly,
     largest_deviation,
     line,
     log_spaced,
@@ -74,6 +75,7 @@ from experiments.runs.folder import RunFolder
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError
 from nope_interp.models.clockwork import POWERS_OF_TWO, ClockworkConfig
+from probes.bootstrap import few_sequences
 from tests.experiments.cli.command import nope_interp
 from tests.experiments.report.parsed_page import HOSTILE, IMAGE, Page
 from tests.paths import ROOT
@@ -231,16 +233,31 @@ def test_too_small_a_sample_is_not_testable_and_the_one_needed_is_computed() -> 
     assert (wide.verdict, wide.sees_enough) == ("not testable here", False)
     assert wide.by_bounds == "uncertain"
     [n] = re.findall(r"^(\d+) tasks in place of 5$", wide.size_needed)
-    # With so many, intervals shrink as the root of their number: what matters is then just seen.
-    half = 0.5 * math.sqrt(5 / int(n))
-    enough = Outcome(claim, Measured(0.05, 0.05 - half, 0.05 + half, int(n)))
-    assert enough.visible == pytest.approx(0.1, rel=0.01)
-    assert (enough.verdict, enough.size_needed) == ("uncertain", "")
+
+    def of(n: int) -> Outcome:
+        """Intervals shrink as the root of their number, and are drawn out by Student's t."""
+        drawn_out = [few_sequences(0.025, units) for units in (n, 5)]
+        half = 0.5 * math.sqrt(5 / n) * drawn_out[0] / drawn_out[1]
+        return Outcome(claim, Measured(0.05, 0.05 - half, 0.05 + half, n))
+
+    assert of(int(n)).visible <= 0.1 < of(int(n) - 1).visible
+    assert (of(int(n)).verdict, of(int(n)).size_needed) == ("uncertain", "")
     # What lies outside all the same was seen.
     assert Outcome(claim, Measured(1.0, 0.5, 1.5, 5)).verdict == "reproduced"
     assert Outcome(claim, Measured(-1.0, -1.5, -0.5, 5)).verdict == "contradicted"
     unknown = dataclasses.replace(claim, matters=math.nan)
     assert Outcome(unknown, wide.found).verdict == "uncertain"
+
+
+def test_an_interval_that_is_open_lies_within_a_bound_that_is() -> None:
+    below = Claim("x", "x", "x", "x", "x", high=1, matters=0.1)
+    assert below.verdict(0.5, -math.inf, 0.9) == "reproduced"
+    assert below.verdict(0.5, -math.inf, 1.1) == "uncertain"
+    assert below.verdict(2.0, 1.5, math.inf) == "contradicted"
+    endless = Outcome(below, Measured(0.5, -math.inf, 1.1, 5))
+    assert (endless.verdict, endless.size_needed) == ("uncertain", "")
+    for values in ([0.0, math.nan], [math.nan, 0.0]):
+        assert math.isnan(exactly(values).value)
 
 
 def test_a_claim_of_larger_models_is_tested_from_that_size_on() -> None:
