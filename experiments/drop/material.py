@@ -149,7 +149,9 @@ class Material:
         """
         seen, scored = self.trained[None], self.held_out[:, -self.n_scored - 1 :]
         if self.vocabulary is not None:
-            seen, scored = (torch.searchsorted(self.vocabulary, of) for of in (seen, scored))
+            seen, scored = (
+                torch.searchsorted(self.vocabulary, of.contiguous()) for of in (seen, scored)
+            )
             d_vocab = len(self.vocabulary)
         return float(unigram_losses(seen, scored, d_vocab).mean())
 
