@@ -1,8 +1,8 @@
 """Attention few queries at a time, so that memory grows with the length and not with its square.
 
 A block of queries meets all keys that one of them sees, and no others: there is never a map of all
-queries and keys, nor a mask. Hooks inside attention see the blocks in order; the sites around it
-see whole sequences.
+queries and keys, nor a mask. Listeners inside attention see the blocks in order; the sites around
+it see whole sequences. Where others' hooks stand inside it, all queries are computed at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 
 from nope_interp.hooked_model import HookedModel
 
@@ -38,10 +39,24 @@ def block_size(model: HookedModel, n_sequences: int, length: int) -> int | None:
     Returns:
         Queries in a block, 16 at least.
     """
-    if _CHANGED.get(model):
+    if _CHANGED.get(model) or _is_hooked(model):
         return None
     size = max(16, _CELLS // max(n_sequences * model.cfg.n_heads * length, 1))
     return size if size < length and comes_in_blocks(model) else None
+
+
+def _is_hooked(model: HookedModel) -> bool:
+    """Whether hooks of a user's stand inside attention: they expect all queries, as in a plain run.
+
+    TransformerLens keeps its hooks apart from torch's, by which this project changes models.
+    """
+    return any(
+        point.fwd_hooks
+        for block in model.blocks
+        if hasattr(block, "attn")
+        for point in block.attn.modules()
+        if isinstance(point, HookPoint)
+    )
 
 
 def comes_in_blocks(model: HookedModel) -> bool:

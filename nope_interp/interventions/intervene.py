@@ -103,6 +103,12 @@ def intervene(
         yield intervention
 
 
+def _ends_beyond(positions: Where, n: int) -> bool:
+    """Whether a slice names positions that n of them lack: it would be cut without a word."""
+    ends = (positions.start, positions.stop) if isinstance(positions, slice) else ()
+    return any(end is not None and not -n <= end <= n for end in ends)
+
+
 def changed_at(x: Tensor, function: Function, name: str, positions: Where) -> Tensor:
     """Activations with a function applied at some positions, checked as `intervene` says.
 
@@ -122,7 +128,7 @@ def changed_at(x: Tensor, function: Function, name: str, positions: Where) -> Te
         given = x[:, positions]
     except IndexError:
         given = x[:, :0]
-    if not given.shape[1]:
+    if not given.shape[1] or _ends_beyond(positions, x.shape[1]):
         raise UserError(
             f"the activations at {name} have {x.shape[1]} positions and lack some of those to "
             "change: give longer sequences, all tokens at once."

@@ -46,10 +46,13 @@ class Norm(nn.Module):
     def _forward_explicitly(self, x: Activations) -> Activations:
         if self.kind == "none":
             return self.hook_normalized(x / self.hook_scale(torch.ones_like(x[..., :1])))
+        # Squares of half precision overflow.
+        own, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
         if self.kind == "layer":
             x = x - x.mean(dim=-1, keepdim=True)
-        scale = self.hook_scale((x.pow(2).mean(dim=-1, keepdim=True) + self.eps).sqrt())
-        scaled = self.hook_normalized(x / scale) * self.w
+        size = (x.pow(2).mean(dim=-1, keepdim=True) + self.eps).sqrt()
+        scale = self.hook_scale(size.to(own))
+        scaled = self.hook_normalized((x / scale).to(own)) * self.w
         return scaled + self.b if self.kind == "layer" else scaled
 
 

@@ -109,6 +109,9 @@ def _alternating(norm: Any, like: Float[Tensor, "head d_model d_head"]) -> Tenso
     """A vector of mean 0 and mean square 1, as the norm takes it: `[1 1 d_model]`."""
     vector = like.new_ones(like.shape[1])
     vector[1::2] = -1
+    if len(vector) % 2 and len(vector) > 1:
+        vector[-3:] = vector.new_tensor([0.5, 0.5, 2.0]).sqrt()
+        vector[-1] *= -1
     return vector.to(next(iter(norm.parameters()), vector).dtype)[None, None]
 
 

@@ -27,7 +27,8 @@ def exact_matches(
 
     Args:
         model: in evaluation mode.
-        examples: of any lengths; what stands after the end of one is not looked at.
+        examples: of any lengths; what stands after the end of one is not looked at, but for models
+            without a causal mask. These see as many blanks as the longest example has.
         masking: hides the answers; each token is then told at its own position, all at once.
         batch_size: examples in one forward pass.
 

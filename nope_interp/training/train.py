@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,6 +17,8 @@ from nope_interp.models.marked import answers_cross_entropy, answers_loss
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.shapes import Marked, Tokens
 from nope_interp.tasks.registry import Task
+from nope_interp.tasks.scratchpad import ScratchpadTask
+from nope_interp.tasks.text import TextTask
 from nope_interp.training.answer_masking import AnswerMasking
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.loop import optimize, step_seed
@@ -89,7 +93,7 @@ def train(
     if training.compile:
         _check_compiler(device)
     model = HookedTransformer(config).to(device)
-    header = {"config": config.to_dict(), "task": task.name}
+    header = {"config": config.to_dict(), "task": task.name, "of_task": _told_of(task)}
     if masking is not None:
         header["masking"] = asdict(masking)
     loss_of: Loss = masked_loss if masking is None else masking.loss
@@ -112,6 +116,14 @@ def train(
         show_progress=show_progress,
     )
     return model
+
+
+def _told_of(task: Task) -> Any:
+    """What tells a task from others of its name."""
+    if isinstance(task, TextTask):
+        return sha256(task.training_tokens.numpy().tobytes()).hexdigest()
+    parts = task.scratchpad if isinstance(task, ScratchpadTask) else None
+    return [list(task.training_lengths), None if parts is None else sorted(parts)]
 
 
 def check_trainable(

@@ -111,6 +111,16 @@ def first_frozen(model: HookedModel) -> AbstractContextManager[Any]:
     return freeze_first_attention(model, without_position(mean_first_attention(model, tokens)))
 
 
+def fifth_removed(z: Tensor, hook: object) -> Tensor:
+    z = z.clone()
+    z[:, 5] = 0
+    return z
+
+
+def users_hook(model: HookedModel) -> AbstractContextManager[Any]:
+    return model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", fifth_removed)])
+
+
 CHANGES: dict[str, Callable[[HookedModel], AbstractContextManager[Any]]] = {
     "patterns": partial(intervene, functions={"blocks.1.attn.hook_pattern": whole_map}),
     "what attention writes": partial(
@@ -119,6 +129,7 @@ CHANGES: dict[str, Callable[[HookedModel], AbstractContextManager[Any]]] = {
     "outputs": partial(intervene, functions={"blocks.0.attn.hook_z": mean_over_positions}),
     "the first token": first_frozen,
     "heads": partial(ablate_positions, how="rotary", heads=[0, 1]),
+    "a hook of the user's": users_hook,
 }
 
 

@@ -189,6 +189,16 @@ def test_unknown_names_and_positions_are_refused() -> None:
             intervene(built, {PLACES[0]: turned}, positions=positions),
         ):
             built.generate(TOKENS[:, :4], 3)
+    n = TOKENS.shape[1]
+    for positions in (slice(2, n + 1), slice(-n - 1, None), torch.tensor([2, n])):
+        with (
+            pytest.raises(UserError, match=f"have {n} positions and lack some of those to change"),
+            intervene(built, {PLACES[0]: turned}, positions=positions),
+        ):
+            built(TOKENS)
+    with intervene(built, {PLACES[0]: turned}, positions=slice(-n, n)) as intervention:
+        built(TOKENS)
+        intervention.verify()
 
 
 @pytest.mark.parametrize("name", ["ours", *BRIDGES])

@@ -15,11 +15,11 @@ from nope_interp.pretrained.load import load_pretrained
 from tests.huggingface import bridged_model, save_folder, tiny_gemma3
 
 
-def ours() -> HookedTransformer:
-    model = HookedTransformer(TransformerConfig(3, 24, 3, d_vocab=20, n_ctx=16))
+def ours(width: int = 24) -> HookedTransformer:
+    model = HookedTransformer(TransformerConfig(3, width, 3, d_vocab=20, n_ctx=16))
     with torch.no_grad():
         for block in model.blocks:
-            block.ln1.w.copy_(torch.rand(24) + 0.5)
+            block.ln1.w.copy_(torch.rand(width) + 0.5)
     return model
 
 
@@ -37,9 +37,10 @@ def by_definition(
     return scores.detach()
 
 
-def test_it_is_the_ratio_of_norms() -> None:
-    model = ours()
-    centring = torch.eye(24) - 1 / 24
+@pytest.mark.parametrize("width", [24, 15, 9, 3])
+def test_it_is_the_ratio_of_norms(width: int) -> None:
+    model = ours(width)
+    centring = torch.eye(width) - 1 / width
     reads_as = centring @ torch.diag(model.blocks[2].ln1.w)
     expected = by_definition(model, 0, 2, reads_as, centring, shared=1)
     torch.testing.assert_close(k_composition(model, 0, 2), expected, atol=1e-6, rtol=1e-5)

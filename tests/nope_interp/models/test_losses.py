@@ -11,7 +11,12 @@ import torch
 from nope_interp.errors import UserError
 from nope_interp.models import losses
 from nope_interp.models.config import POSITIONS
-from nope_interp.models.losses import bigram_losses, next_log_probabilities, sequence_losses
+from nope_interp.models.losses import (
+    bigram_losses,
+    next_log_probabilities,
+    sequence_losses,
+    unigram_losses,
+)
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.pretrained.bridges import wrap
 from tests.huggingface import FAMILIES, bridged_model, logits_of, plain_model
@@ -131,6 +136,15 @@ def test_a_bigram_is_smoothed_as_witten_and_bell_say() -> None:
         -sum(log(after(v, w)) for v, w in pairwise(row)) / (len(row) - 1) for row in asked.tolist()
     ]
     torch.testing.assert_close(bigram_losses(text, asked, d_vocab), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("kinds", [5, 6])
+def test_what_guessers_give_sums_to_one(kinds: int) -> None:
+    """Of five kinds all were seen, or one was not."""
+    fit = torch.randint(5, (10, 40), generator=torch.Generator().manual_seed(0))
+    asked = torch.stack([torch.zeros(kinds, dtype=torch.long), torch.arange(kinds)], dim=1)
+    for given in (unigram_losses(fit, asked, kinds), bigram_losses(fit.flatten(), asked, kinds)):
+        assert float((-given).exp().sum()) == pytest.approx(1, abs=1e-6)
 
 
 def test_wrong_input_is_named() -> None:

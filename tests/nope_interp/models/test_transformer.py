@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from nope_interp.errors import UserError
-from nope_interp.models.config import POSITIONS
+from nope_interp.models.config import POSITIONS, TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
 from tests.small_models import D_VOCAB, model, random_tokens
 
 
@@ -245,3 +246,22 @@ def test_a_hook_behind_what_is_not_read_sees_all_places(name: str) -> None:
     assert seen == [(3, 9, built.config.d_model)] * 2
     torch.testing.assert_close(part, expected, atol=0, rtol=0)
     assert not torch.allclose(part, built.read_from(tokens, 4), atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_to_look_at_a_norm_changes_nothing_in_half_precision(kind: str, dtype: torch.dtype) -> None:
+    """Activations of which the squares are beyond float16."""
+    model = HookedTransformer(
+        TransformerConfig(2, 24, 3, d_vocab=30, n_ctx=40, normalization=kind, init_scale=0.2)
+    )
+    with torch.no_grad():
+        model.W_E.mul_(2000)
+    tokens = torch.randint(30, (2, 12), generator=torch.Generator().manual_seed(0))
+    expected = model(tokens)
+    half = model.to(dtype)
+    assert half.W_E.abs().max() > 300
+    logits, cache = half.run_with_cache(tokens)
+    allowed = 0.1 if dtype is torch.bfloat16 else 0.02
+    torch.testing.assert_close(logits.float(), expected, atol=allowed, rtol=allowed)
+    assert cache["blocks.0.ln1.hook_scale"].isfinite().all()

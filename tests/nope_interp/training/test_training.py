@@ -25,6 +25,7 @@ from nope_interp.models.checkpoints import (
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.characters import ReversalTask
+from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.text import TextTask
 from nope_interp.training import train as training_module
 from nope_interp.training.config import TrainingConfig
@@ -339,6 +340,30 @@ def test_state_of_another_training_is_refused(finished: Path, tmp_path: Path) ->
     state = Path(shutil.copy(finished, tmp_path))
     with pytest.raises(UserError, match="another training"):
         run(state, learning_rate=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("task", "other"),
+    [
+        (TextTask("abc " * 500), TextTask("xyz " * 500)),
+        (make_task("copy-cmc", lengths=(2, 4)), make_task("copy-cmc", lengths=(3, 5))),
+        (
+            make_task("parity", lengths=(2, 3), scratchpad=["input", "output"]),
+            make_task("parity", lengths=(2, 3), scratchpad=["input", "computation"]),
+        ),
+    ],
+)
+def test_a_training_on_another_task_of_that_name_is_another_one(
+    task: Any, other: Any, tmp_path: Path
+) -> None:
+    state = tmp_path / "state.safetensors"
+    config = TransformerConfig(1, 8, 1, d_vocab=max(task.d_vocab, other.d_vocab), n_ctx=64)
+    training = TrainingConfig(steps=2, batch_size=2, seq_len=64, checkpoint_every=1)
+    how = {"state_path": state, "show_progress": False}
+    train(config, training, task, **how)
+    with pytest.raises(UserError, match="another training"):
+        train(config, training, other, **how)
+    train(config, training, task, **how)
 
 
 def test_model_round_trip_keeps_the_bits(undisturbed: HookedTransformer, tmp_path: Path) -> None:
