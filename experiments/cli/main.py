@@ -3,6 +3,7 @@
 Nothing heavy is imported until a command needs it, so that `--help` answers at once.
 """
 
+import io
 import re
 import sys
 from typing import Annotated, Any
@@ -45,6 +46,9 @@ def root(
 
 def main() -> None:
     """Run the command line. What a user can put right is one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what its encoding lacks
     if len(sys.argv) == 1:
         _fail(f"choose a command: {', '.join(EXPERIMENTS)}, explore, sweep or report; see --help.")
     try:

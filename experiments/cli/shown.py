@@ -58,7 +58,8 @@ class Shown:
 def _console() -> Any:
     from rich.console import Console
 
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    # There is none where it was closed before the start.
+    told = (sys.stdout is not None and sys.stdout.isatty()) or "COLUMNS" in os.environ
     return Console(width=None if told else _WIDTH, highlight=False)
 
 

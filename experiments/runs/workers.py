@@ -57,7 +57,6 @@ class Pool:
         threads: of each; None leaves this process as it is.
         workers: the context in which so many workers run jobs; None runs them in this process.
         deaths: what is raised there where one is gone.
-        parent: the process that workers end with; None where something else sees to it.
         remedy: how fewer workers are asked for, as a message says it.
     """
 
@@ -65,7 +64,6 @@ class Pool:
     threads: int | None = None
     workers: Callable[[int], AbstractContextManager[Run]] | None = None
     deaths: tuple[type[Exception], ...] = ()
-    parent: int | None = None
     remedy: str = "have fewer at once"
 
     @contextmanager
@@ -87,7 +85,7 @@ class Pool:
         with self.workers(min(self.at_once, at_once or self.at_once)) as spread:
 
             def run(function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
-                settled = partial(_settled, function, self.threads, Path.cwd(), self.parent)
+                settled = partial(_settled, function, self.threads, Path.cwd())
                 try:
                     yield from spread(settled, jobs)
                 except self.deaths as error:
@@ -131,7 +129,7 @@ def _processes(at_once: int) -> Iterator[Run]:
     how: dict[str, Any] = {"pre_dispatch": at_once, "batch_size": 1, "return_as": "generator"}
     with (
         warnings.catch_warnings(),
-        parallel_config("loky"),
+        parallel_config("loky", initializer=end_with, initargs=(os.getpid(),)),
         Parallel(max(2, at_once), **how) as parallel,
     ):
         # A worker whose memory has grown is replaced by a new one, and nothing is lost.
@@ -173,7 +171,7 @@ def pool_of(
     if ray is not None:
         at_once = min(wanted, room(ray, gpus))
         return Pool(at_once, 1, partial(on_ray, gpus), deaths(), remedy=remedy)
-    return Pool(wanted, threads, _processes, (BrokenProcessPool,), os.getpid(), remedy)
+    return Pool(wanted, threads, _processes, (BrokenProcessPool,), remedy)
 
 
 def one_thread_each() -> Pool:
@@ -194,12 +192,9 @@ def _settled(
     function: Callable[[Any], Any],
     threads: int | None,
     working_folder: Path,
-    parent: int | None,
     job: Any,
 ) -> Any:
-    """Does a job as a worker of `parent`, where names of files mean what they mean to it."""
-    if parent is not None:
-        end_with(parent)
+    """Does a job as a worker, where names of files mean what they mean to whoever sent it."""
     try:
         os.chdir(working_folder)
     except OSError as error:

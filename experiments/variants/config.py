@@ -182,8 +182,9 @@ class ExperimentConfig(Worded):
             UserError: where it cannot be read, is neither TOML nor JSON, or as `from_dict`.
         """
         try:
-            text = path.read_text(encoding="utf-8")
-            values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+            text = path.read_text(encoding="utf-8-sig")
+            in_json = path.suffix.lower() != ".toml"
+            values = json.loads(text, object_pairs_hook=_once) if in_json else tomllib.loads(text)
         except OSError as error:
             raise UserError(
                 f"cannot read the config {str(path)!r} ({error.strerror}): give a TOML or JSON one."
@@ -340,3 +341,13 @@ class ProbingConfig(ExperimentConfig):
     def n_shareable(self) -> int:
         """Sequences that shards can share."""
         return min(self.n_fit, self.n_held_out)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of JSON, of which no key may come twice, as in TOML."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"{twice!r} is given twice")
+    return found

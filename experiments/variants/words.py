@@ -130,7 +130,9 @@ def _documented(kind: type) -> dict[str, str]:
 
 
 def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of fields for those of words; a field's own value wins over a shorthand's.
+    """The values of fields for those of words, in whatever order these are given.
+
+    A field's own value wins over a shorthand's, and a shorthand of few fields over one of more.
 
     Args:
         kind: the config.
@@ -141,8 +143,12 @@ def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
     """
     spread: dict[str, Any] = {}
     own: dict[str, Any] = {}
-    for word, value in given.items():
-        shorthand = kind.shorthands.get(word)
+
+    def n_fields(word: str) -> int:
+        return len(kind.shorthands[word].fields) if word in kind.shorthands else 1
+
+    for word in sorted(given, key=n_fields, reverse=True):
+        value, shorthand = given[word], kind.shorthands.get(word)
         if shorthand is not None:
             spread |= shorthand.spread(value)
         if shorthand is None or word in shorthand.fields:

@@ -110,12 +110,12 @@ def load_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"the checkpoint {str(path)!r} is damaged or cut short ({error}): "
-            "train it again, or give another one."
+            "delete it and train it again, or give another one."
         ) from error
     if digest != _digest(tensors, text):
         raise UserError(
             f"the checkpoint {str(path)!r} is damaged (its weights or its header are not what was "
-            "written): train it again, or give another one."
+            "written): delete it and train it again, or give another one."
         )
     if not isinstance(header, dict):
         raise UserError(f"{str(path)!r} does not say what it holds: train it again.")

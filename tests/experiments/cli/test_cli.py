@@ -504,3 +504,34 @@ def test_a_trainings_last_line_is_its_loss_and_its_path(tmp_path: Path, config: 
     )
     short = nope_interp("train", "--config", config, "--text", "short.txt", cwd=tmp_path)
     assert "(held-out loss: none, its text is too short)" in short.stdout
+
+
+@pytest.mark.slow
+def test_output_that_lacks_letters_or_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    run = in_a_process("reproduce", "--list", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "kazemnejad2023" in run.stdout
+    closed = subprocess.run(
+        f"{sys.executable} -m experiments.cli reproduce --list >&-",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_configs_as_editors_write_them(tmp_path: Path) -> None:
+    """With a mark of their encoding, with other letters in their ending, and with a key twice."""
+    (tmp_path / "a.toml").write_text("seq_len = 32\n", encoding="utf-8-sig")
+    (tmp_path / "B.TOML").write_text("seq_len = 32\n")
+    (tmp_path / "c.json").write_text('{"seq_len": 32}', encoding="utf-8-sig")
+    for name in ("a.toml", "B.TOML", "c.json"):
+        assert CompareConfig.read(tmp_path / name).seq_len == 32
+    (tmp_path / "d.json").write_text('{"seq_len": 32, "training": {"steps": 1, "steps": 2}}')
+    run = nope_interp("compare", "--config", "d.json", cwd=tmp_path)
+    assert_one_sentence(run, "d.json", "'steps' is given twice")

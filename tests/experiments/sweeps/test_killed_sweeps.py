@@ -30,6 +30,24 @@ PATIENCE = 600  # seconds, for what would otherwise hang: far more than any mach
 
 
 @pytest.mark.slow
+def test_a_worker_that_had_nothing_to_do_ends_with_its_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where cells run one by one there are two workers; by itself an idle one stays for minutes."""
+    monkeypatch.setitem(registry.EXPERIMENTS, "quick", QUICK)
+    write_sweep(tmp_path, **swept(3))
+    config, out = SweepConfig.from_dict(swept(3), "s"), tmp_path / "runs"
+    sweep = begin_sweep(config, out)
+    closed = gates(out, config, (1,))
+    driver = start(tmp_path, "--jobs", "1")
+    until(lambda: runs(sweep, 1) and len(workers(driver)) == 2, driver)
+    alive = workers(driver)
+    driver.kill()
+    driver.wait()
+    assert not psutil.wait_procs(alive, timeout=100)[1]
+    closed[1].close()
+
+
 def test_killed_sweeps_lose_nothing_and_end_in_the_same_bits(
     tmp_path: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,9 @@ def test_a_word_and_its_shorthand_in_either_order() -> None:
     expected = {"seed": 1, "transformer.seed": 5, "training.seed": 1}
     assert expanded(CompareConfig, {"seed": 1, "transformer.seed": 5}) == expected
     assert expanded(CompareConfig, {"transformer.seed": 5, "seed": 1}) == expected
+    quick = expanded(CompareConfig, {"quick": True})
+    for words in ({"quick": True, "sequences": 24}, {"sequences": 24, "quick": True}):
+        assert expanded(CompareConfig, words) == {**quick, "n_fit": 16, "n_held_out": 8}
     # What the shorthand is no field of the config is not left in it.
     assert expanded(HeadsConfig, {"sequences": 20}) == {"n_sequences": 20}
 
