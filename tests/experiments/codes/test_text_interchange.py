@@ -329,6 +329,10 @@ def test_all_sequences_that_are_fitted_on_at_once_are_read_in_blocks(
     whole, rows = fitted(), list[int]()
     monkeypatch.setattr(query_blocks, "_CELLS", 1)
     hook = "blocks.0.attn.hook_pattern"
-    with task.model.hooks(fwd_hooks=[(hook, lambda x, hook: rows.append(x.shape[-2]))]):
-        torch.testing.assert_close(fitted(), whole, atol=1e-5, rtol=1e-5)
+    # A hook of TransformerLens's would be shown all queries at once.
+    handle = task.model.hook_dict[hook].register_forward_hook(
+        lambda point, given, x: rows.append(x.shape[-2])
+    )
+    torch.testing.assert_close(fitted(), whole, atol=1e-5, rtol=1e-5)
+    handle.remove()
     assert max(rows) == 16
