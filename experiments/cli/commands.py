@@ -22,7 +22,8 @@ from experiments.cli.shown import SHOWN, Shown, atlas_shown, claims_shown, sweep
 from experiments.sweeps.registry import EXPERIMENTS, AnyConfig, Experiment
 from experiments.variants.checks import check_device_for, check_files, check_shards
 from experiments.variants.config import ExperimentConfig
-from experiments.variants.words import Worded, expanded, flat, nested, word_for
+from experiments.variants.words import asked as as_asked
+from experiments.variants.words import expanded, flat, nested, word_for
 from nope_interp.devices import check_device_name
 from nope_interp.errors import FieldError, UserError
 from nope_interp.files import check_writable
@@ -99,23 +100,21 @@ def _configured(experiment: Experiment, path: Path | None, asked: Mapping[str, A
     """The config file, or the defaults, with the given words laid over it."""
     kind = experiment.config
     base: dict[str, Any] = {}
+    told: dict[str, Any] = {}
     if issubclass(kind, ExperimentConfig):
-        base = flat("the config", (kind() if path is None else kind.read(path)).to_dict())
-    config = experiment.read(nested({**base, **expanded(kind, asked)}))
-    if not {"model", "transformer"} & experiment.meaningless and config.model is not None:
-        _refuse_training(kind, asked, config.model)
-    return config
-
-
-def _refuse_training(kind: type[Worded], asked: Mapping[str, Any], model: str) -> None:
-    """Raise UserError where a word says of a model how it is trained that is not trained here."""
-    for word in asked:
-        sets = kind.shorthands[word].fields if word in kind.shorthands else (word,)
-        if all(field.startswith(("transformer.", "training.")) for field in sets):
-            raise UserError(
-                f"{option_of(word)} says how to train a model, but {model!r} is trained already: "
-                "leave one out."
-            )
+        config = kind()
+        if path is not None:
+            config, told = kind.read(path), kind.words_in(path)
+            # What is said again takes back all that the file's word set: --no-quick, say.
+            if told.keys() & asked.keys():
+                config = as_asked(kind, None, {w: told[w] for w in told if w not in asked})
+        base = flat("the config", config.to_dict())
+    found = experiment.read(nested({**base, **expanded(kind, asked)}))
+    if (model := getattr(found, "model", None)) is not None:
+        experiment.check_words(asked, model, option_of)
+        if "model" in told and "model" not in asked:
+            experiment.check_words(told, model)
+    return found
 
 
 def _refuse_early(

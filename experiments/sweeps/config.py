@@ -126,7 +126,11 @@ def _cell(
 ) -> CellConfig:
     try:
         fields = {**expanded(kind.config, base), **expanded(kind.config, own)}
-        return CellConfig(number, own, kind.read(nested(fields)))
+        config = kind.read(nested(fields))
+        # What all cells share may be of those that train.
+        if (model := getattr(config, "model", None)) is not None:
+            kind.check_words(own, model)
+        return CellConfig(number, own, config)
     except FieldError as error:
         word = word_for(kind.config, {**base, **own}, error.field) or error.field
         raise UserError(f"{label(number, own)}: {error.renamed(word)}") from error

@@ -1,6 +1,6 @@
 """The experiments by name: what each is asked, what runs it, where. Imports nothing heavy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +13,7 @@ from experiments.emergence.config import EmergenceConfig
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
 from experiments.runs.folder import RunFolder
-from nope_interp.errors import unknown_name
+from nope_interp.errors import UserError, unknown_name
 
 AnyConfig = (
     BenchmarkConfig | CompareConfig | DropConfig | EmergenceConfig | HeadsConfig | ReproduceConfig
@@ -51,6 +51,30 @@ class Experiment:
     def read(self, values: Mapping[str, Any]) -> AnyConfig:
         """A config from nested values; raises UserError for what it cannot be asked."""
         return self.config.from_dict({**values, **self.fixed})
+
+    def check_words(
+        self, words: Iterable[str], model: str, said: Callable[[str], str] = str
+    ) -> None:
+        """Refuse words that say of a model how it is trained that is trained already.
+
+        Args:
+            words: that were given, of fields or shorthands.
+            model: that is read.
+            said: how a word was given.
+
+        Raises:
+            UserError: for such a word.
+        """
+        if {"model", "transformer"} & self.meaningless:
+            return
+        shorthands = self.config.shorthands
+        for word in words:
+            fields = shorthands[word].fields if word in shorthands else (word,)
+            if all(field.startswith(("transformer.", "training.")) for field in fields):
+                raise UserError(
+                    f"{said(word)} says how to train a model, but {model!r} is trained already: "
+                    "leave one out."
+                )
 
     def load(self) -> Callable[..., Any]:
         """The function that runs it."""

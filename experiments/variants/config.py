@@ -181,6 +181,28 @@ class ExperimentConfig(Worded):
         Raises:
             UserError: where it cannot be read, is neither TOML nor JSON, or as `from_dict`.
         """
+        values, words = cls._told(path)
+        return asked(cls, None, words) if values is None else cls.from_dict(values)
+
+    @classmethod
+    def words_in(cls, path: Path) -> dict[str, Any]:
+        """What a file says in the words of the command line.
+
+        Args:
+            path: as `read` takes it.
+
+        Returns:
+            Values by field or shorthand; none of a run folder's config.json, which has all fields,
+            whatever was asked.
+
+        Raises:
+            UserError: as `read`.
+        """
+        return cls._told(path)[1]
+
+    @classmethod
+    def _told(cls, path: Path) -> tuple[Any, dict[str, Any]]:
+        """The values of a run folder's config.json, or the words of another file."""
         try:
             text = path.read_text(encoding="utf-8-sig")
             in_json = path.suffix.lower() != ".toml"
@@ -194,8 +216,8 @@ class ExperimentConfig(Worded):
                 f"the config {str(path)!r} is neither valid TOML nor JSON ({error}): mend it there."
             ) from error
         if isinstance(values, dict) and {"config", "environment"} <= values.keys():
-            return cls.from_dict(values["config"])
-        return asked(cls, None, flat("the config", values))
+            return values["config"], {}
+        return None, flat("the config", values)
 
     @property
     def is_ours(self) -> bool:

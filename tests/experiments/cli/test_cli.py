@@ -21,6 +21,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.cli.commands import _configured
 from experiments.cli.options import option_of
 from experiments.comparison.config import CompareConfig
 from experiments.sweeps.registry import EXPERIMENTS, Experiment
@@ -31,6 +32,8 @@ from nope_interp.tasks.text import TextTask
 from tests.experiments.cli.command import JUNK, assert_one_sentence, in_a_process, nope_interp
 from tests.huggingface import save_folder, tiny_gpt2, words
 from tests.paths import ROOT
+
+MODEL = str(ROOT / "examples" / "copy-rsc.safetensors")
 
 TINY = {
     "transformer": {"n_layers": 1, "d_model": 16, "n_heads": 2},
@@ -535,3 +538,31 @@ def test_configs_as_editors_write_them(tmp_path: Path) -> None:
     (tmp_path / "d.json").write_text('{"seq_len": 32, "training": {"steps": 1, "steps": 2}}')
     run = nope_interp("compare", "--config", "d.json", cwd=tmp_path)
     assert_one_sentence(run, "d.json", "'steps' is given twice")
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "value"),
+    [("compare", "steps", 5), ("probe", "training.steps", 5), ("heads", "transformer.n_layers", 2)],
+)
+def test_how_a_trained_model_is_trained_is_no_question(
+    tmp_path: Path, command: str, word: str, value: int
+) -> None:
+    told = f"{word} says how to train a model, but"
+    (tmp_path / "c.json").write_text(json.dumps({"model": MODEL, word: value}))
+    assert_one_sentence(nope_interp(command, "--config", "c.json", cwd=tmp_path), told)
+    of_cells = {"experiment": command, "base": {"model": MODEL}, "grid": {word: [value, 3]}}
+    (tmp_path / "s.yaml").write_text(json.dumps(of_cells))
+    assert_one_sentence(nope_interp("sweep", "s.yaml", cwd=tmp_path), "cell 1", told)
+
+
+def test_a_word_that_is_said_again_takes_back_what_the_files_word_set(tmp_path: Path) -> None:
+    (tmp_path / "q.json").write_text(json.dumps({"quick": True, "seed": 3}))
+    of_file, plain, slow = (
+        _configured(EXPERIMENTS["compare"], path, asked)
+        for path, asked in (
+            (tmp_path / "q.json", {}),
+            (None, {"seed": 3}),
+            (tmp_path / "q.json", {"quick": False}),
+        )
+    )
+    assert slow == plain != of_file
