@@ -14,7 +14,7 @@ from nope_interp.positions.layers import (
 )
 from nope_interp.sites import layer_ranges
 
-# Rotary families that look their angles up in a table, which ends.
+# Families that look their angles, or biases, up in a table, which ends.
 _TABLES = ("codegen", "gptj", "mpt")
 
 
