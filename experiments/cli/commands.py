@@ -111,9 +111,9 @@ def _configured(experiment: Experiment, path: Path | None, asked: Mapping[str, A
         base = flat("the config", config.to_dict())
     found = experiment.read(nested({**base, **expanded(kind, asked)}))
     if (model := getattr(found, "model", None)) is not None:
-        experiment.check_words(asked, model, option_of)
+        experiment.refuse_training(asked, model, option_of)
         if "model" in told and "model" not in asked:
-            experiment.check_words(told, model)
+            experiment.refuse_training(told, model)
     return found
 
 

@@ -3,7 +3,7 @@
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -70,7 +70,7 @@ def on_ray(gpus_per_job: float, at_once: int) -> Iterator[Run]:
     """Tasks of a cluster, on a CPU or GPUs each, so many at once.
 
     Machines may come and go: a task waits for room. Where a worker dies, what the others are doing
-    is finished, and nothing new is begun once all jobs before the dead one's are there.
+    is finished, and nothing new is begun.
 
     Its function raises UserError where the cluster cannot run any, as without this project on its
     machines; one of `deaths`; and what a job raises.
@@ -96,6 +96,9 @@ def on_ray(gpus_per_job: float, at_once: int) -> Iterator[Run]:
                 if in_order[0] in pending:
                     finished, _ = ray.wait(list(pending))
                     pending.difference_update(finished)
+                    # A death is known at once; what a job raises is, when it is its turn.
+                    with suppress(RayTaskError):
+                        ray.get(finished)
                 else:
                     yield ray.get(in_order.popleft())
         except RayTaskError as error:

@@ -129,7 +129,7 @@ def _cell(
         config = kind.read(nested(fields))
         # What all cells share may be of those that train.
         if (model := getattr(config, "model", None)) is not None:
-            kind.check_words(own, model)
+            kind.refuse_training(own, model)
         return CellConfig(number, own, config)
     except FieldError as error:
         word = word_for(kind.config, {**base, **own}, error.field) or error.field

@@ -52,7 +52,7 @@ class Experiment:
         """A config from nested values; raises UserError for what it cannot be asked."""
         return self.config.from_dict({**values, **self.fixed})
 
-    def check_words(
+    def refuse_training(
         self, words: Iterable[str], model: str, said: Callable[[str], str] = str
     ) -> None:
         """Refuse words that say of a model how it is trained that is trained already.

@@ -32,7 +32,8 @@ def follow_rotation(reader: Any, config: Any, name: str) -> None:
     if (base := _said(reader, f"{family}.rope.freq_base")) is not None:
         rope.get(_GLOBAL, rope)["rope_theta"] = float(base)
     scaling = _scaling(reader, f"{family}.rope.scaling.", config)
-    if scaling is None or ("rope_theta" not in rope and not family.startswith("gemma3")):
+    by_layers = "rope_theta" not in rope and not family.startswith("gemma3")
+    if scaling is None or (scaling and by_layers):
         raise UserError(
             f"the file {name!r} scales its rotary positions in a way that is not read here: give "
             "the model's Hugging Face folder."

@@ -12,6 +12,7 @@ from gguf import GGUFWriter, RopeScalingType
 from nope_interp.errors import UserError
 from nope_interp.positions.layers import describe_positions, rotary_attribute
 from nope_interp.pretrained.load import load_pretrained
+from tests.gguf_writing import finish
 
 WIDTH, INNER, LAYERS, HEADS, GROUPS, KINDS, BASE = 64, 128, 2, 4, 2, 60, 20_000.0
 TURNED = WIDTH // HEADS
@@ -78,13 +79,7 @@ def llama(path: Path, values: Mapping[str, np.ndarray], **scaling: Any) -> str:
     writer.add_unk_token_id(0)
     for name, value in values.items():
         writer.add_tensor(name, value)
-    for write in (
-        writer.write_header_to_file,
-        writer.write_kv_data_to_file,
-        writer.write_tensors_to_file,
-        writer.close,
-    ):
-        write()
+    finish(writer)
     return str(path)
 
 

@@ -28,6 +28,7 @@ from nope_interp.pretrained import checks, gguf_file
 from nope_interp.pretrained import load as pretrained
 from nope_interp.pretrained.load import load_pretrained, reinitialized
 from nope_interp.streams import run_trunk, stream
+from tests.gguf_writing import finish
 from tests.huggingface import (
     FAMILIES,
     VARIANTS,
@@ -423,13 +424,7 @@ def test_a_gguf_that_ends_within_its_weights(
     writer = GGUFWriter(whole, "llama")
     writer.add_block_count(1)
     writer.add_tensor("token_embd.weight", np.zeros((64, 32), np.float32))
-    for write in (
-        writer.write_header_to_file,
-        writer.write_kv_data_to_file,
-        writer.write_tensors_to_file,
-        writer.close,
-    ):
-        write()
+    finish(writer)
     assert len(GGUFReader(whole).tensors) == 1
     cut.write_bytes(whole.read_bytes()[:-4096])
     with pytest.raises(UserError, match=r"cannot load the model .*cut\.gguf.*reshape"):
