@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, no_type_check
 
-from experiments.benchmark.methods import METHODS
+from experiments.benchmark.methods import METHODS, of_yours
 from experiments.variants.words import Shorthand, Worded
 from nope_interp.errors import FieldError, UserError, unknown_name
 from nope_interp.fields import Range, Seed, check_fields
@@ -63,6 +63,11 @@ class BenchmarkConfig(Worded):
         """The methods in use."""
         return tuple(METHODS) if self.methods is None else self.methods
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What tells methods of one's own, beside their names."""
+        return of_yours(self.chosen_methods)
+
     def check_runs_on(self, device: str) -> None:
         """Refuse another device than the CPU, on which models this small run fastest.
 
@@ -90,10 +95,11 @@ class BenchmarkConfig(Worded):
         """The command line that runs this again.
 
         Returns:
-            One line for a shell.
+            One line for a shell; where methods are one's own, a comment says that it lacks them.
         """
         words = ["nope-interp", "benchmark", "--seeds", str(self.n_seeds), "--seed", str(self.seed)]
         for option, names in (("--method", self.methods), ("--kind", self.kinds)):
             for name in names or ():
                 words += [option, name]
-        return shlex.join(words)
+        own = ", ".join(self.fingerprints)
+        return f"{shlex.join(words)}{f'  # from Python, with {own} in METHODS' if own else ''}"

@@ -16,7 +16,6 @@ from experiments.codes.task import InterventionTask
 from experiments.probing.measure import Site
 from experiments.results.interchange import uses
 from experiments.results.measurements import FIRST_POSITION, table
-from experiments.results.position_use import Word
 from nope_interp.constructions.planted import N_CTX, Planted
 
 _EVERY = "positions"
@@ -38,9 +37,7 @@ def interchange(planted: Planted, place: Site | None, seed: int) -> dict[str, st
     told = [_counterfactual(planted, task, seed)]
     columns, whole = context(planted, seed), place is None
     rows = interchange_rows(task, statistics, told, context=columns, through_stream=whole)
-    # Both words say that the model follows the code.
-    used = (Word.USED, Word.CONTRIBUTES)
-    return {use.code: str(Word.USED if use.word in used else use.word) for use in uses(table(rows))}
+    return {use.code: str(use.word) for use in uses(table(rows))}
 
 
 def _counterfactual(planted: Planted, task: InterventionTask, seed: int) -> Counterfactual:

@@ -24,6 +24,7 @@ from experiments.variants.words import asked
 from nope_interp.constructions.planted import PLANTS, plant
 from nope_interp.constructions.planted.task import Truth
 from nope_interp.errors import UserError, unknown_name
+from probes.code_names import JUDGED, SIMILARITY
 from probes.errors import ProbeWarning
 
 # How many forward passes of a sequence a method takes the time of on one model, roughly and as
@@ -36,6 +37,9 @@ _PASSES = {
     "interchange": 24_000.0,
 }
 _OF_YOURS = 5_000.0
+_CODES = (SIMILARITY, *JUDGED)
+# The truth does not tell how far a code that is used goes.
+_USED: dict[str, str] = {Word.CONTRIBUTES: Word.USED}
 
 
 def judge_methods(
@@ -60,8 +64,9 @@ def judge_methods(
         The finished run: every word, how often each method is right, and the report.
 
     Raises:
-        UserError: for unknown methods and kinds, another device, a method that says another word
-            than `experiments.results.position_use.Word`, and an unwritable `out`.
+        UserError: for unknown methods and kinds, another device, a method that speaks of an unknown
+            code or says another word than `experiments.results.position_use.Word`, methods that say
+            nothing, and an unwritable `out`.
     """
     config = asked(BenchmarkConfig, config, words)
     config.check_runs_on(device)
@@ -85,12 +90,18 @@ def _made(config: BenchmarkConfig, run: RunFolder, show_progress: bool) -> Made:
             weights = {title: _PASSES.get(title.split(", ")[0], _OF_YOURS) for title in jobs}
             steps.plan(weights, _seconds_a_sequence(kinds, config.seed), cells.at_once)
         cells.all(jobs)
+    rows = cells.gathered().rows
+    if rows.empty:
+        raise UserError(
+            f"the {'methods say' if len(config.chosen_methods) > 1 else 'method says'} nothing of "
+            "any code of these models whose truth is known: choose other methods or kinds."
+        )
     setting = f"{len(kinds)} kinds of planted models, {config.n_seeds} of each"
     notes = [
         "Models of one kind differ in their random directions alone: intervals say nothing of "
         "other kinds."
     ]
-    return Made(cells.gathered().rows, {}, {"setting": setting, "notes": notes})
+    return Made(rows, {}, {"setting": setting, "notes": notes})
 
 
 def _seconds_a_sequence(kinds: Sequence[str], seed: int) -> float:
@@ -117,13 +128,22 @@ def _said(name: str, judge: Method, kind: str, seed: int) -> Cell:
         layer, site = where(place)
         at = {**context(planted, seed), "layer": layer, "site": site}
         rows += [
-            judged(at, name, code, truth[code], words[code]) for code in truth if code in words
+            judged(at, name, code, truth[code], _USED.get(words[code], words[code]))
+            for code in truth
+            if code in words
         ]
     return Cell(table(rows))
 
 
-def _check(name: str, words: Mapping[str, str]) -> None:
+def _check(name: str, words: Any) -> None:
+    if not isinstance(words, Mapping):
+        raise UserError(
+            f"the method {name!r} gives {words!r}: give a word for each code that it speaks of, "
+            "such as {'variance': 'used'}, or {} for none."
+        )
     for code, word in words.items():
+        if code not in _CODES:
+            raise unknown_name(f"code of the method {name!r}", code, _CODES)
         if word not in list(Word):
             raise UserError(
                 f"the method {name!r} says {word!r} of {code}: give one of {', '.join(Word)}."

@@ -11,7 +11,7 @@ kind and seed; their 95% intervals are Wilson's. Models of one kind are alike: t
 of other seeds, not of other kinds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +29,8 @@ RIGHT, WRONG, FALSE_POSITIVE, MISSED = "right", "wrong", "false positive", "miss
 OUTCOMES = (RIGHT, str(Word.UNDECIDED), WRONG, FALSE_POSITIVE, MISSED)
 WHOLE_STREAM, SINGLE_SITES = "whole stream", "single sites"
 PLACES = (WHOLE_STREAM, SINGLE_SITES)
+_PLACE = {WHOLE_STREAM: "Through the whole stream", SINGLE_SITES: "At single sites"}
+_CASES = {WHOLE_STREAM: "planted models", SINGLE_SITES: "sites of planted models"}
 
 _MODEL = ["kind", "seed", "layer", "site"]
 
@@ -156,42 +158,53 @@ def headline(measurements: pd.DataFrame) -> str:
         measurements: rows of `judged`.
 
     Returns:
-        One sentence.
+        One sentence: of the whole stream, or of single sites where methods speak of these alone.
+        Shares of the two are of different questions and are not compared. Of methods that are right
+        equally often the one with the fewest false positives comes first.
     """
-    first, n = _best_first(measurements)
-    best, row = next(iter(first.iterrows()))
-    most = f", the most of {len(first)} methods" if len(first) > 1 else ""
-    return (
-        f"Of {n} models whose truth is known, {best} judges {told(row, RIGHT)} right{most}; false "
-        f"positives: {told(row, FALSE_POSITIVE)}."
-    )
+    table = by_method(measurements)
+    place = next(place for place in PLACES if (table["place"] == place).any())
+    here = table[table["place"] == place]
+    best, *others = here.sort_values(
+        [RIGHT, FALSE_POSITIVE], ascending=[False, True], kind="stable"
+    ).to_dict("records")
+    alike = [str(row["method"]) for row in others if row[RIGHT] == best[RIGHT]]
+    most = f", the most of {len(here)} methods" if others else ""
+    if alike:
+        most = f", as {'do' if len(alike) > 1 else 'does'} {' and '.join(alike)}"
+    return f"{_PLACE[place]} {_judges(best)}{most}{_falsely(best)}."
 
 
 def sentences(measurements: pd.DataFrame) -> list[str]:
-    """How often each method is right, and falsely positive, where it speaks of most.
+    """How often each method is right, and falsely positive, at each place that it speaks of.
 
     Args:
         measurements: rows of `judged`.
 
     Returns:
-        One for each method: of the whole stream, or of single sites where it speaks of these alone.
+        One for each method and place, the whole stream before single sites, and the method that is
+        right most often first.
     """
-    first, n = _best_first(measurements)
+    best_first = by_method(measurements).sort_values(RIGHT, ascending=False, kind="stable")
     return [
-        f"{str(method)[0].upper()}{str(method)[1:]} judges {told(row, RIGHT)} of {n} models right; "
-        f"false positives: {told(row, FALSE_POSITIVE)}."
-        for method, row in first.iterrows()
+        f"{_PLACE[place]} {_judges(row)}{_falsely(row)}."
+        for place in PLACES
+        for row in best_first[best_first["place"] == place].to_dict("records")
     ]
 
 
-def _best_first(measurements: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Each method where it speaks of most, and how many models there are."""
-    first = by_method(measurements).groupby("method", sort=False).first()
-    first = first.sort_values(RIGHT, ascending=False, kind="stable")
-    return first, len(measurements[["model", "seed"]].drop_duplicates())
+def _judges(row: Mapping[Hashable, Any]) -> str:
+    return f"{row['method']} judges {told(row, RIGHT)} of {row['n']} {_CASES[row['place']]} right"
 
 
-def told(row: "pd.Series[Any]", outcome: str) -> str:
+def _falsely(row: Mapping[Hashable, Any]) -> str:
+    """Nothing where no code is unused."""
+    if np.isnan(row[FALSE_POSITIVE]):
+        return ""
+    return f"; false positives: {told(row, FALSE_POSITIVE)}"
+
+
+def told(row: "pd.Series[Any] | Mapping[Hashable, Any]", outcome: str) -> str:
     """A share with its interval, in words.
 
     Args:

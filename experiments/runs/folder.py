@@ -245,11 +245,13 @@ def made_by(config: RunConfig) -> dict[str, Any]:
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """What a run is told by: its config, with what lies on disk told by its content.
+    """What a run is told by: its config, with what lies on disk told by its content, and code of
+    the user's own by its digest in the config's `fingerprints`, if it has some.
 
     Raises UserError for a model that is a folder without a model in it.
     """
-    values = config.to_dict() | {"format": FORMAT, "fingerprints": {}}
+    own = getattr(config, "fingerprints", {})
+    values = config.to_dict() | {"format": FORMAT, "fingerprints": own}
     for name in ("model", "text", "rules"):
         path = getattr(config, name, None)
         local = None if path is None else Path(path).expanduser()

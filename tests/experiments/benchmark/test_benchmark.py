@@ -1,6 +1,8 @@
 """Methods judged by models whose truth is known: small ones, one seed."""
 
 import json
+import shlex
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -114,12 +116,56 @@ def test_a_killed_run_goes_on_with_the_models_that_are_left(
     assert found.methods["n"].to_list() == [3, 3]
 
 
+def test_a_method_that_was_mended_is_judged_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {"seeds": 1, "kinds": ["counting"], "methods": ["mine"], "out": tmp_path}
+
+    def wrong(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
+        return {"smooth trend": "not used"}
+
+    def right(planted: Planted, place: Site | None, seed: int) -> dict[str, str]:
+        return {"smooth trend": "contributes"}  # the truth, "used", does not tell how far
+
+    shares = []
+    for mine in (wrong, right, wrong):
+        monkeypatch.setitem(METHODS, "mine", mine)
+        found = judge_methods(**words, show_progress=False)
+        shares.append(found.methods["right"].to_list())
+    assert shares == [[0, 0], [1, 1], [0, 0]]
+    assert len(list(tmp_path.iterdir())) == 2
+    # No command line knows it.
+    command = shlex.split(found.info["command"], comments=True)
+    assert command[:2] == ["nope-interp", "benchmark"]
+    assert found.info["command"].endswith("# from Python, with mine in METHODS")
+
+
 def test_others_words_and_names_are_refused_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS, "wild", lambda planted, place, seed: {"smooth trend": "perhaps"})
     with pytest.raises(UserError, match="'wild' says 'perhaps' of smooth trend: give one of used"):
         judge_methods(seeds=1, kinds=KINDS[:1], methods=["wild"], out=tmp_path, show_progress=False)
+    for said, message in (
+        (
+            {"smooth-trend": "used"},
+            "unknown code of the method 'wild' 'smooth-trend': did you mean",
+        ),
+        (None, "'wild' gives None: give a word for each code"),
+        ({}, "the method says nothing of any code of these models"),
+    ):
+        monkeypatch.setitem(METHODS, "wild", lambda planted, place, seed, said=said: said)
+        with pytest.raises(UserError, match=message):
+            judge_methods(
+                seeds=1,
+                kinds=KINDS[:1],
+                methods=["wild"],
+                out=tmp_path,
+                show_progress=False,
+            )
+    monkeypatch.setitem(METHODS, "wild", partial(of_the_truth, seed=0))
+    with pytest.raises(UserError, match="no plain function: give one of a planted model"):
+        judge_methods(seeds=1, methods=["wild"], out=tmp_path)
     run = nope_interp("benchmark", "--method", "probin", cwd=tmp_path)
     assert_one_sentence(run, "did you mean 'probing'?")
     run = nope_interp("benchmark", "--kind", "count amid contents", cwd=tmp_path)

@@ -107,6 +107,17 @@ def test_words_are_counted_by_truth(measurements: pd.DataFrame) -> None:
     assert found.to_numpy().sum() == len(measurements)
 
 
+def test_places_are_not_compared(measurements: pd.DataFrame) -> None:
+    rows = measurements.replace({"control": {REDUNDANT: USED}})  # "bold" is right of nothing more
+    rows = rows[(rows["probe"] != "bold") | (rows["layer"] == 0)]
+    said = headline(rows)
+    assert said.startswith("Through the whole stream careful judges ")
+    assert "bold" not in said
+    assert "methods" not in said
+    # Of a row without an unused code no share is taken from another row.
+    assert headline(rows[rows["layer"] == 0]).count("false positives") == 0
+
+
 def test_kinds_keep_apart(measurements: pd.DataFrame) -> None:
     found = by_kind(measurements)
     assert found.loc[("whole stream", "a")].to_dict() == {"careful": 0.5, "bold": 0.0}
@@ -114,14 +125,19 @@ def test_kinds_keep_apart(measurements: pd.DataFrame) -> None:
 
 
 def test_what_is_said_has_its_numbers(measurements: pd.DataFrame) -> None:
-    said = headline(measurements)
     low, high = wilson(1, 4)
     right = f"25% [{low:.0%}, {high:.0%}]"
-    assert said.startswith(f"Of 4 models whose truth is known, careful judges {right}")
-    assert "the most of 2 methods; false positives: 0% [" in said
-    careful, bold = sentences(measurements)
-    assert careful.startswith(f"Careful judges {right} of 4 models right; false positives: 0% [")
-    assert bold.startswith(f"Bold judges {right}")
+    stream = f"Through the whole stream careful judges {right} of 4 planted models right"
+    assert headline(measurements).startswith(f"{stream}, as does bold; false positives: 0% [")
+    careful, bold, *at_sites = sentences(measurements)
+    assert careful.startswith(f"{stream}; false positives: 0% [")
+    assert bold.startswith(f"Through the whole stream bold judges {right}")
+    # There every code is used or redundant, and nothing falsely positive.
+    both = wilson(2, 4)
+    assert at_sites[0] == (
+        f"At single sites careful judges 50% [{both[0]:.0%}, {both[1]:.0%}] of 4 sites of planted "
+        "models right."
+    )
     shown = readable(by_method(measurements))
     assert shown["right"].iloc[0] == f"25% [{low:.0%}, {high:.0%}]"
     assert shown["false positive"].iloc[1] == "–"
