@@ -33,8 +33,9 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     """Rows of the tidy table: whether the model knows the order of what it is asked of.
 
     Metric `accuracy`, the share of answers that are right: the model's own; with the control
-    `GUESSER`, that of the better of two who do not know order: one sees which tokens the question
-    has and crosses off those that were answered, one gives the commonest answer at each position;
+    `GUESSER`, that of the best of three who do not know order: one sees which tokens the question
+    has and crosses off those that were answered, one does so anew wherever the answer starts over,
+    and one gives the commonest answer at each position;
     with `SHUFFLED_QUESTION`, the model's own where the question's tokens are permuted and the
     answer is the old one, but on a task that no order matters to. Metrics `ABOVE_GUESSER` and
     `LOST_BY_SHUFFLE` are the differences. Shares from 0 to 1, with intervals over sequences.
@@ -52,8 +53,8 @@ def order_rows(task: InterventionTask, *, context: Mapping[str, Any]) -> list[di
     answer, tokens = answers_of(task), task.split.held_out
     question = question_of(tokens, answer)
     own = _right(task, tokens, answer)
-    guessers = _guessed(tokens, answer, question), _commonest(task, answer)
-    guessed = max(guessers, key=np.sum)
+    guessers = [_guessed(tokens, answer, question, anew=anew) for anew in (False, True)]
+    guessed = max([*guessers, _commonest(task, answer)], key=np.sum)
     shuffled = _right(task, _permuted(tokens, question, task.seed), answer)
     asked = answer.double().sum(dim=1).numpy()
     bootstrap = SequenceBootstrap(seed=task.seed)
@@ -144,16 +145,25 @@ def _permuted(tokens: Tensor, question: Bool[Tensor, " pos"], seed: int) -> Tens
 
 
 def _guessed(
-    tokens: Tensor, answer: Bool[Tensor, "sequence pos"], question: Bool[Tensor, " pos"]
+    tokens: Tensor,
+    answer: Bool[Tensor, "sequence pos"],
+    question: Bool[Tensor, " pos"],
+    *,
+    anew: bool,
 ) -> Float[np.ndarray, " sequence"]:
     """How many answers of each sequence one gets right, on average, who knows which tokens the
-    question has, crosses off those that were answered, and guesses the commonest of the rest."""
+    question has, crosses off those that were answered, and guesses the commonest of the rest; and
+    crosses off `anew` behind each gap in the answer, where a task has its question answered twice.
+    """
     d_vocab = int(tokens.max()) + 1
-    left = torch.zeros((len(tokens), d_vocab), dtype=torch.float64)
-    left.scatter_add_(1, tokens[:, question], torch.ones_like(tokens[:, question]).double())
+    every = torch.zeros((len(tokens), d_vocab), dtype=torch.float64)
+    every.scatter_add_(1, tokens[:, question], torch.ones_like(tokens[:, question]).double())
+    left, before = every.clone(), -1
     found = torch.zeros(len(tokens), dtype=torch.float64)
-    for position in answer.any(dim=0).nonzero()[:, 0]:
-        right, asked = tokens[:, position, None], answer[:, position]
+    for position in answer.any(dim=0).nonzero()[:, 0].tolist():
+        if anew and position > before + 1:
+            left = every.clone()
+        right, asked, before = tokens[:, position, None], answer[:, position], position
         most = left.max(dim=1, keepdim=True).values
         best = (left == most) & (most > 0)
         hit = best.gather(1, right)[:, 0] / best.sum(dim=1).clamp(min=1)

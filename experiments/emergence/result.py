@@ -16,16 +16,19 @@ import numpy as np
 import pandas as pd
 
 from experiments.results.emergence import (
+    NEVER_ORDER,
     code_gains,
     follow_onsets,
     followed_codes,
     onsets,
+    with_nothing,
 )
 from experiments.results.figures import figure
 from experiments.results.findings import Figure, Panel, exactly, over_seeds, panel
 from experiments.results.markdown import markdown_table
 from experiments.results.measured import Measured
 from experiments.results.measurements import LOSS
+from experiments.results.position_use import Word
 from experiments.results.readability import widened
 from experiments.results.worth import WORTH_NAMING
 from experiments.runs.of_figures import RunOfFigures
@@ -71,8 +74,13 @@ class Emergence(RunOfFigures):
     @cached_property
     def followed(self) -> pd.DataFrame:
         """`experiments.results.emergence.followed_codes` of every seed."""
-        by_seed = self.measurements.groupby("seed")
-        return pd.concat([followed_codes(rows).assign(seed=seed) for seed, rows in by_seed])
+        by_seed = {seed: followed_codes(rows) for seed, rows in self.measurements.groupby("seed")}
+        found = pd.concat([rows.assign(seed=seed) for seed, rows in by_seed.items()])
+        # In a training in which no code could be moved, nothing was followed.
+        levels = ["seed", "code", "step"]
+        every = [[*by_seed], *(found[level].unique().tolist() for level in levels[1:])]
+        index = pd.MultiIndex.from_product(every, names=levels)
+        return with_nothing(found.set_index(levels), index)
 
     def markdown(self) -> str:
         """The onsets, in optimiser steps.
@@ -132,14 +140,18 @@ class Emergence(RunOfFigures):
         told = _headline(self.onsets, _in_order(doublings), _first_together(doublings))
         if followed.empty:
             return told
-        (first, *_) = _in_order(self._in_doublings(followed))
-        return f"{told} {_followed_first(followed[first])}"
+        first = _first_together(self._in_doublings(followed))
+        return f"{told} {_followed_first(followed, first)}"
 
     @property
     def sentences(self) -> list[str]:
         """What comes later by how much, and what training changes."""
         read = _sentences(self.onsets, _in_order(self.doublings), self.claims)
-        return [*read, *_of_following(self.follow_onsets, self.claims)]
+        codes = _in_order(self._in_doublings(self.follow_onsets))
+        words = self.followed["word"]
+        if (words == Word.NO_ORDER).any() and words.isin([Word.NO_ORDER, ""]).all():
+            return [*read, f"{NEVER_ORDER}."]
+        return [*read, *_of_following(self.follow_onsets[codes], self.claims)]
 
     def html(self) -> str:
         title = "When do the position codes appear?"
@@ -177,7 +189,7 @@ def _never(onsets: pd.DataFrame, codes: list[str]) -> list[str]:
 
 def _first_together(doublings: pd.DataFrame) -> list[str]:
     """The codes that come first in the mean."""
-    mean = doublings.drop(columns=LOSS).mean()
+    mean = doublings.drop(columns=LOSS, errors="ignore").mean()
     return [str(code) for code in mean.index[mean == mean.min()]]
 
 
@@ -187,16 +199,19 @@ def _headline(onsets: pd.DataFrame, codes: list[str], first: list[str]) -> str:
         return "No code is surely readable at any step."
     told = "Every code is readable"
     if len(first) < len(codes):
-        *others, last = first
-        who = f"{', '.join(others)} and {last} are" if others else f"{last} is"
-        told = f"On average {who} readable first"
+        told = f"On average {_who(first)} readable first"
     told = f"{told}, {_in_seeds(onsets[first[0]])}"
     return f"{told}; never surely readable: {', '.join(never)}." if never else f"{told}."
 
 
-def _followed_first(onsets: "pd.Series[float]") -> str:
-    name = str(onsets.name)
-    return f"{name[0].upper()}{name[1:]} is followed first, {_in_seeds(onsets)}."
+def _followed_first(onsets: pd.DataFrame, first: list[str]) -> str:
+    told = f"{_who(first)} followed first, {_in_seeds(onsets[first[0]])}."
+    return f"{told[0].upper()}{told[1:]}"
+
+
+def _who(codes: list[str]) -> str:
+    *others, last = codes
+    return f"{', '.join(others)} and {last} are" if others else f"{last} is"
 
 
 def _in_seeds(onsets: "pd.Series[float]") -> str:
@@ -218,14 +233,9 @@ def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measure
         found = claims[f"doublings, {name} after {first}"]
         if found.value == found.ci_low == found.ci_high == 0:
             return "at the same step"
-        word = "surely" if _sure(found, len(codes)) else "perhaps"
-        if found.value < 0:
-            before = replace(
-                found, value=-found.value, ci_low=-found.ci_high, ci_high=-found.ci_low
-            )
-            return f"{word} {_told(before, 'doublings')} earlier"
-        return f"{word} {_told(found, 'doublings')} later"
+        return _earlier_or_later(found, len(codes))
 
+    falls = onsets[LOSS].notna().any()
     changes = [
         f"{code} by {_told(change)}"
         for code in codes
@@ -234,7 +244,7 @@ def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measure
     sentences = [
         f"Delays after {first} are in doublings of the number of training steps",
         *(f"{code} is readable {delay(code)}" for code in later if code not in never),
-        f"The loss is half way down {delay(LOSS)}",
+        f"The loss is half way down {delay(LOSS)}" if falls else "The loss falls in no seed",
         f"Gains (chance 0) that training surely changes: {', '.join(changes) or 'none'}",
         f"Shuffled positions gain {claims[f'largest gain, {SHUFFLED}'].value:.2g} at most",
     ]
@@ -244,20 +254,29 @@ def _sentences(onsets: pd.DataFrame, codes: list[str], claims: dict[str, Measure
 def _of_following(onsets: pd.DataFrame, claims: dict[str, Measured]) -> list[str]:
     """When moved codes are followed, and how long after the loss is half way down."""
     sentences = []
-    for code in _in_order(onsets.fillna(np.inf)) if len(onsets.columns) else []:
-        steps = onsets[code].dropna()
+    for code, of_code in onsets.items():
+        steps = of_code.dropna()
         if steps.empty:
-            sentences.append(f"{code} is surely followed at no step, in any seed")
+            sentences.append(f"once order is known, {code} is followed at no step, in any seed")
             continue
+        seeds = f"in {len(steps)} of {len(onsets)} seeds"
+        at = f"first at step {steps.median():g} in their median"
         found = claims[f"doublings, following of {code} after loss"]
-        word = "surely" if _sure(found, len(onsets.columns)) else "perhaps"
-        seeds = f"in {len(steps)} of {len(onsets)} seeds, from step {steps.median():g}"
-        delay = f"{word} {_told(found, 'doublings')} after the loss is half way down"
+        delay = _earlier_or_later(found, len(onsets.columns))
+        over = "That" if len(steps) == len(onsets) else "With the others a doubling past the end it"
         sentences += [
-            f"{code} is surely followed {seeds} in their median",
-            f"That is {delay}",
+            f"{code} is surely followed {seeds}, {at}",
+            f"{over} is {delay} than the loss is half way down",
         ]
     return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
+
+
+def _earlier_or_later(delay: Measured, n_compared: int) -> str:
+    word = "surely" if _sure(delay, n_compared) else "perhaps"
+    if delay.value < 0:
+        before = replace(delay, value=-delay.value, ci_low=-delay.ci_high, ci_high=-delay.ci_low)
+        return f"{word} {_told(before, 'doublings')} earlier"
+    return f"{word} {_told(delay, 'doublings')} later"
 
 
 def _sure(found: Measured, n_compared: int) -> bool:
@@ -267,8 +286,9 @@ def _sure(found: Measured, n_compared: int) -> bool:
 
 
 def _told(found: Measured, unit: str = "") -> str:
-    value = f"{found.value:.2g} {unit}".rstrip()
-    return f"{value} [{found.ci_low:.2g}, {found.ci_high:.2g}]"
+    value = f"{found.value:.2g}"
+    in_unit = f" {unit.removesuffix('s') if value == '1' else unit}" if unit else ""
+    return f"{value}{in_unit} [{found.ci_low:.2g}, {found.ci_high:.2g}]"
 
 
 def _by_code(gains: pd.DataFrame, column: str) -> dict[str, np.ndarray]:
@@ -323,9 +343,9 @@ def _figure_of_following(followed: pd.DataFrame) -> Iterator[Panel]:
     """What the model follows where it is moved.
 
     Each code is moved through the whole stream. The share of answers that follows, or of the way of
-    predictions, minus that of a move of the same size. Mean over seeds. Chance is 0. Where no
-    site carries a code, nothing follows it. A model that does not know order yet uses nothing,
-    whatever follows.
+    predictions, minus that of a move of the same size. On text an unrelated order is subtracted in
+    its place where it is followed more. Mean over seeds. Chance is 0. Where no site carries a code,
+    nothing follows it. A model that does not know order yet uses nothing, whatever follows.
     """
     for code, values in _by_code(followed, "net").items():
         tenth = {_LEAST: WORTH_NAMING}

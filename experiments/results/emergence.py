@@ -8,8 +8,12 @@ import pandas as pd
 
 from experiments.results import interchange, task_use, text_use
 from experiments.results.measurements import LOSS
+from experiments.results.position_use import Word
 from experiments.results.readability import HYPOTHESES, gain, gain_bounds, verdicts, widened
 from experiments.results.worth import WORTH_NAMING
+
+FOLLOWED = "followed"
+NEVER_ORDER = "No model that was watched knows order: nothing is said of what it follows"
 
 
 def code_gains(measurements: pd.DataFrame) -> pd.DataFrame:
@@ -53,8 +57,9 @@ def onsets(measurements: pd.DataFrame) -> dict[str, float]:
         measurements: the tidy table of the training.
 
     Returns:
-        Optimiser steps by code; NaN for what never comes. `readable` is the word of
-        `experiments.results.readability`: surely a gain of a tenth or more.
+        Optimiser steps by code; NaN for what never comes, and for a loss that does not fall.
+        `readable` is the word of `experiments.results.readability`: surely a gain of a tenth or
+        more.
     """
     gains = code_gains(measurements)
     found = {
@@ -62,8 +67,9 @@ def onsets(measurements: pd.DataFrame) -> dict[str, float]:
         for code, of_code in gains.groupby("code", sort=False)
     }
     losses = loss_by_step(measurements)
-    half_way = (losses.iloc[0] + losses.iloc[-1]) / 2
-    return {**found, LOSS: _first(losses.index[losses <= half_way].to_series())}
+    first, last = losses.iloc[0], losses.iloc[-1]
+    fallen = losses.index[(losses <= (first + last) / 2) & (last < first)]
+    return {**found, LOSS: _first(fallen.to_series())}
 
 
 def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
@@ -76,9 +82,9 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
         One row for each code and step, of several sets of positions the one surely followed most:
         code, step, net (the share of answers, or of the way of predictions, that follows, less the
         control's) with its interval low to high, widened for all codes and steps, and word:
-        "followed" where it is surely a tenth or more of a model that knows order, else "". 0
-        where nothing can follow: positions are too few for the code, or too few answers are right.
-        Empty where no positions were moved.
+        `Word.NO_ORDER` where the model does not know order, else "followed" where it is surely a
+        tenth or more, else "". 0 where nothing can follow: positions are too few for the code, or
+        too few answers are right. Empty where no positions were moved.
     """
     probes = (interchange.PROBE, text_use.PROBE)
     kept = measurements[measurements["step"].notna() & measurements["probe"].isin(probes)]
@@ -89,13 +95,26 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
     surest = table.sort_values("low", kind="stable").groupby(["code", "step"]).last()
     steps = measurements["step"].dropna().unique()
     every = pd.MultiIndex.from_product([table["code"].unique(), steps], names=["code", "step"])
-    return surest.reindex(every).reset_index().fillna({"net": 0, "low": 0, "high": 0, "word": ""})
+    return with_nothing(surest, every)
+
+
+def with_nothing(followed: pd.DataFrame, every: pd.MultiIndex) -> pd.DataFrame:
+    """What is followed, with a row of 0 wherever nothing can follow.
+
+    Args:
+        followed: net, low, high and word, by the levels of `every`.
+        every: codes, steps and whatever else tells the rows.
+
+    Returns:
+        One row for each of these.
+    """
+    return followed.reindex(every).reset_index().fillna({"net": 0, "low": 0, "high": 0, "word": ""})
 
 
 def _follows(row: Mapping[Hashable, Any], n_compared: int, knows_order: bool) -> dict[str, Any]:
     _, code, _ = interchange.condition_of(row["positions"])
     low, high = widened(row["value"], row["ci_low"], row["ci_high"], n_compared, row["n"])
-    word = "followed" if knows_order and low >= WORTH_NAMING else ""
+    word = str(Word.NO_ORDER) if not knows_order else FOLLOWED if low >= WORTH_NAMING else ""
     at = {"code": code, "step": row["step"], "word": word}
     return {**at, "net": row["value"], "low": low, "high": high}
 
@@ -107,7 +126,8 @@ def _knows_order(rows: pd.DataFrame) -> bool:
 
 
 def follow_onsets(measurements: pd.DataFrame) -> dict[str, float]:
-    """The first watched step of one training at which each code is followed where it is moved.
+    """The first watched step of one training at which each code is followed where it is moved, by a
+    model that knows order.
 
     Args:
         measurements: the tidy table of the training.
@@ -117,7 +137,7 @@ def follow_onsets(measurements: pd.DataFrame) -> dict[str, float]:
     """
     followed = followed_codes(measurements)
     return {
-        str(code): _first(of_code["step"][of_code["word"] == "followed"])
+        str(code): _first(of_code["step"][of_code["word"] == FOLLOWED])
         for code, of_code in followed.groupby("code", sort=False)
     }
 
@@ -127,8 +147,12 @@ def order_sentence(measurements: pd.DataFrame) -> str:
     found = onsets(measurements)
     half_way = found.pop(LOSS)
     sentences = _by_onset(found, "Surely readable first in this training", "Surely readable")
-    followed = follow_onsets(measurements)
-    sentences += _by_onset(followed, "Surely followed first where it is moved", "Surely followed")
+    words = followed_codes(measurements)["word"]
+    if (words == Word.NO_ORDER).any() and words.isin([Word.NO_ORDER, ""]).all():
+        sentences.append(NEVER_ORDER)
+    else:
+        first, never = "Surely followed first where it is moved", "Once order is known, followed"
+        sentences += _by_onset(follow_onsets(measurements), first, never)
     if half_way > 0:
         sentences.append(f"The loss has come half of its way down by step {half_way:.0f}")
     return f"{'. '.join(sentences)}."
@@ -142,7 +166,7 @@ def _by_onset(found: Mapping[str, float], first: str, surely: str) -> list[str]:
         if code not in never:
             by_step.setdefault(step, []).append(code)
     parts = [
-        f"{' and '.join(codes)} {f'from step {step:.0f} on' if step else 'before any step'}"
+        f"{' and '.join(codes)} {f'by step {step:.0f}' if step else 'before any step'}"
         for step, codes in by_step.items()
     ]
     sentences = [f"{first}: {'; then '.join(parts)}"] if parts else []

@@ -163,7 +163,8 @@ def _guessed(rows: pd.DataFrame) -> float:
     if LOST_BY_SHUFFLE not in rows["metric"].array:
         return 0.0
     accuracy = rows[rows["metric"] == ACCURACY].set_index("control")["value"]
-    return min(1.0, float(accuracy[GUESSER] / accuracy[""]))
+    right = float(accuracy[""])
+    return min(1.0, float(accuracy[GUESSER]) / right) if right else 1.0
 
 
 def _under(

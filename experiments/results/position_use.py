@@ -249,7 +249,9 @@ class Use:
         """Why the word is `undecided`, in words; empty where it is another one."""
         if self.word is not Word.UNDECIDED or self.noising is None or self.denoising is None:
             return ""
-        if self.noising.says is False and self.rests_on_order < MUST_REST_ON_ORDER:
+        cleared_otherwise = self.denoising.says is False or not self.found
+        too_few = self.rests_on_order < MUST_REST_ON_ORDER
+        if self.noising.says is False and cleared_otherwise and too_few:
             return (
                 f"only {self.rests_on_order:.0%} of the right answers rest on order: too few to "
                 "say that none follow"

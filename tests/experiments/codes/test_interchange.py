@@ -15,7 +15,7 @@ from experiments.codes.counterfactual import counterfactuals
 from experiments.codes.following import following_rows, movable
 from experiments.codes.in_depth import statistics_at, stream_sites
 from experiments.codes.interchange import DOSES, interchange_rows
-from experiments.codes.order import _guessed, order_rows
+from experiments.codes.order import _guessed, order_rows, question_of
 from experiments.codes.task import InterventionTask, intervention_task_of
 from experiments.comparison.config import CompareConfig
 from experiments.probing.measure import Site
@@ -34,6 +34,7 @@ from experiments.results.interchange import (
     followed,
     noising,
 )
+from experiments.results.interchange import _guessed as _guessed_share
 from experiments.results.measurements import table
 from experiments.results.position_use import FALSE_DISCOVERIES, Word
 from experiments.results.task_use import without_order
@@ -44,7 +45,8 @@ from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.pretrained.spec import ModelSpec
-from nope_interp.tasks.answers import ExampleSource
+from nope_interp.tasks.answers import ExampleSource, dataset
+from nope_interp.tasks.copying import StringTask
 from nope_interp.tasks.registry import make_answer_task
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
@@ -247,10 +249,31 @@ def test_who_has_learned_order_is_judged(trained: InterventionTask) -> None:
     assert without_order(table(order_rows(trained, context=CONTEXT))) is None
 
 
+def test_a_model_that_is_never_right_has_no_answers_that_rest_on_order() -> None:
+    rows = table(order_rows(reversal(0), context=CONTEXT))
+    own = (rows["metric"] == "accuracy") & (rows["control"] == "")
+    assert _guessed_share(rows.assign(value=rows["value"].mask(own, 0.0))) == 1
+
+
 def test_the_guesser_crosses_off_what_was_answered() -> None:
     """Of a b b the first answer is b in its guess, the second a or b, the last what is left."""
     tokens = torch.tensor([[9, 1, 2, 2, 8, 2, 2, 1], [9, 1, 2, 2, 8, 2, 1, 2]])
     answer = torch.zeros(2, 8, dtype=torch.bool)
     answer[:, 5:] = True
     question = torch.tensor([False, True, True, True, False, False, False, False])
-    np.testing.assert_allclose(_guessed(tokens, answer, question), [1 + 0.5 + 1, 1 + 0.5 + 1])
+    for anew in (False, True):  # one answer has no gap
+        found = _guessed(tokens, answer, question, anew=anew)
+        np.testing.assert_allclose(found, [1 + 0.5 + 1, 1 + 0.5 + 1])
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("copy-cmc", 1), ("copy-cmc2x", 2)])
+def test_who_answers_twice_has_the_whole_question_twice(name: str, rounds: int) -> None:
+    """Behind the token between both rounds a guesser knows as much as at first."""
+    task = StringTask(name, training_lengths=[4], test_lengths=[6])
+    examples = dataset(task, 200, split="validation", seed=0, lengths=[4])[4]
+    tokens = examples.tokens[:, : int(examples.length.min())]
+    answer = examples.answer[:, : tokens.shape[1]] & (tokens != tokens[0]).any(dim=0)
+    question = question_of(tokens, answer)
+    crossed, anew = (_guessed(tokens, answer, question, anew=anew).sum() for anew in (False, True))
+    assert crossed > 0
+    assert anew == pytest.approx(rounds * crossed)

@@ -14,6 +14,7 @@ from experiments.emergence import watch as module
 from experiments.emergence.config import EmergenceConfig
 from experiments.emergence.result import Emergence
 from experiments.emergence.watch import watch_emergence
+from experiments.results.emergence import order_sentence
 from experiments.results.measurements import table
 from experiments.runs.folder import RunFolder
 from experiments.runs.workers import HERE
@@ -126,8 +127,54 @@ def test_a_code_is_followed_from_the_step_at_which_it_moves_a_model_that_knows_o
     at = "at step 4 in the median of 5 seeds."
     assert found.headline.endswith(f" Smooth trend is followed first, {at}")
     said = " ".join(found.sentences)
-    assert "Smooth trend is surely followed in 5 of 5 seeds, from step 4 in their median." in said
-    assert "Variance is surely followed at no step, in any seed." in said
+    at = "Smooth trend is surely followed in 5 of 5 seeds, first at step 4 in their median."
+    assert f"{at} That is perhaps 0.4 doublings [" in said
+    assert "] later than the loss is half way down." in said
+    assert said.endswith("Once order is known, variance is followed at no step, in any seed.")
+
+
+def test_nothing_is_said_of_what_is_followed_by_models_that_never_know_order() -> None:
+    found = moved({"smooth trend": [2, 8]}, knows_from=99)
+    assert set(found.followed["word"]) == {"", "has not learned order"}
+    assert "followed" not in found.headline
+    said = " ".join(found.sentences)
+    assert said.endswith(
+        "No model that was watched knows order: nothing is said of what it follows."
+    )
+    first = found.measurements[found.measurements["seed"] == 0]
+    assert "No model that was watched knows order" in order_sentence(first)
+
+
+def test_codes_that_are_followed_at_once_and_seeds_that_never_follow_are_told() -> None:
+    found = moved({"smooth trend": [2, None, None], "variance": [2, None, None]}, knows_from=0)
+    assert "Smooth trend and variance are followed first, in 1 of 3 seeds only." in found.headline
+    said = " ".join(found.sentences)
+    # One doubling before step 4, and one past step 16 in two seeds: 5/3 doublings in the mean.
+    assert (
+        "in 1 of 3 seeds, first at step 2 in their median. With the others a doubling past" in said
+    )
+    assert "the end it is perhaps 1.7 doublings [" in said
+
+
+def test_a_training_in_which_no_code_could_be_moved_counts_as_nothing() -> None:
+    """The mean over seeds is over all of them, and so is what is said."""
+    found = moved({"smooth trend": [2, 2, 2, 2]}, knows_from=0)
+    rows = found.measurements
+    none = (rows["seed"] == 3) & (rows["metric"] == "net")
+    fewer = Emergence(Path(), rows[~none], {}, INFO)
+    last = fewer.followed[fewer.followed["step"] == STEPS[-1]]
+    assert last["net"].to_list() == [0.5, 0.5, 0.5, 0]
+    assert fewer.follow_onsets["smooth trend"].isna().to_list() == [False, False, False, True]
+
+
+def test_a_loss_that_rises_is_half_way_down_at_no_step() -> None:
+    rows = planted({"variance": [1, 1], "similarity": [2, 2]}).measurements
+    losses = rows["probe"] == "loss"
+    rows.loc[losses, "value"] = rows.loc[losses, "step"].astype(float)
+    found = Emergence(Path(), rows, {}, INFO)
+    assert found.onsets["loss"].isna().all()
+    assert "The loss falls in no seed." in " ".join(found.sentences)
+    assert "half" not in order_sentence(rows[rows["seed"] == 0])
 
 
 def test_few_seeds_are_sure_of_nothing() -> None:

@@ -74,9 +74,9 @@ def test_the_page_is_closed_and_names_the_section(page_text: str, page: Page) ->
 def test_the_sentence_says_what_was_planted(history_report: ReportData, page: Page) -> None:
     told = order_sentence(history_report.measurements)
     assert told == (
-        "Surely readable first in this training: similarity before any step; then variance from "
-        "step 2 on; then counting and any linear code from step 4 on. Surely readable at no "
-        "watched step: mean residual. The loss has come half of its way down by step 4."
+        "Surely readable first in this training: similarity before any step; then variance by "
+        "step 2; then counting and any linear code by step 4. Surely readable at no watched step: "
+        "mean residual. The loss has come half of its way down by step 4."
     )
     words = re.sub(r"\s+", " ", " ".join(page.words))
     assert told in words

@@ -167,6 +167,11 @@ def test_a_code_is_unused_only_where_a_fifth_of_the_answers_rest_on_order(found:
         "only 15% of the right answers rest on order: too few to say that none follow"
     )
     assert replace(use(YES, YES), rests_on_order=0.15).word is Word.USED
+    # With as few of them another reason counts where the word is another's to give.
+    few = replace(use(NO, YES), rests_on_order=0.15, destroyed=False)
+    assert "order was not destroyed" in few.why
+    if found:
+        assert replace(use(NO, WIDE), rests_on_order=0.15).why.startswith("put back: ")
 
 
 @pytest.mark.parametrize(
