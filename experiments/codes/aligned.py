@@ -6,7 +6,7 @@ The search is that of `experiments.codes.alignment`. A position that is told to 
 for the symbol that is asked for there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -120,10 +120,11 @@ def _check_ranks(exam: Exam, ranks: Sequence[int]) -> None:
     # Centred, so many functions of n positions are independent as are fewer than n.
     fewest = min(int((~exam.kept(fold)).sum()) for fold in range(FOLDS))
     most = min(len(FUNCTIONS), fewest - 1)
-    if not ranks or not all(1 <= rank <= most for rank in ranks):
+    several = isinstance(ranks, Iterable)
+    if not several or not ranks or not all(rank in range(1, most + 1) for rank in ranks):
         raise UserError(
-            f"ranks are {list(ranks)}: give some of 1 to {most}, which is what {fewest} positions "
-            "to learn on can tell apart."
+            f"ranks are {ranks}: give a list of some of 1 to {most}, which is what {fewest} "
+            "positions to learn on can tell apart."
         )
 
 

@@ -14,6 +14,7 @@ the mean residual tells that token as well.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Int
@@ -85,7 +86,7 @@ def counterfactuals(task: InterventionTask, by: int = 1) -> list[Counterfactual]
         UserError: for a task whose answers elsewhere are not known, and for examples too short.
     """
     answers_of(task)  # refuses others
-    if by < 1:
+    if not isinstance(by, Integral) or by < 1:
         raise UserError(f"by is {by}: give how many positions to move by, at least 1.")
     makers = {"symbol": _of_symbols, "place": _of_places, "same": _of_none}
     when_moved = None if task.source is None else task.source.when_moved

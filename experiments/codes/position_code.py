@@ -103,6 +103,10 @@ class PositionCode:
 
     def _sources(self, moves: Mapping[int, int]) -> tuple[Positions, Int[Tensor, " at"]]:
         """Whose code each position that was fitted at gets, and which activations are taken."""
+        if not isinstance(moves, Mapping):
+            raise UserError(
+                f"moves are {moves}: give the position whose code each gets, such as {{40: 41}}."
+            )
         index = {int(position): number for number, position in enumerate(self.positions)}
         for position in (*moves, *moves.values()):
             if position not in index:
@@ -180,6 +184,8 @@ def unfitted_code(tokens: Sequences, name: str, site: Site) -> PositionCode:
     """
     if name not in NAMES:
         raise unknown_name("position code", name, NAMES)
+    if tokens.ndim != 2:
+        raise UserError(f"tokens have {tokens.ndim} axes: give [sequence, position].")
     differs = (tokens != tokens[:1]).any(dim=0)
     differs[:FIRST_POSITION] = False
     positions = differs.nonzero()[:, 0]

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float
@@ -69,9 +70,9 @@ def check_head(model: HookedModel, layer: int | None, head: int | None) -> tuple
 
 
 def _known(what: str, given: int | None, n: int) -> int:
-    if given is None or not 0 <= given < n:
-        raise UserError(f"the model has no {what} {given}: choose from 0 to {n - 1}.")
-    return given
+    if not isinstance(given, Integral) or not 0 <= given < n:
+        raise UserError(f"the model has no {what} {given!r}: choose from 0 to {n - 1}.")
+    return int(given)
 
 
 def head_functions(
@@ -97,8 +98,10 @@ def head_functions(
     """
     removed: dict[int, list[int]] = defaultdict(list)
     given: dict[int, dict[int, HeadChange]] = defaultdict(dict)
-    for (layer, head), to in changes.items():
-        check_head(model, layer, head)
+    for key, to in changes.items():
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise UserError(f"{key!r} is changed: give a layer and a head, such as (0, 1).")
+        layer, head = check_head(model, *key)
         if isinstance(to, str) and to not in _WORDS:
             raise unknown_name("change of a head", to, _WORDS)
         if not isinstance(to, str | Tensor) or (isinstance(to, Tensor) and to.ndim != 2):

@@ -88,6 +88,11 @@ def intervene(
             raise missing_hook(name, model.hook_dict)
     intervention = Running(list(functions))
     where = positions if isinstance(positions, Mapping) else dict.fromkeys(functions, positions)
+    for name in functions:
+        if name not in where:
+            raise UserError(
+                f"no positions are given for {name}: give some, or slice(None) for all."
+            )
 
     def on_output(module: nn.Module, args: object, x: Tensor, name: str) -> Tensor:
         intervention._fired[name] += 1
@@ -105,7 +110,11 @@ def intervene(
 
 def _ends_beyond(positions: Where, n: int) -> bool:
     """Whether a slice names positions that n of them lack: it would be cut without a word."""
-    ends = (positions.start, positions.stop) if isinstance(positions, slice) else ()
+    if not isinstance(positions, slice):
+        return False
+    if positions.step is not None and positions.step < 1:
+        raise UserError(f"positions are {positions}: give a step of 1 or more.")
+    ends = (positions.start, positions.stop)
     return any(end is not None and not -n <= end <= n for end in ends)
 
 
@@ -125,10 +134,11 @@ def changed_at(x: Tensor, function: Function, name: str, positions: Where) -> Te
         UserError: as `intervene` says of a running model.
     """
     try:
+        beyond = _ends_beyond(positions, x.shape[1])
         given = x[:, positions]
     except IndexError:
-        given = x[:, :0]
-    if not given.shape[1] or _ends_beyond(positions, x.shape[1]):
+        beyond, given = True, x[:, :0]
+    if not given.shape[1] or beyond:
         raise UserError(
             f"the activations at {name} have {x.shape[1]} positions and lack some of those to "
             "change: give longer sequences, all tokens at once."
@@ -287,7 +297,7 @@ def scale_attention(
 
     Raises:
         UserError: for a factor that is none, and for a bridge that shows its patterns without
-            using them.
+            using them; when the model runs, for positions and heads that it lacks.
     """
     if not 0 <= factor < float("inf"):
         raise UserError(f"attention is scaled by {factor}: give a finite factor of 0 or more.")
@@ -295,6 +305,9 @@ def scale_attention(
     chosen = list(positions)
 
     def scaled(pattern: AttentionMaps, sunk: bool) -> AttentionMaps:
+        n = pattern.shape[-1]
+        if not all(0 <= position < n for position in chosen):
+            raise ValueError(f"positions are {chosen}, but there are {n} tokens: count from 0")
         more = torch.ones_like(pattern)
         more[..., chosen] = factor
         weighed = pattern * more
@@ -307,6 +320,9 @@ def scale_attention(
         return torch.where(weighed.any(dim=-1, keepdim=True), weighed / total.to(pattern), pattern)
 
     def scaled_head(pattern: AttentionMaps, sunk: bool, of: int) -> AttentionMaps:
+        n_heads = pattern.shape[1]
+        if not 0 <= of < n_heads:
+            raise ValueError(f"there is no head {of}: choose from heads 0 to {n_heads - 1}")
         changed = pattern.clone()
         changed[:, of] = scaled(pattern, sunk)[:, of]
         return changed

@@ -10,6 +10,7 @@ its value.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from numbers import Integral
 
 import torch.nn.functional as F
 from einops import rearrange
@@ -56,6 +57,8 @@ def read_changed(
     for route in routes:
         if route not in ROUTES:
             raise unknown_name("route", route, ROUTES)
+    if isinstance(heads, Integral):
+        raise UserError(f"heads is {heads}: give a list, [{heads}].")
     if not routes or (heads is not None and not heads):
         raise UserError("nothing would read the changed activations: give a route and a head.")
     added: dict[int, Tensor] = {}

@@ -104,6 +104,8 @@ def test_heads_attend_otherwise_while_a_context_is_open(gpt2: LoadedModel) -> No
     [
         ({(0, 0): "unifrm"}, "did you mean 'uniform'"),
         ({(0, 99): "uniform"}, "the model has no head 99"),
+        ({("0", 1): "uniform"}, "the model has no layer '0': choose from 0 to"),
+        ({3: "uniform"}, r"3 is changed: give a layer and a head, such as \(0, 1\)"),
         ({(0, 1): [[1.0]]}, "head 1 of layer 0 would be changed to a list: give one of ablated"),
         ({(0, 1): None}, "changed to a NoneType"),
         ({(0, 1): np.eye(3)}, "changed to a ndarray"),

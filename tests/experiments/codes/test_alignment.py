@@ -19,6 +19,7 @@ from nope_interp.constructions.planted import N_CTX, Planted
 from nope_interp.constructions.planted.plants import plant
 from nope_interp.errors import UserError
 from nope_interp.models.transformer import HookedTransformer
+from tests import typecheck
 from tests.experiments.codes.test_counterfactual import untrained
 
 SITE = site_of("blocks.0.hook_resid_post")
@@ -107,15 +108,16 @@ def test_a_position_told_to_be_another_asks_for_the_symbol_there(
     torch.testing.assert_close(exam.logits(task.model, tokens), every[:, exam.positions])
 
 
-def test_who_has_few_or_no_such_positions_is_refused() -> None:
+def test_who_has_few_or_no_such_positions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     with pytest.raises(UserError, match=r"3 positions ask for a symbol.*7 symbols or more"):
         exam_of(untrained("reversal"))
     with pytest.raises(UserError, match="give a model of reversal, copy-cmc or reverse-mc"):
         exam_of(untrained("sort-single", 8))
     task = untrained("reversal", 8)
     # Of seven positions four are learned on where three are kept: centred, they tell three numbers.
-    for ranks in ([], [0], [1, 4]):
-        with pytest.raises(UserError, match=r"ranks are .*: give some of 1 to 3, .* 4 positions"):
+    for ranks in ([], [0], [1, 4], [1.5], 2):
+        with pytest.raises(UserError, match=r"ranks are .*: give a list of .* 1 to 3, .* 4 positi"):
             alignment_rows(task, exam_of(task), [SITE], ranks)
 
 

@@ -22,6 +22,7 @@ from nope_interp.tasks.answers import ExampleSource
 from nope_interp.tasks.registry import make_answer_task
 from probes.code_names import MEAN_RESIDUAL
 from probes.codes.trends import carries
+from tests import typecheck
 from tests.experiments.codes.on_text import CONTEXT as OF_TEXT
 
 LENGTH = 4
@@ -148,11 +149,13 @@ def test_where_order_is_destroyed_no_token_stands_where_it_stood(name: str) -> N
         ("sort-multi", 1, "what the task 'sort-multi' would answer"),
         ("reversal", 4, "no answer of these examples tells a position from the one 4 further on"),
         ("reversal", 0, "by is 0: give how many positions to move by"),
+        ("reversal", 1.5, r"by is 1\.5: give how many positions to move by"),
     ],
 )
 def test_where_nothing_is_known_elsewhere_one_sentence_says_so(
-    name: str, by: int, said: str
+    name: str, by: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     with pytest.raises(UserError, match=said):
         counterfactuals(untrained(name), by)
 

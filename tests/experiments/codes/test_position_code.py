@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 import nope_interp as ni
+from experiments.codes.position_code import unfitted_code
+from experiments.probing.measure import Site
 from nope_interp.errors import UserError
 from nope_interp.interventions.reading import ROUTES
 from nope_interp.streams import stream
+from tests import typecheck
 from tests.huggingface import VOCABULARY, bridged_model
 from tests.small_models import D_VOCAB, random_tokens
 from tests.small_models import model as own_model
@@ -175,11 +178,13 @@ def refused(
     return str(error.value)
 
 
-def test_what_cannot_be_moved_is_one_sentence() -> None:
+def test_what_cannot_be_moved_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     assert "position 16 has no code of its own: give one of 1 to 15" in refused(moves={5: 16})
     assert "position 0 has no code" in refused(moves={0: 5})
     assert "position 3 has no code" in refused(moves={5: 3})
     assert "no position is moved" in refused(moves={})
+    assert "give the position whose code each gets" in refused(moves=[4, 5])
     assert "dose is 2" in refused(dose=2.0)
     assert "fit the code at site 'attn_in'" in refused(heads=[0])
     assert "did you mean 'keys'" in refused(site="attn_in", routes=["key"])
@@ -198,12 +203,15 @@ def test_a_site_that_carries_nothing_says_so() -> None:
         pass
 
 
-def test_bad_fits_are_refused() -> None:
+def test_bad_fits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     built = own_model(positions="learned")
     with pytest.raises(UserError, match="did you mean 'mean residual'"):
         ni.fit_code(built, TOKENS, "mean residuals")
     with pytest.raises(UserError, match="differ at 0 positions: give at least two"):
         ni.fit_code(built, TOKENS[:1])
+    with pytest.raises(UserError, match=r"tokens have 1 axes: give \[sequence, position\]"):
+        unfitted_code(TOKENS[0], "variance", Site(0, "resid_post"))
     with pytest.raises(UserError, match=r"no 'blocks\.5\.hook_resid_post'"):
         ni.fit_code(built, TOKENS, layer=5)
     code = ni.fit_code(built, random_tokens(seed=7, batch=50, pos=LENGTH), site="resid_pre")

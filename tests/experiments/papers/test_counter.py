@@ -166,6 +166,12 @@ def test_scaled_attention_is_as_if_the_token_stood_there_as_often() -> None:
         scale_attention(model, [0], -1),
     ):
         pass
+    for positions, head, told in (([99], None, "count from 0"), ([0], (0, 9), "no head 9")):
+        with (
+            pytest.raises(UserError, match=told),
+            scale_attention(model, positions, 2.0, head=head),
+        ):
+            model(tokens)
 
 
 @pytest.mark.parametrize("factor", [0.0, 3.0])

@@ -199,6 +199,16 @@ def test_unknown_names_and_positions_are_refused() -> None:
     with intervene(built, {PLACES[0]: turned}, positions=slice(-n, n)) as intervention:
         built(TOKENS)
         intervention.verify()
+    with (
+        pytest.raises(UserError, match="give a step of 1 or more"),
+        intervene(built, {PLACES[0]: turned}, positions=slice(None, None, -1)),
+    ):
+        built(TOKENS)
+    with (
+        pytest.raises(UserError, match=f"no positions are given for {PLACES[0]}"),
+        intervene(built, {PLACES[0]: turned}, positions={}),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("name", ["ours", *BRIDGES])

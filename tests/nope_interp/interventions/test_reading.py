@@ -13,6 +13,7 @@ from nope_interp.interventions.intervene import intervene
 from nope_interp.interventions.reading import ROUTES, read_changed
 from nope_interp.sites import ATTENTION_INPUT, hook_name
 from nope_interp.streams import stream
+from tests import typecheck
 from tests.huggingface import bridged_model
 from tests.small_models import model as own_model
 from tests.small_models import random_tokens
@@ -123,10 +124,14 @@ def test_shared_keys_are_numbered_by_what_is_shared() -> None:
         ({"routes": ["query"]}, "did you mean 'queries'"),
         ({"routes": []}, "nothing would read"),
         ({"routes": ["keys"], "heads": []}, "nothing would read"),
+        ({"routes": ["keys"], "heads": 0}, r"heads is 0: give a list, \[0\]"),
         ({"functions": {7: turned}}, r"has no 'blocks\.7\.attn\.hook_in'"),
     ],
 )
-def test_nonsense_is_one_sentence(options: dict[str, Any], said: str) -> None:
+def test_nonsense_is_one_sentence(
+    options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     with (
         pytest.raises(UserError, match=said),
         read_changed(model("ours"), **{"functions": {LAYER: turned}, **options}),
