@@ -232,6 +232,12 @@ def test_what_looks_for_an_extra_imports_none_of_it() -> None:
     assert run.stdout.strip() == "[]"
 
 
+def test_what_papers_claim_is_told_without_torch() -> None:
+    code = "import sys, experiments.papers.listing; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
 @pytest.mark.parametrize("module", ["nope_interp", "probes", "experiments", "experiments.cli.main"])
 def test_packages_and_command_line_import_nothing_heavy(module: str) -> None:
     heavy = "{'torch', 'transformers', 'transformer_lens', 'pandas', 'sklearn', 'plotly', 'numpy'}"

@@ -136,8 +136,8 @@ def _listed(asked: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     if name is None and not values["list"]:
         raise UserError("reproduce takes one paper's name, or --list to see what there is.")
     if values["list"]:
+        from experiments.papers.listing import listing
         from experiments.papers.registry import paper
-        from experiments.papers.reproduce import listing
 
         own = None if name is None else paper(name).name
         claims_shown(listing(values["out"]), own).show(values["json"])

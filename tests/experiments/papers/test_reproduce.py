@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.cli.tables import of_papers
+from experiments.papers import listing as list_module
 from experiments.papers import recorded as recorded_module
 from experiments.papers import reproduce as run_module
 from experiments.papers.barbero2024 import experiment as barbero2024
@@ -39,10 +40,11 @@ from experiments.papers.koutnik2014 import experiment as koutnik2014
 from experiments.papers.koutnik2014 import waveforms
 from experiments.papers.koutnik2014.clocks import SCALES
 from experiments.papers.koutnik2014.waveforms import LEARNING_RATES, make_network, matched_sizes
+from experiments.papers.listing import RECORDED, listing
 from experiments.papers.markdown import papers_markdown
 from experiments.papers.recorded import Recorded, recorded
 from experiments.papers.registry import PAPERS, paper
-from experiments.papers.reproduce import RECORDED, listing, reproduce
+from experiments.papers.reproduce import reproduce
 from experiments.papers.result import NOT_RUN, Reproduction
 from experiments.papers.zuo2025 import experiment as zuo2025
 from experiments.results.claims import (
@@ -138,7 +140,8 @@ def tiny_run(name: str, out: Path) -> Reproduction:
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs kept with the package have tests of their own."""
-    monkeypatch.setattr(run_module, "recorded", lambda name: None)
+    for module in (run_module, list_module):
+        monkeypatch.setattr(module, "recorded", lambda name: None)
 
 
 @pytest.fixture(scope="module")
@@ -603,7 +606,7 @@ def test_a_run_kept_with_the_package_stands_where_there_is_none_of_yours(
     ]
     assert [o.verdict for o in kept.outcomes] == [o.verdict for o in finished.outcomes]
     assert recorded("chi2023") is None
-    monkeypatch.setattr(run_module, "recorded", recorded)
+    monkeypatch.setattr(list_module, "recorded", recorded)
     alone = listing(tmp_path / "absent").set_index("paper")
     own = listing(finished.folder.parent).set_index("paper").loc["kazemnejad2023"]
     assert set(alone.loc["kazemnejad2023", "run"]) == {RECORDED}
@@ -794,7 +797,7 @@ def test_a_level_alone_has_a_scale(finished: Reproduction) -> None:
 
 def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its title as far as it fits, what came of its claims, and the run that says so."""
-    monkeypatch.setattr(run_module, "recorded", recorded)
+    monkeypatch.setattr(list_module, "recorded", recorded)
     for width in (80, 100, 250):
         lines = _printed(of_papers(listing(tmp_path)), width)
         assert len(lines) == len(PAPERS)
@@ -808,7 +811,7 @@ def test_a_paper_is_one_line_of_the_list(tmp_path: Path, monkeypatch: pytest.Mon
     assert re.search(
         r"kazemnejad2023 .* 5 of 11 +5 of 10; 3 contradicted +<?\d+ min \(kept\)", lines[3]
     )
-    monkeypatch.setattr(run_module, "recorded", lambda name: None)
+    monkeypatch.setattr(list_module, "recorded", lambda name: None)
     first = _printed(of_papers(listing(tmp_path)), 100)[0]
     assert re.search(r"^chi2023 .* not run +not run +–$", first)
 
@@ -823,7 +826,7 @@ def _printed(table: Table, width: int) -> list[str]:
 
 @pytest.mark.slow
 def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "recorded", recorded)
+    monkeypatch.setattr(list_module, "recorded", recorded)
     for module, constant, value in LESS["kazemnejad2023"]:
         monkeypatch.setattr(module, constant, value)
     sizes = ("kazemnejad2023", "--seeds", "2", "--length", "0.25")
@@ -834,14 +837,14 @@ def test_the_command_reproduces_and_lists(tmp_path: Path, monkeypatch: pytest.Mo
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
     # The kept run measured more.
     assert re.search(r"^ kazemnejad2023 .* 5 of 11 .* min \(kept\) \+1 *$", listed.stdout, re.M)
-    monkeypatch.setattr(run_module, "recorded", lambda name: None)
+    monkeypatch.setattr(list_module, "recorded", lambda name: None)
     listed = nope_interp("reproduce", "--list", cwd=tmp_path)
     own = r"^ kazemnejad2023 .* 3 of 11 .*\d of 10.* (<1|\d+) min *$"
     assert re.search(own, listed.stdout, re.M)
     claims = nope_interp("reproduce", "kazemnejad2023", "--list", cwd=tmp_path)
     assert re.search(r"^ ?theorem-2 +reproduced .* exact +0 / 1e-06 *$", claims.stdout, re.M)
     assert len(re.findall(r"^ ?[a-z0-9-]+ +not measured", claims.stdout, re.M)) == 13
-    monkeypatch.setattr(run_module, "recorded", recorded)
+    monkeypatch.setattr(list_module, "recorded", recorded)
     assert f"\nSizes by default: {paper('kazemnejad2023').default}.\n" in claims.stdout
     assert f"\ntheorem-2: {paper('kazemnejad2023').claim('theorem-2').says}\n" in claims.stdout
     assert (

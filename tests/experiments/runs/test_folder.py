@@ -14,7 +14,8 @@ from experiments.comparison.compare import compare
 from experiments.comparison.config import CompareConfig
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.kazemnejad2023 import counter
-from experiments.papers.reproduce import RECORDED, listing, reproduce
+from experiments.papers.listing import RECORDED, listing
+from experiments.papers.reproduce import reproduce
 from experiments.papers.result import Reproduction
 from experiments.runs import folder as folder_module
 from experiments.runs.finished import Made
