@@ -15,7 +15,8 @@ import torch
 from benchmarks.contest import Claim, in_process, paired_ratio, peak_megabytes, timed
 from nope_interp.pretrained.load import Pretrained
 from nope_interp.sites import hook_name
-from nope_interp.streams import one_thread_pool, stream
+from nope_interp.streams import stream
+from nope_interp.threads import one_thread_pool
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe
 from probes.similarity import SimilarityProbe

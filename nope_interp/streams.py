@@ -7,14 +7,12 @@ TransformerLens's `TransformerBridge`.
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 import torch
-from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from nope_interp.errors import UserError
@@ -23,29 +21,12 @@ from nope_interp.progress import progress
 from nope_interp.query_blocks import block_size, queries_in_blocks
 from nope_interp.shapes import Sequences, Tokens
 from nope_interp.sites import layers_with, missing_hook
+from nope_interp.threads import one_thread_pool
 
 Listener = Callable[[Tensor], None]
 Read = TypeVar("Read")
 
 _MAPS = ("hook_attn_scores", "hook_pattern")
-
-
-def one_thread_pool() -> AbstractContextManager[Any]:
-    """While it is open, NumPy's and SciPy's linear algebra runs on the calling thread.
-
-    torch's threads stay awake between its calls, and a second pool fights them for the cores: small
-    matrix products become ten times slower.
-    """
-    return _pools(len(sys.modules)).limit(limits=1, user_api="blas")
-
-
-@lru_cache(maxsize=1)
-def _pools(modules: int) -> ThreadpoolController:
-    """The pools of all libraries that this process has loaded, with so many modules of Python.
-
-    To find them takes milliseconds, as long as a small model takes for a batch.
-    """
-    return ThreadpoolController()
 
 
 def run_trunk(model: HookedModel, tokens: Tokens) -> None:

@@ -24,7 +24,8 @@ from experiments.probing.measure import Site, Stage, feed
 from experiments.results.code_ablation import STREAM
 from nope_interp.interventions.intervene import intervene
 from nope_interp.query_blocks import block_size, queries_in_blocks
-from nope_interp.streams import firing_hooks, one_thread_pool, run_trunk, run_until
+from nope_interp.streams import firing_hooks, run_trunk, run_until
+from nope_interp.threads import one_thread_pool
 from probes.codes.controls import size_matched, sizes_of
 from probes.codes.filter import CodeFilter
 from probes.codes.interchange import Move, Moved

@@ -24,7 +24,8 @@ from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.progress import progress
 from nope_interp.sites import layer_ranges, pattern_hook
-from nope_interp.streams import Listener, firing_hooks, one_thread_pool, stream
+from nope_interp.streams import Listener, firing_hooks, stream
+from nope_interp.threads import one_thread_pool
 from probes.bootstrap import SequenceBootstrap
 from probes.heads.detectors import HeadProbe
 from probes.heads.frequencies import FrequencyUsage

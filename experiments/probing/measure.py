@@ -21,8 +21,9 @@ from nope_interp.interventions.intervene import Where
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.shapes import Activations, Sequences
 from nope_interp.sites import hook_name
-from nope_interp.streams import Listener, one_thread_pool, stream
+from nope_interp.streams import Listener, stream
 from nope_interp.tasks.sources import TokenSource
+from nope_interp.threads import one_thread_pool
 from probes.nonlinear import TwoLayerProbe
 from probes.positional_vectors import PositionalVectorProbe
 from probes.regression import LinearProbe

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from experiments.runs.ray_cluster import Run, deaths, on_ray, room
 from nope_interp.errors import UserError
-from nope_interp.streams import one_thread_pool
+from nope_interp.threads import one_thread_pool
 
 # How joblib begins where a worker cannot load what it is sent.
 _UNREAD = "failed to un-serialize"

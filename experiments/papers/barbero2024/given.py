@@ -26,8 +26,9 @@ from nope_interp.hooked_model import HookedModel
 from nope_interp.positions.ablation import ablate_positions
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.sites import pattern_hook
-from nope_interp.streams import one_thread_pool, stream
+from nope_interp.streams import stream
 from nope_interp.tasks.sources import RepeatedSource, UniformSource
+from nope_interp.threads import one_thread_pool
 from probes.head_rules import RULES
 from probes.heads.detectors import HeadProbe
 from probes.heads.frequencies import frequency_shares, n_high
