@@ -1,6 +1,7 @@
 """The parts of a run, each computed once and kept until the run is finished."""
 
 import io
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -12,8 +13,10 @@ import pandas as pd
 
 from experiments.results.findings import Array
 from experiments.results.measurements import read_arrays, read_table, table, write_arrays
+from experiments.runs.folder import SECONDS, seconds_before
 from experiments.runs.workers import HERE, Pool
 from nope_interp.errors import UserError
+from nope_interp.files import write_json
 
 # The rows of a cell lie among its arrays, as the bytes of a Parquet file: one file is whole or not.
 _ROWS = "rows.parquet"
@@ -69,6 +72,7 @@ class Cells:
         self._pool = pool
         self._expect = expect
         self._asked: dict[str, Cell] = {}
+        self._earlier, self._began = seconds_before(folder), time.monotonic()
 
     @property
     def at_once(self) -> int:
@@ -137,6 +141,8 @@ class Cells:
         for title, kept in found.items():
             if kept is None:
                 next(made)
+                spent = self._earlier + time.monotonic() - self._began
+                write_json(self._folder / SECONDS, spent)
                 self._advance(title)
             self._asked[title] = kept or _read(self._path(title))
             yield title

@@ -14,7 +14,7 @@ import pandas as pd
 
 from experiments.results.measurements import read_arrays, read_table, write_arrays, write_table
 from experiments.results.summary import summary
-from experiments.runs.folder import RunConfig, RunFolder, check_format, made_by
+from experiments.runs.folder import RunConfig, RunFolder, check_format, made_by, seconds_before
 from nope_interp.errors import UserError, unknown_name
 from nope_interp.files import write_atomically
 
@@ -149,6 +149,7 @@ class FinishedRun(ABC):
                 run.drop_cells()
             else:
                 began, goes_on = time.monotonic(), run.cells.exists()
+                earlier = seconds_before(run.cells)
                 with run.dropped_if_refused():
                     try:
                         made = make(run)
@@ -161,7 +162,7 @@ class FinishedRun(ABC):
                         ) from error
                 write_arrays(made.arrays, run.arrays)
                 write_table(made.measurements, run.measurements)
-                run.finish(made.facts, config, time.monotonic() - began)
+                run.finish(made.facts, config, earlier + time.monotonic() - began)
         found = cls.load(run.path)
         found.write_report()
         return found

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -50,6 +50,9 @@ class RunConfig(Protocol):
 # of its control alone, and no row told what moves break. In 3 a smooth trend that was taken away
 # was called counting, and the irregular part positional vectors.
 FORMAT = 4
+
+# Beside the cells: how long all starts so far took until the last cell was kept.
+SECONDS = "seconds.json"
 
 _LOCK = ".lock"
 _LOG = logging.getLogger(__name__)
@@ -151,7 +154,7 @@ class RunFolder:
         Args:
             facts: what the page tells beside numbers, JSON-able.
             config: what was run.
-            seconds: that it took.
+            seconds: that it took, over all of its starts.
 
         Raises UserError where it cannot be written.
         """
@@ -218,6 +221,22 @@ class RunFolder:
                 if path.exists() and os.path.samestat(path.stat(), os.fstat(lock.fileno())):
                     yield
                     return
+
+
+def seconds_before(cells: Path) -> float:
+    """How long earlier starts of a run took, each until its last cell was kept.
+
+    Args:
+        cells: the folder of its cells, or one with such folders in it.
+
+    Returns:
+        Seconds; 0 of what was not kept, or is damaged.
+    """
+    spent = 0.0
+    for file in cells.rglob(SECONDS):
+        with suppress(UserError, TypeError, ValueError):
+            spent += float(read_json(file))
+    return spent
 
 
 def short_hash(value: Any) -> str:

@@ -76,6 +76,7 @@ from experiments.runs.cells import Cells
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError
+from nope_interp.files import read_json, write_json
 from nope_interp.models.clockwork import POWERS_OF_TWO, ClockworkConfig
 from probes.bootstrap import few_sequences
 from tests.experiments.cli.command import nope_interp
@@ -704,9 +705,14 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
         with pytest.raises(KeyboardInterrupt):
             tiny_run("chi2023", tmp_path)
     assert set(listing(tmp_path)["status"]) == {NOT_RUN}
+    (spent,) = tmp_path.rglob("seconds.json")
+    assert 0 < read_json(spent) < 1e6
+    write_json(spent, 1e6)
     with monkeypatch.context() as patch:
         patch.setattr(chi2023, "_variances", stopped)
         resumed = tiny_run("chi2023", tmp_path)
+    # Of all starts.
+    assert 1e6 < resumed.info["seconds"] < 2e6
     whole = tiny_run("chi2023", runs)
     pd.testing.assert_frame_equal(resumed.measurements, whole.measurements)
     assert not RunFolder(resumed.folder).cells.exists()
