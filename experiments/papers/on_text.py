@@ -1,5 +1,7 @@
 """Models on text: small ones that are trained on it, and the one that the user gives."""
 
+from collections.abc import Callable
+from math import floor
 from typing import Any
 
 import numpy as np
@@ -8,12 +10,15 @@ from experiments.papers.config import ReproduceConfig
 from experiments.results.findings import Array
 from experiments.variants.config import ProbingConfig
 from experiments.variants.variants import ModelVariant, loaded_variant
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import load_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.positions.layers import describe_positions
 from nope_interp.shapes import Sequences
 from nope_interp.tasks.registry import make_task
 from nope_interp.tasks.sources import TokenSource
+from nope_interp.tasks.text import TextTask
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
 
@@ -57,6 +62,35 @@ def held_out(source: TokenSource, count: int, length: int, seed: int) -> Sequenc
     return source.sequences(count, length, begin_token=begin, split="held_out", seed=seed)
 
 
+def check_text(
+    config: ReproduceConfig, default: int, n_sequences: int, tokens: Callable[[int], int]
+) -> None:
+    """Refuse lengths at which the text that comes with the package has too few sequences.
+
+    Args:
+        config: asks for a length.
+        default: positions at length 1.
+        n_sequences: held-out ones that are read.
+        tokens: how many of its tokens a sequence of so many positions takes.
+
+    Raises:
+        UserError: for such a length, with the longest that is not.
+    """
+    source, asked = TextTask().source(), max(1, round(default * config.length))
+
+    def enough(length: int) -> bool:
+        return source.available(tokens(length), "held_out") >= n_sequences
+
+    if enough(asked):
+        return
+    longest = max(length for length in range(asked) if enough(length))
+    raise UserError(
+        f"length is {config.length:g}: the text that comes with the package holds too few held-out "
+        f"sequences of {asked} positions: give a length of at most "
+        f"{floor(100 * longest / default) / 100:g}."
+    )
+
+
 def given_variant(config: ReproduceConfig, device: str, *, seq_len: int) -> ModelVariant:
     """The model that `config.model` names, with text to read it on.
 
@@ -72,10 +106,24 @@ def given_variant(config: ReproduceConfig, device: str, *, seq_len: int) -> Mode
         UserError: where it cannot be loaded, was trained on a task, or has too short a context for
             the sequences.
     """
+    _refuse_task(config)
     read = ProbingConfig(
         model=config.model, positions=config.positions, text=config.text, seq_len=seq_len
     )
     return loaded_variant(read, device, needed={})
+
+
+def _refuse_task(config: ReproduceConfig) -> None:
+    """Raise UserError for a model of ours that was trained on something else than text."""
+    assert config.model is not None
+    if not config.model.endswith(".safetensors"):
+        return
+    _, trained_on = load_model(config.model)
+    if trained_on.task != TextTask.name:
+        raise UserError(
+            f"{config.model!r} was trained on {trained_on.task}, and {config.name} reads text: "
+            "give a model that was trained on text."
+        )
 
 
 def told_of(variant: ModelVariant) -> Array:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from experiments.papers.chi2023.mean_squares import mean_squares
 from experiments.papers.chi2023.probes import probes
 from experiments.papers.chi2023.trained import (
-    check_text,
+    check_length,
     given_model,
     least_shrinkage,
     trained_models,
@@ -69,7 +69,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """Variance after every step and layer of random models, its controls and sweeps; the probe by
     layer; trained models, and the one that the user gives."""
     # First, so that what cannot be read is said before anything is computed.
-    check_text(config)
+    check_length(config)
     given = given_model(config, cells, device) if config.model is not None else None
     d_model = config.scaled("width", 768, multiple_of=12, least=48)
     length = config.scaled("length", 512, least=16)

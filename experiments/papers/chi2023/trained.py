@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from math import floor
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from experiments.papers.config import ReproduceConfig
 from experiments.papers.on_text import (
+    check_text,
     given_variant,
     held_out,
     sentences,
@@ -44,7 +44,6 @@ from experiments.results.measured import Measured
 from experiments.results.measurements import RANDOM_INIT
 from experiments.runs.cells import Cells
 from experiments.variants.variants import random_init
-from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
 from nope_interp.models.checkpoints import as_bidirectional
 from nope_interp.models.config import TransformerConfig
@@ -52,7 +51,6 @@ from nope_interp.models.transformer import HookedTransformer
 from nope_interp.sites import hook_name
 from nope_interp.streams import read_at
 from nope_interp.tasks.registry import make_task
-from nope_interp.tasks.text import TextTask
 from nope_interp.theory.covariances import stream_covariances
 from nope_interp.theory.validity import OutsideValidity
 from probes.bootstrap import ArrayFunction
@@ -70,18 +68,17 @@ _GIVEN_SEQUENCES = 64
 _PREDICTED = 16  # sequences that the recursion follows
 
 
-def check_text(config: ReproduceConfig) -> None:
-    """Raises UserError where the text that small models are trained on holds too few sequences of
-    the config's length."""
-    length, source = _length(config), TextTask().source()
-    if source.available(length - 1, "held_out") >= _SEQUENCES:
-        return
-    longest = max(n for n in range(length) if source.available(n - 1, "held_out") >= _SEQUENCES)
-    raise UserError(
-        f"length is {config.length:g}: the text that comes with the package holds too few held-out "
-        f"sequences of {length} positions: give a length of at most "
-        f"{floor(100 * longest / _LENGTH) / 100:g}."
-    )
+def check_length(config: ReproduceConfig) -> None:
+    """Refuse lengths, as `check_text`, at which small models have too little text.
+
+    Args:
+        config: asks for a length.
+
+    Raises:
+        UserError: for such a length.
+    """
+    # Behind a begin token.
+    check_text(config, _LENGTH, _SEQUENCES, lambda length: length - 1)
 
 
 def trained_models(

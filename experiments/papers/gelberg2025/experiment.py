@@ -18,6 +18,7 @@ from experiments.papers.gelberg2025.models import (
     curve_steps,
     read_model,
 )
+from experiments.papers.on_text import check_text
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, over_seeds, panel
 from experiments.results.measurements import INTACT
@@ -25,7 +26,7 @@ from experiments.runs.cells import Cells
 from nope_interp.pretrained.scaled import SCALINGS
 
 _ENCODINGS = {"NoPE": "none", "RoPE": "rotary"}
-_WINDOWS = 96
+_CONTEXT, _WINDOWS = 64, 96
 
 # By "loss/..." or "curve/..." and a name, as `read_model` gives them.
 Found = Mapping[str, Float[Array, "seed _point"]]
@@ -33,10 +34,11 @@ Found = Mapping[str, Float[Array, "seed _point"]]
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """Trains rotary models and models without positions, drops, recalibrates, and reads them."""
+    check_text(config, _CONTEXT, _WINDOWS, lambda length: max(TIMES) * length)
     sizes = Sizes(
         n_layers=config.scaled("depth", 4, least=1),
         width=config.scaled("width", 64, multiple_of=8, least=16),
-        context=config.scaled("length", 64, multiple_of=2, least=16),
+        context=config.scaled("length", _CONTEXT, multiple_of=2, least=16),
         steps=config.scaled("training", 1000),
         again=config.scaled("training", 200),
         n_windows=_WINDOWS,

@@ -20,7 +20,7 @@ from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import make_task
 
-_SEQUENCES = 512
+LENGTH, N_SEQUENCES = 50, 512
 _ENCODINGS: dict[str, Positions] = {"NoPE": "none", "RoPE": "rotary"}
 _TRAINED, _RANDOM, _UNMASKED = "trained", RANDOM_INIT, "trained, without the mask"
 
@@ -36,7 +36,7 @@ def trained_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
         d_model=config.scaled("width", 64, multiple_of=8, least=16),
         n_heads=4,
         d_vocab=make_task("text").d_vocab,
-        n_ctx=config.scaled("length", 50, least=8),
+        n_ctx=config.scaled("length", LENGTH, least=8),
     )
     found = cells.side_by_side(
         {
@@ -58,13 +58,13 @@ def trained_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
         (_near(nope), _beyond(rope)),
         setting=f"{len(config.seeds)} models without positions and as many rotary ones, of "
         f"{base.n_layers} layers and width {base.d_model}, trained on text for {steps} steps and "
-        f"read on {_SEQUENCES} sequences of {base.n_ctx} bytes in shuffled order",
+        f"read on {N_SEQUENCES} sequences of {base.n_ctx} bytes in shuffled order",
     )
 
 
 def _read(base: TransformerConfig, steps: int, device: str, seed: int) -> dict[str, Array]:
     config, source = replace(base, seed=seed), make_task("text").source()
-    text = source.sequences(_SEQUENCES, base.n_ctx, begin_token=False, split="held_out", seed=seed)
+    text = source.sequences(N_SEQUENCES, base.n_ctx, begin_token=False, split="held_out", seed=seed)
     trained = trained_on_text(config, steps, device)
     models = {
         _TRAINED: trained,

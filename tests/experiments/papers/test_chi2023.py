@@ -174,17 +174,6 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
         read(saved(tmp_path), tmp_path / "cells", text=str(short))
 
 
-def test_a_length_that_the_packages_text_is_too_short_for_is_refused_first(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="length is 2: the text that comes with") as refused:
-        reproduce(ReproduceConfig("chi2023", length=2.0), out=tmp_path, show_progress=False)
-    assert not [*tmp_path.rglob("*.safetensors")]  # nothing was measured
-    longest = float(str(refused.value).rstrip(".").rsplit(maxsplit=1)[1])
-    held_out = make_task("text").source()
-    for factor, enough in ((longest, True), (longest + 0.02, False)):
-        read_on = round(128 * factor) - 1  # behind a begin token
-        assert (held_out.available(read_on, "held_out") >= 256) == enough
-
-
 @pytest.mark.slow
 def test_a_run_with_a_model_tests_one_more_claim(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"width": 0.07, "length": 0.125, "depth": 0.34, "training": 0.01}

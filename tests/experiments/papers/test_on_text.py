@@ -1,0 +1,46 @@
+"""Papers that read text: how long, and with whose models."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.papers.config import ReproduceConfig
+from experiments.papers.reproduce import reproduce
+from nope_interp.errors import UserError
+from nope_interp.models.checkpoints import save_model
+from nope_interp.models.config import TransformerConfig
+from nope_interp.models.transformer import HookedTransformer
+from nope_interp.tasks.registry import make_answer_task, make_task
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "n_sequences", "tokens"),
+    [
+        ("chi2023", 128, 256, lambda length: length - 1),  # behind a begin token
+        ("kim2025", 50, 512, lambda length: length),
+        ("gelberg2025", 64, 96, lambda length: 4 * length),  # up to four contexts
+    ],
+)
+def test_a_length_that_the_packages_text_is_too_short_for_is_refused_first(
+    tmp_path: Path, name: str, default: int, n_sequences: int, tokens: Callable[[int], int]
+) -> None:
+    with pytest.raises(UserError, match="length is 2: the text that comes with") as refused:
+        reproduce(ReproduceConfig(name, length=2.0), out=tmp_path, show_progress=False)
+    assert not [*tmp_path.rglob("*.safetensors")]  # nothing was measured
+    longest = float(str(refused.value).rstrip(".").rsplit(maxsplit=1)[1])
+    source = make_task("text").source()
+    for factor, enough in ((longest, True), (longest + 1.5 / default, False)):
+        read_on = tokens(round(default * factor))
+        assert (source.available(read_on, "held_out") >= n_sequences) == enough
+
+
+def test_a_paper_of_text_refuses_a_model_of_a_task_in_its_own_words(tmp_path: Path) -> None:
+    task = make_answer_task("reversal")
+    model = HookedTransformer(TransformerConfig(1, 8, 1, d_vocab=task.d_vocab, n_ctx=20))
+    saved = save_model(model, tmp_path / "model.safetensors", task="reversal")
+    config = ReproduceConfig("barbero2024", model=str(saved))
+    with pytest.raises(
+        UserError, match="was trained on reversal, and barbero2024 reads text: give"
+    ):
+        reproduce(config, out=tmp_path / "runs", show_progress=False)
