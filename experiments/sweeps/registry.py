@@ -52,6 +52,10 @@ class Experiment:
         """A config from nested values; raises UserError for what it cannot be asked."""
         return self.config.from_dict({**values, **self.fixed})
 
+    def ignores(self, name: str) -> bool:
+        """Whether a field of the config means nothing to it."""
+        return bool({name, name.partition(".")[0]} & self.meaningless)
+
     def refuse_training(
         self, words: Iterable[str], model: str, said: Callable[[str], str] = str
     ) -> None:

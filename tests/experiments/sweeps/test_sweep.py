@@ -318,9 +318,8 @@ def test_cells_that_cannot_be_run_are_refused_before_any_is(tmp_path: Path) -> N
     refused(r"cell 2 .*longer than the context", {}, grid={"training.seq_len": [8, 32]})
     refused(r"cell 1 .*bidirectional", {}, grid={"transformer.causal": [False]})
     refused(r"cell 1 .*cannot read", {}, grid={"text": ["absent.txt"]})
-    same = r"cell 1 \(n_fit=8\) and cell 2 \(n_fit=9\) are the same run: leave one out"
-    refused(same, {}, grid={"n_fit": [8, 9]})
-    refused("the same run", {}, grid={"seed": [1, 1]})
+    same = r"cell 1 \(seed=1\) and cell 2 \(seed=1\) are the same run: leave one out"
+    refused(same, {}, grid={"seed": [1, 1]})
     refused("jobs is 0", {"jobs": 0}, grid={"seed": [1]})
     refused("device 'quantum'", {"device": "quantum"}, grid={"seed": [1]})
     refused("add --ray", {"gpus_per_cell": 1}, grid={"seed": [1]})
@@ -376,6 +375,29 @@ def test_an_orphan_leaves_the_marker_of_its_successor(tmp_path: Path) -> None:
     with _marked(path):
         path.unlink()
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "said"),
+    [
+        (
+            "probe",
+            {"base": {"uses": "sites"}, "grid": {"seed": [0]}},
+            "uses means nothing to probe",
+        ),
+        ("probe", {"grid": {"uses": ["no", "stream"]}}, "cell 1 .*uses means nothing to probe"),
+        ("train", {"list": [{"n_fit": 9}]}, "n_fit means nothing to train: leave it out"),
+        ("drop", {"base": {"model": "m"}, "list": [{"transformer.n_layers": 7}]}, "n_layers means"),
+    ],
+)
+def test_what_means_nothing_to_an_experiment_is_refused(
+    kind: str, values: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        SweepConfig.from_dict({"experiment": kind, **values}, "s")
+    # As kept configs have it, with the value that it has anyway.
+    usual = {"base": {"uses": None, "variants": False}, "grid": {"seed": [0]}}
+    assert len(SweepConfig.from_dict({"experiment": "probe", **usual}, "s").cells) == 1
 
 
 @pytest.mark.slow
