@@ -6,6 +6,7 @@ from typing import Any
 from experiments.report.encode import number
 from experiments.results.answer import Answer, CodeAnswer, Reading
 from experiments.results.measurements import RANDOM_INIT
+from experiments.results.percent import percent
 from experiments.results.position_use import Interval
 from experiments.results.worth import WORTH_NAMING
 from probes.code_names import IRREGULAR, MEAN_RESIDUAL, SMOOTH
@@ -138,15 +139,10 @@ def _mark(interval: Interval) -> dict[str, Any]:
         "at": _at(value),
         "low": _at(low),
         "high": _at(high),
-        "percent": _percent(value),
-        "bounds": f"{_percent(low)} to {_percent(high)}",
+        "percent": percent(value),
+        "bounds": f"{percent(low)} to {percent(high)}",
     }
 
 
 def _at(share: float) -> float:
     return round(_START + _LENGTH * min(max(share, 0.0), 1.0), 2)
-
-
-def _percent(share: float) -> str:
-    # Adding zero makes a zero of what rounds to minus zero.
-    return f"{round(100 * share) + 0}%".replace("-", "−")

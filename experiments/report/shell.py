@@ -16,6 +16,7 @@ from markupsafe import Markup
 from experiments.report import circuits
 from experiments.report.encode import compressed, json_text, number, script_text
 from experiments.results.measurements import COLUMNS
+from experiments.results.percent import percent
 
 # What a table calls columns whose names are made for programs.
 COLUMN_TITLES: Mapping[str, str] = MappingProxyType(
@@ -179,7 +180,7 @@ def _sentences(text: str) -> tuple[str, str]:
 def _percent(share: Any) -> str:
     """A share as whole percent; a dash for none."""
     found = number(share)
-    return "–" if found is None else f"{round(100 * found)}%".replace("-", "−")
+    return "–" if found is None else percent(found)
 
 
 def measurements_table(
@@ -218,7 +219,7 @@ def sortable(
         column = frame[name]
         numeric = pd.api.types.is_numeric_dtype(column) and column.dtype != bool
         if numeric:
-            values: list[Any] = [number(v, _TABLE_DIGITS) for v in column.astype(float)]
+            values: list[Any] = [_kept(value) for value in column.astype(float)]
         else:
             values = [None if pd.isna(v) else str(v) for v in column]
         distinct = len(set(values))
@@ -233,6 +234,11 @@ def sortable(
             }
         )
     return {"length": len(frame), "columns": columns}
+
+
+def _kept(value: float) -> float | None:
+    """The number as the table keeps it: a whole one, which may be a count or a seed, as it is."""
+    return int(value) if value.is_integer() else number(value, _TABLE_DIGITS)
 
 
 def _constant_columns(measurements: pd.DataFrame) -> dict[str, Any]:

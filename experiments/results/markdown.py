@@ -7,7 +7,7 @@ import pandas as pd
 
 def markdown_table(table: pd.DataFrame) -> str:
     """A Markdown table with numbers to three digits."""
-    lines = [list(table.columns), ["---"] * len(table.columns)]
+    lines = [[_cell(name) for name in table.columns], ["---"] * len(table.columns)]
     lines += [[_cell(value) for value in row] for row in table.itertuples(index=False)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
 
@@ -15,4 +15,6 @@ def markdown_table(table: pd.DataFrame) -> str:
 def _cell(value: Any) -> str:
     if pd.isna(value):
         return "–"
-    return f"{value:.3g}" if isinstance(value, float) else str(value).replace("|", "\\|")
+    if isinstance(value, float):
+        return f"{value + 0:.3g}"  # zero has no sign
+    return " ".join(str(value).splitlines()).replace("|", "\\|")

@@ -47,6 +47,7 @@ from experiments.results.code_ablation import (
     without,
 )
 from experiments.results.measurements import LOSS, finished
+from experiments.results.percent import percent
 from experiments.results.position_use import Interval
 from experiments.results.readability import SETTING, setting_words, widened
 from experiments.results.worth import WORTH_NAMING
@@ -158,16 +159,16 @@ class UseVerdict:
 
 def _words(word: str, uses: tuple[Use, ...]) -> str:
     named = [
-        f"{use.code} (necessity {_share(use.necessity)}, sufficiency {use.sufficiency[0]:.0%})"
+        f"{use.code} (necessity {_share(use.necessity)}, sufficiency {percent(use.sufficiency[0])})"
         for use in uses
         if use.word == word and use.necessity is not None and use.sufficiency is not None
     ]
-    return f"{word.capitalize()}: {', '.join(named) or 'none'}".replace("-", "−")
+    return f"{word.capitalize()}: {', '.join(named) or 'none'}"
 
 
 def _share(interval: Interval) -> str:
-    value, low, high = interval
-    return f"{value:.0%} [{low:.0%}, {high:.0%}]".replace("-", "−")
+    value, low, high = map(percent, interval)
+    return f"{value} [{low}, {high}]"
 
 
 def use_verdicts(measurements: pd.DataFrame) -> list[UseVerdict]:

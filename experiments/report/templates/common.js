@@ -41,6 +41,9 @@ function asFigure(value) {
   return (Number(text) === 0 ? "0" : text).replace("-", "−");
 }
 
+// What is nearly all is not all of it, nor is a little nothing.
+const wholePercent = (share) => share > 0 && share < 0.005 ? "<1%" : share < 1 && share >= 0.995 ? ">99%" : `${Math.round(100 * share)}%`;
+
 // ---------------------------------------------------------------- what stands in the page compressed
 
 // Ten times as fast as Uint8Array.from, which makes a string of each character: of libraries half a second.
@@ -150,6 +153,8 @@ function choice(name, label, options) {
 // Plotly's error bars of a series with an interval; none of its points need have one.
 const errorBars = ({ y, low, high }, look) => ({ type: "data", symmetric: false, ...look,
   array: high.map((h, i) => h === null ? 0 : h - y[i]), arrayminus: low.map((l, i) => l === null ? 0 : y[i] - l) });
+// A line of one point would not be seen.
+const linesOf = (x) => x.length === 1 ? "markers" : "lines";
 const hoverText = (name) => plotText(name).replace(/%/g, "%\u200b");
 
 const probe = document.body.appendChild(element("span", "", { class: "hidden", "aria-hidden": "true" }));
@@ -208,18 +213,23 @@ function showCircuits(box, component, properties) {
 
 // A token as prose has it: spaces and line ends as themselves, what cannot be seen as a picture.
 const plain = (token) => token === "\n" ? "↵ " : /^[^\u0000-\u001f\u007f]+$/.test(token) && token.search(UNSEEN) < 0 ? token : visible(token);
-const shortened = (token) => visible(token).length > 14 ? visible(token).slice(0, 13) + "…" : visible(token);
+// By characters: half of a surrogate pair is no text.
+function cut(text, most) {
+  const all = [...text];
+  return all.length > most ? `${all.slice(0, most - 1).join("")}…` : text;
+}
+const shortened = (token) => cut(visible(token), 14);
 
 // ---------------------------------------------------------------- sortable tables
 
-// Fills the table in `box`; `dress`, if given, is called with each row drawn and its number, `figure` writes a number.
+// Fills the table in `box`; `dress`, if given, is called with each row drawn and its number, `figure` writes a number that is not whole.
 function sortableTable(box, { length, columns }, dress = () => {}, figure = (value) => String(Number(value.toPrecision(4)))) {
   const PER_PAGE = 25, shown = columns.filter((c) => c.shown);
   const table = $(".sortable", box), head = $("thead", table), body = $("tbody", table), chosen = new Map();
   const text = Array.from({ length }, (_, i) => columns.map((c) => c.values[i] ?? "").join("\u0001").toLowerCase());
   let order = null, descending = false, at = 0, rows = [];
 
-  const read = ({ values, numeric }, i) => values[i] === null ? "–" : numeric ? figure(values[i]) : values[i];
+  const read = ({ values, numeric }, i) => values[i] === null ? "–" : numeric && !Number.isInteger(values[i]) ? figure(values[i]) : String(values[i]);
   function compare(a, b) {
     const x = order.values[a], y = order.values[b];
     if (x === null || y === null) return (x === null) - (y === null) || a - b; // missing ones last, both ways
@@ -290,6 +300,6 @@ function measurementsTable(data) {
   $("#table-csv").addEventListener("click", () => saveCsv("measurements", data.columns.map((c) => c.name), table.found()));
 }
 
-return { $, $$, element, drawn, placeOf, bytesOf, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, plain, shortened, asFigure, saveCsv, save, saveBlob, menus, choice, errorBars,
+return { $, $$, element, drawn, placeOf, bytesOf, inflated, library, waiting, drawWaiting, whenSeen, plotText, visible, plain, shortened, cut, asFigure, wholePercent, saveCsv, save, saveBlob, menus, choice, errorBars, linesOf,
   hoverText, resolve, forgetColours, CIVIDIS, plotLayout, drawPlot, showCircuits, sortableTable, measurementsTable };
 })();

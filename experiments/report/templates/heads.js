@@ -104,7 +104,7 @@ function setUpMap(section) {
       cell.style.setProperty("--own", metric ? "var(--accent)" : `var(${colourOf(label)})`);
       cell.style.setProperty("--part", `${Math.round(100 * part)}%`);
       cell.toggleAttribute("data-pale", metric ? part < 0.55 : label === null || label === PLAIN);
-      cell.textContent = metric ? value === null ? "–" : value.toFixed(2).replace("-", "−").replace(/^(−?)0\./, "$1.") : initials(label);
+      cell.textContent = metric ? value === null ? "–" : twoDigits(value) : initials(label);
       cell.setAttribute("aria-label", `${column.name[i]}, ${metric ? `${words(metric)} ${asFigure(value)}` : label ?? "no label"}`);
     }));
     if (metric) {
@@ -128,6 +128,8 @@ function setUpMap(section) {
 }
 
 const labelOf = (i, c, own = false) => (own ? column[c ? "own_ablated_label" : "own_label"] : c ? column.ablated_label : column.label)[i];
+// Adding zero makes a zero of what rounds to minus zero.
+const twoDigits = (value) => (Number(value.toFixed(2)) + 0).toFixed(2).replace("-", "−").replace(/^(−?)0\./, "$1.");
 const valueOf = (metric, i, c) => column[c ? `${metric}_ablated` : metric][i];
 
 // ---------------------------------------------------------------- all frequencies
@@ -301,7 +303,7 @@ if (column.name.length) {
   const sureness = (i) => column.label[i] === null || column.label[i] === PLAIN ? -1 : column.confidence[i] ?? 0;
   const surest = [...column.name.keys()].reduce((best, i) => sureness(i) > sureness(best) ? i : best, 0);
   if (!followHash()) select(surest);
-  addEventListener("hashchange", followHash);
+  addEventListener("hashchange", () => { if (!followHash() && !location.hash) select(surest); });
   redraws.push(recolourPanel);
 }
 setUpTheme(() => redraws.forEach((draw) => draw()));

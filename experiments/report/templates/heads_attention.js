@@ -3,7 +3,7 @@
 // `quickly` shows the bare map at once, and puts CircuitsVis in its place, which takes longer than a person waits.
 const headAttention = ({ conditions, signed, prompts, weightsOf, quickly = false }, column) => {
 const { topOf, channels, paint } = headPictures;
-const { $, $$, element, visible, plain, shortened, asFigure, saveCsv, choice, resolve, showCircuits, setUpPictures, mapsPicture, drawn, placeOf } = common;
+const { $, $$, element, visible, plain, shortened, cut, asFigure, wholePercent, saveCsv, choice, resolve, showCircuits, setUpPictures, mapsPicture, drawn, placeOf } = common;
 // Less is no line: each query would lead to every token.
 const LEAST = 0.04, MOST_TOLD = 3, SOON = 150;
 // CircuitsVis's own, in light and dark.
@@ -19,7 +19,7 @@ function setUp(box, select) {
   if ($(".controls", figure)) {
     const { box: label, select: menu } = choice("prompt", "Prompt", prompts.map((tokens, p) => {
       const start = tokens.map(plain).join("").trim();
-      return [p, `${p + 1}: ${start.length > 40 ? start.slice(0, 40) + "…" : start}`];
+      return [p, `${p + 1}: ${cut(start, 40)}`];
     }));
     menu.addEventListener("change", () => { prompt = Number(menu.value); query = null; draw(); });
     $(".controls", figure).append(label);
@@ -33,6 +33,7 @@ function setUp(box, select) {
     });
     $(".chips", figure).append(chip);
   }
+  $(".chips", figure).hidden = true;
   $(".pair", figure).append(...conditions.map(viewOf));
   $(".thumbs", figure)?.addEventListener("click", (event) => {
     const thumb = event.target.closest("[data-thumb]");
@@ -48,7 +49,7 @@ function setUp(box, select) {
 
 // One condition: its heat map, and beside it the prompt, whose tokens show where they look.
 function viewOf(condition) {
-  const view = element("div", undefined, { "data-condition": condition }), looks = element("div", undefined, { class: "looks" });
+  const view = element("div", undefined, { "data-condition": condition, hidden: "" }), looks = element("div", undefined, { class: "looks" });
   const words = element("p", undefined, { class: "prompt", role: "listbox", "aria-label": `Tokens, ${condition}: where each looks` });
   looks.append(words, drawn("svg", { class: "lines", "aria-hidden": "true" }), element("p", undefined, { class: "told", role: "status" }));
   view.append(element("h4", condition), element("div", undefined, { class: "circuits", role: "group", "aria-label": `Attention pattern, ${condition}` }), looks);
@@ -79,7 +80,9 @@ function show(head) {
 function draw() {
   if (!ready) return;
   const views = $$(".pair > div", figure), tokens = prompts[prompt], found = views.map((view) => weightsOf(view.dataset.condition, prompt, shown));
-  const there = found.filter(Boolean).length, differs = (view) => view.dataset.condition === signed, top = topOf(found.filter((weights, v) => weights && !differs(views[v])));
+  const there = found.filter(Boolean).length;
+  if (!there) return; // nothing was read yet
+  const differs = (view) => view.dataset.condition === signed, top = topOf(found.filter((weights, v) => weights && !differs(views[v])));
   const whole = [];
   written = tokens;
   $(".chips", figure).hidden = there < 2;
@@ -136,7 +139,7 @@ function lookIn(view, token) {
   }));
   const most = weights.map((weight, t) => [weight, t]).filter(([weight]) => weight >= LEAST).sort(([a], [b]) => b - a).slice(0, MOST_TOLD);
   const name = (t) => `“${visible(written[t])}” (${t})`, looks = view.dataset.condition === signed ? "looks more at" : "looks at";
-  $(".told", view).textContent = `${name(token)} ${looks} ${most.map(([weight, t]) => `${name(t)} ${Math.round(100 * weight)}%`).join(", ") || "no token in particular"}.`;
+  $(".told", view).textContent = `${name(token)} ${looks} ${most.map(([weight, t]) => `${name(t)} ${wholePercent(weight)}`).join(", ") || "no token in particular"}.`;
 }
 
 // ---------------------------------------------------------------- small pictures

@@ -46,7 +46,7 @@ return { topOf, channels, paint };
 })();
 
 const headLines = (() => {
-const { $, element, plotText, hoverText, resolve, drawPlot } = common;
+const { $, element, plotText, hoverText, resolve, drawPlot, linesOf } = common;
 
 const LINES = { intact: ["--trained", "solid"], ablated: ["--random-init", "solid"], chance: ["--chance", "dash"], query: ["--trained", "solid"], key: ["--bidirectional", "solid"] };
 
@@ -58,7 +58,7 @@ function drawLines(figure, lines, layout) {
     key.append(mark, name);
     return key;
   }));
-  const traces = lines.map(({ role, name, x, y, text }) => ({ x, y, text, type: "scatter", mode: "lines", name: plotText(name), showlegend: false,
+  const traces = lines.map(({ role, name, x, y, text }) => ({ x, y, text, type: "scatter", mode: linesOf(x), name: plotText(name), showlegend: false,
     line: { color: resolve(LINES[role][0]), width: role === "chance" ? 1.4 : 2, dash: LINES[role][1] },
     hovertemplate: `%{text}: %{y:.3~g}<extra>${hoverText(name)}</extra>` }));
   drawPlot(plot, traces, layout);

@@ -1,6 +1,6 @@
 // One head: its label, attention, distances, frequencies and scores. And what words and colours heads have.
 const headPanel = (page) => {
-const { $, element, saveCsv, choice, plotLayout, whenSeen, drawn, setUpPictures, asFigure } = common;
+const { $, element, saveCsv, choice, plotLayout, whenSeen, drawn, setUpPictures, asFigure, wholePercent } = common;
 const { conditions, metrics, labels } = page;
 const ABLATED = conditions[1];
 const ROLES = ["intact", "ablated"];
@@ -19,7 +19,7 @@ function weightsOf(condition, prompt, head) {
   return Array.from({ length: n }, (_, q) => Array.from({ length: n }, (_, k) => k > q ? 0 : Math.round(bytes.charCodeAt(at++) / 0.255) / 1000));
 }
 
-const percent = (share) => share === null ? "–" : `${Math.round(100 * share)}%`;
+const percent = (share) => share === null ? "–" : wholePercent(share);
 const probability = (p) => p !== null && p < 0.0001 ? "< 0.0001" : asFigure(p);
 const interval = (low, high) => low === null || low === undefined ? "" : ` [${asFigure(low)}, ${asFigure(high)}]`;
 
@@ -33,7 +33,7 @@ function showHead(i) {
   const facts = [["Confidence", percent(column.confidence[i])], ["p against permutation", probability(column.p_shuffled[i])],
     ["p against untrained heads", probability(column.p_random_init[i])], ["q over all heads", probability(column.q_value[i])],
     ["Next best label", column.runner_up[i] || "–"]];
-  if (column.settled_at) facts.push(["Sequences until its final label", asFigure(column.settled_at[i])]);
+  if (column.settled_at) facts.push(["Sequences until its final label", column.settled_at[i] ?? "–"]);
   if (column.own_label) facts.push(["Your label", column.own_label[i] ?? "–"]);
   if (ABLATED) facts.push([`Label under ${ABLATED}`, column.ablated_label[i] ?? "–"], ["Dependence", column.dependence[i] || "–"],
     ["Retention", asFigure(column.retention[i]) + interval(column.retention_low[i], column.retention_high[i])]);

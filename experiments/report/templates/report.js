@@ -1,6 +1,6 @@
 // Draws what Python chose: switches views, redraws, sorts, filters, saves. It computes no science.
 common.start((page) => {
-const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
+const { $, $$, element, bytesOf, plotText, visible, shortened, saveCsv, menus, errorBars, linesOf, hoverText, resolve, CIVIDIS, plotLayout, drawPlot, showCircuits,
   measurementsTable, setUpTheme, whenSeen, setUpPictures, answerPicture, boxesPicture, mapsPicture } = common;
 const { channels, paint: painted } = headPictures;
 const redraws = [];
@@ -35,7 +35,7 @@ const ROLE = { value: "measured", chance: "chance", depth: "layer" };
 const depthColour = (series) => resolve(colourName(series.variant), 0.25 + 0.75 * series.shade);
 
 function lineTraces(series, chart) {
-  const points = { x: series.x, y: series.y, name: plotText(series.name), mode: "lines", type: "scatter", showlegend: false };
+  const points = { x: series.x, y: series.y, name: plotText(series.name), mode: linesOf(series.x), type: "scatter", showlegend: false };
   const hover = `%{y:.4~g}<extra>${hoverText(series.name)}</extra>`;
   if (series.kind === "chance") return [{ ...points, line: { color: resolve("--chance"), width: 1.4, dash: "dash" }, hovertemplate: hover }];
   if (series.kind === "fit") return [{ ...points, line: { color: resolve("--ink", 0.75), width: 1 }, hoverinfo: "skip" }];

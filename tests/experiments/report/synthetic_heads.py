@@ -185,6 +185,7 @@ def _heads(rng: np.random.Generator, kinds: list[list[str]], ablated: bool) -> p
                 "retention_low": retention - 0.03 if asked else np.nan,
                 "retention_high": retention + 0.04 if asked else np.nan,
                 "ablated_label": under if ablated else None,
+                "settled_at": 2048.0,
             }
             for metric in METRICS:
                 value = (
@@ -217,7 +218,6 @@ def _measurements(heads: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFram
         "site": "attn.hook_pattern",
         "probe": "heads",
         "control": "",
-        "n": 32,
     }
     rows = [
         common
@@ -230,6 +230,7 @@ def _measurements(heads: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFram
             "ci_low": head[f"{metric}_low"],
             "ci_high": head[f"{metric}_high"],
             "chance": head[f"{metric}_chance"],
+            "n": 32 if condition == "intact" else 16385,
         }
         for head in heads.to_dict("records")
         for metric in METRICS

@@ -334,6 +334,9 @@ def test_all_scores_stand_with_interval_and_chance(
     row = report.heads.query(f"layer == {layer} and head == {head}").iloc[0]
     shared.choose("select[name=head]", f"L{layer}H{head}")
     assert len(shared.all("#scores tbody tr")) == len(METRICS)
+    facts = " ".join(shared.find("#head .facts").text.split())
+    assert "Sequences until its final label 2048" in facts
+    assert set(shared.column("sequences")) == {"32", "16385"}
     header, *rows = shared.download("#scores .csv")
     found = {line[0]: dict(zip(header, line, strict=True)) for line in rows}
     for metric in METRICS:
@@ -498,15 +501,30 @@ def test_the_page_works_inside_a_frame(
 def test_a_run_with_positions_intact_alone(
     driver: webdriver.Chrome, downloads: Path, tmp_path: Path, lacking: dict[str, Any], views: int
 ) -> None:
-    data = synthetic_heads(n_layers=2, ablation=None, frequencies=None, edges=[], **lacking)
+    once = [{"condition": "intact", "n": [8], "share": [1.0], "chance": [0.2]}]
+    data = synthetic_heads(
+        n_layers=2, ablation=None, frequencies=None, edges=[], settling=once, **lacking
+    )
+    data.heads.loc[0, "local"] = -0.001
+    data.heads.loc[1, "confidence"] = 0.996
     path = tmp_path / "heads.html"
     path.write_text(render_heads(data), encoding="utf-8")
     browser = Browser(driver, path.as_uri(), downloads).open_everything()
     browser.wait(lambda: len(canvases(browser)) == views)
     assert len(browser.all(".map")) == 1
     assert browser.all(".chips button") == []
-    browser.click(cell(0, 1))
-    assert title(browser).startswith("L0H1 ")
+    opened = title(browser)
+    browser.click(cell(0, 2))
+    assert title(browser).startswith("L0H2 ")
+    driver.back()  # to the page's own head
+    browser.wait(lambda: title(browser) == opened)
+    browser.choose("select[name=head]", "L0H1")
+    assert "Confidence >99%" in " ".join(browser.find("#head .facts").text.split())
+    browser.choose("select[name=shade]", "local")
+    assert browser.find(cell(0, 0)).text == ".00"
+    # A line of one point would not be seen.
+    drawn = browser.run("return document.querySelector('#settling .plot').data.map(t => t.mode)")
+    assert drawn == ["markers", "markers"]
     assert browser.all("#circuit, #frequencies, #usage") == []
     assert driver.get_log("browser") == []
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.report import circuits, figures, lookup
+from experiments.report import circuits, figures, lookup, shell
 from experiments.report.data import ReportData
 from experiments.report.encode import every, json_text, number, packed, script_text
 from experiments.report.page import render
@@ -97,6 +97,22 @@ def test_hostile_names_of_conditions_and_controls_are_text_too(causal_report: Re
     assert HOSTILE in words
     assert any(IMAGE in word for word in words)
     assert any(HOSTILE in row for row in page.data["still"][0]["rows"])
+
+
+def test_whole_numbers_of_a_table_are_exact() -> None:
+    frame = pd.DataFrame({"seed": [12345678, 16384], "value": [1234567.25, np.nan]})
+    frame["step"] = pd.array([2097152, None], dtype="Int64")
+    columns = shell.sortable(frame, lambda *of: True, lambda *of: False)["columns"]
+    assert [column["values"] for column in columns] == [
+        [12345678, 16384],
+        [1234570.0, None],
+        [2097152, None],
+    ]
+
+
+def test_a_browser_that_goes_back_takes_the_settings_from_the_page(page: Page) -> None:
+    (form,) = [a for tag, a in page.elements if tag == "form" and a.get("class") == "settings"]
+    assert form["autocomplete"] == "off"
 
 
 @settings(max_examples=200)

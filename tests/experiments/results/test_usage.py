@@ -3,7 +3,8 @@
 import pytest
 
 from experiments.report.data import ReportData
-from experiments.results.usage import use_verdicts
+from experiments.results.percent import percent
+from experiments.results.usage import Use, UseVerdict, use_verdicts
 from nope_interp.errors import UserError
 
 
@@ -39,3 +40,12 @@ def test_sentences_name_quantities_with_their_units(causal_report: ReportData) -
     assert f"Used: variance (necessity {variance.necessity[0]:.0%}" in first.sentence
     assert "Percentages are shares of the total effect." in first.sentence
     assert "Used:" not in second.sentence
+
+
+def test_what_rounds_to_zero_has_no_sign() -> None:
+    assert [percent(share) for share in (-0.004, 0.004, -0.126, 1)] == ["0%", "0%", "−13%", "100%"]
+    none, little = (0.0, 0.0, 0.0), (-0.004, -0.2, 0.3)
+    use = Use("variance", -1, "stream", "used", none, none, none, little, little, None)
+    nats = {"intact": (1.0, 0.9, 1.1), "chance": 2.0, "total_effect": (0.5, 0.4, 0.6)}
+    verdict = UseVerdict("trained", "text", False, **nats, coverage=1.0, uses=(use,))
+    assert "variance (necessity 0% [−20%, 30%], sufficiency 0%)" in verdict.sentence

@@ -1,0 +1,14 @@
+"""Shares as people read them. Needs nothing."""
+
+
+def percent(share: float) -> str:
+    """A share as whole percent.
+
+    Args:
+        share: 1 is all of it; a number.
+
+    Returns:
+        Words.
+    """
+    # Adding zero makes a zero of what rounds to minus zero.
+    return f"{round(100 * share) + 0}%".replace("-", "−")
