@@ -6,6 +6,7 @@ a `State`; `model` takes nothing. A newer `read` of a page ends all that still r
 any other request ends only an older one of its own name. What is ended is answered with status 409.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -83,8 +84,9 @@ class Move(_Asked):
     def positions(self) -> dict[int, int]:
         """The moves by number; raises UserError for keys that are none."""
         for key in self.moves:
-            if not (key.isascii() and key.isdigit() and len(key) < 6):
-                raise UserError(f"a position is {shown(key)}: give a whole number from 0.")
+            # Written in one way only: "7" and "07" would be one position twice.
+            if not re.fullmatch("0|[1-9][0-9]{0,4}", key):
+                raise UserError(f"a position is {shown(key)}: give a whole number from 0, as 7.")
         return {int(key): to for key, to in self.moves.items()}
 
 
@@ -126,4 +128,6 @@ def said(errors: Sequence[Any]) -> str:
     first = errors[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")[:100].replace("_", " ")
     message = str(first["msg"])[:200]
-    return f"{where or 'the request'}: {message[:1].lower()}{message[1:]}."
+    if not message[1:2].isupper():  # JSON stays JSON
+        message = message[:1].lower() + message[1:]
+    return f"{where or 'the request'}: {message}."

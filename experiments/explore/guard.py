@@ -15,6 +15,8 @@ from experiments.explore.asked import MOST_BYTES
 from experiments.explore.port import LOCAL
 
 _NAMES = (LOCAL, "localhost")
+# The port that browsers leave out of Host and Origin.
+_UNNAMED = 80
 
 
 class Guard:
@@ -29,6 +31,8 @@ class Guard:
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app, self._token = app, token
         self._hosts = {f"{name}:{port}" for name in _NAMES}
+        if port == _UNNAMED:
+            self._hosts |= {*_NAMES}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.explore.asked import Change
 from experiments.explore.changed import changed
-from experiments.explore.one_pass import PatternsOf, Scores
+from experiments.explore.one_pass import PatternsOf, Repeated, Scores
 from experiments.explore.playground import Playground
 from nope_interp.sites import pattern_hook
 from nope_interp.streams import stream
@@ -100,10 +100,10 @@ def _on_repeated(playground: Playground, change: Change | None) -> Scores:
     if change is not None:
         own = [head for head in change.head_changes if head.to != "other_prompt"]
         change = change.model_copy(update={"head_changes": own})
-    key = ("repeated", None if change is None or change.nothing else change.model_dump_json())
-    if key not in playground.made:
-        playground.made[key] = _read_repeated(playground, change)
-    return playground.made[key]
+    key = "" if change is None or change.nothing else change.model_dump_json()
+    return playground.repeated.get(
+        key, lambda: Repeated(key, _read_repeated(playground, change))
+    ).scores
 
 
 def _read_repeated(playground: Playground, change: Change | None) -> Scores:

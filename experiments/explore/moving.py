@@ -16,7 +16,7 @@ from experiments.explore.asked import Move, State
 from experiments.explore.one_pass import PatternsOf, pattern_distance
 from experiments.explore.playground import Playground
 from experiments.explore.reading import both, pass_of
-from experiments.explore.text import PositionProbes, code_at, probes_for
+from experiments.explore.text import PositionProbes, code_at, fitted_on, probes_for
 from experiments.probing.measure import Site
 from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
@@ -85,7 +85,7 @@ def move(playground: Playground, state: State) -> MoveAnswer:
         control_low=min(away),
         control_high=max(away),
         draws=_DRAWS,
-        notes=_notes(probes),
+        notes=_notes(fitted_on(playground, n_coded(n, asked))["n"], probes),
     )
 
 
@@ -162,10 +162,11 @@ def _distance(one: Float[Tensor, " d_vocab"], other: Float[Tensor, " d_vocab"]) 
     return float((one.exp() - other.exp()).abs().sum() / 2)
 
 
-def _notes(probes: PositionProbes) -> list[str]:
+def _notes(n_code: int, probes: PositionProbes) -> list[str]:
     return [
-        f"Codes and probes are fitted on {probes.n} sequences of the model's text. A probe that "
-        f"always answers the middle errs by {probes.chance:.1f} positions.",
+        # Fewer for the code where it is of positions behind the prompt: its sequences are longer.
+        f"The code is fitted on {n_code} sequences of the model's text, probes on {probes.n}. A "
+        f"probe that always answers the middle errs by {probes.chance:.1f} positions.",
         # Always: a page keeps this answer when something is taken away later.
         "While a position is moved, nothing is taken away.",
     ]

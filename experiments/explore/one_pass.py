@@ -26,6 +26,28 @@ Scores = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
+class Repeated:
+    """Scores of heads on repeated tokens under one change.
+
+    Attributes:
+        change: as JSON; empty for the model as it is.
+        scores: `[layer head]` by metric.
+    """
+
+    change: str = field(repr=False)
+    scores: Scores = field(repr=False)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of both: a change of many heads is larger than what it scores."""
+        return len(self.change) + _bytes_of(self.scores)
+
+
+def _bytes_of(scores: Scores) -> int:
+    return sum(values.nbytes for values in scores.values())
+
+
+@dataclass(frozen=True)
 class Pass:
     """What a model made of one prompt.
 
@@ -47,9 +69,10 @@ class Pass:
 
     @property
     def n_bytes(self) -> int:
-        """Of all tensors."""
+        """Of all tensors and scores."""
         tensors = [*self.patterns, *self.shares.values(), self.surprisal, self.predicted]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return held + _bytes_of(self.scores)
 
 
 class Rotated:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments.explore.asked import MOST_TOKENS
 from experiments.explore.kept import Kept
-from experiments.explore.one_pass import Pass, Rotated
+from experiments.explore.one_pass import Pass, Repeated, Rotated
 from experiments.loaded import LoadedModel
 from experiments.prompt import prompt_tokens
 from experiments.variants.variants import ModelVariant
@@ -29,6 +29,7 @@ class Playground:
         loaded: from `experiments.loaded.load`.
         runs: the folder in which finished runs lie.
         passes: what was read of prompts, by tokens and change.
+        repeated: scores on repeated tokens, by change.
         made: what else is kept, by what it is.
 
     Raises:
@@ -38,6 +39,7 @@ class Playground:
     loaded: LoadedModel
     runs: Path = Path("runs")
     passes: Kept[Pass] = field(default_factory=Kept, repr=False)
+    repeated: Kept[Repeated] = field(default_factory=lambda: Kept(2**24), repr=False)
     made: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from experiments.explore.answers import Sorry
 from experiments.explore.asked import State, said
@@ -34,6 +35,8 @@ from probes.errors import ProbeError
 
 _LOG = logging.getLogger(__name__)
 _REPLACED = "a newer request took the place of this one."
+_NO_PAGE = "this server has no such page: open the printed address."
+_UNREADABLE = "the request cannot be read: send JSON in UTF-8."
 _MEMORY = "the memory is too small for this: give a shorter prompt, or a smaller model."
 # Each takes the playground and a state, and gives an answer.
 _ASKED: dict[str, Callable[[Playground, State], BaseModel]] = {
@@ -89,12 +92,12 @@ def _add_page(app: FastAPI, playground: Playground, framed: bool) -> None:
 
 
 def _add_answers(app: FastAPI, playground: Playground) -> None:
+    # Turns are asked for here: in threads the older of two could ask last, and end the newer.
     turns: Turns = app.state.turns
 
     def add(name: str, answer: Callable[[Playground, State], BaseModel]) -> None:
         @app.post(f"/api/{name}", name=name)
         async def respond(state: State, page: Page = "") -> Response:
-            # Asked here: in threads the older of two could ask last, and end the newer.
             with turns.ask(page, name) as turn:
                 return await run_in_threadpool(answered, turn, state)
 
@@ -116,15 +119,15 @@ def _add_answers(app: FastAPI, playground: Playground) -> None:
 
     def add_in_steps(name: str) -> None:
         @app.post(f"/api/{name}", name=name)
-        def respond(state: State, page: Page = "") -> Response:
-            return StreamingResponse(lines(state, page), media_type="application/x-ndjson")
+        async def respond(state: State, page: Page = "") -> Response:
+            asked = ExitStack()
+            return _Lines(lines(state, asked.enter_context(turns.ask(page, name))), asked)
 
-        def lines(state: State, page: str) -> Iterator[str]:
+        def lines(state: State, turn: Turn) -> Iterator[str]:
             try:
-                with turns.ask(page, name) as turn:
-                    taking = partial(turn.taken, playground.model)
-                    for answer in _IN_STEPS[name](playground, state, taking):
-                        yield f"{answer.model_dump_json()}\n"
+                taking = partial(turn.taken, playground.model)
+                for answer in _IN_STEPS[name](playground, state, taking):
+                    yield f"{answer.model_dump_json()}\n"
             except Exception as error:
                 yield f"{_told(error)[1].model_dump_json()}\n"
 
@@ -132,9 +135,10 @@ def _add_answers(app: FastAPI, playground: Playground) -> None:
         add_in_steps(name)
 
     @app.post("/api/save")
-    def of_save(state: State, page: Page = "") -> Response:
+    async def of_save(state: State, page: Page = "") -> Response:
         with turns.ask(page, "save") as turn:
-            saved = save(playground, state, lambda: turn.taken(playground.model))
+            taking = partial(turn.taken, playground.model)
+            saved = await run_in_threadpool(save, playground, state, taking)
         name = re.sub(r"[^A-Za-z0-9.-]+", "-", playground.variant.name).strip("-.") or "model"
         told = {"Content-Disposition": f'attachment; filename="explore-{name}.html"'}
         return HTMLResponse(saved, headers=told)
@@ -142,6 +146,18 @@ def _add_answers(app: FastAPI, playground: Playground) -> None:
 
 def _json(answer: BaseModel) -> Response:
     return Response(answer.model_dump_json(), media_type="application/json")
+
+
+class _Lines(StreamingResponse):
+    """Lines of JSON; what was asked for them ends with them, or with who reads them."""
+
+    def __init__(self, lines: Iterator[str], asked: ExitStack) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._asked = asked
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._asked:
+            await super().__call__(scope, receive, send)
 
 
 class _Caught:
@@ -173,7 +189,7 @@ def _told(error: Exception) -> tuple[int, Sorry]:
         return 422, Sorry(sentence=said(error.errors()))
     if isinstance(error, HTTPException):
         status = error.status_code if 400 <= error.status_code < 500 else 400
-        return status, Sorry(sentence="this server has no such page: open the printed address.")
+        return status, Sorry(sentence=_NO_PAGE if status in (404, 405) else _UNREADABLE)
     if isinstance(error, MemoryError) or re.search("allocate memory|out of memory", str(error)):
         return 413, Sorry(sentence=_MEMORY)
     _LOG.error("a request failed", exc_info=error)

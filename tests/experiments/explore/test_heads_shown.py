@@ -1,6 +1,7 @@
 """One head on a prompt, and what feeds it."""
 
 import base64
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +9,12 @@ import torch
 
 import nope_interp as ni
 from experiments.explore.heads import feeds, head
+from experiments.explore.kept import Kept
 from experiments.explore.playground import Playground
-from experiments.explore.reading import read
+from experiments.explore.reading import changed_pass, read
 from nope_interp.errors import UserError
 from nope_interp.models.composition import k_composition
-from tests.experiments.explore.states import PROMPT, changing, state
+from tests.experiments.explore.states import PROMPT, changing, head_change, state
 from tests.small_models import model as small_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -101,3 +103,15 @@ def test_a_head_that_is_not_there_is_refused(embedded: Playground, at: dict[str,
     for answer in (head, feeds):
         with pytest.raises(UserError, match=r"the model has no (layer|head)"):
             answer(embedded, state(**at))
+
+
+def test_scores_on_repeated_tokens_are_kept_within_bounds(embedded: Playground) -> None:
+    """Each change has its own, and a page may ask for any number of them."""
+    small = Playground(embedded.loaded, repeated=Kept(2000))
+    for to in ("ablated", "uniform", "previous_token"):
+        after = changed_pass(small, changing(head_change(0, 1, to)))
+        assert after is not None
+        assert 0 < small.repeated.n_bytes <= 2000
+        scores = sum(values.nbytes for values in after.scores.values())
+        assert after.n_bytes == replace(after, scores={}).n_bytes + scores
+    assert small.made == {}

@@ -1,5 +1,6 @@
 """A moved position, held against the library's own intervention and probes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from experiments.explore import text
 from experiments.explore.moving import move
 from experiments.explore.playground import Playground
 from experiments.explore.text import fitted_on, probes_for
+from experiments.loaded import load
 from nope_interp.errors import UserError
 from probes.regression import LinearProbe
+from tests.byte_llama import byte_llama
 from tests.experiments.explore.states import PROMPT, changing, state
 
 MOVES = {12: 20, 30: 5}
@@ -135,4 +138,19 @@ def test_a_change_is_not_in_force_and_it_is_said(llama: Playground) -> None:
 )
 def test_what_cannot_be_moved_is_one_sentence(embedded: Playground, asked: Any, told: str) -> None:
     with pytest.raises(UserError, match=told):
+        move(embedded, state(move=asked))
+
+
+def test_a_note_says_on_how_many_sequences_code_and_probes_are_fitted(tmp_path: Path) -> None:
+    """Of a code for later positions than the prompt's, on fewer, which are longer."""
+    folder = byte_llama(tmp_path / "m", hidden_size=640, num_hidden_layers=1,
+                        max_position_embeddings=256)  # fmt: skip
+    note = move(Playground(load(folder)), state("one two", move=moving(moves={5: 40}))).notes[0]
+    assert note.startswith("The code is fitted on 51 sequences of the model's text, probes on 104.")
+
+
+@pytest.mark.parametrize("key", ["07", "1e1", "5.0", "-1", "\u0663", "100000"])
+def test_a_position_is_written_in_one_way(embedded: Playground, key: str) -> None:
+    asked = {**moving(), "moves": {"7": 1, key: 2}}
+    with pytest.raises(UserError, match=f"a position is '{key}': give a whole number from 0"):
         move(embedded, state(move=asked))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from experiments.explore import server
@@ -20,6 +21,8 @@ from experiments.explore.moving import move
 from experiments.explore.playground import Playground
 from experiments.explore.python import code
 from experiments.explore.reading import read
+from experiments.explore.server import served
+from experiments.explore.turns import Turns
 from nope_interp.interventions import patched_runs
 from tests.experiments.explore.pages import HOME, PORT, TOKEN, Page
 from tests.experiments.explore.states import OTHER, PROMPT
@@ -155,6 +158,31 @@ def test_its_own_page_is_let_in_by_both_names(page: Page) -> None:
     for name in ("127.0.0.1", "localhost"):
         own = {"Host": f"{name}:{PORT}", "Origin": f"http://{name}:{PORT}"}
         assert page.post("code", STATE, **own).status_code == 200
+
+
+def test_at_port_80_clients_leave_the_port_out(embedded: Playground) -> None:
+    for name in ("127.0.0.1", "localhost"):
+        client = TestClient(served(embedded, TOKEN, 80), base_url=f"http://{name}")
+        assert client.get(f"/?token={TOKEN}", headers={"Origin": f"http://{name}"}).is_success
+
+
+def test_turns_are_asked_for_in_the_order_of_coming(
+    embedded: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the server's own loop: in threads the older of two could ask last, and end the newer."""
+    page, ask, named = Page(embedded), Turns.ask, list[str]()
+
+    def asked(turns: Turns, page: str, name: str) -> Any:
+        asyncio.get_running_loop()
+        assert turns._open == []  # the one before is done
+        named.append(name)
+        return ask(turns, page, name)
+
+    monkeypatch.setattr(Turns, "ask", asked)
+    names = ["read", "head", "feeds", "move", "fit", "patch", "save"]
+    for name in names:
+        assert page.post(name, STATE).status_code == 200
+    assert named == names
 
 
 @pytest.mark.parametrize("token", ["", "Jx7-secre", "Jx7-secrets", "ä", "jx7-secret"])
@@ -356,6 +384,19 @@ def test_whole_requests_that_mean_nothing_are_sentences_too(page: Page) -> None:
 
 def test_deep_json_is_refused(page: Page) -> None:
     sentence(page.post("read", b"[" * 30000 + b"]" * 30000))
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"\xff", "the request cannot be read: send JSON in UTF-8."),
+        (b'{"layer": ' + b"9" * 5000 + b"}", "the request cannot be read: send JSON in UTF-8."),
+        (b"{x", "1: JSON decode error."),
+    ],
+    ids=["bytes", "number", "text"],
+)
+def test_a_body_that_is_no_json_is_told_so(page: Page, body: bytes, told: str) -> None:
+    assert sentence(page.post("read", body)) == told
 
 
 def test_limits_are_in_words(page: Page) -> None:
