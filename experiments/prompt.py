@@ -59,8 +59,9 @@ class PatchReading:
 
     def __repr__(self) -> str:
         difference = f"logit difference of {self.answer!r} less {self.other!r}"
-        ends = f"{self.clean:.2f} clean, {self.corrupted:.2f} corrupted"
-        return f"{self.recovered.round(2)}\n\nShare recovered of the {difference}: {ends}"
+        ends = f"{self.clean:z.2f} clean, {self.corrupted:z.2f} corrupted"
+        # Adding zero makes a zero of what rounds to minus zero.
+        return f"{self.recovered.round(2) + 0}\n\nShare recovered of the {difference}: {ends}"
 
 
 def prompt_tokens(variant: ModelVariant, prompt: str, most: int) -> Int[Tensor, "1 pos"]:
@@ -141,11 +142,11 @@ def patch_prompts(
     Raises:
         UserError: as `prompt_tokens` and `patch_in_steps`.
     """
-    most, decode = variant.model.cfg.n_ctx, variant.tokenizer.decode
+    most = variant.model.cfg.n_ctx
     clean, corrupted = (prompt_tokens(variant, one, most) for one in (prompt, other_prompt))
     *_, found = patch_in_steps(variant.model, clean, corrupted, at)
     recovered = pd.DataFrame(found.recovered.numpy())
     columns = "position" if at == "resid_pre" else "head"
     recovered = recovered.rename_axis(index="layer", columns=columns)
-    answer, other = decode([found.answer]), decode([found.other])
+    answer, other = variant.token_string(found.answer), variant.token_string(found.other)
     return PatchReading(recovered, found.clean, found.corrupted, answer, other)

@@ -42,13 +42,12 @@ def patch(playground: Playground, state: State, turn: Taking) -> Iterator[Progre
 
 def _shown(playground: Playground, state: State, found: Patched) -> PatchMap:
     assert state.patch is not None
-    decode = playground.variant.tokenizer.decode
     return PatchMap(
         columns="position" if state.patch.at == "resid_pre" else "head",
         recovered=found.recovered.tolist(),
         clean=found.clean,
         corrupted=found.corrupted,
-        answer=decode([found.answer]),
-        other=decode([found.other]),
+        answer=playground.variant.token_string(found.answer),
+        other=playground.variant.token_string(found.other),
         clean_tokens=playground.token_strings(playground.tokens(state.prompt)),
     )

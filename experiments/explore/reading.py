@@ -127,7 +127,7 @@ def both(
     return [
         Both(
             id=id,
-            token=playground.variant.tokenizer.decode([id]),
+            token=playground.variant.token_string(id),
             before=math.exp(float(before[id])),
             after=math.exp(float(after[id])),
         )
@@ -148,7 +148,7 @@ def _reading(playground: Playground, read: Pass) -> Reading:
         loss=float(read.surprisal.mean()),
         predictions=[
             Prediction(
-                id=id, token=playground.variant.tokenizer.decode([id]), probability=math.exp(value)
+                id=id, token=playground.variant.token_string(id), probability=math.exp(value)
             )
             for value, id in zip(*map(Tensor.tolist, probabilities), strict=True)
         ],

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,19 @@ class ModelVariant:
 
     def token_strings(self, tokens: Int[Tensor, " pos"]) -> list[str]:
         """Each token as text."""
-        return [self.tokenizer.decode([token]) for token in tokens.tolist()]
+        return [self.token_string(token) for token in tokens.tolist()]
+
+    def token_string(self, token: int) -> str:
+        """A token as text, with the space that it begins with: a decoder like Llama's strips that
+        of the first token of a text, so another one stands before it, and is cut off."""
+        before = self._first_token
+        text: str = self.tokenizer.decode([*before, token])
+        return text.removeprefix(self.tokenizer.decode(before))
+
+    @cached_property
+    def _first_token(self) -> list[int]:
+        """A letter; none before our own tokenizers' tokens, which stand for themselves."""
+        return [] if isinstance(self.model, HookedTransformer) else self.encode("a")[-1:]
 
 
 def variant_of(

@@ -1,11 +1,15 @@
 """Pretrained families that differ in what they show: each answers, or says what it cannot."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from experiments.explore import patching
 from experiments.explore.answers import PatchMap
@@ -21,6 +25,7 @@ from nope_interp.interventions import patched_runs
 from nope_interp.positions.layers import positions_in_words
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.tasks.sources import TextSource, UniformSource
+from tests.byte_llama import byte_tokenizer
 from tests.experiments.explore.states import head_change, state
 from tests.huggingface import VOCABULARY, bridged_model
 
@@ -110,3 +115,22 @@ def test_one_layer_alone_is_patched(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_with_layers_without_attention_is_refused() -> None:
     with pytest.raises(UserError, match=r"layers? 0.* have no attention to show: choose a model"):
         playground_of("olmo_hybrid")
+
+
+def test_a_token_keeps_the_space_that_a_decoder_strips() -> None:
+    """Llama's takes it from the first token of a text; each token is shown alone."""
+    words = {"<s>": 0, "\u2581the": 1, "\u2581cat": 2, "a": 3, "\u2581": 4}
+    built = Tokenizer(BPE(vocab=words, merges=[]))
+    built.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    read_by = PreTrainedTokenizerFast(tokenizer_object=built, bos_token="<s>")
+    variant = replace(playground_of("llama").variant, tokenizer=read_by)
+    shown = variant.token_strings(torch.tensor([0, 1, 2, 3, 4]))
+    assert shown == ["<s>", " the", " cat", "a", " "]
+
+
+def test_tokens_of_bytes_are_decoded_as_they_are() -> None:
+    variant = replace(playground_of("llama").variant, tokenizer=byte_tokenizer())
+    alone = [variant.tokenizer.decode([token]) for token in range(257)]
+    assert variant.token_strings(torch.arange(257)) == alone

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ import nope_interp as ni
 from experiments.explore.answers import PatchMap, Progress
 from experiments.explore.patching import patch
 from experiments.explore.playground import Playground
+from experiments.prompt import PatchReading
 from nope_interp.errors import UserError
 from nope_interp.interventions import patched_runs
 from tests.experiments.explore.states import OTHER, PROMPT, state
@@ -200,3 +202,9 @@ def test_prompts_that_the_model_does_not_tell_apart_are_refused(llama: Playgroun
         pytest.raises(UserError, match="the same logit difference"),
     ):
         patched(llama, "resid_pre")
+
+
+def test_what_rounds_to_zero_is_printed_without_a_sign() -> None:
+    found = PatchReading(pd.DataFrame([[-0.001, -0.5]]), -0.001, 0.0, "a", "b")
+    assert "-0.0" not in repr(found)
+    assert "-0.5" in repr(found)
