@@ -1,6 +1,6 @@
 // The live page: asks what its state needs, draws what it is answered. It computes no science.
 common.start(async (page) => {
-const { $, $$, element, saveBlob, setUpTheme, copied } = common;
+const { $, $$, element, saveBlob, setUpTheme, copied, cut } = common;
 const answers = { read: null, head: null, fit: null, move: null, patch: null, code: null, feeds: null };
 const state = exploreState(refresh);
 
@@ -55,17 +55,27 @@ const heads = exploreHeads({ model, state, sides, look, onPick: pick });
 const { nameOf } = heads;
 const head = exploreHead({ look, nameOf, onPick: pick });
 const change = exploreChange({ model, state, nameOf });
-const patch = explorePatch({ model, state, stop: () => server.stop("patch") });
+const patch = explorePatch({ model, state, ask: () => want("patch"), stop: () => server.stop("patch") });
 const move = exploreMove({ model, state, reading, nameOf, onPick: pick });
 
 // ---------------------------------------------------------------- asking and drawing
+
+// What was not drawn yet cannot be saved.
+function savable(now, ...figures) {
+  for (const figure of figures) for (const button of $$(`[data-figure="${figure}"], ${figure} .save button`)) button.disabled = !now;
+}
 
 const draw = {
   read() {
     reading.show(answers.read);
     heads.show(answers.read);
+    savable(Boolean(answers.read), "#map");
   },
-  head: () => answers.head && head.show(answers.head, answers.read),
+  head() {
+    if (!answers.head) return;
+    head.show(answers.head, answers.read);
+    savable(true, "#attention", "#usage");
+  },
   feeds: () => answers.feeds && head.showFeeds(answers.feeds),
   move: () => move.show(answers.move),
   fit: () => {},
@@ -74,7 +84,6 @@ const draw = {
 };
 
 // Of which state the answer to a move is: a change takes nothing from it, and another prompt does.
-let followed = null;
 const moveOf = ({ prompt, move }) => JSON.stringify([prompt, move]);
 
 const steps = { patch: patch.progress, fit: ({ done, total }) => { $("#busy").textContent = `Fitting position codes and probes: ${done} of ${total} sequences read.`; } };
@@ -82,8 +91,7 @@ const steps = { patch: patch.progress, fit: ({ done, total }) => { $("#busy").te
 async function want(name) {
   const asked = state.get(), answer = await (name in steps ? server.askInSteps(name, asked, steps[name]) : server.ask(name, asked));
   if (!answer) return false;
-  answers[name] = answer;
-  if (name === "move") followed = moveOf(asked);
+  answers[name] = { ...answer, of: asked };
   if (page.live) said.fine(name);
   draw[name]();
   return true;
@@ -116,7 +124,7 @@ async function readAll() {
   if (!await want("read")) return;
   if (state.get().layer === null) state.set(heads.first(), true);
   else wantHead();
-  if (state.get().move && followed !== moveOf(state.get())) wantMove();
+  if (state.get().move && moveOf(answers.move?.of ?? {}) !== moveOf(state.get())) wantMove();
   want("code");
   if (state.get().patch && !answers.patch) want("patch");
   if (page.live) showTools();
@@ -132,8 +140,9 @@ function refresh(before, now) {
   const differs = (...names) => names.some((name) => JSON.stringify(before[name]) !== JSON.stringify(now[name]));
   const lends = now.change?.head_changes?.some(({ to }) => to === "other_prompt");
   if (differs("prompt")) $("#prompt").value = now.prompt;
+  if (differs("prompt", "move")) server.stop("move");
   if (differs("prompt") || !now.move) {
-    draw.move(answers.move = followed = null);
+    draw.move(answers.move = null);
     for (const name of ["fit", "move"]) said.fine(name);
   }
   if (differs("prompt", "other_prompt", "patch")) {
@@ -144,7 +153,7 @@ function refresh(before, now) {
   if (page.live) showTools();
   heads.mark(now.layer, now.head);
   if (differs("prompt", "change") || (lends && differs("other_prompt"))) return readAll();
-  if (now.patch && differs("patch")) want("patch");
+  if (now.patch && differs("patch", "other_prompt")) want("patch");
   if (differs("layer", "head")) now.layer === null ? state.set(heads.first(), true) : wantHead();
   if (now.move && differs("move")) wantMove();
   if (differs("layer", "head", "move", "other_prompt", "patch")) want("code");
@@ -160,7 +169,7 @@ function setUpAsking() {
     if (prompt === state.get().prompt) return readAll();
     state.set({ prompt, move: null, patch: null });
   };
-  $("#examples").append(...model.prompts.map((prompt, i) => element("option", prompt.length > 60 ? `${prompt.slice(0, 60)}…` : prompt, { value: i })));
+  $("#examples").append(...model.prompts.map((prompt, i) => element("option", cut(prompt, 60), { value: i })));
   $("#examples").addEventListener("change", ({ target }) => {
     if (target.value === "") return;
     $("#prompt").value = model.prompts[Number(target.value)];
@@ -172,7 +181,8 @@ function setUpAsking() {
     read($("#prompt").value.toWellFormed());
   });
   $("#prompt").addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey) return;
+    // While a word is composed, as in Japanese, Enter ends the word.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     $("#ask").requestSubmit();
   });
@@ -193,7 +203,13 @@ function setUpKeeping() {
   });
 }
 
+// Its hash would take the place of the state.
+$(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  ($("#tokens [tabindex='0']") ?? $("#tokens")).focus();
+});
 for (const button of $$(".picture-of")) button.addEventListener("click", () => button.dataset.figure === "#map" ? heads.savePicture() : head.savePicture());
+savable(false, "#map", "#attention", "#usage");
 heads.setUp();
 head.setUp();
 move.setUpResults();

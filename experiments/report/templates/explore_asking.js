@@ -10,7 +10,7 @@ const all = (values, is) => values === null || values === undefined || (Array.is
 const SHAPES = {
   prompt: isText, layer: isNumber, head: isNumber, other_prompt: isText,
   change: (value) => isObject(value) && all(value.layers, isNumber) && all(value.heads, Array.isArray) && all(value.head_changes, isObject) && isText(value.positions ?? ""),
-  move: (value) => isText(value?.code) && isNumber(value.layer) && isText(value.site) && isObject(value.moves),
+  move: (value) => isText(value?.code) && isNumber(value.layer) && isText(value.site) && isObject(value.moves) && Object.entries(value.moves).every(([t, to]) => /^\d+$/.test(t) && isNumber(to)),
   patch: (value) => isText(value?.at),
 };
 
@@ -129,5 +129,8 @@ function square({ shape, values }, head = 0) {
 }
 
 const lessen = (after, before) => after.map((row, q) => row.map((weight, k) => weight - before[q][k]));
-const signed = (value) => value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${common.asFigure(value)}`;
-const asPercent = (share) => share >= 0.0995 ? `${Math.round(100 * share)}%` : share >= 0.001 ? `${(100 * share).toFixed(1)}%` : share > 0 ? "<0.1%" : "0%";
+function signed(value) {
+  const figure = common.asFigure(value);
+  return value > 0 && figure !== "0" ? `+${figure}` : figure;
+}
+const asPercent = (share) => share >= 0.0995 ? common.wholePercent(share) : share >= 0.001 ? `${(100 * share).toFixed(1)}%` : share > 0 ? "<0.1%" : "0%";

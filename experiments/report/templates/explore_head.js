@@ -44,6 +44,7 @@ function show(found, read) {
   }));
   attention.show(0);
   drawUsage();
+  showFeeds({ feeds: [], why: "" }); // the former head's: this one's come later
 }
 
 function drawUsage() {

@@ -24,7 +24,7 @@ function setUp(onOpen) {
   for (const id of ["#code", "#site", "#code-layer"]) $(id).addEventListener("change", () => { if (Object.keys(moves()).length) set(moves()); });
   $("#add-move").addEventListener("click", () => {
     const from = $("#from"), to = $("#to");
-    if (from.reportValidity() && to.reportValidity() && from.value !== "" && to.value !== "") set({ ...moves(), [from.value]: Number(to.value) });
+    if (from.reportValidity() && to.reportValidity() && from.value !== "" && to.value !== "") set({ ...moves(), [Number(from.value)]: Number(to.value) });
   });
   for (const id of ["#from", "#to"]) $(id).addEventListener("keydown", (event) => { if (event.key === "Enter") $("#add-move").click(); });
   $("#no-move").addEventListener("click", () => set({}));
@@ -54,8 +54,9 @@ function showMoves() {
   const { move } = state.get(), last = Math.max(0, reading.tokens().length - 1);
   if (move) for (const [id, value] of [["#code", move.code], ["#site", move.site], ["#code-layer", move.layer]]) $(id).value = value;
   for (const id of ["#from", "#to"]) $(id).max = last;
+  const focused = document.activeElement?.dataset.moved;
   $("#moves").replaceChildren(...Object.entries(moves()).map(([t, to]) => {
-    const item = element("li"), field = element("input", undefined, { type: "number", min: 0, max: last, step: 1, "aria-label": `Position whose code token ${t} gets` });
+    const item = element("li"), field = element("input", undefined, { type: "number", min: 0, max: last, step: 1, "data-moved": t, "aria-label": `Position whose code token ${t} gets` });
     const back = element("button", "×", { type: "button", "aria-label": `Put token ${t} back` });
     field.value = to;
     field.addEventListener("change", () => { if (field.value !== "" && field.reportValidity()) set({ ...moves(), [t]: Number(field.value) }); });
@@ -63,6 +64,7 @@ function showMoves() {
     item.append(`${token(t)} gets the code of `, field, " ", back);
     return item;
   }));
+  if (focused !== undefined) $(`[data-moved="${focused}"]`, $("#moves"))?.focus();
   $("#no-move").disabled = !move;
   reading.drawMoves();
 }

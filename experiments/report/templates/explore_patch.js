@@ -1,14 +1,15 @@
 // What patching from the prompt into another one recovers, by layer and position or head.
-const explorePatch = ({ model, state, stop }) => {
+const explorePatch = ({ model, state, ask, stop }) => {
 const { $, element, visible, shortened, asFigure, whenSeen, plotLayout, drawPlot, plotText, resolve, saveCsv, setUpPictures } = common;
 const section = $("#patched");
 let map = null, drawable = false;
 
 function setUp() {
   $("#patch-start").addEventListener("click", () => {
+    const { other_prompt, patch } = state.get(), other = $("#patch textarea.other").value || null, at = $("#patch-at").value;
     // One that was stopped starts again.
-    state.set({ patch: null }, true);
-    state.set({ other_prompt: $("#patch textarea.other").value || null, patch: { at: $("#patch-at").value } });
+    if (other === other_prompt && at === patch?.at) ask();
+    else state.set({ other_prompt: other, patch: { at } });
   });
   $("#pairs").append(...model.pairs.map(([, corrupted], i) => element("option", corrupted, { value: i })));
   $("#pairs-box").hidden = !model.pairs.length;

@@ -134,6 +134,13 @@ function drawNext() {
 // ---------------------------------------------------------------- in a sentence
 
 const likeliest = ({ predictions: [first] }) => first ? `“${visible(first.token)}”` : "nothing";
+// Parts of characters look alike: only their numbers tell them apart.
+function nextWords(before, after) {
+  const [was, now] = [before, after].map(({ predictions: [first] }) => first?.id), names = [before, after].map(likeliest);
+  if (was === now) return `The model still expects ${names[1]} next.`;
+  const [old, one] = names[0] === names[1] ? [`${names[0]} (token id ${was})`, `${names[1]} (token id ${now})`] : names;
+  return `The model expects ${one} next, no longer ${old}.`;
+}
 
 function counts(labels) {
   const found = new Map();
@@ -157,9 +164,9 @@ function lost() {
 const HEADS_DO = { ablated: "is set to zero", uniform: "attends uniformly", previous_token: "attends to the previous token", other_prompt: "attends as in the other prompt" };
 const MOST_SAID = 6, few = (all) => all.length > MOST_SAID ? [...all.slice(0, MOST_SAID), `${all.length - MOST_SAID} more`] : all;
 
-// What was changed, in words.
+// What was changed in what is shown, in words: the next change may be asked for already.
 function changes() {
-  const { positions, layers, heads, head_changes: changed = [] } = state.get().change ?? {}, nameOf = (layer, head) => `L${layer}H${head}`;
+  const { positions, layers, heads, head_changes: changed = [] } = read.of.change ?? {}, nameOf = (layer, head) => `L${layer}H${head}`;
   const where = heads ? few(heads.map((one) => nameOf(...one))).join(", ") : layers ? `layers ${few(layers).join(", ")}` : "all layers";
   return [...(positions ? [`${positions} in ${where}`] : []), ...few(changed.map(({ layer, head, to }) => `${nameOf(layer, head)} ${HEADS_DO[to] ?? to}`))];
 }
@@ -167,8 +174,7 @@ function changes() {
 function sentence() {
   const { before, after } = read, rounded = (loss) => loss === null ? "–" : asFigure(loss);
   if (!after) return `The model expects ${likeliest(before)} next, with a probability of ${asPercent(before.predictions[0]?.probability ?? 0)}. Its loss is ${rounded(before.loss)} nats per token.`;
-  const next = likeliest(before) === likeliest(after) ? `The model still expects ${likeliest(after)} next.` : `The model expects ${likeliest(after)} next, no longer ${likeliest(before)}.`;
-  return `Loss goes from ${rounded(before.loss)} to ${rounded(after.loss)} nats per token.${lost()} ${next}`;
+  return `Loss goes from ${rounded(before.loss)} to ${rounded(after.loss)} nats per token.${lost()} ${nextWords(before, after)}`;
 }
 
 function show(answer = read) {

@@ -103,7 +103,13 @@ def shares(page: LivePage, table: str, column: int) -> list[float]:
 def test_a_typed_prompt_is_read(page: LivePage, lm: LoadedModel, read: dict[str, Any]) -> None:
     page.go({"prompt": "Something else.", "layer": 0, "head": 0})
     page.find("#prompt").clear()
-    page.find("#prompt").send_keys(PROMPT, Keys.ENTER)
+    page.find("#prompt").send_keys(PROMPT)
+    # While a word is composed, as in Japanese, Enter ends the word and no more.
+    assert page.run(
+        "return document.querySelector('#prompt').dispatchEvent(new KeyboardEvent('keydown',"
+        "{key: 'Enter', isComposing: true, cancelable: true, bubbles: true}))"
+    )
+    page.find("#prompt").send_keys(Keys.ENTER)
     page.wait(lambda: page.state["prompt"] == PROMPT)
     page.settle()
     told = page.tokens
@@ -162,6 +168,41 @@ def test_a_head_that_is_still_to_be_drawn_has_the_tokens_of_the_one_before(page:
         "for (const draw of held) draw()"
     )
     assert page.find("#attention .told").text != told
+
+
+# What the page is answered where both likeliest tokens are parts of characters.
+ALIKE = """
+const of = (id, probability) => ({ predictions: [{ id, token: "\\ufffd", probability }],
+  surprisal: [null], labels: [["none"]], loss: 1 });
+const both = { id: 8, token: "x", before: 0.996, after: 0.004 };
+exploreReading({ state: { get: () => ({}) }, sides: { offer() {}, shown: () => "before" } }).show({
+  tokens: ["x"], before: of(8, 0.9), after: of(9, 0.9), notes: [],
+  difference: { surprisal: [null], loss: 0, predictions: [both] },
+  of: { change: { head_changes: [{ layer: 0, head: 1, to: "ablated" }] } },
+});
+"""
+
+
+def test_tokens_are_told_apart_and_a_change_is_the_one_that_is_shown(page: LivePage) -> None:
+    page.run(ALIKE)
+    assert page.find("#said").text.endswith(
+        "The model expects “�” (token id 9) next, no longer “�” (token id 8)."
+    )
+    assert page.find("#notes").text == "Changed: L0H1 is set to zero."  # not what is asked next
+    assert page.rows("#next")[0][1:3] == [">99%", "0.4%"]
+    page.go({"prompt": OTHER, "layer": 1, "head": 0})  # as others find it
+
+
+def test_figures_say_no_more_than_they_know(page: LivePage) -> None:
+    assert page.run("return [1e-5, -1e-5, 0.5, -0.5, null].map(signed)") == [
+        *("0", "0", "+0.5", "−0.5", "–")
+    ]
+    shares = [0, 0.001, 0.5, 0.994, 0.9951, 1]
+    told = page.run("return arguments[0].map(common.wholePercent)", shares)
+    assert told == ["0%", "<1%", "50%", "99%", ">99%", "100%"]
+    # Half of a character of two parts would be no text.
+    cut = page.run("return common.shortened(arguments[0])", 12 * "a" + "\U0001f642bbb")
+    assert cut == 12 * "a" + "\U0001f642…"
 
 
 # ---------------------------------------------------------------- take away
@@ -317,6 +358,50 @@ def test_a_dragged_token_gets_another_code(page: LivePage, lm: LoadedModel) -> N
         assert row[1:3] == ["12", "5"]
 
 
+# Answers of these names wait until `answered` is called.
+HOLD = """
+const given = window.fetch, held = [];
+window.fetch = async (url, how) => {
+  const found = await given(url, how);
+  if (/(move|feeds)$/.test(url)) await new Promise((go) => held.push(go));
+  return found;
+};
+window.waits = () => held.length;
+window.answered = () => { window.fetch = given; for (const go of held) go(); };
+"""
+
+
+def test_what_comes_too_late_is_not_shown(page: LivePage) -> None:
+    assert page.all("#feeds li")
+    page.run(HOLD)
+    page.run(
+        "document.querySelector('#from').value = 9; document.querySelector('#to').value = 4;"
+        "document.querySelector('#add-move').click()"
+    )
+    page.wait(lambda: page.run("return waits()") == 1)
+    page.run("document.querySelector('#no-move').click()")
+    page.click("#map [data-layer='2'][data-head='1']")
+    page.wait(lambda: page.find("#head-title").text.startswith("L2H1"))
+    assert page.all("#feeds li") == []  # which were the former head's
+    page.wait(lambda: page.run("return waits()") == 2)
+    page.run("answered()")
+    page.settle()
+    assert page.all("#feeds li")
+    assert not page.find("#moved").is_displayed()
+
+
+def test_a_position_is_a_number_however_it_is_typed(page: LivePage) -> None:
+    page.run("document.querySelector('#move').open = true")
+    page.find("#from").send_keys(Keys.CONTROL, "a", Keys.NULL, "09.0")
+    page.find("#to").send_keys(Keys.CONTROL, "a", Keys.NULL, "4", Keys.ENTER)
+    assert page.state["move"]["moves"] == {"9": 4}
+    page.find("#moves input").send_keys(Keys.ARROW_UP)
+    page.keys(Keys.ARROW_UP)  # the field keeps the focus
+    assert page.state["move"]["moves"] == {"9": 6}
+    page.click("#no-move")
+    page.settle()
+
+
 def test_a_move_that_cannot_be_is_said_until_it_is_undone(page: LivePage) -> None:
     page.run("document.querySelector('#move').open = true")
     page.run("document.querySelector('#code-layer').value = 1.5")
@@ -370,6 +455,28 @@ def test_a_map_of_patches(page: LivePage, lm: LoadedModel, read: dict[str, Any])
 
     for layer, position in ((0, z.shape[1] - 2), (2, z.shape[1] - 1), (1, 3)):
         assert z[layer, position] == pytest.approx(patched(layer, position), abs=2e-3)
+
+
+def test_each_patch_is_a_step_and_follows_its_prompts(page: LivePage) -> None:
+    def columns() -> int:
+        page.settle()
+        page.wait(lambda: page.find("#patched").is_displayed())
+        return len(page.traces("recovered")[0]["z"][0])
+
+    patched = {"prompt": PROMPT, "other_prompt": OTHER, "patch": {"at": "resid_pre"}}
+    page.go({**patched, "layer": 1, "head": 0})
+    page.wait(lambda: page.all("#recovered .main-svg"))
+    page.run(
+        "document.querySelector('#patch-at').value = 'head_out';"
+        "document.querySelector('#patch-start').click()"
+    )
+    assert columns() == 4
+    page.run("document.querySelector('#patch-start').click()")  # the same once more is no step
+    page.driver.back()
+    page.wait(lambda: page.state["patch"]["at"] == "resid_pre")
+    assert columns() == 16
+    page.go({**patched, "other_prompt": "one two, one in", "layer": 1, "head": 0})
+    assert columns() == 16
 
 
 # ---------------------------------------------------------------- keep
@@ -481,6 +588,11 @@ def test_the_keyboard_does_all_of_it(page: LivePage, size: tuple[int, int]) -> N
     page.keys(Keys.END, " four", Keys.ENTER)
     page.wait(lambda: page.state["prompt"] == PROMPT + " four")
     page.settle()
+    page.run("document.querySelector('.skip').focus()")
+    page.keys(Keys.ENTER)  # the address stays that of what is shown
+    assert page.state["prompt"] == PROMPT + " four"
+    assert page.run("return document.activeElement.matches('#tokens span')")
+    page.run("document.activeElement.blur()")
     page.tab_to("#tokens span")
     page.keys(Keys.HOME, Keys.ARROW_RIGHT)
     assert page.find("#token-told").text.startswith("Token 1 ")
@@ -614,6 +726,8 @@ def test_an_arrow_leads_to_a_word_and_not_to_the_space_before_it(page: LivePage)
         {"change": []},
         {"move": {"moves": {"3": 4}}},
         {"move": 7},
+        {"move": {"code": "t", "layer": 0, "site": "resid_post", "moves": {'"]': 1}}},
+        {"move": {"code": "t", "layer": 0, "site": "resid_post", "moves": {"3": '"]'}}},
         {"patch": "x"},
         {"layer": "1"},
         {"layer": 99},
@@ -668,8 +782,16 @@ def test_two_pages_do_not_disturb_one_another(
 ) -> None:
     first, told = driver.current_window_handle, page.tokens
     with in_a_tab(driver):
+        empty = Browser(driver, f"{address}#%7B%22prompt%22:%22%22%7D", downloads)
+        empty.wait(lambda: empty.all("#attention:not([data-waiting]) .pair > div"))
+        assert "NaN" not in empty.find("#attention").text
+        assert not empty.all("#attention .pair > div:not([hidden])")
+        for button in empty.all(".picture-of, #attention .save button"):
+            assert not button.is_enabled()  # there is nothing to save
+        driver.get("about:blank")
         second = LivePage(driver, address, downloads)
         second.go({"prompt": OTHER, "layer": 0, "head": 2})
+        assert second.find("#keep .picture-of").is_enabled()
         handle = driver.current_window_handle
         driver.switch_to.window(first)
         assert page.tokens == told
