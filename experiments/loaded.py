@@ -182,7 +182,8 @@ class LoadedModel:
             weights on all visible tokens give (chance).
 
         Raises:
-            UserError: for an unknown detector, and for an ablation that the model does not allow.
+            UserError: for an unknown detector, an ablation that the model does not allow, attention
+                sinks, and chunks shorter than the sequences.
         """
         asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
         config = HeadsConfig.like(self.config, **asked)
@@ -213,10 +214,11 @@ class LoadedModel:
             One row for each head that is read: layer, head, its score (value) with what equal
             weights give (chance), and the share of the score above chance that is left without the
             removed heads (left) and under the control (control), with 95% intervals over sequences.
-            `net` is the control's share less the other: 0 where the heads are not needed.
+            `net` is the control's share less the other: 0 where the heads are not needed. Both are
+            NaN, with a warning, where an earlier layer has too few other heads.
 
         Raises:
-            UserError: for an unknown label, and where no head of the one comes after the other.
+            UserError: as `top_heads`, and where no head of the one comes after the other.
         """
         asked = {"seq_len": self._length(seq_len), "n_sequences": n_sequences, "seed": seed}
         return without_heads(self.variant, HeadsConfig.like(self.config, **asked), removed, read)

@@ -5,6 +5,7 @@ tells of any position or token is gone. The control removes as many other heads 
 drawn anew for each sequence, so that intervals over sequences cover the draws.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from experiments.heads.checks import check_chance_levels
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
@@ -24,6 +26,7 @@ from nope_interp.errors import UserError, unknown_name
 from nope_interp.interventions.heads import by_head, head_outputs
 from nope_interp.interventions.intervene import Function, intervene
 from nope_interp.positions.layers import layer_positions
+from nope_interp.sites import layer_ranges
 from probes.head_rules import RULES, SHUFFLED_OFFSETS
 from probes.heads.detectors import HeadScores
 from probes.heads.labels import label_heads, share_interval
@@ -51,15 +54,18 @@ def without_heads(
         One row for each head that is read: layer, head, its score (value) and what equal weights
         give (chance); the share of the score above chance that is left without the removed heads
         of earlier layers, with its 95% interval over sequences (left); the same under the control
-        (control), and by how much less is left than under it (net).
+        (control), and by how much less is left than under it (net). The last two are NaN, with a
+        warning, where an earlier layer has fewer other heads than are removed of it.
 
     Raises:
-        UserError: for an unknown label, and where no head of the one comes after one of the other.
+        UserError: for an unknown label, heads without chance levels, and where no head of the one
+            comes after one of the other.
     """
     for label, known in ((removed, _METRIC), (read, LOSABLE)):
         if label not in known:
             raise unknown_name("label", label, known)
     model, n_heads = variant.model, variant.model.cfg.n_heads
+    check_chance_levels(model, config.seq_len)
     how: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size, "losses": False}
     cell = partial(read_cell, model, head_tokens(variant, config), layer_positions(model), **how)
     intact = cell().scores
@@ -99,8 +105,20 @@ def without_heads(
         }
         for layer, head in later
     ]
-    best = pd.DataFrame(rows).sort_values("net", ascending=False, kind="stable")
-    return best.reset_index(drop=True)
+    best = pd.DataFrame(rows)
+    _forget_control(best, [layer for layer, of in by_layer.items() if 2 * len(of) > n_heads])
+    return best.sort_values("net", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _forget_control(rows: pd.DataFrame, short: Sequence[int]) -> None:
+    """What is read behind layers that are short of other heads has no control."""
+    behind = rows["layer"] > min(short, default=np.inf)
+    if not behind.any():
+        return
+    where = layer_ranges(short)
+    warnings.warn(f"too few other heads in {where}: what comes after has no control.", stacklevel=4)
+    for name in ("control", "net"):
+        rows.loc[behind, [name, f"{name}_low", f"{name}_high"]] = np.nan
 
 
 def removing(z: HeadOutputs, heads: Sequence[int], n_heads: int) -> Tensor:

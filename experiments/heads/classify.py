@@ -15,10 +15,11 @@ import numpy as np
 from torch import Tensor
 
 from experiments.heads.cell import HeadCell, edge_rows
+from experiments.heads.checks import check_chance_levels, n_heads
 from experiments.heads.config import HeadsConfig
 from experiments.heads.judged import edges_of, judged_by, rows_of_run
 from experiments.heads.prompts import prompts_of
-from experiments.heads.reading import check_attention, read_cell
+from experiments.heads.reading import read_cell
 from experiments.heads.result import HeadClassification
 from experiments.heads.rules import own_rules
 from experiments.heads.tokens import HeadTokens, head_tokens
@@ -31,15 +32,12 @@ from experiments.variants.checks import check_shards
 from experiments.variants.train import training_folder
 from experiments.variants.variants import ModelVariant, random_init, variant_of
 from experiments.variants.words import asked
-from nope_interp.errors import UserError
 from nope_interp.hooked_model import HookedModel
-from nope_interp.models.sinks import attention_sinks
 from nope_interp.positions.layers import (
     describe_positions,
     layer_positions,
     rotary_frequencies,
 )
-from nope_interp.sites import layer_ranges
 from nope_interp.tasks.sources import Split
 from probes.heads.detectors import offset_chance
 
@@ -107,15 +105,25 @@ _INTACT = Ablation()
 class _Reader(Reader[HeadsConfig]):
     """Reads the model in question and its random-init variant, intact and ablated."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What a report has to say of the shards."""
+        if self.shards.n == 1:
+            return []
+        return [
+            *super().notes,
+            "Confidences and kinds of dependence rest on resamples, and differ with these. Labels "
+            "by fewer sequences, and settled_at, are of the first sequences in each shard.",
+        ]
+
     def made(self) -> Made:
         config, ablation, rules = self.config, _ablation(self.config), own_rules(self.config.rules)
         variant = self._variant()
-        check_attention(variant.model)
+        check_chance_levels(variant.model, config.seq_len)
         with ablation.of(variant.model) as taken:
             # Entered before anything long is read, so that what cannot be ablated is known at once.
             name = None if taken is None else taken.name
             caveats = () if taken is None else taken.caveats(config.seq_len)
-        _check_chance_levels(variant.model, config.seq_len)
         tokens = head_tokens(variant, config)
         prompts = prompts_of(variant, config, tokens)
         self._announce(variant, name, tokens)
@@ -136,7 +144,7 @@ class _Reader(Reader[HeadsConfig]):
             "ablation": name,
             "own_rules": [vars(rule) for rule in rules],
             "prompts": [variant.token_strings(prompt) for prompt in prompts],
-            "notes": [*self.notes, *variant.how_read, *_notes(tokens), *caveats],
+            "notes": [*self.notes, *variant.how_read, *_notes(tokens, variant.model), *caveats],
             "left_out": config.left_out,
         }
         if config.model is None:
@@ -158,7 +166,7 @@ class _Reader(Reader[HeadsConfig]):
         if name is not None:
             weights[_title(variant.kind, INTACT, alone=True)] *= _ALONE
             weights[_title(variant.kind, name)] = passes
-        for condition in () if self.config.quick else (INTACT, name):
+        for condition in (INTACT, name) if self._reads_untrained(variant.model) else ():
             if condition is not None:
                 weights[_title(RANDOM_INIT, condition)] = passes
         self.steps.plan(weights, seconds_a_sequence(variant.model, tokens.text))
@@ -170,7 +178,7 @@ class _Reader(Reader[HeadsConfig]):
         conditions: Mapping[str | None, Ablation],
     ) -> tuple[dict[str, HeadCell], str]:
         """What the random-init variant shows under each condition, and what it is called."""
-        if self.config.quick:
+        if not self._reads_untrained(variant.model):
             return {}, ""
         # Where the model in question is untrained itself, the next draw of such weights.
         draw = int(self.config.random_init)
@@ -179,6 +187,10 @@ class _Reader(Reader[HeadsConfig]):
         return {title: cell(untrained, title, of, []) for title, of in named.items()}, (
             untrained.kind
         )
+
+    def _reads_untrained(self, model: HookedModel) -> bool:
+        """Whether the random-init variant is read; a single head has no spread."""
+        return not self.config.quick and n_heads(model) > 1
 
     def _variant(self) -> ModelVariant:
         config = self.config
@@ -224,21 +236,6 @@ def _title(kind: str, condition: str, alone: bool = False) -> str:
     return f"{kind}/{condition}" + (" and each layer ablated" if alone else "")
 
 
-def _check_chance_levels(model: HookedModel, seq_len: int) -> None:
-    """Raise UserError for attention whose chance levels are not known."""
-    if sinks := attention_sinks(model):
-        raise UserError(
-            f"heads in {layer_ranges(sinks)} have attention sinks, and weights that sum to less "
-            "than one have no labels here: choose another model, or `compare`."
-        )
-    for at in layer_positions(model):
-        if at.chunk is not None and at.chunk < seq_len:
-            raise UserError(
-                f"layer {at.layer} attends in chunks of {at.chunk} tokens, for which heads have no "
-                f"chance levels here: give sequences of at most {at.chunk} tokens."
-            )
-
-
 def _arrays(
     config: HeadsConfig, model: HookedModel, cells: Mapping[str, HeadCell]
 ) -> dict[str, np.ndarray]:
@@ -266,13 +263,15 @@ def _arrays(
     return arrays
 
 
-def _notes(tokens: HeadTokens) -> list[str]:
+def _notes(tokens: HeadTokens, model: HookedModel) -> list[str]:
     begun = (
         "Every sequence begins with the begin token."
         if tokens.start
         else "No sequence begins with a begin token."
     )
+    alone = "The model has one head, which has no spread: no random-init variant was read."
     return [
+        *([alone] if n_heads(model) == 1 else []),
         f"{begun} The first token is left out as a key where scores are split into offset and key "
         "token, since an attention sink is neither.",
         f"Means are over sequences of {tokens.text.shape[1]} tokens: {len(tokens.text)} of text "

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments.heads.cell import head_rows, label_rows
+from experiments.heads.checks import n_heads
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
@@ -47,7 +48,7 @@ def head_history(
         if not untrained:
             untrained.extend(cell.scores)
         # One head is too few for a spread.
-        null = untrained if model.cfg.n_layers * model.cfg.n_heads > 1 else None
+        null = untrained if n_heads(model) > 1 else None
         labels = label_rows(label_heads(cell.scores, null), context)
         every = (*head_rows(cell, context), *labels)
         yield from (row for row in every if row["probe"] in ("heads", "label"))

@@ -107,7 +107,8 @@ def edges_of(model: HookedModel, labels: Sequence[HeadLabel]) -> list[dict[str, 
         labels: of its heads.
 
     Returns:
-        A pair each, with its score and its chance; none where a model's writes do not add up.
+        A pair each, with its score and its chance, which is NaN where these layers have one head
+        each and so no other pair; none where a model's writes do not add up.
     """
     if not adds_up(model):
         return []
@@ -121,6 +122,6 @@ def edges_of(model: HookedModel, labels: Sequence[HeadLabel]) -> list[dict[str, 
             scores = k_composition(model, layer, later)
             others = np.delete(scores.numpy().ravel(), head * scores.shape[1] + to)
             where = {"from_layer": layer, "from_head": head, "to_layer": later, "to_head": to}
-            chance = float(np.quantile(others, 0.9))
+            chance = float(np.quantile(others, 0.9)) if len(others) else np.nan
             found.append({**where, "score": float(scores[head, to]), "chance": chance})
     return found

@@ -13,17 +13,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.heads.cell import HeadCell
+from experiments.heads.checks import check_attention
 from experiments.heads.tokens import HeadTokens
 from experiments.probing.shards import ONE_SHARD, Condition, Shards, cut, shard_seed
 from experiments.variants.ablation import Ablation
-from nope_interp.errors import UserError
-from nope_interp.hooked_model import HookedModel, layers_without_attention
+from nope_interp.hooked_model import HookedModel
 from nope_interp.models.losses import sequence_losses, unigram_losses
 from nope_interp.positions.alone import AloneAblated
 from nope_interp.positions.layers import LayerPositions, layer_positions
 from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.progress import progress
-from nope_interp.sites import layer_ranges, pattern_hook
+from nope_interp.sites import pattern_hook
 from nope_interp.streams import Listener, firing_hooks, stream
 from nope_interp.threads import one_thread_pool
 from probes.bootstrap import SequenceBootstrap
@@ -104,22 +104,6 @@ def read_cell(
         patterns=patterns,
         alone=scores_alone if readers.alone else [],
     )
-
-
-def check_attention(model: HookedModel) -> None:
-    """Refuse a model some of whose layers have no heads.
-
-    Args:
-        model: a HookedTransformer or a bridge.
-
-    Raises:
-        UserError: with these layers.
-    """
-    if without := layers_without_attention(model):
-        raise UserError(
-            f"{layer_ranges(without)} of this model have no attention, and so no heads to label: "
-            "choose another model, or `probe`."
-        )
 
 
 @dataclass

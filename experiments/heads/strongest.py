@@ -5,6 +5,7 @@ from numbers import Integral
 import pandas as pd
 
 from experiments.heads.cell import head_rows
+from experiments.heads.checks import check_chance_levels
 from experiments.heads.config import HeadsConfig
 from experiments.heads.reading import read_cell
 from experiments.heads.tokens import head_tokens
@@ -34,13 +35,14 @@ def strongest_heads(
         One row for each head, as `LoadedModel.top_heads` describes it.
 
     Raises:
-        UserError: for an unknown detector, fewer than one head, and an ablation that the model does
-            not allow.
+        UserError: for an unknown detector, fewer than one head, an ablation that the model does
+            not allow, and heads without chance levels.
     """
     if detector not in METRICS:
         raise unknown_name("detector", detector, METRICS)
     if not isinstance(n, Integral) or n < 1:
         raise UserError(f"{n!r} heads are asked for: give a whole number from 1.")
+    check_chance_levels(variant.model, config.seq_len)
     cell = read_cell(
         variant.model,
         head_tokens(variant, config),

@@ -230,7 +230,8 @@ function setUpCircuit(section) {
   tips(svg, "[data-head], [data-edge]", (item) => {
     if (item.dataset.head !== undefined) return factsOf(Number(item.dataset.head));
     const edge = edges[item.dataset.edge];
-    return [`${edge.from} → ${edge.to}`, `K-composition ${asFigure(edge.score)}; 90% of other pairs have at most ${asFigure(edge.chance)}`];
+    const others = edge.chance === null ? "these layers have no other pair" : `90% of other pairs have at most ${asFigure(edge.chance)}`;
+    return [`${edge.from} → ${edge.to}`, `K-composition ${asFigure(edge.score)}; ${others}`];
   });
   const open = (event) => {
     const node = event.target.closest("[data-head]");

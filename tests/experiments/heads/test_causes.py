@@ -2,29 +2,40 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import nope_interp as ni
 from experiments.heads.causes import OthersRemoved, removing
+from experiments.heads.judged import edges_of
 from experiments.loaded import LoadedModel
 from nope_interp.constructions.planted.parts import silent
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import LearnedPositions
+from probes.heads.labels import HeadLabel
 
 D_VOCAB, N_CTX, SCALE = 257, 64, 40.0
 TOKEN, BEFORE = slice(0, D_VOCAB), slice(D_VOCAB, 2 * D_VOCAB)
 PLACE = slice(2 * D_VOCAB, 2 * D_VOCAB + N_CTX)
 # Layer and head of the circuit's parts; the head beside each writes nothing.
 PREVIOUS, INDUCTION = (0, 1), (1, 0)
+CIRCUIT_OF_ONE = ((0, 0, "previous-token"), (1, 0, "induction"))
 
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder: Path = tmp_path_factory.mktemp("circuit")
+    return circuit(folder, 2, PREVIOUS, INDUCTION)
+
+
+def circuit(
+    folder: Path, n_heads: int, previous: tuple[int, int], induction: tuple[int, int]
+) -> LoadedModel:
     """Tokens and places are one-hot; the previous token is copied beside them, and looked for."""
-    sizes = {"n_layers": 2, "d_model": 2 * D_VOCAB + N_CTX, "n_heads": 2}
+    sizes = {"n_layers": 2, "d_model": 2 * D_VOCAB + N_CTX, "n_heads": n_heads}
     config = TransformerConfig.from_dict(
         {
             **sizes,
@@ -44,18 +55,17 @@ def lm(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
         for block in model.blocks:
             for weight in (block.attn.W_Q, block.attn.W_K, block.attn.W_V, block.attn.W_O):
                 weight.zero_()
-        layer, head = PREVIOUS
+        layer, head = previous
         attention = model.blocks[layer].attn
         # The query of a place asks for the place before it.
         attention.W_Q[head, PLACE, :N_CTX] = SCALE * torch.eye(N_CTX).roll(-1, dims=1)
         attention.W_K[head, PLACE, :N_CTX] = torch.eye(N_CTX)
         attention.W_V[head, TOKEN, :D_VOCAB] = torch.eye(D_VOCAB)
         attention.W_O[head, :D_VOCAB, BEFORE] = torch.eye(D_VOCAB)
-        layer, head = INDUCTION
+        layer, head = induction
         attention = model.blocks[layer].attn
         attention.W_Q[head, TOKEN, :D_VOCAB] = SCALE * torch.eye(D_VOCAB)
         attention.W_K[head, BEFORE, :D_VOCAB] = torch.eye(D_VOCAB)
-    folder: Path = tmp_path_factory.mktemp("circuit")
     return ni.load(save_model(model, folder / "circuit.safetensors", task="text"))
 
 
@@ -72,6 +82,18 @@ def test_induction_is_gone_without_the_previous_token_head_and_stays_without_ano
     assert found["control"] == pytest.approx(1)
     assert found["net"] == pytest.approx(1, abs=0.02)
     assert found["net_low"] > 0.98
+
+
+def test_without_another_head_there_is_no_control_and_no_chance_of_an_edge(tmp_path: Path) -> None:
+    alone = circuit(tmp_path, 1, (0, 0), (1, 0))
+    with pytest.warns(UserWarning, match=r"too few other heads in layer 0: .* has no control"):
+        (found,) = alone.without_heads(n_sequences=16).to_dict("records")
+    assert found["left"] == pytest.approx(0, abs=0.02)
+    assert all(np.isnan(found[name]) for name in ("control", "control_low", "net", "net_high"))
+    labels = [HeadLabel(*of, "", False, *[1.0] * 4) for of in CIRCUIT_OF_ONE]
+    (edge,) = edges_of(alone.model, labels)
+    assert edge["score"] > 0.05
+    assert np.isnan(edge["chance"])
 
 
 def test_what_is_not_there_is_one_sentence(lm: LoadedModel) -> None:

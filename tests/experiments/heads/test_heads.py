@@ -13,6 +13,7 @@ import pytest
 import torch
 from einops import rearrange
 
+import nope_interp as ni
 from experiments import HeadClassification, HeadsConfig, classify_heads
 from experiments.heads import classify as heads
 from experiments.heads import reading as head_cells
@@ -329,6 +330,14 @@ def test_a_model_without_positions_is_classified_as_it_is(tmp_path: Path) -> Non
         run(tmp_path, transformer=transformer, ablate="all")
 
 
+def test_a_single_head_is_held_against_no_untrained_one(tmp_path: Path) -> None:
+    transformer = dataclasses.replace(CONFIG.transformer, n_layers=1, n_heads=1)
+    alone = run(tmp_path, transformer=transformer)
+    assert len(alone.heads) == 1
+    assert alone.heads["p_random_init"].isna().all()
+    assert "The model has one head, which has no spread" in alone.info["notes"][0]
+
+
 def test_a_pretrained_model(tmp_path: Path) -> None:
     folder = save_folder(tiny_gemma3(), tmp_path / "gemma")
     text = tmp_path / "text.txt"
@@ -558,3 +567,7 @@ def test_attention_without_labels_is_refused(family: str, said: str, tmp_path: P
     text.write_text(words(3000))
     with pytest.raises(UserError, match=said):
         run(tmp_path, model=str(folder), text=str(text), ablate=None)
+    lm = ni.load(folder, text=str(text))
+    for read in (lm.top_heads, lm.without_heads):
+        with pytest.raises(UserError, match=said):
+            read(seq_len=40, n_sequences=16)

@@ -187,6 +187,9 @@ def test_profiles_and_edges_are_the_runs(report: HeadsReportData, page: Page) ->
     assert first["from"] == f"L{edge['from_layer']}H{edge['from_head']}"
     assert first["to"] == f"L{edge['to_layer']}H{edge['to_head']}"
     assert first["score"] == pytest.approx(edge["score"], rel=1e-4)
+    # Two layers of one head each have no other pair.
+    alone = changed(report, edges=[{**edge, "chance": np.nan}])
+    assert Page(render_heads(alone)).data["edges"] == [{**first, "chance": None}]
 
 
 def test_losses_of_both_conditions_stand_side_by_side(page: Page) -> None:

@@ -80,6 +80,9 @@ def test_edges_join_the_heads_that_they_are_of(report: HeadsReportData) -> None:
     ]
     dashed = [line.get_linestyle() == "--" for line in axes.lines]
     assert dashed == [edge["score"] <= edge["chance"] for edge in ranked]
+    alone = synthetic_heads(edges=[{**ranked[0], "chance": np.nan}])
+    (axes,) = drawn(of_heads(alone)["circuit"]).axes
+    assert [line.get_linestyle() for line in axes.lines] == ["-"]
 
 
 def test_no_two_labels_have_one_colour() -> None:

@@ -1,0 +1,52 @@
+"""Which models have heads that can be labelled, and how many heads are there?"""
+
+from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel, layers_without_attention
+from nope_interp.models.sinks import attention_sinks
+from nope_interp.positions.layers import layer_positions
+from nope_interp.sites import layer_ranges
+
+
+def check_attention(model: HookedModel) -> None:
+    """Refuse a model some of whose layers have no heads.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+
+    Raises:
+        UserError: with these layers.
+    """
+    if without := layers_without_attention(model):
+        raise UserError(
+            f"{layer_ranges(without)} of this model have no attention, and so no heads to label: "
+            "choose another model, or `probe`."
+        )
+
+
+def check_chance_levels(model: HookedModel, seq_len: int) -> None:
+    """Refuse a model whose heads have no chance levels on such sequences.
+
+    Args:
+        model: a HookedTransformer or a bridge.
+        seq_len: tokens in a sequence.
+
+    Raises:
+        UserError: with the layers without heads, with attention sinks, or with shorter chunks.
+    """
+    check_attention(model)
+    if sinks := attention_sinks(model):
+        raise UserError(
+            f"heads in {layer_ranges(sinks)} have attention sinks, and weights that sum to less "
+            "than one have no labels here: choose another model, or `compare`."
+        )
+    for at in layer_positions(model):
+        if at.chunk is not None and at.chunk < seq_len:
+            raise UserError(
+                f"layer {at.layer} attends in chunks of {at.chunk} tokens, for which heads have no "
+                f"chance levels here: give sequences of at most {at.chunk} tokens."
+            )
+
+
+def n_heads(model: HookedModel) -> int:
+    """How many heads a model has in all its layers."""
+    return int(model.cfg.n_layers * model.cfg.n_heads)
