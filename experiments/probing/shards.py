@@ -4,8 +4,9 @@ What is read is written once: shares go in, partial statistics come out and are 
 of the shares. A single share, the plain case, is read in this process.
 
 How many shards there are is no part of what a run is asked: values are those of a single one to
-rounding, controls included, and the run folder is the same. Bootstrap intervals alone are of other
-resamples, which the number of shards decides. The same number of shards gives the same bits.
+rounding, controls included, and the run folder is the same. Bootstrap intervals are of other
+resamples, which the number of shards decides, and so is what `heads` draws from them. What it tells
+of fewer sequences is of the first of each shard. The same number of shards gives the same bits.
 """
 
 import pickle

@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
+# Labels by fewer sequences mean little.
+FEWEST = 8
+
 
 class Settling:
     """Sums over the first 2, 4, 8, ... sequences that came, in memory that hardly grows.
@@ -60,9 +63,10 @@ def aligned(
 ) -> list[Float[np.ndarray, "stage three head metric"]]:
     """What several kinds of tokens kept of fewer sequences, stage by stage; NaN where one has none.
 
-    The kind of which most sequences came has the most stages, and its last two are of few.
+    The kind of which most sequences came has the most stages, those of `FEWEST` or more.
     """
-    stages = max(0, max(len(feed["early"]) for feed in feeds) - 2)
+    longest = max((feed["early"] for feed in feeds), key=len)
+    stages = int((longest[:, 2, 0, 0] >= FEWEST).sum())
     found = []
     for feed in feeds:
         early = np.full((stages, *feed["early"].shape[1:]), np.nan)

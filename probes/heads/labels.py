@@ -116,12 +116,14 @@ def early_labels(
 
     Returns:
         How many sequences of natural text, and a label for each head, layer by layer; the most
-        sequences come first.
+        sequences come first. Fewer than a rule needs, of what it is tested on, give no labels.
     """
     stages = min((len(layer.early) for layer in (*scores, *(null or ()))), default=0)
-    found = []
+    found, measured = [], ~np.isnan(_of_rules(scores, "value", RULES))
     for stage in range(stages):
         fewer = [layer.stage(stage) for layer in scores]
+        if np.isnan(_of_rules(fewer, "value", RULES)[measured]).any():
+            break  # shards had fewer than two sequences of a kind
         nulls = None if null is None else [layer.stage(stage) for layer in null]
         chosen = _Tested.of(fewer, nulls, RULES).chosen
         n = int(max(layer.n.max(initial=0) for layer in fewer))

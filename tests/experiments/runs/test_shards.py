@@ -31,6 +31,7 @@ from experiments.probing.measure import (
     sites,
 )
 from experiments.probing.shards import ONE_SHARD, Shards, cut, opened, shard_seed
+from experiments.results.heads import settling
 from experiments.runs import ray_cluster
 from experiments.runs.finished import FinishedRun
 from experiments.runs.folder import RunConfig
@@ -284,7 +285,11 @@ def test_heads_in_shards_are_the_heads(
 ) -> None:
     assert shared_heads.folder.name == whole_heads.folder.name
     assert_same_heads(whole_heads, shared_heads)
-    assert "in 3 shards" in shared_heads.html()
+    page = shared_heads.html()
+    assert "in 3 shards" in page
+    # The first 8 of each, and the first 4.
+    assert [line["n"] for line in settling(shared_heads.measurements)] == [[12, 24]] * 2
+    assert "are of the first sequences in each shard" in page
 
 
 @pytest.mark.slow

@@ -476,13 +476,19 @@ def test_shards_settle_as_their_first_sequences_together() -> None:
     halves = [HeadProbe(seed, n_resamples=50) for seed in (0, 1)]
     for probe, half in zip(halves, patterns.split(10), strict=True):
         probe.read_text(half)
+        probe.read_repeated(half[:3], period=half.shape[-1] // 2, start=half.shape[-1] % 2)
     halves[0].merge(halves[1])
-    first = halves[0].result().stage(0)
+    scores = halves[0].result()
+    # Few are few by their number; where they lack repeated tokens they have no labels.
+    assert [scores.stage(i).n.max() for i in range(len(scores.early))] == [16, 8]
+    assert [n for n, _ in early_labels([scores])] == [16]
+    first = scores.stage(0)
     together = read_text(torch.cat([patterns[:8], patterns[10:18]]))
     seen = together.n > 0
     np.testing.assert_allclose(first.value[seen], together.value[seen], rtol=1e-6)
     np.testing.assert_allclose(first.stderr[seen], together.stderr[seen], rtol=1e-6, atol=1e-9)
     assert (first.n[seen] == 16).all()
+    assert (first.n[~np.isnan(first.value) & ~seen] == 4).all()
 
 
 def test_other_rules_give_other_labels() -> None:
