@@ -144,6 +144,7 @@ class FinishedRun(ABC):
         """
         run = RunFolder.of(Path(out), config).begin(config)
         with run.locked():
+            run.begin(config)  # again: whoever was waited for may have been refused
             if run.finished:
                 # One that was killed as soon as it was finished still has them.
                 run.drop_cells()

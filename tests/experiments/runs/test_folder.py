@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from experiments.sweeps.runs import load_run
 from experiments.sweeps.sweep import read_sweep
 from experiments.variants.train import train
 from nope_interp.errors import UserError
+from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 
 CONFIG = ReproduceConfig("kazemnejad2023", n_seeds=2, length=0.125)
@@ -86,6 +88,25 @@ def test_a_newer_versions_page_is_not_drawn_over(found: Reproduction, tmp_path: 
         newer.write_report()
     assert folder.report.read_text() == "the newer page"
     assert newer.write_report(tmp_path / "elsewhere.html").is_file()
+
+
+def test_a_folder_that_a_refused_process_took_away_says_again_what_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = RunFolder.locked
+
+    def locked(folder: RunFolder) -> AbstractContextManager[None]:
+        shutil.rmtree(folder.path)  # by a process that had the lock
+        return real(folder)
+
+    monkeypatch.setattr(RunFolder, "locked", locked)
+    monkeypatch.setattr(counter, "_SPLITS", (("fit", 16), ("held_out", 8)))
+    assert RunFolder(run(tmp_path).folder).config.is_file()
+    training = TrainingConfig(steps=1, batch_size=2, seq_len=16, warmup=1)
+    transformer = TransformerConfig(1, 16, 2, d_vocab=257, n_ctx=16)
+    config = CompareConfig(transformer=transformer, training=training, seq_len=16)
+    model = train(config, out=tmp_path, show_progress=False)
+    assert RunFolder(model.parent).config.is_file()
 
 
 def test_cells_that_outlive_a_finished_run_are_dropped(found: Reproduction, tmp_path: Path) -> None:
