@@ -69,6 +69,19 @@ Count = Annotated[int, Range(least=1)]
 Positive = Annotated[float, Range(above=0)]
 
 
+def check_seeds(seeds: range) -> None:
+    """Raise FieldError for seeds that follow a config's `seed` and end beyond the largest.
+
+    The one after the last is in use, too, where the first stood for pilot runs.
+
+    Args:
+        seeds: those in use.
+    """
+    if seeds.stop > LARGEST_SEED:
+        most = LARGEST_SEED - len(seeds)
+        raise FieldError("seed", f"is {seeds.start}: for {len(seeds)} seeds give at most {most}.")
+
+
 def check_fields(config: Any, what: str = "") -> None:
     """Raise UserError where a field's value is not what the field's annotation says.
 

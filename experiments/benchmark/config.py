@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, no_type_check
 from experiments.benchmark.methods import METHODS, of_yours
 from experiments.variants.words import Shorthand, Worded
 from nope_interp.errors import FieldError, UserError, unknown_name
-from nope_interp.fields import Range, Seed, check_fields
+from nope_interp.fields import Range, Seed, check_fields, check_seeds
 
 SEEDS = 20
 
@@ -52,6 +52,7 @@ class BenchmarkConfig(Worded):
             given = getattr(self, name)
             if given is not None and len(set(given)) != max(len(given), 1):
                 raise FieldError(name, f"are {list(given)}: give each once, and one at least.")
+        check_seeds(self.seeds)
 
     @property
     def seeds(self) -> range:

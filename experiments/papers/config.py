@@ -11,7 +11,7 @@ from experiments.results.claims import SIZES, Paper
 from experiments.variants.config import resolved
 from experiments.variants.words import Shorthand, Worded
 from nope_interp.errors import FieldError, UserError, unknown_name
-from nope_interp.fields import Seed, check_fields
+from nope_interp.fields import Seed, check_fields, check_seeds
 from nope_interp.models.config import DeclaredPositions
 
 _LARGEST = 64.0
@@ -86,6 +86,7 @@ class ReproduceConfig(Worded):
                     f"{self.name} has no {size} to multiply: leave it out, or choose from "
                     f"{', '.join(sizes)}."
                 )
+        check_seeds(self.seeds)
 
     @property
     def paper(self) -> Paper:

@@ -27,6 +27,7 @@ from experiments.runs.workers import HERE
 from experiments.sweeps.runs import load_run
 from nope_interp.constructions.planted import N_CTX, Planted, plant
 from nope_interp.errors import UserError
+from nope_interp.fields import LARGEST_SEED
 from probes.code_names import CODES
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 from tests.experiments.report.parsed_page import Page
@@ -164,6 +165,8 @@ def test_others_words_and_names_are_refused_in_a_sentence(
                 show_progress=False,
             )
     monkeypatch.setitem(METHODS, "wild", partial(of_the_truth, seed=0))
+    with pytest.raises(UserError, match=f"for 1000 seeds give at most {LARGEST_SEED - 1000}"):
+        judge_methods(seeds=1000, seed=LARGEST_SEED - 999, out=tmp_path)
     with pytest.raises(UserError, match="no plain function: give one of a planted model"):
         judge_methods(seeds=1, methods=["wild"], out=tmp_path)
     run = nope_interp("benchmark", "--method", "probin", cwd=tmp_path)

@@ -76,6 +76,7 @@ from experiments.runs.cells import Cells
 from experiments.runs.folder import RunFolder
 from experiments.sweeps.runs import load_run
 from nope_interp.errors import UserError
+from nope_interp.fields import LARGEST_SEED
 from nope_interp.files import read_json, write_json
 from nope_interp.models.clockwork import POWERS_OF_TWO, ClockworkConfig
 from probes.bootstrap import few_sequences
@@ -338,6 +339,10 @@ def test_a_config_comes_back_from_its_dictionary() -> None:
         ({"name": "chi2023", "width": math.nan}, "width is nan"),
         ({"name": "koutnik2014", "depth": 2.0}, "koutnik2014 has no depth to multiply"),
         ({"name": "chi2023", "seed": -1}, "seed is -1"),
+        (
+            {"name": "zuo2025", "seed": LARGEST_SEED - 1, "n_seeds": 2},
+            f"seed is {LARGEST_SEED - 1}: for 2 seeds give at most {LARGEST_SEED - 2}",
+        ),
         ({"name": "chi2023", "widht": 2}, "did you mean 'width'"),
     ],
 )
