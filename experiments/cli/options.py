@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from experiments.variants.words import Field, Shorthand, fields_of
+from experiments.variants.words import Field, Shorthand, fields_of, is_within
 from nope_interp.errors import shown
 
 Parameters = dict[str, inspect.Parameter]
@@ -35,7 +35,7 @@ def option_of(word: str) -> str:
 
 def parameters(kind: Any, hidden: frozenset[str]) -> Parameters:
     """A parameter for each word of a config but the hidden ones, as typer reads them, by word."""
-    fields = {word: field for word, field in fields_of(kind).items() if not _within(word, hidden)}
+    fields = {word: field for word, field in fields_of(kind).items() if not is_within(word, hidden)}
     own = {
         word: _argument(field, kind.several) if word == kind.argument else _of_field(field)
         for word, field in fields.items()
@@ -83,10 +83,6 @@ def given(words: Mapping[str, inspect.Parameter], values: Mapping[str, Any]) -> 
     }
 
 
-def _within(word: str, names: frozenset[str]) -> bool:
-    return word in names or word.partition(".")[0] in names
-
-
 def _of_field(field: Field) -> inspect.Parameter:
     return _option(field.word, field, field.help)
 
@@ -105,7 +101,7 @@ def _argument(field: Field, several: bool) -> inspect.Parameter:
 def _of_shorthand(
     word: str, field: Field, shorthand: Shorthand, meaningless: frozenset[str]
 ) -> inspect.Parameter:
-    sets = [name for name in shorthand.fields if name != word and not _within(name, meaningless)]
+    sets = [name for name in shorthand.fields if name != word and not is_within(name, meaningless)]
     others = ", ".join(map(option_of, sets))
     told = f"{(shorthand.help or field.help).rstrip('.')} (sets {others})"
     return _option(word, replace(field, kind=shorthand.kind or field.kind), told)

@@ -127,9 +127,7 @@ def _cell(
     try:
         fields = {**expanded(kind.config, base), **expanded(kind.config, own)}
         config = kind.read(nested(fields))
-        if (idle := _idle(kind, fields)) is not None:
-            word = word_for(kind.config, {**base, **own}, idle) or idle
-            raise UserError(f"{word} means nothing to {kind.name}: leave it out.")
+        kind.refuse_meaningless({**base, **own})
         # What all cells share may be of those that train.
         if (model := getattr(config, "model", None)) is not None:
             kind.refuse_training(own, model)
@@ -139,16 +137,6 @@ def _cell(
         raise UserError(f"{label(number, own)}: {error.renamed(word)}") from error
     except UserError as error:
         raise UserError(f"{label(number, own)}: {error}") from error
-
-
-def _idle(kind: Experiment, fields: Mapping[str, Any]) -> str | None:
-    """A field that means nothing to the experiment and has another value than it always has."""
-    heeded = {name: value for name, value in fields.items() if not kind.ignores(name)}
-    if len(heeded) == len(fields):
-        return None
-    always = flat("the config", kind.read(nested(heeded)).to_dict())
-    idle = (name for name in fields if name not in heeded)
-    return next((name for name in idle if shown(fields[name]) != shown(always.get(name))), None)
 
 
 def _grid(grid: Any) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from experiments.emergence.config import EmergenceConfig
 from experiments.heads.config import HeadsConfig
 from experiments.papers.config import ReproduceConfig
 from experiments.runs.folder import RunFolder
+from experiments.variants.words import is_within
 from nope_interp.errors import UserError, unknown_name
 
 AnyConfig = (
@@ -52,9 +53,21 @@ class Experiment:
         """A config from nested values; raises UserError for what it cannot be asked."""
         return self.config.from_dict({**values, **self.fixed})
 
-    def ignores(self, name: str) -> bool:
-        """Whether a field of the config means nothing to it."""
-        return bool({name, name.partition(".")[0]} & self.meaningless)
+    def refuse_meaningless(self, given: Mapping[str, Any]) -> None:
+        """Refuse words that the experiment's command lacks, but for what its name says anyway.
+
+        Args:
+            given: values by field or shorthand.
+
+        Raises:
+            UserError: for such a word.
+        """
+        shorthands = self.config.shorthands
+        for word, value in given.items():
+            first = shorthands[word].fields[0] if word in shorthands else word
+            said = word in self.fixed and value == self.fixed[word]
+            if is_within(first, self.meaningless) and not said:
+                raise UserError(f"{word} means nothing to {self.name}: leave it out.")
 
     def refuse_training(
         self, words: Iterable[str], model: str, said: Callable[[str], str] = str

@@ -129,6 +129,19 @@ def _documented(kind: type) -> dict[str, str]:
     return said
 
 
+def is_within(word: str, names: frozenset[str]) -> bool:
+    """Whether a field is one of these names, or lies in one that is a config.
+
+    Args:
+        word: of the field.
+        names: of fields and of configs.
+
+    Returns:
+        Whether it is.
+    """
+    return word in names or word.partition(".")[0] in names
+
+
 def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
     """The values of fields for those of words, in whatever order these are given.
 

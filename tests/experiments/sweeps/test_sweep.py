@@ -257,6 +257,21 @@ def test_a_grid_is_the_product_of_its_lists(grid: dict[str, list[Any]]) -> None:
             {"experiment": "compare", "list": [{"n_layers": 3}]},
             "unknown field of the config 'n_layers': did you mean 'transformer.n_layers'",
         ),
+        # What would change nothing is no word of a sweep, wherever it stands.
+        (
+            {"experiment": "train", "grid": {"n_fit": [8, 9]}},
+            r"cell 1 \(n_fit=8\): n_fit means nothing to train: leave it out",
+        ),
+        (
+            {"experiment": "probe", "grid": {"uses": [None, "stream"]}},
+            r"cell 2 \(uses=stream\): uses means nothing to probe",
+        ),
+        ({"experiment": "probe", "base": {"variants": True}, "list": [{}]}, "variants means noth"),
+        ({"experiment": "train", "base": {"sequences": 60}, "list": [{}]}, "sequences means noth"),
+        (
+            {"experiment": "drop", "base": {"model": "a/b"}, "list": [{"transformer.n_layers": 3}]},
+            "transformer.n_layers means nothing to drop",
+        ),
         # Wrong values are told in the words that were given.
         ({"experiment": "train", "list": [{"steps": 0}]}, r"\(steps=0\): steps is 0"),
         (
@@ -375,29 +390,6 @@ def test_an_orphan_leaves_the_marker_of_its_successor(tmp_path: Path) -> None:
     with _marked(path):
         path.unlink()
     assert not path.exists()
-
-
-@pytest.mark.parametrize(
-    ("kind", "values", "said"),
-    [
-        (
-            "probe",
-            {"base": {"uses": "sites"}, "grid": {"seed": [0]}},
-            "uses means nothing to probe",
-        ),
-        ("probe", {"grid": {"uses": ["no", "stream"]}}, "cell 1 .*uses means nothing to probe"),
-        ("train", {"list": [{"n_fit": 9}]}, "n_fit means nothing to train: leave it out"),
-        ("drop", {"base": {"model": "m"}, "list": [{"transformer.n_layers": 7}]}, "n_layers means"),
-    ],
-)
-def test_what_means_nothing_to_an_experiment_is_refused(
-    kind: str, values: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(UserError, match=said):
-        SweepConfig.from_dict({"experiment": kind, **values}, "s")
-    # As kept configs have it, with the value that it has anyway.
-    usual = {"base": {"uses": None, "variants": False}, "grid": {"seed": [0]}}
-    assert len(SweepConfig.from_dict({"experiment": "probe", **usual}, "s").cells) == 1
 
 
 @pytest.mark.slow
