@@ -67,7 +67,9 @@ def comes_in_blocks(model: HookedModel) -> bool:
     """
     bridged = getattr(model, "original_model", None)
     if bridged is None:
-        return model.config.positions not in ("alibi", "t5")
+        # A user's own model has attention of its own.
+        own = getattr(getattr(model, "config", None), "positions", None)
+        return own is not None and own not in ("alibi", "t5")
     config = bridged.config
     alibi = config.model_type == "falcon" and config.alibi
     return not alibi and config.model_type not in _WHOLE

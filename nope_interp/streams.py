@@ -7,9 +7,11 @@ TransformerLens's `TransformerBridge`.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from numbers import Integral
 from typing import TypeVar
 
 import torch
@@ -27,6 +29,8 @@ Listener = Callable[[Tensor], None]
 Read = TypeVar("Read")
 
 _MAPS = ("hook_attn_scores", "hook_pattern")
+# Their axes are not those of all else in attention: they have heads before positions.
+_HEADS_FIRST = re.compile(r"\.attn\.(hook_)?[qk]_norm")
 
 
 def run_trunk(model: HookedModel, tokens: Tokens) -> None:
@@ -68,9 +72,14 @@ def check_tokens(model: HookedModel, tokens: Sequences, batch_size: int) -> None
         batch_size: sequences in a forward pass.
 
     Raises:
-        UserError: for tokens out of the model's vocabulary and for a batch size below 1.
+        UserError: for what is no such tensor, tokens out of the model's vocabulary and a batch size
+            below 1.
     """
-    if batch_size < 1:
+    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.is_floating_point():
+        shape = getattr(tokens, "shape", None)
+        told = type(tokens).__name__ if shape is None else f"{tuple(shape)} of {tokens.dtype}"
+        raise UserError(f"tokens are {told}: give a tensor of whole numbers, [sequence position].")
+    if not isinstance(batch_size, Integral) or batch_size < 1:
         raise UserError(f"batch_size is {batch_size}: give at least 1.")
     outside = (tokens < 0) | (tokens >= model.cfg.d_vocab)
     if outside.any():
@@ -126,7 +135,8 @@ def stream(
     bar = progress(starts, description, "batch")
     fired = dict.fromkeys(listeners, 0)
     size, length, n_queries = None, tokens.shape[1], 0
-    if in_blocks or not any(name.endswith(_MAPS) for name in listeners):
+    whole = any(map(_HEADS_FIRST.search, listeners))
+    if not whole and (in_blocks or not any(name.endswith(_MAPS) for name in listeners)):
         size = block_size(model, min(batch_size, len(tokens)), length)
     pieces: dict[str, list[Tensor]] = {}
 
@@ -134,10 +144,10 @@ def stream(
         nonlocal n_queries
         fired[name] += 1
         if size is not None and ("attn" in name) and not name.endswith(_MAPS):
-            whole = _joined(pieces.setdefault(name, []), activations, length)
-            if whole is None:
+            joined = _joined(pieces.setdefault(name, []), activations, length)
+            if joined is None:
                 return
-            activations = whole
+            activations = joined
         _hear(listeners[name], activations, name, batch)
         if name == until:
             n_queries += activations.shape[-2] if name.endswith(_MAPS) else length
@@ -155,6 +165,11 @@ def stream(
             suppress(Enough),
         ):
             run(model, tokens[start : start + batch_size].to(device))
+        if left := [name for name, some in pieces.items() if some]:
+            raise UserError(
+                f"{left[0]} does not show all positions one after the other: read shorter "
+                "sequences, or fewer in a batch."
+            )
     silent = [name for name, count in fired.items() if count == 0]
     if silent and len(tokens):
         raise _never_fired(silent[0], [name for name, count in fired.items() if count])

@@ -122,7 +122,7 @@ def _excess(
     parts = max(1, near.numel() // 2**19)
     return torch.cat(
         [
-            torch.sign(a - b).sum(dim=(-2, -1)).double()
+            torch.sign(a - b).sum(dim=(-2, -1), dtype=torch.double)
             for a, b in zip(near.chunk(parts), far.chunk(parts), strict=True)
         ]
     )

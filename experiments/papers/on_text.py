@@ -106,23 +106,28 @@ def given_variant(config: ReproduceConfig, device: str, *, seq_len: int) -> Mode
         UserError: where it cannot be loaded, was trained on a task, or has too short a context for
             the sequences.
     """
-    _refuse_task(config)
+    assert config.model is not None
+    _check_ours(config, config.model, seq_len)
     read = ProbingConfig(
         model=config.model, positions=config.positions, text=config.text, seq_len=seq_len
     )
     return loaded_variant(read, device, needed={})
 
 
-def _refuse_task(config: ReproduceConfig) -> None:
-    """Raise UserError for a model of ours that was trained on something else than text."""
-    assert config.model is not None
-    if not config.model.endswith(".safetensors"):
+def _check_ours(config: ReproduceConfig, model: str, seq_len: int) -> None:
+    """Raise UserError for a model of ours that reads no text, or too little of it."""
+    if not model.endswith(".safetensors"):
         return
-    _, trained_on = load_model(config.model)
+    ours, trained_on = load_model(model)
     if trained_on.task != TextTask.name:
         raise UserError(
-            f"{config.model!r} was trained on {trained_on.task}, and {config.name} reads text: "
-            "give a model that was trained on text."
+            f"{model!r} was trained on {trained_on.task}, and {config.name} reads text: give a "
+            "model that was trained on text."
+        )
+    if ours.config.n_ctx < seq_len:
+        raise UserError(
+            f"{config.name} reads {seq_len} tokens or more, and {model!r} takes "
+            f"{ours.config.n_ctx}: give a model with a longer context."
         )
 
 

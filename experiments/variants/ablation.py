@@ -34,11 +34,12 @@ class Ablation:
         return self.layers is None or layer in self.layers
 
     def seen(self, positions: Sequence[LayerPositions]) -> list[LayerPositions]:
-        """What layers see under it: its windows are lifted where it acts."""
-        return [
-            replace(at, window=None) if self.lift_window and self.acts_in(at.layer) else at
-            for at in positions
-        ]
+        """What layers see under it: its windows and chunks are lifted where it acts."""
+
+        def lifted(at: LayerPositions) -> LayerPositions:
+            return replace(at, window=None, chunk=None) if self.acts_in(at.layer) else at
+
+        return [lifted(at) if self.lift_window else at for at in positions]
 
     def of_each_layer(self, positions: Sequence[LayerPositions]) -> dict[int, "Ablation"]:
         """The same of one layer alone, for each layer with positions of its own that it acts in.

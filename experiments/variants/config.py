@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, no_type_check
 
@@ -288,8 +289,9 @@ _LEAST = 8
 
 def _thirds(sequences: Any) -> tuple[int, int]:
     """How many of all sequences are fitted on, and how many are held out."""
-    if not isinstance(sequences, int) or sequences < 3 * _LEAST:
+    if not isinstance(sequences, Integral) or sequences < 3 * _LEAST:
         raise FieldError("sequences", f"is {sequences!r}: use at least {3 * _LEAST}.")
+    sequences = int(sequences)
     return sequences - sequences // 3, sequences // 3
 
 

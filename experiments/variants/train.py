@@ -50,10 +50,15 @@ def train(
         The file with the trained weights.
 
     Raises:
-        UserError: for a config that cannot be trained, an unknown device, and an unwritable `out`.
+        UserError: for a config that cannot be trained or names a model, an unknown device, and an
+            unwritable `out`.
     """
     kind = type(config) if isinstance(config, ExperimentConfig) else ProbingConfig
     config = asked(kind, config, words)
+    if config.model is not None:
+        raise UserError(
+            f"a new model is trained, but {config.model!r} is trained already: leave it out."
+        )
     check_device(device)
     trained_model(config, Path(out), device, show_progress, from_package=False)
     return training_folder(Path(out), config).model

@@ -16,6 +16,7 @@ from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.embedded import embedded_note
 from experiments.variants.notes import beyond_context, notes_on_pretrained
 from experiments.variants.train import task_of, trained_model, training_folder, trains_embedded
+from nope_interp.devices import check_device
 from nope_interp.errors import UserError
 from nope_interp.files import read_text
 from nope_interp.hooked_model import HookedModel
@@ -251,6 +252,7 @@ def bidirectional(variant: ModelVariant) -> ModelVariant:
 def _checkpoint_variant(
     config: ExperimentConfig, path: str, device: str, needed: Mapping[Split, int]
 ) -> ModelVariant:
+    check_device(device)
     task = _own_task(config, device, needed)
     model, trained_on = load_model(Path(path))
     _check_options(config, path, trained_on, model.config.n_ctx)

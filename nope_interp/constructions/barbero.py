@@ -7,6 +7,7 @@ recalled, not quoted; the formulas for the weights are derived here.
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -137,10 +138,10 @@ def positional_head(config: TransformerConfig, offset: int, strength: float) -> 
     """
     frequencies = rotary_frequencies(config)
     require(config, _ROTARY, causal=True)
-    if not 0 <= offset < config.n_ctx:
+    if not isinstance(offset, Integral) or not 0 <= offset < config.n_ctx:
         raise UserError(f"offset is {offset}: give a whole number from 0 to {config.n_ctx - 1}.")
-    if not strength >= 0:
-        raise UserError(f"strength is {strength}: give a number of at least 0.")
+    if not 0 <= strength < math.inf:
+        raise UserError(f"strength is {strength}: give a finite number of at least 0.")
     size = math.sqrt(strength / config.attention_scale)
     angles = torch.from_numpy(offset * frequencies)
     first = torch.arange(len(angles))

@@ -49,7 +49,8 @@ class LayerPositions:
             attention and tells order by itself.
         rotary_base: radians per token of frequency k are base ** (-2k / rotary_dims), before any
             scaling for long contexts; None without rotation.
-        rotary_dims: how many dimensions of a head rotate, in pairs; None without rotation.
+        rotary_dims: how many dimensions of a head rotate, in pairs, those of p-RoPE that stand
+            still among them; None without rotation.
         window: a query sees this many tokens, itself included; None where it sees all before it.
         chunk: a query sees no token before the last multiple of this many; None where it does.
         neighbours: whether a frequency turns two dimensions beside each other.
@@ -220,9 +221,12 @@ def positions_in_words(model: HookedModel) -> str:
 
 def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
     config = model.config
-    rotation = (config.rotary_base, config.rotary_dims) if config.positions == "rotary" else ()
+    rotary = config.positions == "rotary"
+    turns = rotary and round(config.rotary_kept * config.rotary_dims / 2)
+    rotation = (config.rotary_base, config.rotary_dims) if turns else ()
+    encoding = "none" if rotary and not turns else config.positions
     layers = range(config.n_layers)
-    return tuple(LayerPositions(layer, config.positions, *rotation) for layer in layers)
+    return tuple(LayerPositions(layer, encoding, *rotation) for layer in layers)
 
 
 def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPositions:

@@ -38,7 +38,8 @@ def order_dependence(model: HookedModel, layers: tuple[LayerPositions, ...]) -> 
     Returns:
         The change by layer, for those that have attention.
     """
-    length = min([_TOKENS, *(layer.reach for layer in layers if layer.reach is not None)])
+    reaches = [layer.reach for layer in layers if layer.reach is not None]
+    length = min(_TOKENS, model.cfg.n_ctx, *reaches)
     generator = torch.Generator().manual_seed(0)
     device = next(model.parameters()).device
     tokens = torch.randint(model.cfg.d_vocab, (1, length), generator=generator).to(device)

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from nope_interp.errors import UserError
+from nope_interp.pretrained.bridges import wrap
 from nope_interp.sites import RESIDUAL_SITES, hook_name
-from nope_interp.streams import run_trunk, stream
+from nope_interp.streams import read_at, run_trunk, stream
+from tests import typecheck
 from tests.huggingface import tiny_gemma3, tiny_gpt2
 
 
@@ -106,6 +109,45 @@ def test_tokens_out_of_vocabulary_are_named(model: Any, tiny_tokens: torch.Tenso
     tokens[2, 3] = 1000
     with pytest.raises(UserError, match="token 1000 is not in the vocabulary"):
         stream(model, tokens, {hook_name(0, "resid_pre"): lambda x: None})
+
+
+def test_what_is_no_tensor_of_tokens_is_refused(
+    tiny_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    for tokens in (torch.zeros(5, dtype=torch.long), torch.zeros(2, 5), np.zeros((2, 5), int), [1]):
+        with pytest.raises(UserError, match="give a tensor of whole numbers"):
+            stream(tiny_model, tokens, {})
+    with pytest.raises(UserError, match=r"batch_size is 2\.5"):
+        stream(tiny_model, torch.zeros(2, 5, dtype=torch.long), {}, batch_size=2.5)
+
+
+@pytest.mark.parametrize("n_heads", [2, 16])
+def test_hooks_that_have_heads_before_positions_come_whole(n_heads: int) -> None:
+    """Queries of many tokens are computed in blocks, which are no blocks of theirs."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=60,
+        hidden_size=4 * n_heads,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=n_heads,
+        num_key_value_heads=n_heads,
+        head_dim=4,
+        max_position_embeddings=256,
+    )
+    built = wrap(Qwen3ForCausalLM(config).eval())
+    tokens = torch.randint(60, (64, 256))
+    names = [f"blocks.0.attn.hook_{each}_normed" for each in "qk"] + [hook_name(0, "attn_out")]
+    names = [name for name in names if name in built.hook_dict]
+    assert len(names) == 3
+    one, many = (
+        read_at(built, tokens, dict.fromkeys(names, torch.clone), batch_size=size)
+        for size in (2, 64)
+    )
+    for name in names:
+        torch.testing.assert_close(torch.cat(many[name]), torch.cat(one[name]))
+    assert many[names[0]][0].shape == (64, n_heads, 256, 4)
 
 
 def test_listener_errors_gain_context(tiny_model: Any, tiny_tokens: torch.Tensor) -> None:

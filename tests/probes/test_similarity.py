@@ -71,6 +71,9 @@ def test_a_matrix_that_falls_from_its_diagonal_is_perfect():
     np.testing.assert_array_equal(adjacency(-robinsonian), 0)
     order = seriate(robinsonian, torch.Generator().manual_seed(0))
     assert kendall_tau(order, place.long()[None]) == 1
+    # More pairs than half precision can count.
+    many = torch.arange(400.0)
+    np.testing.assert_array_equal(adjacency(-(many - many[:, None]).abs()[None].half()), 1)
 
 
 def test_a_matrix_without_any_pattern_is_at_chance():

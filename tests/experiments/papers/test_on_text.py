@@ -44,3 +44,7 @@ def test_a_paper_of_text_refuses_a_model_of_a_task_in_its_own_words(tmp_path: Pa
         UserError, match="was trained on reversal, and barbero2024 reads text: give"
     ):
         reproduce(config, out=tmp_path / "runs", show_progress=False)
+    short = HookedTransformer(TransformerConfig(1, 8, 1, d_vocab=257, n_ctx=8))
+    config = ReproduceConfig("chi2023", model=str(save_model(short, saved, task="text")))
+    with pytest.raises(UserError, match=r"chi2023 reads 16 tokens or more, and .* takes 8: give"):
+        reproduce(config, out=tmp_path / "runs", show_progress=False)

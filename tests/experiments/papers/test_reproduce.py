@@ -121,7 +121,7 @@ LESS: dict[str, list[tuple[ModuleType, str, Any]]] = {
     "kim2025": [
         (kim2025, "_DRAWS", 500),
         (kim2025, "_AT_ONCE", 250),
-        (kim2025_trained, "_SEQUENCES", 64),
+        (kim2025_trained, "N_SEQUENCES", 64),
     ],
     "gelberg2025": [],
 }

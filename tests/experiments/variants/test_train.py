@@ -77,6 +77,8 @@ def test_a_refused_training_leaves_nothing_and_a_cut_one_its_state(
     with pytest.raises(UserError, match="longer than the context"):
         train(dataclasses.replace(PROBE, training=TrainingConfig(seq_len=25)), out=out, **QUIET)
     assert list(out.iterdir()) == []
+    with pytest.raises(UserError, match="'some/model' is trained already: leave it out"):
+        train(model="some/model", steps=1, out=out, **QUIET)
 
     def cut(*_: Any, state_path: Path, **__: Any) -> None:
         state_path.write_bytes(b"the state")

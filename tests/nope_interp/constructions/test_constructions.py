@@ -1,6 +1,7 @@
 """The theorems as weights: hooks show what the theorems say, and controls show why."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from nope_interp.pretrained.load import load_pretrained
 from nope_interp.tasks.text import TextTask
 from nope_interp.training.config import TrainingConfig
 from nope_interp.training.train import train
+from tests import typecheck
 from tests.huggingface import save_folder, tiny_gpt2
 
 BEGIN = 3
@@ -203,7 +205,8 @@ def test_a_head_looks_back_by_the_offset_with_the_weight_asked_for(
     torch.testing.assert_close(back[:, -1], torch.full((2,), weight).double(), rtol=0, atol=1e-4)
 
 
-def test_what_a_positional_head_needs_is_said() -> None:
+def test_what_a_positional_head_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
     for config, words in (
         (rotary(positions="none"), "needs positions='rotary'"),
         (rotary(rotary_kept=0.0), "needs frequencies that turn"),
@@ -216,6 +219,8 @@ def test_what_a_positional_head_needs_is_said() -> None:
         ((-1, 1.0), "offset is -1"),
         ((512, 1.0), "offset is 512"),
         ((0, -1.0), "strength is -1"),
+        ((1, math.inf), "strength is inf"),
+        ((1.5, 1.0), r"offset is 1\.5"),
     ):
         with pytest.raises(UserError, match=words):
             positional_head(config, *arguments)
