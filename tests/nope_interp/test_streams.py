@@ -2,15 +2,20 @@
 
 from collections import defaultdict
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from transformer_lens import HookedRootModule
+from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from nope_interp.errors import UserError
+from nope_interp.hooked_model import HookedModel
 from nope_interp.pretrained.bridges import wrap
 from nope_interp.sites import RESIDUAL_SITES, hook_name
 from nope_interp.streams import read_at, run_trunk, stream
@@ -148,6 +153,36 @@ def test_hooks_that_have_heads_before_positions_come_whole(n_heads: int) -> None
     for name in names:
         torch.testing.assert_close(torch.cat(many[name]), torch.cat(one[name]))
     assert many[names[0]][0].shape == (64, n_heads, 256, 4)
+
+
+class OfYours(HookedRootModule):
+    """What TransformerLens's interface asks of a model, and nothing of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cfg = SimpleNamespace(d_model=8, d_vocab=20, n_layers=1, n_heads=1, n_ctx=512)
+        self.tokenizer, self.embed = None, nn.Embedding(20, 8)
+        block = nn.Module()
+        block.attn, block.hook_resid_post = nn.Linear(8, 8), HookPoint()
+        self.blocks = nn.ModuleList([block])
+        self.setup()
+
+    def forward(self, tokens: torch.Tensor, return_type: str | None = None) -> torch.Tensor:
+        (block,) = self.blocks
+        return block.hook_resid_post(block.attn(self.embed(tokens)))
+
+    def to_tokens(self, text: str) -> torch.Tensor:
+        raise NotImplementedError
+
+
+def test_a_model_of_ones_own_is_read_at_any_length() -> None:
+    model = OfYours().eval()
+    assert isinstance(model, HookedModel)
+    tokens = torch.randint(20, (32, 512))
+    (found,) = read_at(model, tokens, {hook_name(0, "resid_post"): torch.clone})[
+        hook_name(0, "resid_post")
+    ]
+    assert torch.equal(found, model(tokens))
 
 
 def test_listener_errors_gain_context(tiny_model: Any, tiny_tokens: torch.Tensor) -> None:
