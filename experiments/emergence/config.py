@@ -7,6 +7,7 @@ from typing import ClassVar, no_type_check
 from experiments.variants.config import ExperimentConfig, ProbingConfig
 from experiments.variants.words import Shorthand
 from nope_interp.errors import UserError
+from nope_interp.fields import check_seeds
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 
@@ -48,6 +49,7 @@ class EmergenceConfig(ExperimentConfig):
                 f"emergence trains its own models, but {self.model!r} is trained already: leave it "
                 "out."
             )
+        check_seeds(self.seeds)
 
     @property
     def seeds(self) -> range:

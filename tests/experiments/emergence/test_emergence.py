@@ -22,6 +22,7 @@ from experiments.sweeps.registry import experiment
 from experiments.sweeps.runs import load_run
 from experiments.variants.variants import ModelVariant
 from nope_interp.errors import UserError
+from nope_interp.fields import LARGEST_SEED
 from nope_interp.models.config import TransformerConfig
 from nope_interp.training.config import TrainingConfig
 from probes.scores import SHUFFLED
@@ -308,6 +309,7 @@ def test_nonsense_is_one_sentence() -> None:
         ({"model": "gpt2"}, "emergence trains its own models, but 'gpt2'"),
         ({"n_seeds": 1}, "n_seeds is 1: use at least 2"),
         ({"seq_len": 16}, "seq_len is 16: use at least 24"),
+        ({"seed": LARGEST_SEED}, f"seed is {LARGEST_SEED}: for 2 seeds give at most"),
     ):
         with pytest.raises(UserError, match=match):
             dataclasses.replace(CONFIG, **changes)
