@@ -252,8 +252,8 @@ def bidirectional(variant: ModelVariant) -> ModelVariant:
 def _checkpoint_variant(
     config: ExperimentConfig, path: str, device: str, needed: Mapping[Split, int]
 ) -> ModelVariant:
-    check_device(device)
     task = _own_task(config, device, needed)
+    check_device(device)
     model, trained_on = load_model(Path(path))
     _check_options(config, path, trained_on, model.config.n_ctx)
     _check_lengths(config, task)
