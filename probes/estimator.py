@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from einops import rearrange
-from sklearn.base import clone
+from sklearn.base import clone, is_regressor
 from torch import Tensor
 
 from probes.errors import ProbeError
@@ -42,10 +42,11 @@ class EstimatorProbe(PositionProbe):
 
     def __init__(self, estimator: Any, *, seed: int = 0, n_resamples: int = 1000) -> None:
         super().__init__(seed=seed, n_resamples=n_resamples)
-        if not hasattr(estimator, "partial_fit"):
+        lacks = "has no partial_fit" if not hasattr(estimator, "partial_fit") else ""
+        if lacks or not is_regressor(estimator):
             raise ProbeError(
-                f"{type(estimator).__name__} has no partial_fit: give a regressor that learns "
-                "batch by batch, such as SGDRegressor or RidgeRegressor"
+                f"{type(estimator).__name__} {lacks or 'is no regressor'}: give a regressor that "
+                "learns batch by batch, such as SGDRegressor or RidgeRegressor"
             )
         self.estimator = estimator
         self._learners = [clone(estimator), clone(estimator)]

@@ -144,6 +144,9 @@ class TwoLayerClassifier(ClassifierMixin, BaseEstimator):
     def _absorb(
         self, X: Any, y: Any, classes: Any, *, passes: int, reset: bool
     ) -> "TwoLayerClassifier":
+        for name in ("hidden", "passes", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ProbeError(f"{name} is {getattr(self, name)}: give at least 1")
         X, y = validate_data(self, X, y, reset=reset, dtype=(np.float64, np.float32))
         check_classification_targets(y)
         known = np.unique(y if classes is None else classes) if reset else self.classes_

@@ -4,7 +4,7 @@ Kim et al. 2025, arXiv 2509.21042, on how the causal mask encodes positions: que
 values are the normalised activations themselves, and what attention gives is added to them.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from nope_interp.errors import UserError, unknown_name
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.encodings import RotaryPositions, rotate
 
@@ -42,13 +43,21 @@ def parameter_free_scores(
         Scores as the softmax reads them, but for its mask.
 
     Raises:
-        UserError: for an odd width with rotary positions.
+        UserError: for an odd width with rotary positions, another norm, no layer, and inputs that
+            are not `[batch pos d]`.
 
     Example:
         >>> scores = parameter_free_scores(torch.eye(3)[None], 2)
         >>> [round(float(scores[1, 0, i, j]), 3) for i, j in ((1, 0), (2, 0), (2, 1))]
         [0.154, 0.132, 0.151]
     """
+    if norm not in get_args(Norm):
+        raise unknown_name("norm", norm, get_args(Norm))
+    if inputs.ndim != 3 or n_layers < 1:
+        raise UserError(
+            f"inputs have {inputs.ndim} axes, of {n_layers} layers: give [batch, position, d], and "
+            "at least one layer."
+        )
     length, width = inputs.shape[1:]
     hidden = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
     x, found = inputs, []

@@ -64,6 +64,7 @@ def stream_covariances(
     few, and where a layer's logit variance is not small.
     """
     check_weights(config)
+    tokens = np.asarray(tokens)
     if np.ndim(tokens) != 1 or not len(tokens):
         raise UserError(
             f"tokens have shape {np.shape(tokens)}: give the ids of one sequence, at least one."

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.linear_model import Ridge, SGDRegressor
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.linear_model import Ridge, SGDClassifier, SGDRegressor
 
 from probes.errors import ProbeError
 from probes.estimator import EstimatorProbe
@@ -48,3 +49,9 @@ def test_scikit_learns_own_equals_a_loop_by_hand(activations):
 def test_an_estimator_that_needs_all_data_at_once_is_refused():
     with pytest.raises(ProbeError, match="Ridge has no partial_fit"):
         EstimatorProbe(Ridge())
+
+
+@pytest.mark.parametrize("estimator", [MiniBatchKMeans(), SGDClassifier()])
+def test_what_is_no_regressor_is_refused(estimator):
+    with pytest.raises(ProbeError, match="is no regressor: give a regressor that learns"):
+        EstimatorProbe(estimator)

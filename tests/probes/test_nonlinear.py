@@ -21,6 +21,13 @@ def test_classifier_learns_what_a_linear_one_cannot():
     assert LogisticRegression().fit(X, y).score(X_new, y_new) < 0.9
 
 
+@pytest.mark.parametrize("size", ["hidden", "passes", "batch_size"])
+def test_a_classifier_of_nothing_is_refused(size):
+    X, y = make_moons(20, noise=0.1, random_state=0)
+    with pytest.raises(ProbeError, match=f"{size} is 0: give at least 1"):
+        TwoLayerClassifier(**{size: 0}).fit(X, y)
+
+
 def test_classifier_with_one_seed_has_the_same_bits():
     X, y = make_moons(200, noise=0.1, random_state=0)
     first, again, other = (

@@ -1,6 +1,7 @@
 """Attention without parameters against sums written out one query at a time."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from nope_interp.constructions.kim import parameter_free_scores
 from nope_interp.errors import UserError
+from tests import typecheck
 
 
 def one_by_one(x: np.ndarray, n_layers: int, norm: str, causal: bool, rotary: bool) -> np.ndarray:
@@ -76,3 +78,19 @@ def test_without_the_mask_order_is_lost() -> None:
 def test_what_cannot_be_computed_is_refused() -> None:
     with pytest.raises(UserError, match="of a head's 3 dimensions is 3: make it an even"):
         parameter_free_scores(torch.eye(3)[None], 1, rotary=True)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "n_layers", "norm", "said"),
+    [
+        (torch.eye(3)[None], 2, "rms", "unknown norm 'rms'"),
+        (torch.eye(3), 2, "unit", r"inputs have 2 axes, of 2 layers: give \[batch, position, d\]"),
+        (torch.eye(3)[None], 0, "unit", "of 0 layers"),
+    ],
+)
+def test_what_has_no_scores_is_one_sentence(
+    inputs: torch.Tensor, n_layers: int, norm: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typecheck, "ON", False)  # as for a user
+    with pytest.raises(UserError, match=said):
+        parameter_free_scores(inputs, n_layers, norm=norm)
