@@ -20,6 +20,7 @@ from experiments.results.emergence import (
     code_gains,
     follow_onsets,
     followed_codes,
+    never_knows_order,
     onsets,
     with_nothing,
 )
@@ -28,7 +29,6 @@ from experiments.results.findings import Figure, Panel, exactly, over_seeds, pan
 from experiments.results.markdown import markdown_table
 from experiments.results.measured import Measured
 from experiments.results.measurements import LOSS
-from experiments.results.position_use import Word
 from experiments.results.readability import widened
 from experiments.results.worth import WORTH_NAMING
 from experiments.runs.of_figures import RunOfFigures
@@ -148,8 +148,7 @@ class Emergence(RunOfFigures):
         """What comes later by how much, and what training changes."""
         read = _sentences(self.onsets, _in_order(self.doublings), self.claims)
         codes = _in_order(self._in_doublings(self.follow_onsets))
-        words = self.followed["word"]
-        if (words == Word.NO_ORDER).any() and words.isin([Word.NO_ORDER, ""]).all():
+        if all(never_knows_order(rows) for _, rows in self.measurements.groupby("seed")):
             return [*read, f"{NEVER_ORDER}."]
         return [*read, *_of_following(self.follow_onsets[codes], self.claims)]
 
@@ -263,7 +262,8 @@ def _of_following(onsets: pd.DataFrame, claims: dict[str, Measured]) -> list[str
         at = f"first at step {steps.median():g} in their median"
         found = claims[f"doublings, following of {code} after loss"]
         delay = _earlier_or_later(found, len(onsets.columns))
-        over = "That" if len(steps) == len(onsets) else "With the others a doubling past the end it"
+        counted = "With the others counted a doubling past the end, that"
+        over = "That" if len(steps) == len(onsets) else counted
         sentences += [
             f"{code} is surely followed {seeds}, {at}",
             f"{over} is {delay} than the loss is half way down",

@@ -1,7 +1,8 @@
 """Models on text: small ones that are trained on it, and the one that the user gives."""
 
 from collections.abc import Callable
-from math import floor
+from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -63,31 +64,31 @@ def held_out(source: TokenSource, count: int, length: int, seed: int) -> Sequenc
 
 
 def check_text(
-    config: ReproduceConfig, default: int, n_sequences: int, tokens: Callable[[int], int]
+    config: ReproduceConfig, n_sequences: int, tokens: Callable[[ReproduceConfig], int]
 ) -> None:
     """Refuse lengths at which the text that comes with the package has too few sequences.
 
     Args:
         config: asks for a length.
-        default: positions at length 1.
         n_sequences: held-out ones that are read.
-        tokens: how many of its tokens a sequence of so many positions takes.
+        tokens: how many of its tokens one of them takes under a config.
 
     Raises:
         UserError: for such a length, with the longest that is not.
     """
-    source, asked = TextTask().source(), max(1, round(default * config.length))
+    source = TextTask().source()
 
-    def enough(length: int) -> bool:
-        return source.available(tokens(length), "held_out") >= n_sequences
+    def enough(length: float) -> bool:
+        asked = tokens(replace(config, length=length))
+        return source.available(asked, "held_out") >= n_sequences
 
-    if enough(asked):
+    if enough(config.length):
         return
-    longest = max(length for length in range(asked) if enough(length))
+    below = range(1, ceil(100 * config.length))
+    longest = max(n / 100 for n in below if enough(n / 100))
     raise UserError(
         f"length is {config.length:g}: the text that comes with the package holds too few held-out "
-        f"sequences of {asked} positions: give a length of at most "
-        f"{floor(100 * longest / default) / 100:g}."
+        f"sequences of {tokens(config)} bytes: give a length of at most {longest:g}."
     )
 
 

@@ -29,6 +29,7 @@ COLUMN_TITLES: Mapping[str, str] = MappingProxyType(
     }
 )
 _TABLE_DIGITS = 6
+_EXACT = 2**53  # whole numbers up to here are exact in a page
 _SHOWN_APART = ("command", "notes", "missing", "layer_positions", "example_tokens")
 _MOST_CHOICES = 40  # a column with more different values is found by the text box instead
 
@@ -238,7 +239,8 @@ def sortable(
 
 def _kept(value: float) -> float | None:
     """The number as the table keeps it: a whole one, which may be a count or a seed, as it is."""
-    return int(value) if value.is_integer() else number(value, _TABLE_DIGITS)
+    exact = value.is_integer() and abs(value) < _EXACT
+    return int(value) if exact else number(value, _TABLE_DIGITS)
 
 
 def _constant_columns(measurements: pd.DataFrame) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def _falsely(row: Mapping[Hashable, Any]) -> str:
     """Nothing where no code is unused."""
     if np.isnan(row[FALSE_POSITIVE]):
         return ""
-    return f"; false positives: {told(row, FALSE_POSITIVE)}"
+    return f"; its false positives: {told(row, FALSE_POSITIVE)}"
 
 
 def told(row: "pd.Series[Any] | Mapping[Hashable, Any]", outcome: str) -> str:

@@ -8,7 +8,6 @@ import pandas as pd
 
 from experiments.results import interchange, task_use, text_use
 from experiments.results.measurements import LOSS
-from experiments.results.position_use import Word
 from experiments.results.readability import HYPOTHESES, gain, gain_bounds, verdicts, widened
 from experiments.results.worth import WORTH_NAMING
 
@@ -82,12 +81,11 @@ def followed_codes(measurements: pd.DataFrame) -> pd.DataFrame:
         One row for each code and step, of several sets of positions the one surely followed most:
         code, step, net (the share of answers, or of the way of predictions, that follows, less the
         control's) with its interval low to high, widened for all codes and steps, and word:
-        `Word.NO_ORDER` where the model does not know order, else "followed" where it is surely a
-        tenth or more, else "". 0 where nothing can follow: positions are too few for the code, or
-        too few answers are right. Empty where no positions were moved.
+        "followed" where it is surely a tenth or more of a model that knows order, else "". 0
+        where nothing can follow: positions are too few for the code, or too few answers are right.
+        Empty where no positions were moved.
     """
-    probes = (interchange.PROBE, text_use.PROBE)
-    kept = measurements[measurements["step"].notna() & measurements["probe"].isin(probes)]
+    kept = _moved(measurements)
     nets = interchange.net_rows(kept)
     knows = {step: _knows_order(rows) for step, rows in kept.groupby("step")}
     found = [_follows(row, len(nets), knows[row["step"]]) for row in nets.to_dict("records")]
@@ -114,9 +112,25 @@ def with_nothing(followed: pd.DataFrame, every: pd.MultiIndex) -> pd.DataFrame:
 def _follows(row: Mapping[Hashable, Any], n_compared: int, knows_order: bool) -> dict[str, Any]:
     _, code, _ = interchange.condition_of(row["positions"])
     low, high = widened(row["value"], row["ci_low"], row["ci_high"], n_compared, row["n"])
-    word = str(Word.NO_ORDER) if not knows_order else FOLLOWED if low >= WORTH_NAMING else ""
+    word = FOLLOWED if knows_order and low >= WORTH_NAMING else ""
     at = {"code": code, "step": row["step"], "word": word}
     return {**at, "net": row["value"], "low": low, "high": high}
+
+
+def never_knows_order(measurements: pd.DataFrame) -> bool:
+    """Whether one training's model was asked for order, and knows it at no watched step.
+
+    Args:
+        measurements: the tidy table of the training.
+    """
+    kept = _moved(measurements)
+    return len(kept) > 0 and not any(_knows_order(rows) for _, rows in kept.groupby("step"))
+
+
+def _moved(measurements: pd.DataFrame) -> pd.DataFrame:
+    """What is measured at steps where positions were moved."""
+    probes = (interchange.PROBE, text_use.PROBE)
+    return measurements[measurements["step"].notna() & measurements["probe"].isin(probes)]
 
 
 def _knows_order(rows: pd.DataFrame) -> bool:
@@ -147,8 +161,7 @@ def order_sentence(measurements: pd.DataFrame) -> str:
     found = onsets(measurements)
     half_way = found.pop(LOSS)
     sentences = _by_onset(found, "Surely readable first in this training", "Surely readable")
-    words = followed_codes(measurements)["word"]
-    if (words == Word.NO_ORDER).any() and words.isin([Word.NO_ORDER, ""]).all():
+    if never_knows_order(measurements):
         sentences.append(NEVER_ORDER)
     else:
         first, never = "Surely followed first where it is moved", "Once order is known, followed"

@@ -78,7 +78,7 @@ def check_length(config: ReproduceConfig) -> None:
         UserError: for such a length.
     """
     # Behind a begin token.
-    check_text(config, _LENGTH, _SEQUENCES, lambda length: length - 1)
+    check_text(config, _SEQUENCES, lambda asked: _length(asked) - 1)
 
 
 def trained_models(

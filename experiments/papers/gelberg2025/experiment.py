@@ -26,7 +26,7 @@ from experiments.runs.cells import Cells
 from nope_interp.pretrained.scaled import SCALINGS
 
 _ENCODINGS = {"NoPE": "none", "RoPE": "rotary"}
-_CONTEXT, _WINDOWS = 64, 96
+_WINDOWS = 96
 
 # By "loss/..." or "curve/..." and a name, as `read_model` gives them.
 Found = Mapping[str, Float[Array, "seed _point"]]
@@ -34,11 +34,11 @@ Found = Mapping[str, Float[Array, "seed _point"]]
 
 def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
     """Trains rotary models and models without positions, drops, recalibrates, and reads them."""
-    check_text(config, _CONTEXT, _WINDOWS, lambda length: max(TIMES) * length)
+    check_text(config, _WINDOWS, lambda asked: max(TIMES) * _context(asked))
     sizes = Sizes(
         n_layers=config.scaled("depth", 4, least=1),
         width=config.scaled("width", 64, multiple_of=8, least=16),
-        context=config.scaled("length", _CONTEXT, multiple_of=2, least=16),
+        context=_context(config),
         steps=config.scaled("training", 1000),
         again=config.scaled("training", 200),
         n_windows=_WINDOWS,
@@ -62,6 +62,10 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
             "Scaled rotary positions are those of the intact model trained as long.",
         ),
     )
+
+
+def _context(config: ReproduceConfig) -> int:
+    return config.scaled("length", 64, multiple_of=2, least=16)
 
 
 def _norms(sizes: Sizes, positions: str, seed: int) -> dict[str, Array]:

@@ -20,7 +20,7 @@ from experiments.papers.kim2025.scores import (
     share_beyond_distance,
     variation,
 )
-from experiments.papers.kim2025.trained import LENGTH, N_SEQUENCES, trained_findings
+from experiments.papers.kim2025.trained import N_SEQUENCES, length_of, trained_findings
 from experiments.papers.on_text import check_text
 from experiments.results.figures import figure
 from experiments.results.findings import Array, Findings, Panel, exactly, over_seeds, panel
@@ -58,7 +58,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
 
     A given model comes first, so that one which cannot be read is refused before the rest.
     """
-    check_text(config, LENGTH, N_SEQUENCES, lambda length: length)
+    check_text(config, N_SEQUENCES, length_of)
     given = None if config.model is None else given_findings(config, cells, device)
     own = _without_parameters(config, cells).and_of(trained_findings(config, cells, device))
     return own if given is None else own.and_of(given)
@@ -66,7 +66,7 @@ def reproduce(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
 
 def _without_parameters(config: ReproduceConfig, cells: Cells) -> Findings:
     width = config.scaled("width", 64, multiple_of=8, least=16)
-    length = config.scaled("length", LENGTH, least=8)
+    length = length_of(config)
 
     def kept(title: str, draw: Draw, settings: Settings) -> dict[str, Array]:
         return {

@@ -20,12 +20,17 @@ from nope_interp.models.config import Positions, TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
 from nope_interp.tasks.registry import make_task
 
-LENGTH, N_SEQUENCES = 50, 512
+N_SEQUENCES = 512
 _ENCODINGS: dict[str, Positions] = {"NoPE": "none", "RoPE": "rotary"}
 _TRAINED, _RANDOM, _UNMASKED = "trained", RANDOM_INIT, "trained, without the mask"
 
 # A number for each layer, by what it is and by kind of model.
 Found = Mapping[str, Float[Array, "seed layer"]]
+
+
+def length_of(config: ReproduceConfig) -> int:
+    """Positions in a sequence."""
+    return config.scaled("length", 50, least=8)
 
 
 def trained_findings(config: ReproduceConfig, cells: Cells, device: str) -> Findings:
@@ -36,7 +41,7 @@ def trained_findings(config: ReproduceConfig, cells: Cells, device: str) -> Find
         d_model=config.scaled("width", 64, multiple_of=8, least=16),
         n_heads=4,
         d_vocab=make_task("text").d_vocab,
-        n_ctx=config.scaled("length", LENGTH, least=8),
+        n_ctx=length_of(config),
     )
     found = cells.side_by_side(
         {

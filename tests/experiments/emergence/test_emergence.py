@@ -136,7 +136,7 @@ def test_a_code_is_followed_from_the_step_at_which_it_moves_a_model_that_knows_o
 
 def test_nothing_is_said_of_what_is_followed_by_models_that_never_know_order() -> None:
     found = moved({"smooth trend": [2, 8]}, knows_from=99)
-    assert set(found.followed["word"]) == {"", "has not learned order"}
+    assert set(found.followed["word"]) == {""}
     assert "followed" not in found.headline
     said = " ".join(found.sentences)
     assert said.endswith(
@@ -144,6 +144,12 @@ def test_nothing_is_said_of_what_is_followed_by_models_that_never_know_order() -
     )
     first = found.measurements[found.measurements["seed"] == 0]
     assert "No model that was watched knows order" in order_sentence(first)
+    # Who knows order late and follows nothing does know it.
+    late = moved({"smooth trend": [None, None]}, knows_from=4)
+    never = "Once order is known, smooth trend is followed at no step, in any seed."
+    assert " ".join(late.sentences).endswith(never)
+    first = late.measurements[late.measurements["seed"] == 0]
+    assert "Once order is known, followed at no watched step: smooth trend" in order_sentence(first)
 
 
 def test_codes_that_are_followed_at_once_and_seeds_that_never_follow_are_told() -> None:
@@ -151,10 +157,8 @@ def test_codes_that_are_followed_at_once_and_seeds_that_never_follow_are_told() 
     assert "Smooth trend and variance are followed first, in 1 of 3 seeds only." in found.headline
     said = " ".join(found.sentences)
     # One doubling before step 4, and one past step 16 in two seeds: 5/3 doublings in the mean.
-    assert (
-        "in 1 of 3 seeds, first at step 2 in their median. With the others a doubling past" in said
-    )
-    assert "the end it is perhaps 1.7 doublings [" in said
+    assert "in 1 of 3 seeds, first at step 2 in their median. With the others counted a" in said
+    assert "doubling past the end, that is perhaps 1.7 doublings [" in said
 
 
 def test_a_training_in_which_no_code_could_be_moved_counts_as_nothing() -> None:

@@ -15,24 +15,23 @@ from nope_interp.tasks.registry import make_answer_task, make_task
 
 
 @pytest.mark.parametrize(
-    ("name", "default", "n_sequences", "tokens"),
+    ("name", "n_sequences", "tokens"),
     [
-        ("chi2023", 128, 256, lambda length: length - 1),  # behind a begin token
-        ("kim2025", 50, 512, lambda length: length),
-        ("gelberg2025", 64, 96, lambda length: 4 * length),  # up to four contexts
+        ("chi2023", 256, lambda length: round(128 * length) - 1),  # behind a begin token
+        ("kim2025", 512, lambda length: round(50 * length)),
+        ("gelberg2025", 96, lambda length: 4 * 2 * round(32 * length)),  # four even contexts
     ],
 )
 def test_a_length_that_the_packages_text_is_too_short_for_is_refused_first(
-    tmp_path: Path, name: str, default: int, n_sequences: int, tokens: Callable[[int], int]
+    tmp_path: Path, name: str, n_sequences: int, tokens: Callable[[float], int]
 ) -> None:
     with pytest.raises(UserError, match="length is 2: the text that comes with") as refused:
         reproduce(ReproduceConfig(name, length=2.0), out=tmp_path, show_progress=False)
     assert not [*tmp_path.rglob("*.safetensors")]  # nothing was measured
     longest = float(str(refused.value).rstrip(".").rsplit(maxsplit=1)[1])
     source = make_task("text").source()
-    for factor, enough in ((longest, True), (longest + 1.5 / default, False)):
-        read_on = tokens(round(default * factor))
-        assert (source.available(read_on, "held_out") >= n_sequences) == enough
+    for factor, enough in ((longest, True), (longest + 0.01, False)):
+        assert (source.available(tokens(factor), "held_out") >= n_sequences) == enough
 
 
 def test_a_paper_of_text_refuses_a_model_of_a_task_in_its_own_words(tmp_path: Path) -> None:

@@ -128,9 +128,9 @@ def test_what_is_said_has_its_numbers(measurements: pd.DataFrame) -> None:
     low, high = wilson(1, 4)
     right = f"25% [{low:.0%}, {high:.0%}]"
     stream = f"Through the whole stream careful judges {right} of 4 planted models right"
-    assert headline(measurements).startswith(f"{stream}, as does bold; false positives: 0% [")
+    assert headline(measurements).startswith(f"{stream}, as does bold; its false positives: 0% [")
     careful, bold, *at_sites = sentences(measurements)
-    assert careful.startswith(f"{stream}; false positives: 0% [")
+    assert careful.startswith(f"{stream}; its false positives: 0% [")
     assert bold.startswith(f"Through the whole stream bold judges {right}")
     # There every code is used or redundant, and nothing falsely positive.
     both = wilson(2, 4)
