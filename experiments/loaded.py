@@ -137,7 +137,7 @@ class LoadedModel:
             hooks: where in each block.
             n_fit: sequences to fit on; give several times the model's width in tokens.
             n_held_out: other sequences, which the error is taken on.
-            seq_len: tokens in a sequence; None takes 128, or the context where that is shorter.
+            seq_len: tokens in a sequence; None takes 128, one example of a task, or the context.
             seed: of the draw of sequences and of the bootstrap.
 
         Returns:
@@ -151,8 +151,9 @@ class LoadedModel:
         """
         where = sites(self.variant.n_layers, hooks, layers)
         config = self._asked(n_fit=n_fit, n_held_out=n_held_out, seed=seed, seq_len=seq_len)
-        how = {"seq_len": self._length(seq_len), "begin_token": False, "seed": config.seed}
-        split = Split.of(self.variant.sources[0], config.n_fit, config.n_held_out, **how)
+        source = self.variant.sources[0]
+        of = {"seq_len": self._length(seq_len, source.longest), "begin_token": source.always_begins}
+        split = Split.of(source, config.n_fit, config.n_held_out, seed=config.seed, **of)
         return positions_read(self.variant, split, where, ablate, config.batch_size, config.seed)
 
     def top_heads(
@@ -247,8 +248,7 @@ class LoadedModel:
             hooks: where in each block.
             n_fit: examples, or sequences of text, that codes are fitted on.
             n_held_out: other ones, which are answered.
-            seq_len: tokens in a sequence of text; None takes 128, or the context where that is
-                shorter.
+            seq_len: tokens in a sequence of text; None takes 128, or a shorter context.
             seed: of the draw of examples, of the controls and of the bootstrap.
 
         Returns:
@@ -356,11 +356,11 @@ class LoadedModel:
             how["seq_len"] = self._length(seq_len)
         return ProbingConfig.like(self.config, **how)
 
-    def _length(self, asked: int | None) -> int:
+    def _length(self, asked: int | None, usual: int | None = None) -> int:
         limit: int = self.model.cfg.n_ctx
         if asked is not None and not (isinstance(asked, Integral) and 8 <= asked <= limit):
             raise UserError(f"seq_len is {asked}: give 8 to {limit}, the model's context.")
-        return min(128, limit) if asked is None else int(asked)
+        return int(asked or min(limit, max(8, usual or 128)))
 
 
 def load(

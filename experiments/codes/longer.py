@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.codes.ranks import FEWEST_SEQUENCES
+from experiments.codes.task import FEWEST_EXAMPLES
 from experiments.results.rescue import CLAMPED, INTERPOLATED, REPEATED, REVERSED
 from experiments.variants.config import ProbingConfig
 from nope_interp.errors import UserError
@@ -116,19 +117,23 @@ def both_lengths(task: AnswerTask, length: int, config: ProbingConfig, context: 
             f"--seq-len {needed}."
         )
     asked = config.n_fit + config.n_held_out
-    every = dataset(task, asked, split="test", seed=seed, lengths=[length])[length]
     # Where a task has few examples, none is fitted on and scored.
-    first = _first_of_each(every.tokens)
-    n_fit = len(first) * config.n_fit // asked
-    longer = every[first[n_fit:]]
-    n = len(longer.tokens)
-    if n < FEWEST_SEQUENCES:
-        raise UserError(
-            f"{n} different examples of {task.name} with length {length} are too few to score: "
-            f"give {FEWEST_SEQUENCES} at least, better some hundreds."
-        )
-    seen = dataset(task, n_fit, split="train", seed=seed, lengths=[trained])[trained]
-    held_out = dataset(task, n, split="validation", seed=seed, lengths=[trained])[trained]
+    every = dataset(task, asked, split="test", seed=seed, lengths=[length])[length].different
+    n_fit = len(every) * config.n_fit // asked
+    longer = every[n_fit:]
+    seen = dataset(task, n_fit, split="train", seed=seed, lengths=[trained])[trained].different
+    n_fit = min(n_fit, len(seen))
+    held_out = dataset(task, len(longer), split="validation", seed=seed, lengths=[trained])[trained]
+    held_out = held_out.different
+    for some, of, least in (
+        (longer, length, FEWEST_SEQUENCES),
+        (held_out, trained, FEWEST_EXAMPLES),
+    ):
+        if len(some) < least:
+            raise UserError(
+                f"{len(some)} different examples of {task.name} with length {of} are too few to "
+                f"score: give {least} at least, better some hundreds."
+            )
     for some, of in ((seen, trained), (held_out, trained), (every, length)):
         if len(some.length.unique()) > 1 or len(some.prompt_length.unique()) > 1:
             raise UserError(
@@ -136,16 +141,8 @@ def both_lengths(task: AnswerTask, length: int, config: ProbingConfig, context: 
                 "their positions cannot be matched: give a model of another task."
             )
     padding = every.tokens.new_zeros(n_fit, int(every.length[0] - seen.length[0]))
-    fit = torch.cat([torch.cat([seen.tokens, padding], dim=1), every.tokens[first[:n_fit]]])
+    fit = torch.cat([torch.cat([seen.tokens, padding], dim=1), every.tokens[:n_fit]])
     return BothLengths(fit, (held_out, longer), (int(seen.length[0]), int(every.length[0])))
-
-
-def _first_of_each(tokens: Int[Tensor, "example pos"]) -> Positions:
-    """Where each different example stands first."""
-    _, which = torch.unique(tokens, dim=0, return_inverse=True)
-    first = torch.full((int(which.max()) + 1,), len(tokens))
-    at = torch.arange(len(tokens))
-    return first.scatter_reduce_(0, which, at, "amin").sort().values
 
 
 def _by_kind(

@@ -176,10 +176,12 @@ def _guessed(
 def _commonest(
     task: InterventionTask, answer: Bool[Tensor, "sequence pos"]
 ) -> Float[np.ndarray, " sequence"]:
-    """How many answers of each sequence one gets right who always gives the commonest token of the
-    fit sequences at that position."""
-    commonest = task.split.fit.mode(dim=0).values
-    return ((task.split.held_out == commonest) & answer).double().sum(dim=1).numpy()
+    """How many answers of each sequence one gets right who always gives the commonest token at that
+    position, of the fit sequences or, where it is more, of those that are scored: of a few prompts
+    that training never saw, most may have one answer."""
+    fit, held_out = task.split.fit, task.split.held_out
+    right = [(held_out == some.mode(dim=0).values) & answer for some in (fit, held_out)]
+    return max((of.double().sum(dim=1).numpy() for of in right), key=np.sum)
 
 
 def share_rows(

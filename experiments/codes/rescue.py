@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from scipy.linalg import block_diag
 from torch import Tensor
 
 from experiments.codes.answering import Answers, Asking
@@ -189,7 +190,9 @@ class _Run:
         """Functions of the shares that are right within, beyond, moved and under the control, with
         their intervals over examples."""
         bootstrap = SequenceBootstrap(seed=self._seed)
-        bootstrap.update(np.stack([*self._known, moved.follows, control.follows], axis=1))
+        trained, longer = self._known[:2], (*self._known[2:], moved.follows, control.follows)
+        # No longer example belongs to one of the trained length: each is a row of its own.
+        bootstrap.update(block_diag(*(np.stack(of, axis=1) for of in (trained, longer))))
 
         def of(function: Callable[..., Any]) -> Interval:
             def value(means: Any) -> Any:

@@ -23,6 +23,8 @@ from nope_interp.tasks.answers import AnswerTask, ExampleSource, dataset
 
 # A smooth trend, an irregular part and a mean are told apart by more positions than these.
 _FEWEST_POSITIONS = 4
+# Of fewer different examples an interval says little.
+FEWEST_EXAMPLES = 8
 
 # What a model loses on sequences, mean over the tokens of each, in nats.
 Losses = Callable[[HookedModel, Tensor], Float[Tensor, " sequence"]]
@@ -75,14 +77,15 @@ class InterventionTask:
         return torch.arange(self.split.fit.shape[1])[self.positions]
 
 
-def check_enough_to_fit(config: ProbingConfig, d_model: int, positions: int) -> None:
+def check_enough_to_fit(config: ProbingConfig, n_fit: int, d_model: int, positions: int) -> None:
     """Refuse too few sequences to take codes away from activations of that width and number.
 
     As many numbers as positions are needed to tell the correlation between positions, and more
     activations than directions for LEACE.
 
     Args:
-        config: says how many sequences are fitted on, and whether codes are taken away at all.
+        config: says whether codes are taken away at all.
+        n_fit: different sequences that are fitted on.
         d_model: width of the activations.
         positions: how many positions codes are taken away at.
 
@@ -90,9 +93,9 @@ def check_enough_to_fit(config: ProbingConfig, d_model: int, positions: int) -> 
         UserError: for too few, with the number that is enough.
     """
     least = max(1 + math.ceil(positions / d_model), math.ceil((d_model + 2) / positions))
-    if config.code_ablation != "no" and config.n_fit < least:
+    if config.code_ablation != "no" and n_fit < least:
         raise UserError(
-            f"{config.n_fit} sequences are too few to remove codes at {positions} positions of "
+            f"{n_fit} sequences are too few to remove codes at {positions} positions of "
             f"width {d_model}: fit on {least} at least, better ten times that, or give uses='no'."
         )
 
@@ -116,7 +119,7 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
         UserError: for too few sequences to fit on.
     """
     d_model = variant.model.cfg.d_model
-    check_enough_to_fit(config, d_model, config.seq_len - FIRST_POSITION)
+    check_enough_to_fit(config, config.n_fit, d_model, config.seq_len - FIRST_POSITION)
     source = variant.sources[0]
     if isinstance(source, ExampleSource):
         return _of_answers(config, variant, source.task)
@@ -137,10 +140,11 @@ def intervention_task_of(config: ProbingConfig, variant: ModelVariant) -> Interv
 def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) -> InterventionTask:
     length = max(task.fitting_lengths(config.seq_len), default=min(task.training_lengths))
     seed, lengths = config.seed, [length]
-    fit = dataset(task, config.n_fit, split="train", seed=seed, lengths=lengths)[length]
+    # Where a task has few prompts, some are drawn again and again, and tell nothing new.
+    fit = dataset(task, config.n_fit, split="train", seed=seed, lengths=lengths)[length].different
     held_out = dataset(task, config.n_held_out, split="validation", seed=seed, lengths=lengths)[
         length
-    ]
+    ].different
     # Without padding: every position of every sequence is one of the example's.
     end = int(min(fit.length.min(), held_out.length.min()))
     answered = held_out.answer[:, :end].any(dim=1)  # others are cut off before their answer
@@ -159,7 +163,13 @@ def _of_answers(config: ProbingConfig, variant: ModelVariant, task: AnswerTask) 
             f"all examples of {task.name} with length {length} share their answers: give longer "
             "ones (--lengths), or uses='no'."
         )
-    check_enough_to_fit(config, variant.model.cfg.d_model, len(positions))
+    if len(scored) < FEWEST_EXAMPLES:
+        raise UserError(
+            f"training held out {len(scored)} different examples of {task.name} with length "
+            f"{length}, and {FEWEST_EXAMPLES} are needed to remove codes: give longer ones "
+            "(--lengths), or uses='no'."
+        )
+    check_enough_to_fit(config, len(seen), variant.model.cfg.d_model, len(positions))
     return InterventionTask(
         variant.model,
         Split(seen, scored),

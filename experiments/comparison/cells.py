@@ -75,11 +75,14 @@ class Condition:
 
 
 def conditions_of(variant: ModelVariant) -> list[Condition]:
-    """Each of a variant's sources, with and without a begin token where it has one."""
+    """Each of a variant's sources, with and without a begin token where it has one; a model that
+    never saw a sequence without one is not read without one."""
+    always = variant.sources[0].always_begins
     return [
         Condition(source, begin_token)
         for source in variant.sources
-        for begin_token in ((False,) if source.begin_id is None else (False, True))
+        for begin_token in (False, True)
+        if (source.begin_id is not None if begin_token else not always)
     ]
 
 

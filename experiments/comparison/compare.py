@@ -1,11 +1,11 @@
 """The main job: which hypothesis explains how this model knows where it is?
 
 One model as it is, its random-init variant and, where the weights are ours, its bidirectional one
-are each read on text and on uniform random tokens, with and without a begin token. That makes the
-cells of the run; each is one stream through the model, and is written to disk when it is done.
-Small models are read side by side, one process for each core; in text all cores move positions
-together. The page is drawn as soon as all that is cheap was read, again when moved positions have
-answered, and at the end.
+are each read on text and on uniform random tokens, with and without a begin token; models of a task
+with one alone, as they were trained. That makes the cells of the run; each is one stream through
+the model, and is written to disk when it is done. Small models are read side by side, one process
+for each core; in text all cores move positions together. The page is drawn as soon as all that is
+cheap was read, again when moved positions have answered, and at the end.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,7 +105,8 @@ def compare(
     ablation_of(config).check(config)
     if config.model is None:
         sites(config.transformer.n_layers, config.sites, config.layers)  # refuses others
-        check_enough_to_fit(config, config.transformer.d_model, config.seq_len - FIRST_POSITION)
+        positions = config.seq_len - FIRST_POSITION
+        check_enough_to_fit(config, config.n_fit, config.transformer.d_model, positions)
     how: dict[str, Any] = {"n": shards, "ray": ray, "device": device}
     how["pool"] = _pool(config, device, shards)
     return read_once(Comparison, _Reader, config, out=out, show_progress=show_progress, **how)

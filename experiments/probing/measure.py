@@ -22,6 +22,7 @@ from nope_interp.pretrained.spec import ModelSpec
 from nope_interp.shapes import Activations, Sequences
 from nope_interp.sites import hook_name
 from nope_interp.streams import Listener, stream
+from nope_interp.tasks.examples import first_of_each
 from nope_interp.tasks.sources import TokenSource
 from nope_interp.threads import one_thread_pool
 from probes.nonlinear import TwoLayerProbe
@@ -72,7 +73,7 @@ class Split:
 
     @classmethod
     def of(cls, source: TokenSource, n_fit: int, n_held_out: int, **how: Any) -> "Split":
-        """So many sequences of each kind.
+        """So many sequences of each kind; of those scored each once, where a source repeats some.
 
         Args:
             source: what they are drawn from.
@@ -87,7 +88,8 @@ class Split:
             UserError: as `source.sequences` does.
         """
         fit = source.sequences(n_fit, split="fit", **how)
-        return cls(fit, source.sequences(n_held_out, split="held_out", **how))
+        held_out = source.sequences(n_held_out, split="held_out", **how)
+        return cls(fit, held_out[first_of_each(held_out)])
 
 
 @dataclass(frozen=True)

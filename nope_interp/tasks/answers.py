@@ -338,10 +338,17 @@ class AnswerTask(ABC):
 class ExampleSource(TokenSource):
     """Examples for probes. The two splits share no prompt."""
 
+    always_begins = True
+
     def __init__(self, task: AnswerTask) -> None:
         self.task = task
         self.name = task.name
         self.begin_id = task.tokenizer.begin_id
+
+    @property
+    def longest(self) -> int:
+        """Tokens of an example of the greatest training length."""
+        return self.task.n_tokens(max(self.task.training_lengths))
 
     def drawn(
         self, n: int, seq_len: int, begin: int, split: Split, generator: Generator

@@ -5,7 +5,7 @@ scored on a sequence, or on overlapping text, that it was fitted on.
 """
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Int
@@ -21,10 +21,22 @@ _FIT_SHARE = 0.65
 
 
 class TokenSource(ABC):
-    """Draws equal-length sequences, the same ones for the same seed."""
+    """Draws equal-length sequences, the same ones for the same seed.
+
+    Attributes:
+        name: what it is called.
+        begin_id: the begin token; None where there is none.
+        always_begins: whether models that learned from it saw a begin token before everything.
+    """
 
     name: str
     begin_id: int | None
+    always_begins: ClassVar[bool] = False
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of its longest example; None where a sequence can be as long as one likes."""
+        return None
 
     def sequences(
         self, n: int, seq_len: int, *, begin_token: bool, split: Split, seed: int

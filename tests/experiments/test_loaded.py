@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import nope_interp as ni
+from experiments.comparison.cells import conditions_of
 from experiments.loaded import LoadedModel
 from experiments.variants.config import default_transformer
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import save_model
 from nope_interp.models.config import TransformerConfig
 from nope_interp.models.transformer import HookedTransformer
-from nope_interp.tasks.answers import AnswerTask
+from nope_interp.tasks.answers import AnswerTask, ExampleSource
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.tasks.registry import make_task
 from tests import typecheck
@@ -51,6 +52,20 @@ def test_the_strongest_heads_come_first() -> None:
     assert len(every) == lm.model.cfg.n_layers * lm.model.cfg.n_heads
     assert every.head(3).equals(found)
     assert len(repr(lm).splitlines()) <= 10
+
+
+def test_a_model_of_a_task_is_probed_on_single_examples_as_it_was_trained() -> None:
+    lm = ni.load(ROOT / "examples" / "copy-rsc.safetensors")
+    source, seen = lm.variant.sources[0], []
+    with lm.model.embed.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
+        lm.probe_positions(n_fit=64, n_held_out=16)
+    assert isinstance(source, ExampleSource)
+    tokens, tokenizer = torch.cat(seen), source.task.tokenizer
+    assert (tokens[:, 0] == tokenizer.begin_id).all()
+    assert (tokens[:, -1] == tokenizer.end_id).all()
+    assert (tokens == tokenizer.end_id).sum(dim=1).eq(1).all()
+    # So it is in a comparison, whatever the tokens are.
+    assert [one.begin_token for one in conditions_of(lm.variant)] == [True, True]
 
 
 def test_a_prompt_is_read_as_the_model_reads_it(gpt2: LoadedModel) -> None:

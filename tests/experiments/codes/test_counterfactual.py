@@ -1,5 +1,7 @@
 """What is answered elsewhere, on each kind of task, against answers worked out by hand."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -101,7 +103,7 @@ def test_indexing_answers_the_place_further_on(by: int) -> None:
 
 @pytest.mark.parametrize("name", ["ordering", "sort-single", "parity", "summation"])
 def test_what_no_order_matters_to_is_answered_as_before(name: str) -> None:
-    task = untrained(name)
+    task = untrained(name, 8)
     (one,) = counterfactuals(task)
     assert one.to_stay
     assert one.moved == QUESTION
@@ -162,15 +164,14 @@ def test_where_nothing_is_known_elsewhere_one_sentence_says_so(
 
 def test_a_guesser_may_know_the_commonest_answer_instead_of_the_question() -> None:
     """Parity's answers are none of the question's tokens: to cross these off gets nothing right."""
-    task = untrained("parity")
+    task = untrained("parity", 8)
     rows = table(order_rows(task, context=CONTEXT))
     scores = rows.set_index(["metric", "control"])["value"]
-    fit, answer = task.split.fit, answers_of(task).any(dim=0)
-    (column,) = answer.nonzero()[:, 0].tolist()
-    commonest = fit[:, column].mode().values
-    share = float((task.split.held_out[:, column] == commonest).double().mean())
+    (column,) = answers_of(task).any(dim=0).nonzero()[:, 0].tolist()
+    said = Counter(task.split.held_out[:, column].tolist())
+    share = max(said.values()) / said.total()
     assert scores["accuracy", GUESSER] == pytest.approx(share)
-    assert share > 0.3
+    assert 0.5 < share < 1
     # No order matters to it: nothing can be lost by a shuffle.
     assert ("lost_by_shuffle", "") not in scores.index
     sentence = without_order(rows)

@@ -5,11 +5,14 @@ from math import log
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from experiments.codes.order import order_rows
 from experiments.codes.task import InterventionTask, _best_guess, intervention_task_of
 from experiments.comparison.config import CompareConfig
+from experiments.results.task_use import without_order
 from experiments.variants.variants import ModelVariant, loaded_variant
 from nope_interp.errors import UserError
 from nope_interp.models.config import TransformerConfig
@@ -119,3 +122,28 @@ def test_how_much_is_predicted_where_codes_are_taken_away(name: str, share: floa
 def test_examples_that_hardly_differ_are_refused() -> None:
     with pytest.raises(UserError, match=r"parity with length 2 differ at 3 positions, not at \d"):
         contest_on("parity", 2)
+
+
+def test_a_prompt_that_is_drawn_again_and_again_counts_once() -> None:
+    """Training held out an eighth of the letters that can be repeated."""
+    task = contest_on("copy-rsc", 7)
+    for tokens in (task.split.fit, task.split.held_out):
+        assert len(tokens) == len(set(map(tuple, tokens.tolist()))) < 80
+
+
+def test_too_few_different_prompts_are_refused() -> None:
+    with pytest.raises(UserError, match=r"held out 3 different examples of parity .* 8 are needed"):
+        contest_on("parity", 5)
+
+
+@pytest.mark.parametrize("word", ["Yes", "No"])
+def test_who_always_says_the_same_does_not_know_order(word: str) -> None:
+    """Of the prompts that training held out two thirds have one answer, of the others the other."""
+    task = contest_on("parity", 8)
+    assert isinstance(task.model, HookedTransformer)
+    assert task.source is not None
+    with torch.no_grad():
+        task.model.unembed.weight.zero_()
+        task.model.unembed.bias[task.source.tokenizer.encode(word)[0]] = 5.0
+    rows = pd.DataFrame(order_rows(task, context={}))
+    assert without_order(rows) is not None
