@@ -1,6 +1,8 @@
 """Train a model, keep it in a run folder of its own, and tell its loss on held-out data."""
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from nope_interp.training.loop import watched_steps
 from nope_interp.training.state import saved_step
 from nope_interp.training.train import check_trainable
 from nope_interp.training.train import train as train_model
+
+_LOG = logging.getLogger(__name__)
 
 
 def train(
@@ -130,6 +134,16 @@ def trained_model(
             return model.to(device)
         if keep_history:
             _drop_unwatched(run, steps)
+        config, asked_for = as_trained(config), config
+        if config is not asked_for:
+            assert config.lengths is not None
+            _LOG.warning(
+                "of the lengths of %s those from %d to %d fit training sequences of %d tokens: the "
+                "others are left out.",
+                config.task,
+                *config.lengths,
+                config.training.seq_len,
+            )
         task = task_of(config)
         check_training(config, task)
         model = train_model(
@@ -137,11 +151,11 @@ def trained_model(
             config.training,
             task,
             state_path=run.training_state,
-            watch=partial(_keep, config, run) if keep_history else None,
+            watch=partial(_keep, config, task, run) if keep_history else None,
             device=device,
             show_progress=show_progress,
         )
-        _save(config, run.model, model)
+        _save(config, task, run.model, model)
         run.training_state.unlink(missing_ok=True)
     return model
 
@@ -160,16 +174,46 @@ def _missing(run: RunFolder, steps: Sequence[int]) -> bool:
     return not all(run.history(step).is_file() for step in steps)
 
 
-def _keep(config: ExperimentConfig, run: RunFolder, step: int, model: HookedTransformer) -> None:
-    _save(config, run.history(step), model)
+def _keep(
+    config: ExperimentConfig, task: Task, run: RunFolder, step: int, model: HookedTransformer
+) -> None:
+    _save(config, task, run.history(step), model)
 
 
-def _save(config: ExperimentConfig, path: Path, model: HookedTransformer) -> None:
-    save_model(model, path, task=config.task, lengths=config.lengths, scratchpad=config.scratchpad)
+def _save(config: ExperimentConfig, task: Task, path: Path, model: HookedTransformer) -> None:
+    save_model(
+        model,
+        path,
+        task=config.task,
+        lengths=config.lengths,
+        scratchpad=config.scratchpad,
+        text=task.digest if config.text is not None and isinstance(task, TextTask) else None,
+    )
+
+
+def as_trained(config: ExperimentConfig, make: Callable[..., Task] = make_task) -> ExperimentConfig:
+    """The config with the lengths that its training draws: of a task's own those that fit.
+
+    Args:
+        config: which training, or which model.
+        make: makes a task, or remembers that it did.
+
+    Returns:
+        The same config where it names lengths or a model, and where all lengths fit, or none.
+    """
+    if config.lengths is not None or config.model is not None or config.task == "text":
+        return config
+    task = make(config.task, config.text, scratchpad=config.scratchpad)
+    if not isinstance(task, AnswerTask):
+        return config
+    fitting = task.fitting_lengths(config.training.seq_len)
+    if len(fitting) in (0, len(task.training_lengths)):
+        return config
+    return replace(config, lengths=(min(fitting), max(fitting)))
 
 
 def task_of(config: ExperimentConfig, make: Callable[..., Task] = make_task) -> Task:
-    """The task that a config names.
+    """The task that a config names, with the lengths that are trained on.
 
     Args:
         config: names the task, its text, lengths and scratchpad.
@@ -181,7 +225,8 @@ def task_of(config: ExperimentConfig, make: Callable[..., Task] = make_task) -> 
     Raises:
         UserError: where there is none such.
     """
-    return make(config.task, config.text, lengths=config.lengths, scratchpad=config.scratchpad)
+    lengths = as_trained(config, make).lengths
+    return make(config.task, config.text, lengths=lengths, scratchpad=config.scratchpad)
 
 
 def check_training(config: ExperimentConfig, task: Task) -> None:
@@ -195,17 +240,17 @@ def check_training(config: ExperimentConfig, task: Task) -> None:
         UserError: where model, training and task do not fit, or the asked lengths need longer
             sequences.
     """
+    if config.lengths is not None and isinstance(task, AnswerTask):
+        # First, since it takes long to look at all lengths up to one that is far too long.
+        longest = config.lengths[1]
+        needed, room = task.n_tokens(longest), config.training.seq_len
+        if needed > room:
+            raise UserError(
+                f"examples of {task.name} of length {longest} may have {needed} tokens, but "
+                f"training sequences have {room}: make the sequences longer, or the lengths "
+                "shorter."
+            )
     check_trainable(config.transformer, config.training, task)
-    # Of lengths by default, those that fit are trained on.
-    if config.lengths is None or not isinstance(task, AnswerTask):
-        return
-    longest = config.lengths[1]
-    needed, room = task.n_tokens(longest), config.training.seq_len
-    if needed > room:
-        raise UserError(
-            f"examples of {task.name} of length {longest} need {needed} tokens, but training "
-            f"sequences have {room}: make the sequences longer, or the lengths shorter."
-        )
 
 
 _SEQUENCES = 64

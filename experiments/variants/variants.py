@@ -32,12 +32,15 @@ from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.names import TASK_NAMES
 from nope_interp.tasks.registry import Task
 from nope_interp.tasks.sources import Split, TokenSource
-from nope_interp.tasks.text import python_documentation
+from nope_interp.tasks.text import TextTask, python_documentation
 
 _BIDIRECTIONAL_NOTE = (
     "The bidirectional variant has the trained weights without the causal mask. Without an "
     "encoding it is permutation-equivariant, so on random tokens no probe can find position in it. "
     "On text, neighbouring tokens are alike, so adjacency and seriation lie slightly above chance."
+)
+_OTHER_TEXT_NOTE = (
+    "This model was trained on another text than it is read on: name its own with --text."
 )
 
 
@@ -258,7 +261,9 @@ def _checkpoint_variant(
     _check_options(config, path, trained_on, model.config.n_ctx)
     _check_lengths(config, task)
     _check_memory(model.to(device), config, needed)
-    return _own_variant(task, model, config.model_name(), ModelSpec(path, device))
+    variant = _own_variant(task, model, config.model_name(), ModelSpec(path, device))
+    other = isinstance(task, TextTask) and trained_on.text not in (None, task.digest)
+    return replace(variant, notes=(_OTHER_TEXT_NOTE,)) if other else variant
 
 
 def _check_options(config: ExperimentConfig, path: str, trained_on: TrainedOn, n_ctx: int) -> None:

@@ -32,6 +32,7 @@ class TrainedOn:
         task: its name.
         lengths: the shortest and the longest, where they were not the paper's.
         scratchpad: the parts of its steps that were written down, where any were.
+        text: `TextTask.digest`, where it was not the text that ships with the package.
 
     Wrong values raise `UserError` with one sentence that names the field and the remedy.
     """
@@ -39,6 +40,7 @@ class TrainedOn:
     task: str
     lengths: tuple[int, int] | None = None
     scratchpad: tuple[str, ...] | None = None
+    text: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -164,6 +166,7 @@ def save_model(
     task: str,
     lengths: tuple[int, int] | None = None,
     scratchpad: tuple[str, ...] | None = None,
+    text: str | None = None,
 ) -> Path:
     """Write a model with its config and the task that it was trained on, as in `TrainedOn`.
 
@@ -173,6 +176,7 @@ def save_model(
         task: the name of the task.
         lengths: the shortest and the longest, where they were not the paper's.
         scratchpad: the parts of its steps that were written down, where any were.
+        text: the digest of the text, where it was not that of the package.
 
     Returns:
         `path`.
@@ -180,7 +184,7 @@ def save_model(
     Raises:
         UserError: where the file cannot be written.
     """
-    asked = asdict(TrainedOn(task, lengths, scratchpad))
+    asked = asdict(TrainedOn(task, lengths, scratchpad, text))
     known = {name: value for name, value in asked.items() if value is not None}
     return save_tensors(path, model.state_dict(), {"config": model.config.to_dict(), **known})
 

@@ -1,5 +1,6 @@
 """Language modelling on text: Python's language reference, or a file of the user's."""
 
+import hashlib
 import lzma
 from importlib.resources import files
 
@@ -45,6 +46,11 @@ class TextTask:
         self._probing_tokens = tokens[cut:]
 
     @property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of the text that is trained on."""
+        return hashlib.sha256(self.training_tokens.byte().numpy().tobytes()).hexdigest()
+
+    @property
     def d_vocab(self) -> int:
         """How many tokens there are."""
         return self.tokenizer.d_vocab
@@ -77,7 +83,10 @@ class TextTask:
         starts = torch.randint(last_start, (n,), generator=generator)
         offsets = torch.arange(seq_len)
         tokens = self.training_tokens[rearrange(starts, "batch -> batch 1") + offsets]
-        tokens[: n // 2, 0] = self.tokenizer.begin_id
+        half = n // 2
+        if n % 2:  # one more than half, or one less
+            half += int(torch.randint(2, (), generator=generator))
+        tokens[:half, 0] = self.tokenizer.begin_id
         predicted = torch.ones_like(tokens, dtype=torch.bool)
         predicted[:, 0] = False
         return tokens, predicted

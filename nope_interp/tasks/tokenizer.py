@@ -1,6 +1,7 @@
 """Tokenizers with no vocabulary to download: one token per byte, or one per word of a task."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 from jaxtyping import Int
@@ -25,11 +26,14 @@ class ByteTokenizer:
         return list(text.encode("utf-8"))
 
     def decode(self, ids: list[int]) -> str:
-        """The text of `ids`; the begin token shows as `<begin>`, broken UTF-8 as replacements."""
-        if self.begin_id in ids:
-            cut = ids.index(self.begin_id)
-            return self.decode(ids[:cut]) + "<begin>" + self.decode(ids[cut + 1 :])
-        return bytes(ids).decode("utf-8", errors="replace")
+        """The text of `ids`; the begin token shows as `<begin>`, broken UTF-8 as replacements, and
+        an id that a model has and nothing stands for as `<300>`."""
+        return "".join(
+            bytes(some).decode("utf-8", errors="replace")
+            if are_bytes
+            else "".join("<begin>" if index == self.begin_id else f"<{index}>" for index in some)
+            for are_bytes, some in groupby(ids, key=lambda index: index < self.begin_id)
+        )
 
     def encode_corpus(self, text: str) -> Int[Tensor, " token"]:
         """The same as `encode`, as one long tensor."""
@@ -95,5 +99,8 @@ class WordTokenizer:
         return [self._ids[word] for word in words]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`."""
-        return self._joiner.join(self._words[index] for index in ids)
+        """The text of `ids`; one that a model has and no word stands for shows as `<300>`."""
+        known = len(self._words)
+        return self._joiner.join(
+            self._words[index] if index < known else f"<{index}>" for index in ids
+        )

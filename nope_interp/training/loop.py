@@ -93,8 +93,8 @@ def optimize(
         show_progress: draw a bar with the loss on standard error.
 
     Raises:
-        UserError: where the saved state is damaged or of another training, and where the loss stops
-            being finite.
+        UserError: where the saved state is damaged or of another training, and where the loss or
+            the weights stop being finite; such weights are not kept.
     """
     optimizer = _optimizer(model, training)
     if training.precision == "bfloat16" and _slow_in_bfloat16(next(model.parameters()).device):
@@ -128,14 +128,18 @@ def optimize(
             loss = _step(model, optimizer, training, loss_at, step)
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             done = step + 1
-            if watch is not None and done in watched:
+            watching = watch is not None and done in watched
+            saving = state is not None and done % training.checkpoint_every == 0
+            if watching or saving or done == training.steps:
+                _check_finite(model, done)
+            if watch is not None and watching:
                 model.eval()
                 watch(done)
                 model.train()
-            if state is not None and done % training.checkpoint_every == 0:
+            if state is not None and saving:
                 state.save()
     except KeyboardInterrupt:
-        if state is not None:
+        if state is not None and _finite(model):
             state.save()
         raise
     model.eval()
@@ -168,6 +172,19 @@ def _step(
     with interrupts_deferred():  # half an update could not be gone on from
         optimizer.step()
     return value
+
+
+def _check_finite(model: nn.Module, step: int) -> None:
+    """Raise UserError where an update, which no loss has seen yet, spoiled the weights."""
+    if not _finite(model):
+        raise UserError(
+            f"weights are no longer finite after step {step}: lower the learning rate or the init "
+            "scale."
+        )
+
+
+def _finite(model: nn.Module) -> bool:
+    return all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
 
 
 def _slow_in_bfloat16(device: torch.device) -> bool:

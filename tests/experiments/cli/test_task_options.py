@@ -17,6 +17,7 @@ from experiments.variants.train import check_training, task_of, train, training_
 from experiments.variants.variants import loaded_variant
 from nope_interp.errors import UserError
 from nope_interp.models.checkpoints import TrainedOn, load_model
+from nope_interp.tasks.answers import AnswerTask
 from nope_interp.tasks.registry import make_answer_task, make_task
 from tests.experiments.cli.command import assert_one_sentence, nope_interp
 
@@ -104,7 +105,7 @@ def test_configs_refuse_what_cannot_be(values: dict[str, Any], why: str) -> None
         ({"task": "parity", "lengths": [1, 10**17]}, "the nearest length is 10000"),
         (
             {"task": "copy-cmc", "lengths": [2, 29]},
-            "need 62 tokens, but training sequences have 60",
+            "may have 62 tokens, but training sequences have 60",
         ),
     ],
 )
@@ -124,6 +125,42 @@ def test_lengths_that_just_fit_are_trained_on() -> None:
     task = make_task("copy-cmc", lengths=(2, 28))
     check_training(asked, task)
     assert task.n_tokens(28) == 60  # type: ignore[attr-defined]
+
+
+def test_of_the_papers_lengths_those_that_fit_are_trained_on_and_remembered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = config(task="reversal", training={**SMALL["training"], "seq_len": 16})
+    path = train(asked, out=tmp_path, show_progress=False)
+    longest = max(make_task("reversal").fitting_lengths(16))  # type: ignore[union-attr]
+    assert load_model(path)[1].lengths == (2, longest)
+    assert f"those from 2 to {longest} fit training sequences of 16 tokens" in caplog.text
+    assert list(task_of(asked).training_lengths) == [*range(2, longest + 1)]  # type: ignore[union-attr]
+
+
+def test_what_is_far_too_long_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task("pcfg", lengths=(1, 2_000))
+    assert isinstance(task, AnswerTask)
+    seen: list[int] = []
+    real = task.n_tokens
+    monkeypatch.setattr(task, "n_tokens", lambda length: seen.append(length) or real(length))
+    with pytest.raises(UserError, match=r"length 2000 may have \d+ tokens"):
+        check_training(config(task="pcfg", lengths=[1, 2_000]), task)
+    assert seen == [2_000]
+
+
+def test_a_model_of_another_text_says_so(tmp_path: Path) -> None:
+    own, other = tmp_path / "own.txt", tmp_path / "other.txt"
+    own.write_text("one two three four five six seven " * 99)
+    other.write_text("seven six five four three two one " * 99)
+    path = train(config(text=str(own)), out=tmp_path, show_progress=False)
+
+    def notes(text: Path) -> tuple[str, ...]:
+        return loaded_variant(config(model=str(path), text=str(text)), "cpu", needed={}).notes
+
+    assert not notes(own)
+    (note,) = notes(other)
+    assert "trained on another text" in note
 
 
 def test_a_saved_model_remembers_its_task_and_is_read_on_that(tmp_path: Path) -> None:

@@ -350,6 +350,7 @@ def test_words_round_trip(words: list[str], data: st.DataObject) -> None:
     tokenizer = WordTokenizer(words)
     text = " ".join(data.draw(st.lists(st.sampled_from(words))))
     assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.decode([0, 300]) == f"{words[0]} <300>"
     assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id) == (
         len(words),
         len(words) + 1,

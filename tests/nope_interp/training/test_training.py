@@ -297,6 +297,16 @@ def test_ctrl_c_while_the_model_is_watched_shows_it_again(
     assert_same_bits(trained, undisturbed)
 
 
+def test_weights_that_are_no_longer_finite_are_not_kept(tmp_path: Path) -> None:
+    """The loss of a step is that before its update: the last one's is never taken."""
+    state = tmp_path / "state.safetensors"
+    wild = dataclasses.replace(TRAINING, steps=1, warmup=0, learning_rate=1e38, checkpoint_every=1)
+    plain = dataclasses.replace(CONFIG, normalization="none")
+    with pytest.raises(UserError, match="no longer finite after step 1: lower the learning rate"):
+        train(plain, wild, TextTask(), state_path=state, show_progress=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path: Path) -> None:
     with dies_after(0), pytest.raises(KeyboardInterrupt):
         run(tmp_path / "state.safetensors")
