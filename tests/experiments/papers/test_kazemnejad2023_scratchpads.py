@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -230,6 +231,19 @@ def test_without_models_that_learned_there_are_no_claims(
     assert found.claims == {}
     assert "parity with all parts: 2 of 2 runs" in found.notes[0]
     assert "sort-single by no model" in found.notes[0]
+
+
+def test_who_always_gives_the_commonest_answer_has_not_learned_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def constant(*asked: Any) -> dict[str, np.ndarray]:
+        found = _made_up(*asked)
+        return found | {"within": np.full(2, 0.95), "guess/within": np.full(2, 0.95)}
+
+    monkeypatch.setattr(scratchpads, "trained_to_write", constant)
+    found = _found(tmp_path)
+    assert found.claims == {}
+    assert "parity with all parts: 2 of 2 runs" in found.notes[0]
 
 
 def _found(folder: Path) -> Findings:
