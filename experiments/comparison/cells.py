@@ -43,6 +43,9 @@ PROBES: dict[str, MakeProbes] = {
     "two-layer": two_layer_probes,
 }
 
+# With fewer positions probes have too little to read.
+_SHORTEST = 8
+
 
 @dataclass(frozen=True)
 class Condition:
@@ -51,10 +54,13 @@ class Condition:
     Attributes:
         source: where they come from.
         begin_token: whether they start with one.
+        longest: tokens of the longest sequence that the model learned from, where it learned from
+            examples; None from text, of which a sequence can be as long as one likes.
     """
 
     source: TokenSource
     begin_token: bool
+    longest: int | None = None
 
     def key(self, variant: str) -> str:
         """What tells a variant under this condition from the rest of the run."""
@@ -70,19 +76,21 @@ class Condition:
         return sequence[:LONGEST]
 
     def _how(self, config: CompareConfig) -> dict[str, Any]:
-        own = {"seq_len": config.seq_len, "seed": config.seed}
+        # In a longer row one example would follow another, as none did in training.
+        longest = config.seq_len if self.longest is None else max(_SHORTEST, self.longest)
+        own = {"seq_len": min(config.seq_len, longest), "seed": config.seed}
         return own | {"begin_token": self.begin_token}
 
 
 def conditions_of(variant: ModelVariant) -> list[Condition]:
-    """Each of a variant's sources, with and without a begin token where it has one; a model that
-    never saw a sequence without one is not read without one."""
-    always = variant.sources[0].always_begins
+    """Each of a variant's sources, with and without a begin token where it has one. A model that
+    never saw a sequence without one is not read without one; nor one of examples on longer rows."""
+    first = variant.sources[0]
     return [
-        Condition(source, begin_token)
+        Condition(source, begin_token, first.longest)
         for source in variant.sources
         for begin_token in (False, True)
-        if (source.begin_id is not None if begin_token else not always)
+        if (source.begin_id is not None if begin_token else not first.always_begins)
     ]
 
 

@@ -9,6 +9,7 @@ import torch
 
 import nope_interp as ni
 from experiments.comparison.cells import conditions_of
+from experiments.comparison.config import CompareConfig
 from experiments.loaded import LoadedModel
 from experiments.variants.config import default_transformer
 from nope_interp.errors import UserError
@@ -66,6 +67,9 @@ def test_a_model_of_a_task_is_probed_on_single_examples_as_it_was_trained() -> N
     assert (tokens == tokenizer.end_id).sum(dim=1).eq(1).all()
     # So it is in a comparison, whatever the tokens are.
     assert [one.begin_token for one in conditions_of(lm.variant)] == [True, True]
+    config = CompareConfig(task="copy-rsc", lengths=(2, 8), seq_len=36, n_fit=8, n_held_out=8)
+    for condition in conditions_of(lm.variant):
+        assert condition.split(config).fit.shape[1] == tokens.shape[1]
 
 
 def test_a_prompt_is_read_as_the_model_reads_it(gpt2: LoadedModel) -> None:
