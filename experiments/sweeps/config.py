@@ -126,6 +126,8 @@ def _cell(
 ) -> CellConfig:
     try:
         fields = {**expanded(kind.config, base), **expanded(kind.config, own)}
+        if "positions" not in own:  # the base's would win over the cell's transformer.positions
+            kind.config.check_agreement(fields)
         config = kind.read(nested(fields))
         kind.refuse_meaningless({**base, **own})
         # What all cells share may be of those that train.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, no_type_check
 
 from experiments.variants.words import Shorthand, Worded, asked, check_words, flat, nested, within
-from nope_interp.errors import FieldError, UserError, unknown_name
+from nope_interp.errors import FieldError, UserError, shown, unknown_name
 from nope_interp.fields import Seed, check_fields, check_lengths, from_mapping
 from nope_interp.models.config import DeclaredPositions, TransformerConfig
 from nope_interp.positions.conditions import parse_condition
@@ -168,6 +168,13 @@ class ExperimentConfig(Worded):
                 over = partial(_over, own.default_factory(), _NESTED[own.name])
                 values[own.name] = within(own.name, over, values[own.name])
         return from_mapping(cls, values, "the config")
+
+    @classmethod
+    def check_agreement(cls, given: Mapping[str, Any]) -> None:
+        own, trained = (given.get(word) for word in ("positions", "transformer.positions"))
+        if own not in (None, "auto") and trained not in (None, own):
+            says = f"is {shown(own)}, but transformer.positions is {shown(trained)}: leave one out."
+            raise FieldError("positions", says)
 
     @classmethod
     def read(cls: type[Config], path: Path) -> Config:

@@ -79,6 +79,17 @@ class Worded:
         check_words(cls, values if isinstance(values, dict) else {})
         return from_mapping(cls, values, "the config")
 
+    @classmethod
+    def check_agreement(cls, given: Mapping[str, Any]) -> None:
+        """Refuse words, given in one place, of which one would silently win over another.
+
+        Args:
+            given: values by field.
+
+        Raises:
+            FieldError: for such words.
+        """
+
 
 Asked = TypeVar("Asked", bound=Worded)
 
@@ -153,6 +164,9 @@ def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         Values by field.
+
+    Raises:
+        FieldError: for two that contradict each other.
     """
     spread: dict[str, Any] = {}
     own: dict[str, Any] = {}
@@ -166,6 +180,7 @@ def expanded(kind: type[Worded], given: Mapping[str, Any]) -> dict[str, Any]:
             spread |= shorthand.spread(value)
         if shorthand is None or word in shorthand.fields:
             own[word] = value
+    kind.check_agreement(spread | own)
     return spread | own
 
 

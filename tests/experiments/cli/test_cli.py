@@ -132,6 +132,10 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["compare", "--positions", "rotery"], ["'rotery'", "did you mean 'rotary'"]),
     (["compare", "--init", "xavier"], ["'xavier'", "did you mean 'xavier_"]),
     (["compare", "--task", "reversel"], ["'reversel'", "did you mean 'reversal'"]),
+    (
+        ["compare", "--positions", "rotary", "--transformer.positions", "alibi"],
+        ["--positions is 'rotary', but transformer.positions is 'alibi': leave one out"],
+    ),
     (["compare", "--model", "m.gguf", "--init", "uniform"], ["--init", "leave one out"]),
     (
         ["probe", "--model", "m.safetensors", "--positions", "t5"],
@@ -473,6 +477,17 @@ def test_options_lie_over_a_config_file(tmp_path: Path) -> None:
     over = asked("compare", *file, "--layers", "none", "--transformer.d-mlp", "none", "--seed", "1")
     assert (over.layers, over.transformer.d_mlp, over.training.steps) == (None, None, 5)
     assert (over.seed, over.transformer.seed) == (1, 1)
+
+
+def test_positions_over_a_config_file_are_the_command_lines(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("transformer.positions = 'learned'\n")
+    (tmp_path / "own.toml").write_text("positions = 'learned'\n")
+    for file in ("c.toml", "own.toml"):
+        for option in ("--positions", "--transformer.positions"):
+            config = asked("compare", "--config", str(tmp_path / file), option, "rotary")
+            assert (config.positions, config.transformer.positions) == ("auto", "rotary")
+    agreed = asked("compare", "--positions", "alibi", "--transformer.positions", "alibi")
+    assert agreed.transformer.positions == "alibi"
 
 
 def test_a_config_file_speaks_the_command_lines_words(tmp_path: Path) -> None:

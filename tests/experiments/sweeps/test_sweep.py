@@ -154,6 +154,14 @@ def test_a_sweep_is_asked_in_the_command_lines_words() -> None:
     assert (first.n_fit, first.n_held_out) == (40, 20)
 
 
+def test_a_cells_positions_lie_over_the_bases() -> None:
+    base = {"transformer.positions": "learned"}
+    values = {"experiment": "train", "base": base, "list": [{"positions": "rotary"}]}
+    (cell,) = SweepConfig.from_dict(values).cells
+    assert isinstance(cell.config, CompareConfig)
+    assert cell.config.transformer.positions == "rotary"
+
+
 def test_yaml_is_that_of_version_1_2(tmp_path: Path) -> None:
     words = "{uses: no, training.learning_rate: 1e-3, seed: 010, training.compile: true, text: on}"
     cell = from_yaml(tmp_path, f"experiment: compare\nlist: [{words}]").cells[0]
@@ -271,6 +279,14 @@ def test_a_grid_is_the_product_of_its_lists(grid: dict[str, list[Any]]) -> None:
         (
             {"experiment": "drop", "base": {"model": "a/b"}, "list": [{"transformer.n_layers": 3}]},
             "transformer.n_layers means nothing to drop",
+        ),
+        (
+            {
+                "experiment": "train",
+                "base": {"positions": "rotary"},
+                "list": [{"transformer.positions": "t5"}],
+            },
+            "positions is 'rotary', but transformer.positions is 't5': leave one out",
         ),
         # Wrong values are told in the words that were given.
         ({"experiment": "train", "list": [{"steps": 0}]}, r"\(steps=0\): steps is 0"),

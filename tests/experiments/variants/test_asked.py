@@ -57,6 +57,11 @@ def test_words_are_laid_over_a_config() -> None:
         (None, {"n_layers": 2}, r"'n_layers': did you mean 'transformer\.n_layers'"),
         (None, {"seq_len": "x"}, "seq_len is 'x'"),
         (None, {"transformer": 3}, "the model's config is int"),
+        (
+            None,
+            {"positions": "none", "transformer": {"positions": "t5"}},
+            "positions is 'none', but transformer.positions is 't5': leave one out",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(given: Any, words: dict[str, Any], says: str) -> None:
