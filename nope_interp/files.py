@@ -1,12 +1,16 @@
 """Files that are either whole or absent: written beside their place, then renamed into it."""
 
+import glob
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from safetensors import SafetensorError
 
@@ -70,7 +74,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     if not path.name:
         raise UserError(f"{str(path)!r} is no file name: give one.")
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = part_of(path)
     try:
         write(temporary)
         honour_umask(temporary)
@@ -81,6 +85,37 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def part_of(path: Path) -> Path:
+    """Where this process makes a file or folder before it renames it to `path`.
+
+    What processes that were killed on this machine have left in such places is removed.
+
+    Args:
+        path: what is to be made; its folder is there.
+
+    Returns:
+        A hidden name beside it, which tells machine and process.
+    """
+    # Machines that share a folder do not see each other's processes.
+    machine = f".{path.name}.{crc32(os.uname().nodename.encode()):08x}-"
+    for part in path.parent.glob(f"{glob.escape(machine)}*.part"):
+        process = part.name.removeprefix(machine).removesuffix(".part")
+        if process.isdecimal() and not _runs(int(process)):
+            with suppress(OSError):  # somebody else's, or just removed
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
+    return path.with_name(f"{machine}{os.getpid()}.part")
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def cannot_write(path: Path, error: Exception) -> UserError:

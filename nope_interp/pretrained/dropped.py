@@ -12,7 +12,14 @@ from typing import Any
 from safetensors import SafetensorError
 
 from nope_interp.errors import UserError
-from nope_interp.files import cannot_write, honour_umask, make_folder, read_json, write_json
+from nope_interp.files import (
+    cannot_write,
+    honour_umask,
+    make_folder,
+    part_of,
+    read_json,
+    write_json,
+)
 from nope_interp.positions.layers import WITHOUT, family_encoding
 from nope_interp.pretrained.published import Format, add_norms, check_norms, published_form
 from nope_interp.pretrained.quiet import quiet
@@ -65,8 +72,8 @@ def save_folder(model: Any, tokenizer: Any, folder: Path) -> Path:
     Raises:
         UserError: where it cannot be written.
     """
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    make_folder(part)
+    make_folder(folder.parent)
+    part = make_folder(part_of(folder))
     try:
         tensors, told = published_form(model)
         with quiet():

@@ -3,6 +3,8 @@
 import json
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from nope_interp.files import (
     write_json,
 )
 from nope_interp.models.checkpoints import save_tensors
+from tests.paths import ROOT
 
 
 def test_failed_write_keeps_the_old_file_and_leaves_no_part(tmp_path: Path) -> None:
@@ -34,6 +37,37 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_part(tmp_path: Path) -> N
         write_atomically(target, fail)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def killed_while_it_writes(target: Path, what: str) -> None:
+    """A process that ends by a signal with half of a file, or of a folder, in place."""
+    kill = "os.kill(os.getpid(), 9)"
+    script = f"""
+import os; from pathlib import Path; from nope_interp.files import part_of, write_atomically
+target = Path({str(target)!r})
+if {what!r} == "file":
+    write_atomically(target, lambda part: (part.write_text("half"), {kill}))
+part_of(target).mkdir(); {kill}
+"""
+    subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": str(ROOT)}, check=False)
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_a_killed_write_left_is_removed_by_the_next(tmp_path: Path, what: str) -> None:
+    target = tmp_path / "re[s]ult.txt"
+    killed_while_it_writes(target, what)
+    (left,) = tmp_path.iterdir()
+    # Of another target, another machine, a process that lives, and of a name that is no process's.
+    stay = {
+        tmp_path / left.name.replace("re[s]ult", "other"),
+        tmp_path / f".{target.name}.0-{left.name.rpartition('-')[2]}",
+        tmp_path / f"{left.name.rpartition('-')[0]}-1.part",
+        tmp_path / f"{left.name.rpartition('-')[0]}-x.part",
+    }
+    for other in stay:
+        other.touch()
+    write_atomically(target, lambda part: part.write_text("new"))
+    assert {*tmp_path.iterdir()} == {target, *stay}
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
