@@ -54,6 +54,7 @@ class LayerPositions:
         window: a query sees this many tokens, itself included; None where it sees all before it.
         chunk: a query sees no token before the last multiple of this many; None where it does.
         neighbours: whether a frequency turns two dimensions beside each other.
+        rotary_still: how many of the rotary dimensions stand still.
     """
 
     layer: int
@@ -63,6 +64,12 @@ class LayerPositions:
     window: int | None = None
     chunk: int | None = None
     neighbours: bool = False
+    rotary_still: int = 0
+
+    @property
+    def turning(self) -> int | None:
+        """How many dimensions of a head turn; None without rotation."""
+        return None if self.rotary_dims is None else self.rotary_dims - self.rotary_still
 
     @property
     def reach(self) -> int | None:
@@ -222,11 +229,14 @@ def positions_in_words(model: HookedModel) -> str:
 def _own(model: HookedTransformer) -> tuple[LayerPositions, ...]:
     config = model.config
     rotary = config.positions == "rotary"
-    turns = rotary and round(config.rotary_kept * config.rotary_dims / 2)
-    rotation = (config.rotary_base, config.rotary_dims) if turns else ()
-    encoding = "none" if rotary and not turns else config.positions
-    layers = range(config.n_layers)
-    return tuple(LayerPositions(layer, encoding, *rotation) for layer in layers)
+    turning = 2 * round(config.rotary_kept * config.rotary_dims / 2) if rotary else 0
+    found = LayerPositions(0, "none" if rotary and not turning else config.positions)
+    if turning:
+        dims = config.rotary_dims
+        found = replace(
+            found, rotary_base=config.rotary_base, rotary_dims=dims, rotary_still=dims - turning
+        )
+    return tuple(replace(found, layer=layer) for layer in range(config.n_layers))
 
 
 def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPositions:
@@ -235,14 +245,15 @@ def _pretrained_layer(model: HookedModel, config: Any, layer: int) -> LayerPosit
     found = LayerPositions(layer, encoding, window=_window(config, layer), chunk=chunk)
     if encoding != "rotary":
         return found
-    turned = 2 * len(_frequencies(model, layer))
-    if not turned:
+    frequencies = _frequencies(model, layer)
+    if not len(frequencies):
         return replace(found, encoding="none")
     return replace(
         found,
         rotary_base=_base(config, kind),
-        rotary_dims=turned,
+        rotary_dims=2 * len(frequencies),
         neighbours=config.model_type in _NEIGHBOURS,
+        rotary_still=2 * int((frequencies == 0).sum()),
     )
 
 
@@ -332,6 +343,8 @@ def _describe(kind: LayerPositions) -> str:
     details = []
     if kind.rotary_base is not None:
         details.append(f"base {kind.rotary_base:,.10g}, {kind.rotary_dims} dimensions of a head")
+    if kind.rotary_still:
+        details.append(f"{kind.rotary_still} of which stand still")
     if kind.limit is not None:
         details.append(kind.limit)
     return f"{words} ({', '.join(details)})" if details else words

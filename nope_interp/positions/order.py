@@ -88,7 +88,7 @@ def position_table(model: HookedModel) -> list[dict[str, Any]]:
                 "layers": layer_ranges(alike).partition(" ")[2],
                 "positions": kind.encoding,
                 "base": kind.rotary_base,
-                "rotated": kind.rotary_dims,
+                "rotated": kind.turning,
                 "sees": kind.limit,
                 "order": [min(found), max(found)] if found else None,
             }

@@ -24,6 +24,7 @@ from nope_interp.positions.layers import (
     describe_positions,
     layer_positions,
     positions_in_words,
+    rotary_attribute,
     rotary_frequencies,
 )
 from nope_interp.positions.order import ROUNDING, order_dependence, position_table
@@ -511,6 +512,18 @@ def test_what_each_layer_has() -> None:
         "rotary positions (base 1,000,000, 8 dimensions of a head) in layer 1."
     )
     assert describe_positions(own_model(n_layers=3)) == "No positional encoding in layers 0-2."
+
+
+def test_dimensions_that_stand_still_are_told() -> None:
+    slow_still = own_model(positions="rotary", rotary_kept=0.5)
+    assert describe_positions(slow_still) == (
+        "Rotary positions (base 10,000, 8 dimensions of a head, 4 of which stand still) in layers "
+        "0-1."
+    )
+    assert [row["rotated"] for row in position_table(slow_still)] == [4]
+    built = bridged_model("llama")
+    rotary_attribute(built, 0, "inv_freq")[1:] = 0
+    assert [layer.turning for layer in layer_positions(built)] == [2, 2]
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "ours_none", *OWN])
