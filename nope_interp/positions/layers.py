@@ -140,10 +140,16 @@ def layer_positions(model: HookedModel) -> tuple[LayerPositions, ...]:
     """Each layer's source of position, for a HookedTransformer or a bridge.
 
     Raises:
-        UserError: for a pretrained model of a family that is not in `FAMILIES`.
+        UserError: for a pretrained model of a family that is not in `FAMILIES`, and for any other
+            model.
     """
     if isinstance(model, HookedTransformer):
         return _own(model)
+    if getattr(model, "original_model", None) is None:
+        raise UserError(
+            f"where a {type(model).__name__} keeps its positions is not known here: give a "
+            "HookedTransformer or the model of load_pretrained."
+        )
     config = model.original_model.config
     if config.model_type not in FAMILIES:
         raise UserError(

@@ -14,6 +14,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers.models.falcon import modeling_falcon
 
 from nope_interp.errors import UserError
+from nope_interp.models.clockwork import ClockworkConfig, ClockworkRNN
 from nope_interp.models.config import POSITIONS
 from nope_interp.models.encodings import RotaryPositions
 from nope_interp.models.transformer import HookedTransformer
@@ -444,6 +445,15 @@ def test_an_unknown_family_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -
     for refused in (layer_positions, describe_positions, ablate_positions):
         with pytest.raises(UserError, match="'marsian' model keeps its positions is not known"):
             refused(built)
+
+
+def test_a_model_that_is_no_transformer_is_refused() -> None:
+    clockwork = ClockworkRNN(ClockworkConfig(d_in=1, d_hidden=8, d_out=1))
+    for refused in (layer_positions, describe_positions, ablate_positions):
+        with pytest.raises(
+            UserError, match=r"a ClockworkRNN keeps its positions .*: give a Hooked"
+        ):
+            refused(clockwork)
 
 
 def test_names_are_canonical_and_wrong_ones_get_the_nearest() -> None:
