@@ -5,6 +5,7 @@ import shlex
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -220,6 +221,19 @@ def test_das_finds_one_direction_where_there_is_one() -> None:
     assert das(plant("counting"), SITE, 0) == {"smooth trend": "used"}
     assert das(plant("positional vectors"), SITE, 0) == {"smooth trend": "not used"}
     assert das(plant("counting"), None, 0) == {}
+
+
+def test_das_holds_what_follows_against_right_answers_at_the_same_positions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Less than a tenth of the 28% that are right, more than one of 24% at held-out positions."""
+    planted = plant("variance")
+    follows = {True: np.full(4, 0.0265), False: np.zeros(4)}
+    monkeypatch.setattr(
+        "experiments.benchmark.das._followed",
+        lambda _planted, model, _site, _seed: follows[model is planted.model],
+    )
+    assert das(planted, SITE, 0) == {"smooth trend": "used"}
 
 
 def test_interchange_follows_the_code_that_is_used() -> None:
