@@ -228,7 +228,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 def figures(measurements: pd.DataFrame) -> tuple[Figure, Figure]:
     """Methods by correctness, and by kind of model."""
-    table, kinds = by_method(measurements), by_kind(measurements).reset_index()
+    # A method may have the name of a level of the index.
+    table, kinds = by_method(measurements), by_kind(measurements)
     methods = tuple(dict.fromkeys(table["method"]))
     at = {method: float(number) for number, method in enumerate(methods)}
 
@@ -246,7 +247,7 @@ def figures(measurements: pd.DataFrame) -> tuple[Figure, Figure]:
 
     def rights(rows: pd.DataFrame) -> tuple[Series, ...]:
         x = np.arange(float(len(methods)))
-        shares = zip(rows["kind"], rows[list(methods)].to_numpy(float), strict=True)
+        shares = zip(rows.index.get_level_values("kind"), rows.to_numpy(float), strict=True)
         return tuple(Series(str(kind), "measured", x, share) for kind, share in shares)
 
     correctness = Figure(
@@ -271,7 +272,8 @@ def figures(measurements: pd.DataFrame) -> tuple[Figure, Figure]:
         "method",
         "share of models",
         tuple(
-            Panel(str(place), rights(rows)) for place, rows in kinds.groupby("place", sort=False)
+            Panel(str(place), rights(rows))
+            for place, rows in kinds.groupby(level="place", sort=False)
         ),
         ticks=methods,
         heat_about=0.5,

@@ -146,3 +146,15 @@ def test_what_is_said_has_its_numbers(measurements: pd.DataFrame) -> None:
     whole = {series.name: series.y.tolist() for series in correctness.panels[0].series}
     assert whole["false positive"] == [0, 1]
     assert [series.name for series in kinds.panels[0].series] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["kind", "place"])
+def test_a_method_may_have_the_name_of_a_column(measurements: pd.DataFrame, name: str) -> None:
+    renamed = measurements.replace({"probe": {"careful": name}})
+    for found, before in zip(figures(renamed), figures(measurements), strict=True):
+        assert found.ticks == (name, "bold")
+        for panel, as_before in zip(found.panels, before.panels, strict=True):
+            assert panel.title == as_before.title
+            for series, same in zip(panel.series, as_before.series, strict=True):
+                assert series.name == same.name
+                np.testing.assert_array_equal(series.y, same.y)
